@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --dis
 KIT_PIP := PIP_CONSTRAINT="constraints.txt tests/mergekit/constraints.txt" \
 	.venv-mergekit/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-fast test-pythons test-studies docs fuzz simulate test-mergekit test-browser test-tex install install-test install-mergekit
+.PHONY: demo test test-fast test-pythons test-studies docs fuzz simulate test-mergekit test-browser test-tex test-slurm install install-test install-mergekit
 .PHONY: install-browser lint types clean
 
 demo: install
@@ -77,6 +77,12 @@ run-browser: install-browser
 # reason where there is none (Debian's: texlive-latex-base and texlive-latex-recommended).
 test-tex: install-test
 	$(BIN)/python -m pytest -m tex tests/test_latex.py
+
+# A study as arrays of a real Slurm, which is started for the tests and taken down after them; skipped
+# with a reason where none is installed (Debian's: apt-get install --no-install-recommends slurm-wlm
+# munge), or who runs it is not root.
+test-slurm: install-test
+	$(BIN)/python -m pytest -m slurm tests/slurm
 
 install: $(VENV)/.installed
 install-test: $(VENV)/.installed-test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,11 +17,12 @@ import pytest
 import yaml
 
 import harness
+from harness import unfinished
 from harness.checkpoints.provenance import EXPERT_FILE
 from harness.cli import main
-from harness.errors import BadOption, BadRecipe, HarnessError, UnknownName
+from harness.errors import BadOption, BadRecipe, HarnessError, OutputExists, UnknownName
 from harness.stats.tests import sets_needed
-from harness.studies.outcomes import Outcome, states_of
+from harness.studies.outcomes import Outcome, settle, states_of
 from harness.studies.plan import Chunk, Plan, planned, read_plan, write_plan
 from harness.studies.pool import run_plan
 from harness.studies.spread import spreads
@@ -342,7 +344,7 @@ def test_what_fails_is_said_with_its_reason_and_stays_until_it_is_retried(
     assert main(command) == 3
     said = capsys.readouterr().out.splitlines()
     names(next(line for line in said if line.startswith("failed:")), "merged/bad/average", "c")
-    status = states_of(read_plan(room / "out/plans/two.json"), room / "out")
+    status = states_of(read_plan(room / "out/plans/latest/two.json"), room / "out")
     assert {name: one.state for name, one in status.items() if one.state != "done"} == {
         **{f"merged/bad/{one}": "failed" for one in ("average", "ties")},
         **{f"records/two/merged/bad/{one}/all": "missing" for one in ("average", "ties")},
@@ -385,6 +387,54 @@ def test_a_worker_does_its_chunk_and_leaves_out_what_is_not_ready(room: Path) ->
     assert not (room / "out/outcomes").exists()
     for chunk in range(len(made.chunks)):
         assert work(made, chunk, room / "out", where=WHERE, say=said.append)
+
+
+@pytest.mark.parametrize("faster", [True, False], ids=["it ends", "it is killed"])
+def test_of_two_that_begin_a_step_at_once_one_waits(
+    room: Path, monkeypatch: pytest.MonkeyPatch, faster: bool
+) -> None:
+    """The other one begins when this one has looked already, and ends while this one waits."""
+    made, looks = plan(room), list[bool]()
+    write_plan(made, room / "out")
+    step = next(one for one in made.steps.values() if one.verb == "finetune")
+    place = room / "out" / step.name
+    place.parent.mkdir(parents=True)
+    theirs, lock = unfinished.new(place, unfinished.make_folder)
+
+    def look(_: Path) -> bool:
+        looks.append(len(looks) in (1, 2))
+        if len(looks) == 3:
+            os.close(lock)
+            if faster:
+                harness.finetune(room / "base", TASK, out=place, seed=0, epochs=1, limit=40)
+                settle(step, room / "out", Outcome("done", step.request))
+        return looks[-1]
+
+    monkeypatch.setattr("harness.studies.work.is_written", look)
+    monkeypatch.setattr("harness.studies.work.PATIENCE", 0.01)
+    chunk = next(n for n, one in enumerate(made.chunks) if step.name in one.steps)
+    assert work(made, chunk, room / "out", where=WHERE, say=str)
+    assert looks[:3] == [False, True, True]
+    assert not theirs.exists()
+
+
+def test_one_who_comes_late_leaves_what_the_other_one_made(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one begins and ends while this one prepares to write."""
+    made = plan(room)
+    write_plan(made, room / "out")
+    step = next(one for one in made.steps.values() if one.verb == "finetune")
+
+    def train(*_: Any, out: Path, **asked: Any) -> None:
+        harness.finetune(out=out, **asked)
+        here = Path()
+        settle(made.steps[out.as_posix()], here, Outcome("done", made.steps[str(out)].request))
+        raise OutputExists(f"{out} exists")
+
+    monkeypatch.setattr("harness.studies.work.finetune", train)
+    chunk = next(n for n, one in enumerate(made.chunks) if step.name in one.steps)
+    assert work(made, chunk, room / "out", where=WHERE, say=str)
 
 
 def test_a_folder_that_the_study_did_not_make_is_not_taken_for_its_own(room: Path) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.studies.outcomes import Outcome
     from harness.studies.plan import Plan
 
-study = typer.Typer(name="study", help="A whole study from one YAML: plan, run, status, board.")
+study = typer.Typer(name="study", help="A study from one YAML: plan, run, submit, status, board.")
 app.add_typer(study)
 
 FILE = argument("The study: a YAML file, or the name of one that is shipped.")
@@ -26,7 +26,13 @@ FOLDER = argument("The study's folder, as `study run` made it.")
 OUT = option("The study's folder. Default: its name.")
 BASE = option("The base to fine-tune, in place of the study's; repeat for several.")
 SEEDS = option("So many seeds of every expert, in place of the study's.")
+RETRY_FAILED = flag("Do again what failed.", "--retry-failed")
 ROWS = option("Train on and score the first N rows only.")
+
+
+def _check(name: str, number: int | None) -> None:
+    if number is not None and number < 1:
+        raise BadRecipe(f"{name} is {number}, expected a number of at least 1")
 
 
 def _planned(
@@ -42,13 +48,27 @@ def _planned(
     from harness.studies.steps import steps_of
     from harness.studies.study import read_study
 
-    for name, number in (("--limit", limit), ("--seeds", seeds)):
-        if number is not None and number < 1:
-            raise BadRecipe(f"{name} is {number}, expected a number of at least 1")
+    _check("--limit", limit)
+    _check("--seeds", seeds)
     asked = read_study(file, out, base=tuple(base or ()), limit=limit, seeds=seeds)
     folder = out or Path(asked.study)
     steps = steps_of(asked, folder, data_dir)
     return planned(asked.study, steps, keep_merges=asked.keep_merges, plugins=asked.plugins), folder
+
+
+def _written(plan: Plan, folder: Path, retry_failed: bool) -> Path:
+    """The file of a plan, of which what failed is to be done again where that is asked."""
+    from harness.studies.outcomes import forgive
+    from harness.studies.plan import write_plan
+
+    path = write_plan(plan, folder)
+    if retry_failed:
+        forgive(plan, folder)
+    return path
+
+
+def _where(data_dir: str | None, device: str) -> dict[str, str | None]:
+    return {"data_dir": data_dir and str(Path(data_dir).resolve()), "device": device}
 
 
 def _print(plan: Plan, known: dict[str, Outcome]) -> None:
@@ -79,11 +99,13 @@ def plan(
     base: list[str] | None = BASE,
     limit: int | None = ROWS,
     seeds: int | None = SEEDS,
+    write: bool = flag("Write it, and print its chunks by stage, for `harness work`.", "--write"),
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Say what a study takes: steps, cells, rows through models, bytes, time; do nothing."""
     from harness.studies.outcomes import states_of
+    from harness.studies.plan import write_plan
     from harness.studies.status import bytes_of, passes
 
     made, folder = _planned(file, out, base, limit, seeds, data_dir)
@@ -93,6 +115,10 @@ def plan(
         f"{made.cells} cells (merge x task x protocol), {passes(made)} rows through models, "
         f"{size / 1e9:.1f} GB of models in {folder}/"
     )
+    if write:
+        print(f"wrote {write_plan(made, folder)}")
+        for stage, numbers in enumerate(made.levels):
+            print(f"stage {stage}: chunks {numbers[0]} to {numbers[-1]}")
 
 
 @study.command()
@@ -103,27 +129,23 @@ def run(
     base: list[str] | None = BASE,
     limit: int | None = ROWS,
     seeds: int | None = SEEDS,
-    retry_failed: bool = flag("Do again what failed.", "--retry-failed"),
+    retry_failed: bool = RETRY_FAILED,
     device: str = flags.DEVICE,
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Do what is missing of a study, or of several in turn, on this machine; draw their boards."""
     from harness.studies.board import boards
-    from harness.studies.outcomes import forgive, states_of
-    from harness.studies.plan import write_plan
+    from harness.studies.outcomes import states_of
     from harness.studies.pool import run_plan
 
-    if jobs < 1:
-        raise BadRecipe(f"--jobs is {jobs}, expected a number of at least 1")
-    where = {"data_dir": data_dir and str(Path(data_dir).resolve()), "device": device}
+    _check("--jobs", jobs)
     every: dict[str, Outcome] = {}
     for file in files:
         made, folder = _planned(file, out, base, limit, seeds, data_dir)
         states_of(made, folder)  # what was made otherwise is refused before work starts
-        path = write_plan(made, folder)
-        if retry_failed:
-            forgive(made, folder)
+        path = _written(made, folder, retry_failed)
+        where = _where(data_dir, device)
         with bars() as tell:
             known = run_plan(
                 made, path, folder, jobs=jobs, where=where, progress=tell, say=_to_stderr
@@ -137,15 +159,52 @@ def run(
 
 
 @study.command()
+def submit(
+    file: str = FILE,
+    header: Path = option("What jobs begin with: #!/bin/bash, partition, account, modules.", ...),
+    out: Path | None = OUT,
+    parallel: int = option("So many workers at a time.", 16),
+    base: list[str] | None = BASE,
+    limit: int | None = ROWS,
+    seeds: int | None = SEEDS,
+    retry_failed: bool = RETRY_FAILED,
+    device: str = flags.DEVICE,
+    data_dir: str | None = flags.DATA_DIR,
+    plugins: list[Path] | None = flags.PLUGINS,
+) -> None:
+    """Have Slurm do what is missing of a study: print the number of an array for each stage."""
+    from harness.studies.outcomes import states_of
+    from harness.studies.pool import left
+    from harness.studies.slurm import check_slurm, read_header, submitted
+
+    _check("--parallel", parallel)
+    begin = read_header(header)
+    made, folder = _planned(file, out, base, limit, seeds, data_dir)
+    states_of(made, folder)  # what was made otherwise is refused before
+    check_slurm(folder)
+    path = _written(made, folder, retry_failed)
+    known = states_of(made, folder)
+    chunks, where = left(made, known), _where(data_dir, device)
+    for job in submitted(made, path, chunks, header=begin, parallel=parallel, where=where):
+        print(job)
+    if not chunks:
+        _print(made, known)
+        _status(known)
+
+
+@study.command()
 def status(
     folder: Path = FOLDER,
     spread: float | None = option(
         "POINTS: how many sets of experts would make that difference significant."
     ),
 ) -> None:
-    """Say what of a folder's studies is there, what is missing, and what failed and why."""
+    """Say what of a folder's studies is there, what is missing, what failed, what Slurm says."""
+    from tabulate import tabulate
+
     from harness.studies.outcomes import states_of
     from harness.studies.plan import plans_in
+    from harness.studies.slurm import queue_table, tasks_of
     from harness.studies.spread import spreads
 
     if spread is not None and spread <= 0:
@@ -162,6 +221,8 @@ def status(
                 f"{one.needed} sets"
             )
         every |= known
+    if tasks := tasks_of(folder):
+        print(tabulate(queue_table(tasks), ["Slurm", "tasks", "reason", "see logs/"]))
     _status(every)
 
 
@@ -185,13 +246,14 @@ def work(
     data_dir: str | None = flags.DATA_DIR,
 ) -> None:
     """Do one chunk of a study's plan: what `study run` and a cluster's jobs call."""
-    from harness.studies.plan import read_plan
+    from harness.studies.plan import PLANS, read_plan
     from harness.studies.work import work as run
 
     made = read_plan(plan)
     if not 0 <= chunk < len(made.chunks):
         raise BadRecipe(f"--chunk is {chunk}, expected a number from 0 to {len(made.chunks) - 1}")
     folder = plan.resolve().parent.parent
-    where = {"data_dir": data_dir and str(Path(data_dir).resolve()), "device": device}
-    if not run(made, chunk, folder, where=where, say=print):
+    if plan.resolve().parent.name != PLANS:
+        raise BadRecipe(f"{plan} is in no folder '{PLANS}'; expected FOLDER/{PLANS}/*.json")
+    if not run(made, chunk, folder, where=_where(data_dir, device), say=print):
         raise typer.Exit(3)

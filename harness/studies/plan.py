@@ -21,7 +21,7 @@ CHUNK = 60.0
 UNKNOWN = 20.0
 """Seconds that a step counts for where none like it was timed."""
 PLACE = re.compile(r"(experts|statistics|merged|records)(/[\w.+-]+)+")
-PLANS = "plans"
+PLANS, LATEST = "plans", "latest"
 
 
 @dataclass(frozen=True)
@@ -121,18 +121,17 @@ def write_plan(plan: Plan, folder: Path) -> Path:
         "chunks": [asdict(chunk) for chunk in plan.chunks],
     }
     path = folder / PLANS / f"{plan.study}-{digest_of(said)[:12]}.json"
-    for place in (path, folder / PLANS / f"{plan.study}.json"):
+    for place in (path, folder / PLANS / LATEST / f"{plan.study}.json"):
         write_json(place, said, indent=1)
     return path
 
 
 def plans_in(folder: Path) -> list[Plan]:
     """The latest plan of every study in a folder. Raises BadRecipe where there is none."""
-    plans = [read_plan(path) for path in sorted((folder / PLANS).glob("*.json"))]
-    latest = {plan.study: plan for plan in plans}
-    if not plans:
-        raise BadRecipe(f"{folder} holds no {PLANS}/*.json; expected the folder of a study")
-    return [read_plan(folder / PLANS / f"{name}.json") for name in latest]
+    paths = sorted((folder / PLANS / LATEST).glob("*.json"))
+    if not paths:
+        raise BadRecipe(f"{folder} has no {PLANS}/{LATEST}; expected the folder of a study")
+    return [read_plan(path) for path in paths]
 
 
 def read_plan(path: Path) -> Plan:

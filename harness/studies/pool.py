@@ -42,8 +42,8 @@ def run_plan(
     With several `jobs` each chunk has a process of its own, so many at a time, which share the
     cores, and take GPUs in turn; what they print is in `folder`/logs.
     """
-    settled = {n for n, one in states_of(plan, folder).items() if one.state in ("done", "failed")}
-    waiting = [n for n, chunk in enumerate(plan.chunks) if not settled.issuperset(chunk.steps)]
+    known = states_of(plan, folder)
+    waiting, settled = left(plan, known), settled_of(plan, known)
     total = sum(len(plan.chunks[number].steps) for number in waiting)
 
     def tell(number: int) -> None:
@@ -62,6 +62,22 @@ def run_plan(
     else:
         _in_processes(plan, waiting, settled, jobs, _starter(path, folder, jobs, where), tell)
     return states_of(plan, folder)
+
+
+def left(plan: Plan, known: Mapping[str, Outcome]) -> list[int]:
+    """The numbers of the chunks in which a worker has something to do, by level."""
+    settled = settled_of(plan, known)
+    return [n for n, chunk in enumerate(plan.chunks) if not settled.issuperset(chunk.steps)]
+
+
+def settled_of(plan: Plan, known: Mapping[str, Outcome]) -> set[str]:
+    """The steps that are done, or failed, or need one that failed."""
+    done = {name for name, one in known.items() if one.state == "done"}
+    lost: set[str] = set()
+    for name, step in plan.steps.items():
+        if known[name].state == "failed" or lost.intersection(step.needs):
+            lost.add(name)
+    return done | lost
 
 
 @dataclass

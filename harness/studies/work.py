@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.errors import CellsFailed, HarnessError
+from harness.errors import CellsFailed, HarnessError, OutputExists
 from harness.evaluation.evaluate import evaluate
 from harness.evaluation.records import Record, path_of
 from harness.evaluation.run import Run
@@ -97,14 +97,24 @@ def _done(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
 
 def _made(step: Step, folder: Path, where: Mapping[str, Any]) -> tuple[str, ...]:
     """Do what a step asks; its records. Of two runs that make one folder, one waits."""
-    asked = {**step.request, **where}
     place = folder / step.name
-    waited = False
-    while place.parent.is_dir() and is_written(place):
-        waited = True
-        time.sleep(PATIENCE)
-    if waited and there(step, folder):
-        return ()
+    late = False
+    while True:
+        while place.parent.is_dir() and is_written(place):
+            late = True
+            time.sleep(PATIENCE)
+        if late and there(step, folder):
+            return ()
+        try:
+            return _asked(step, place, {**step.request, **where})
+        except OutputExists:  # of another run, which began when this one had looked
+            done = there(step, folder) and outcome_of(step, folder).state == "done"
+            late = done or is_written(place)
+            if not late:
+                raise
+
+
+def _asked(step: Step, place: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
     if step.verb == "finetune":
         finetune(out=place, progress=False, **asked)
     elif step.verb == "statistics":

@@ -1,0 +1,153 @@
+"""Shell: a plan as arrays of Slurm, and what Slurm says of them.
+
+Slurm starts `harness work` for each chunk and orders the levels. What is done, the records say.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from harness.errors import BadRecipe
+from harness.files import read_json, read_text, write_json
+from harness.studies.plan import Plan
+from harness.studies.pool import LOGS, THREADS, words_of
+
+JOBS = "slurm.json"
+"""In a study's folder: the arrays that were submitted last."""
+PATIENCE = 60.0
+"""Seconds that a command of Slurm may take to answer."""
+LARGEST = 1001
+"""How many indices an array has room for where Slurm does not say: its own default."""
+EXPECTED = "COMPLETED", "COMPLETING", "CONFIGURING", "PENDING", "RUNNING"
+"""States in which nobody needs to look at a task."""
+WORKING = "CONFIGURING", "PENDING", "REQUEUED", "RUNNING", "SUSPENDED"
+SHOWN = 5
+"""So many tasks are named of those that somebody should look at."""
+
+
+def read_header(path: Path) -> str:
+    """The text that jobs begin with. Raises BadRecipe unless it names the shell that reads it."""
+    text = read_text(path, "the beginning of a job script", error=BadRecipe)
+    if not text.startswith("#!"):
+        begins = text.partition("\n")[0][:40]
+        raise BadRecipe(
+            f"{path} begins with {begins!r}, expected a line like #!/bin/bash: put it first"
+        )
+    return text.rstrip("\n") + "\n"
+
+
+def submitted(
+    plan: Plan,
+    path: Path,
+    chunks: Sequence[int],
+    *,
+    header: str,
+    parallel: int,
+    where: Mapping[str, Any],
+) -> Iterator[str]:
+    """Submit chunks of the plan in the file `path`; the number of each array, when Slurm has it.
+
+    An array has chunks of one level, does `parallel` at a time, and starts when the one before has
+    ended, however that went. Raises BadRecipe where sbatch refuses one; those before it stay.
+    """
+    folder = path.resolve().parent.parent
+    (folder / LOGS).mkdir(exist_ok=True)
+    largest, jobs = _largest(), list[str]()
+    # an index is a chunk's number, less what is beyond the largest index
+    for (_, first), found in groupby(
+        chunks, key=lambda one: (plan.chunks[one].level, one // largest * largest)
+    ):
+        words = ["sbatch", "--parsable", "--requeue", "--open-mode=append"]
+        words += [f"--job-name={plan.study}", f"--output={folder / LOGS}/%A_%a.log"]
+        words += [f"--array={','.join(str(one - first) for one in found)}%{parallel}"]
+        words += [f"--dependency=afterany:{jobs[-1]}"] if jobs else []
+        said = _told(words, header + _work(path, first, where))
+        jobs.append(said.partition(";")[0].strip())  # what follows is the name of the cluster
+        write_json(folder / JOBS, {"jobs": jobs})
+        yield jobs[-1]
+
+
+def _work(path: Path, first: int, where: Mapping[str, Any]) -> str:
+    """The commands of a job: the worker of its chunk, on the cores that it was given.
+
+    Not by `exec`: of a shell that is killed Slurm says that it never began.
+    """
+    words = [sys.executable, "-m", "harness", "work", str(path.resolve()), *words_of(where)]
+    threads = "\n".join(f'export {one}="${{{one}:-$SLURM_CPUS_ON_NODE}}"' for one in THREADS)
+    return f'{threads}\n{shlex.join(words)} --chunk "$((SLURM_ARRAY_TASK_ID + {first}))"\n'
+
+
+def _largest() -> int:
+    try:
+        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _told(["scontrol", "show", "config"]), re.M)
+    except BadRecipe:
+        found = None
+    return (found and int(found[1])) or LARGEST
+
+
+def tasks_of(folder: Path) -> dict[tuple[str, str], list[str]]:
+    """Tasks of the arrays that were submitted last, by state and reason, as Slurm knows them.
+
+    Of none that it forgot, which it does minutes after their end; nothing where it does not answer.
+    """
+    found = defaultdict[tuple[str, str], list[str]](list)
+    if not (folder / JOBS).is_file():
+        return found
+    jobs = read_json(folder / JOBS, "the arrays of a study", error=BadRecipe).get("jobs", [])
+    try:
+        said = _told(["squeue", "-h", "-r", "--states=all", "-o", "%i|%T|%r"])
+    except BadRecipe:
+        return found
+    for line in said.splitlines():
+        task, state, reason = [*line.strip().split("|", 2), "", ""][:3]
+        if task.partition("_")[0] in jobs:
+            found[state, "" if reason == "None" else reason].append(task)
+    return found
+
+
+def queue_table(tasks: Mapping[tuple[str, str], Sequence[str]]) -> list[list[str | int]]:
+    """A line for each state and reason: how many tasks, and which, where one should look."""
+    lines: list[list[str | int]] = []
+    for (state, reason), names in sorted(tasks.items()):
+        shown = [] if state in EXPECTED else [*names[:SHOWN], *["..."][: len(names) - SHOWN]]
+        lines.append([state.lower(), len(names), reason, " ".join(shown)])
+    return lines
+
+
+def check_slurm(folder: Path) -> None:
+    """Raise BadRecipe where there is no Slurm, or arrays of the study still wait or run."""
+    if shutil.which("sbatch") is None:
+        raise BadRecipe(
+            "there is no sbatch on the PATH, expected Slurm's: submit where jobs are submitted, or "
+            "have your scheduler call `harness work PLAN --chunk I`"
+        )
+    tasks = [one for key, names in tasks_of(folder).items() if key[0] in WORKING for one in names]
+    if tasks:
+        arrays = " ".join(dict.fromkeys(one.partition("_")[0] for one in tasks))
+        raise BadRecipe(
+            f"{len(tasks)} tasks of {folder} still wait or run; expected none: let them end, or "
+            f"scancel {arrays}"
+        )
+
+
+def _told(words: Sequence[str], given: str = "") -> str:
+    """What a command of Slurm prints. Raises BadRecipe for one that is not there, or refuses."""
+    try:
+        done = subprocess.run(
+            words, input=given, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BadRecipe(f"{words[0]} does not answer: {error}; expected Slurm here") from error
+    if done.returncode:
+        reason = done.stderr.strip() or f"exit status {done.returncode}"
+        raise BadRecipe(f"{words[0]} refused: {reason}")
+    return done.stdout
