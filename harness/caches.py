@@ -24,7 +24,7 @@ KINDS: Mapping[str, str] = {
 }
 """Every kind of entry, which is a folder of the cache, and what it is."""
 DAY = 24 * 60 * 60
-_ENTRY = re.compile(r"[0-9a-f]{32}\.(safetensors|json)")
+_ENTRY = re.compile(r"[0-9a-f]{32}\.(safetensors|jsonl?)")
 
 
 @dataclass(frozen=True)

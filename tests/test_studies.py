@@ -21,10 +21,12 @@ from harness import unfinished
 from harness.checkpoints.provenance import EXPERT_FILE
 from harness.cli import main
 from harness.errors import BadOption, BadRecipe, HarnessError, OutputExists, UnknownName
+from harness.files import cache_dir
 from harness.stats.tests import sets_needed
 from harness.studies.outcomes import Outcome, settle, states_of
 from harness.studies.plan import Chunk, Plan, planned, read_plan, write_plan
 from harness.studies.pool import run_plan
+from harness.studies.prices import paid, price
 from harness.studies.spread import spreads
 from harness.studies.steps import Step, steps_of
 from harness.studies.study import Study, read_study
@@ -588,3 +590,16 @@ def test_a_mistake_in_a_command_is_one_line(
     write(room)
     monkeypatch.chdir(room)
     refused(["study", *words], BadRecipe, *things)
+
+
+def test_times_that_are_broken_are_passed_over(room: Path) -> None:
+    made = steps(room)["experts/base/topic-0"]
+    assert price(made) is None
+    paid(made, 3.0)
+    paid(made, 5.0)
+    (file,) = (cache_dir("times")).iterdir()
+    with file.open("ab") as times:
+        times.write(b'[["x"], "y"]\n{"a": \xff\n[[["finetune"')
+    assert price(made) == pytest.approx(4.0)
+    like = replace(made, about="embedded/comparison", size=2 * made.size)
+    assert price(like) == pytest.approx(8.0)  # of the same base

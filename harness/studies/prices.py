@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from statistics import median
 
-from harness.errors import HarnessError
-from harness.files import cache_dir, read_json, write_json
+from harness.files import cache_dir, saying
 from harness.studies.steps import Step, digest_of
 
 KEPT = 25
-"""How many of the last times are kept of one kind of step."""
+"""How many of the last times are regarded of one kind of step."""
+READ = 2**22
+"""How many of the last bytes are read: some ten thousand steps."""
 
 
 def price(step: Step) -> float | None:
     """Seconds that a step takes, by those most like it; None where none was timed here."""
+    path = _path()
+    known = _rates(path, path.stat().st_size) if path.is_file() else {}
     for kind in _kinds(step):
-        if rates := _rates(kind):
-            return median(rates) * step.size
+        if kind in known:
+            return median(known[kind][-KEPT:]) * step.size
     return None
 
 
 def paid(step: Step, seconds: float) -> None:
-    """Remember how long a step took."""
-    for kind in _kinds(step):
-        _remember(kind, seconds / step.size)
+    """Remember how long a step took: one line, which a run that is killed writes or does not."""
+    path = _path()
+    line = json.dumps([[*_kinds(step)], seconds / step.size]).encode() + b"\n"
+    with saying(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            os.write(number, line)
+        finally:
+            os.close(number)
 
 
 def _kinds(step: Step) -> Iterator[tuple[str, ...]]:
@@ -36,23 +50,28 @@ def _kinds(step: Step) -> Iterator[tuple[str, ...]]:
     yield step.verb, step.base
 
 
-def _path(kind: Sequence[str]) -> Path:
-    return cache_dir("times") / f"{digest_of(list(kind))}.json"
+def _path() -> Path:
+    return cache_dir("times") / f"{digest_of('times')}.jsonl"
 
 
-def _rates(kind: Sequence[str]) -> list[float]:
-    """Seconds for each unit of size, of the last steps of a kind."""
-    path = _path(kind)
-    if not path.is_file():
-        return []
+@cache
+def _rates(path: Path, size: int) -> Mapping[tuple[str, ...], list[float]]:
+    """Seconds for each unit of size by kind of step, as the file says that has so many bytes."""
+    found = defaultdict[tuple[str, ...], list[float]](list)
+    with path.open("rb") as file:
+        file.seek(max(size - READ, 0))
+        lines = file.read(READ).splitlines()
+    for line in lines:
+        kinds, rate = _line(line)
+        for kind in kinds:
+            found[kind].append(rate)
+    return dict(found)
+
+
+def _line(line: bytes) -> tuple[list[tuple[str, ...]], float]:
+    """The kinds and the rate in a line; no kind in one that is broken, as any of a cache may be."""
     try:
-        rates = read_json(path, "times of steps").get("rates", [])
-        return [float(one) for one in rates if one > 0]
-    except (HarnessError, TypeError, ValueError):  # of a cache: what is broken is made again
-        return []
-
-
-def _remember(kind: Sequence[str], rate: float) -> None:
-    """Add one; of two at the same moment one may get lost."""
-    rates = [*_rates(kind), rate][-KEPT:]
-    write_json(_path(kind), {"kind": list(kind), "rates": rates})
+        kinds, rate = json.loads(line)
+        return [tuple(map(str, kind)) for kind in kinds], float(rate)
+    except (ValueError, TypeError):
+        return [], 0.0
