@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from harness.errors import BadRecipe
@@ -24,6 +25,16 @@ REFERENCES = ("base", "ensemble", "mtl", "best-single", "singles")
 """What stands beside merges by its name; base and ensemble always do."""
 OF_EXPERTS = "experts"
 """In the place of tasks: those that the experts were trained on."""
+
+
+class OnAsAWord(yaml.SafeLoader):
+    """`on` is a field of ours, and YAML's old spelling of true: only true and false are these."""
+
+
+OnAsAWord.yaml_implicit_resolvers = {
+    first: [one for one in known if first in "tTfF" or not one[0].endswith(":bool")]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def _several(value: object) -> list[object]:
@@ -89,7 +100,8 @@ class Experts(Frozen):
     """Experts that the study trains, every task with every seed, or folders by set.
 
     `finetune` are flags of `harness finetune`, `by_task` others for single tasks. `head_seed`:
-    heads start alike for all seeds (`same`), or each from its expert's seed (`own`).
+    heads start alike for all seeds (`same`), or each from its expert's seed (`own`). `partition`:
+    an expert for each of so many parts of a task's rows (`finetune --part`).
     """
 
     tasks: Names = ()
@@ -97,13 +109,15 @@ class Experts(Frozen):
     head_seed: Literal["same", "own"] = "own"
     finetune: Flags = Field(default_factory=dict)
     by_task: Mapping[str, Flags] = Field(default_factory=dict)
+    partition: Literal[2] | None = None
     folders: Mapping[Name, Names] = Field(default_factory=dict)
 
 
 class Sets(Frozen):
-    """Which experts are merged: those of one seed or of one task, or every `choose` of them."""
+    """Which experts are merged: those of one seed, of one task, or of the parts of one task and
+    seed; or every `choose` of them."""
 
-    by: Literal["seed", "task", "pairs"] = "seed"
+    by: Literal["seed", "task", "pairs", "partition"] = "seed"
     choose: PositiveInt | None = None
 
     @property
@@ -187,7 +201,8 @@ def read_study(
     Its plug-ins are loaded. Raises BadRecipe naming the file and the field.
     """
     path = _file_of(file)
-    values = read_yaml(path, "a study: study, experts, mergers, ...", error=BadRecipe)
+    what = "a study: study, experts, mergers, ..."
+    values = read_yaml(path, what, error=BadRecipe, loader=OnAsAWord)
     if isinstance(values.get("experts"), list):  # of one set
         name = values.get("study")
         values["experts"] = {"folders": {name if isinstance(name, str) else "": values["experts"]}}
