@@ -103,6 +103,10 @@ def test_what_has_no_classes_is_not_parted() -> None:
     part = Part(number=1, seed=0)
     with pytest.raises(BadData, match="parted by a class"):
         part_of(load_rows(TASKS["embedded/mentions"], "train90"), part)
+    similar = load_rows(TASKS["embedded/outcome"], "train90")
+    halves_of = [part_of(similar, Part(number=number, seed=0)) for number in (1, 2)]
+    middle = (similar.labels.min() + similar.labels.max()) / 2
+    assert max(np.mean(one.labels > middle) for one in halves_of) > np.mean(similar.labels > middle)
     rows = load_rows(TASKS[TASK], "train90")
     alone = take(rows, np.flatnonzero(rows.labels == 0).tolist())
     with pytest.raises(BadData, match="one class"):

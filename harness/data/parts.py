@@ -11,6 +11,7 @@ import numpy as np
 from harness.checkpoints.provenance import Part
 from harness.data.rows import take
 from harness.errors import BadData, BadOption
+from harness.kinds import kind_of
 from harness.rng import rng
 from harness.types import Rows, Units
 
@@ -33,7 +34,9 @@ def part_of(rows: Rows, part: Part) -> Rows:
 
     Raises BadData for rows that have no classes, or one alone.
     """
-    found = _classes(rows)
+    found = kind_of(rows.task).classes(rows)
+    if len(np.unique(found)) < LEAST:
+        raise BadData(f"{rows.task}@{rows.split} has rows of one class; expected {LEAST} or more")
     draws = rng(part.seed, "partition", rows.task.name)
     picked = halves(found, draws)[part.number - 1][: part.limit]
     return take(rows, picked.tolist())
@@ -53,19 +56,3 @@ def halves(classes: Units, draws: np.random.Generator) -> tuple[Units, Units]:
     a = np.concatenate([of_key[:first], others[:moved]])
     b = np.concatenate([of_key[first:], others[moved:]])
     return draws.permutation(a), draws.permutation(b)
-
-
-def _classes(rows: Rows) -> Units:
-    """The class of every row; of a regression, in which half of the range of labels it is."""
-    if rows.task.kind == "regression":
-        found = np.asarray(rows.labels > (rows.labels.min() + rows.labels.max()) / 2)
-    elif rows.task.kind == "classification":
-        found = rows.labels
-    else:
-        raise BadData(
-            f"{rows.task} is a {rows.task.kind} and is not parted by a class; expected a "
-            "classification or a regression"
-        )
-    if len(np.unique(found)) < LEAST:
-        raise BadData(f"{rows.task}@{rows.split} has rows of one class; expected {LEAST} or more")
-    return np.asarray(found, dtype=np.int64)
