@@ -26,7 +26,7 @@ from harness.options import options, parse_choice
 from harness.presets import faithful
 from harness.registry import MERGERS
 from harness.studies.experts import ExpertSet, leaf, relative, sets_of, slug
-from harness.studies.study import NONE, OF_EXPERTS, REFERENCES, MergerAxis, Reading, Study
+from harness.studies.study import NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study
 from harness.types import ALL, TRAINED_ON, Choice, Shots
 from harness.values import validated
 
@@ -142,8 +142,11 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
         for expert in one.members:
             if expert.request:
                 yield _training(expert.place, expert.request, [expert.task], data_dir)
-        references = [*_references(study, one, folder, data_dir)]
-        yield from (step for _, step in references if step)
+        beside = {
+            name: dict(_references(study, one, study.beside(reading), folder, data_dir))
+            for name, reading in study.readings.items()
+        }
+        yield from (step for models in beside.values() for step in models.values() if step)
         first: dict[str, str] = {}
         for merge in merges:
             if any(merge.is_said(said, one) for said in study.exclude):
@@ -157,7 +160,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
                     *reading.mergers
                 }:
                     continue
-                for step in _evaluations(study, one, merging, name, reading, references, data_dir):
+                for step in _evaluations(study, one, merging, name, beside[name], data_dir):
                     # what stands beside every merge of a set is scored with its first one
                     shared = step.name.replace(merging.name, one.name)
                     yield replace(step, after=(first[shared],)) if shared in first else step
@@ -190,10 +193,10 @@ def rows_of(task: str, limit: int | None, folder: str | None) -> int:
 
 
 def _references(
-    study: Study, one: ExpertSet, folder: Path, data_dir: str | None
+    study: Study, one: ExpertSet, names: Sequence[str], folder: Path, data_dir: str | None
 ) -> Iterator[tuple[str, Step | None]]:
     """The models that are scored beside every merge, and how one is made here."""
-    for name in study.references:
+    for name in names:
         if name == "mtl":
             if not one.members[0].request:
                 raise BadRecipe(f"{study.study}: mtl is trained beside experts, found folders")
@@ -287,12 +290,13 @@ def _evaluations(
     one: ExpertSet,
     merging: Step,
     name: str,
-    reading: Reading,
-    references: Sequence[tuple[str, Step | None]],
+    references: Mapping[str, Step | None],
     data_dir: str | None,
 ) -> Iterator[Step]:
     """One step for every task and number of shots: its protocols share the forward passes."""
     tasks: list[str] = []
+    reading = study.readings[name]
+    named = study.beside(reading)
     for task in reading.tasks:
         tasks += one.tasks if task == OF_EXPERTS else expanded((task,), data_dir)
     flags = {**study.evaluate, **reading.evaluate}
@@ -300,9 +304,9 @@ def _evaluations(
         values = {
             "model": merging.name,
             "protocols": protocols,
-            "references": [place for place, _ in references],
-            "best_single": "best-single" in study.references,
-            "singles": "singles" in study.references,
+            "references": [*references],
+            "best_single": "best-single" in named,
+            "singles": "singles" in named,
             **flags,
             **({"shots": shots} if shots else {}),
             "output": f"records/{reading.board or name}",
@@ -318,7 +322,7 @@ def _evaluations(
                 "/".join(parts),
                 "evaluate",
                 asked.model_dump(mode="json", exclude_defaults=True),
-                needs=(merging.name, *(step.name for _, step in references if step)),
+                needs=(merging.name, *(step.name for step in references.values() if step)),
                 cells=len(known),
                 base=one.base,
                 about=f"{task} {' '.join(map(str, protocols))} {asked.shots} {asked.draws}",

@@ -139,13 +139,14 @@ class MergerAxis(Frozen):
 class Reading(Frozen):
     """How merges are evaluated: on the experts' tasks or on others, by fields of a run.
 
-    Of some mergers alone, where it names them. Its records are of the board of its name, or of
-    another's.
+    Of some mergers alone, where it names them, and beside other references than the study's. Its
+    records are of the board of its name, or of another's.
     """
 
     tasks: Names = (OF_EXPERTS,)
     protocols: Names = ()
     mergers: Names = ()
+    references: Names | None = None
     evaluate: Flags = Field(default_factory=dict)
     board: Name | None = None
 
@@ -184,6 +185,10 @@ class Study(Frozen):
     def readings(self) -> Mapping[str, Reading]:
         """How merges are evaluated, by the name of the board."""
         return self.score_on or {self.study: Reading()}
+
+    def beside(self, reading: Reading) -> Names:
+        """What stands beside the merges that are read so."""
+        return self.references if reading.references is None else reading.references
 
 
 def read_study(
@@ -257,6 +262,9 @@ def _placed(study: Study, file: Path, out: Path) -> Study:
     def model(source: str) -> str:
         return _model(source, path(source), str(file))
 
+    def beside(names: Names) -> Names:
+        return tuple(one if one in REFERENCES else model(one) for one in names)
+
     def task(name: str) -> str:
         return there(name) if name.partition("@")[0].endswith(YAML) else name
 
@@ -275,12 +283,15 @@ def _placed(study: Study, file: Path, out: Path) -> Study:
                 }
             ),
             "score_on": {
-                name: one.model_copy(update={"tasks": tuple(map(task, one.tasks))})
+                name: one.model_copy(
+                    update={
+                        "tasks": tuple(map(task, one.tasks)),
+                        "references": None if one.references is None else beside(one.references),
+                    }
+                )
                 for name, one in readings.items()
             },
-            "references": tuple(
-                one if one in REFERENCES else model(one) for one in study.references
-            ),
+            "references": beside(study.references),
             "merge": flags(study.merge),
             "evaluate": flags(study.evaluate),
             "plugins": tuple(map(there, study.plugins)),
