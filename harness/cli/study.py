@@ -66,6 +66,17 @@ def _to_stderr(line: str) -> None:
     say(one_line(line), sys.stderr)
 
 
+def _draw(plan: Plan, known: dict[str, Outcome], folder: Path) -> None:
+    """Draw a study's boards and, of a paper's design, that paper's tables with ours in them."""
+    from harness.studies.board import boards
+    from harness.studies.paper import tables
+
+    for one in boards(plan, known, folder):
+        print(f"wrote {one}/index.html")
+    for one in tables(plan, known, folder):
+        print(f"wrote {one}")
+
+
 def _status(known: dict[str, Outcome]) -> None:
     """Exit with 3 unless every step is done."""
     if any(one.state != "done" for one in known.values()):
@@ -109,7 +120,7 @@ def run(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Do what is missing of a study on this machine, and draw its boards."""
-    from harness.studies.board import BOARDS, boards
+    from harness.studies.board import BOARDS
     from harness.studies.outcomes import forgive, states_of
     from harness.studies.plan import write_plan
     from harness.studies.pool import run_plan
@@ -128,8 +139,7 @@ def run(
         )
     _print(made, known)
     if known != before or not (folder / BOARDS).is_dir():
-        for one in boards(made, known, folder):
-            print(f"wrote {one}/index.html")
+        _draw(made, known, folder)
     _status(known)
 
 
@@ -150,14 +160,12 @@ def status(folder: Path = FOLDER) -> None:
 
 @study.command()
 def board(folder: Path = FOLDER) -> None:
-    """Draw the boards of what is there of a folder's studies."""
-    from harness.studies.board import boards
+    """Draw the boards of what is there of a folder's studies, and papers' tables beside ours."""
     from harness.studies.outcomes import states_of
     from harness.studies.plan import plans_in
 
     for made in plans_in(folder):
-        for one in boards(made, states_of(made, folder), folder):
-            print(f"wrote {one}/index.html")
+        _draw(made, states_of(made, folder), folder)
 
 
 @app.command()
