@@ -16,10 +16,12 @@ demo: install
 test: install-test lint types
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
-# Every study of leaderboards/reproduce.sh on made-up rows: is every board made, and all of it?
+# Every study of leaderboards/reproduce.sh on made-up rows: is every board made, and all of it? And
+# every design of a paper.
 test-studies: install-test
 	rm -rf reproduced-toy
 	PATH="$(CURDIR)/$(BIN):$$PATH" leaderboards/reproduce.sh --toy --out reproduced-toy
+	$(BIN)/python -m pytest -m designs --numprocesses auto tests/test_designs.py
 
 # The install, the demo and the fast tests on every one of these that is there, each in an environment
 # of its own. For pyenv: PYENV_VERSION=3.10.13:3.13.0 make test-pythons
