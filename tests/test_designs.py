@@ -73,6 +73,8 @@ EXPECTED = {
 def toy() -> ModuleType:
     """The writer of made-up rows; it sets the environment of a process of its own."""
     folder = Path(__file__).parents[1] / "leaderboards"
+    if not folder.is_dir():
+        pytest.skip("boards are no part of the source distribution")
     before = dict(os.environ)
     sys.path.insert(0, str(folder))
     try:

@@ -113,7 +113,8 @@ def test_commands_in_sentences_exist_with_their_flags() -> None:
     for page in (*PAGES, *BESIDE):
         for spelled in re.findall(r"`harness ([a-z-][^`]*)`", prose_of(page)):
             words = spelled.split()
-            command = [] if words[0].startswith("-") else words[: 2 if words[0] == "cache" else 1]
+            depth = 2 if words[0] in ("cache", "study") else 1
+            command = [] if words[0].startswith("-") else words[:depth]
             given = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
             assert given <= flags_of(command), f"{page}: {spelled}"
 
