@@ -22,7 +22,7 @@ from harness.evaluation.records import Record, Source
 from harness.presets import PRESETS
 from harness.reporting.sets import in_sets
 from harness.stats.intervals import student
-from harness.studies.experts import leaf
+from harness.studies.experts import leaf, slug
 from harness.studies.paper import (
     PAPERS,
     ROLES,
@@ -234,7 +234,7 @@ COLUMNS = {"rte": {"task": "glue/rte"}, "mrpc": {"task": "glue/mrpc"}, "mean": {
 
 def table(**values: dict[str, float]) -> Table:
     return Table(
-        table="1", title="t", tasks=("glue/rte", "glue/mrpc"), rows=ROWS, columns=COLUMNS,
+        table="Table 1", title="t", tasks=("glue/rte", "glue/mrpc"), rows=ROWS, columns=COLUMNS,
         values=values,
     )  # fmt: skip
 
@@ -322,7 +322,7 @@ def test_numbers_of_another_base_stand_alone() -> None:
 
 def test_pairs_and_the_experts_alone_by_their_tasks() -> None:
     matrix = Table(
-        table="7", title="t", cells={"row": "average", "task": "glue/rte"},
+        table="Table 7", title="t", cells={"row": "average", "task": "glue/rte"},
         rows={"rte": {"of": ["glue/rte"]}, "mrpc": {"of": ["glue/mrpc"]}},
         columns={"rte": {"of": ["glue/rte"]}, "mrpc": {"of": ["glue/mrpc"]}},
         values={},
@@ -355,7 +355,7 @@ def test_a_table_is_written_with_what_is_missing() -> None:
 
 def test_an_odd_table_is_one_line() -> None:
     asked = table().model_copy(update={"rows": {"x": {"rwo": "average"}}})
-    with mistake(BadRecipe, "table", "x", "rwo", "row"):
+    with mistake(BadRecipe, "Table 1", "x", "rwo", "row"):
         asked.place("x", "rte")
 
 
@@ -413,7 +413,7 @@ def test_a_design_of_pairs_has_its_matrix_and_its_drops(
     ours = {(one["row"], one["column"]) for one in rows if one["ours"]}
     assert ours == {(a, b) for a in ("tec", "isear") for b in ("tec", "isear")}
     assert all("emotion/ssec" in one["said"] for one in rows if one["ours"])
-    assert (found / "regmean-pairs-table-figure-4.md").is_file()
+    assert (found / "regmean-pairs-figure-4.md").is_file()
 
 
 @FEW_ROWS
@@ -424,7 +424,7 @@ def test_a_design_runs_on_made_up_rows(name: str, base: Path, data: Path, tmp_pa
     found = run(name, base, data, tmp_path / name, "--seeds", "2" if by_task else "1")
     paper = paper_of(name)
     for one in paper.tables if paper else ():
-        rows = read(found / f"{name}-table-{one.table}.csv")
+        rows = read(found / f"{slug(f'{name} {one.table}'.lower())}.csv")
         missing = [row for row in rows if row["said"] in ("no record", "not timed")]
         assert not missing, missing
 

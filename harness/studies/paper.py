@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from tabulate import tabulate
 
 from harness.errors import BadRecipe
@@ -23,7 +23,7 @@ from harness.reporting.lines import CURRENT, Line
 from harness.reporting.sets import in_sets
 from harness.stats.intervals import Ends, interval
 from harness.studies.board import BOARDS
-from harness.studies.experts import leaf
+from harness.studies.experts import leaf, slug
 from harness.studies.outcomes import Outcome
 from harness.studies.plan import Plan
 from harness.studies.steps import Step
@@ -43,7 +43,6 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 }
 """Rows that are no method. `individual`: experts, whatever they were trained on; of the best one
 the mean over tasks is the highest, and nothing is tested, as it is chosen by what is scored."""
-TEXT = BeforeValidator(str)
 
 
 class Place(Frozen):
@@ -71,7 +70,7 @@ class Place(Frozen):
 class Table(Frozen):
     """A table as it is printed: rows and columns by their names there, and what they are of."""
 
-    table: Annotated[str, TEXT]
+    table: str
     title: str
     tasks: tuple[str, ...] = ()
     cells: Mapping[str, Any] = Field(default_factory=dict)
@@ -84,7 +83,7 @@ class Table(Frozen):
         both = (self.rows[row], self.columns[column])
         of = dict.fromkeys(task for one in both for task in one.get("of", ()))
         said = {**self.cells, **both[1], **both[0], "of": tuple(of)}
-        made: Place = validated(Place, said, f"table {self.table}: {row}, {column}")
+        made: Place = validated(Place, said, f"{self.table}: {row}, {column}")
         return made
 
 
@@ -92,7 +91,7 @@ class Paper(Frozen):
     """Tables of a paper, of numbers of a base where their columns name no other."""
 
     paper: str
-    arxiv: Annotated[str, TEXT] = ""
+    arxiv: str = ""
     base: str
     tables: tuple[Table, ...]
 
@@ -182,7 +181,7 @@ def _scored(cell: Beside, place: Place, tasks: Sequence[str], lines: Sequence[Li
     cells = {task: _cell(place, found, lines) for task, found in each.items()}
     known = [one for one in cells.values() if one is not None]
     if not known:
-        return replace(cell, said="no record")
+        return replace(cell, said="experts score 0" if any(each.values()) else "no record")
     whole = mean_cell(known) if len(known) > 1 else known[0]
     lacking = ", ".join(task for task, one in cells.items() if one is None)
     chosen = place.row.startswith(BEST) or "," in place.row
@@ -277,7 +276,7 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
         lines[""] = lines.get(plan.study, [])
         for table in paper.tables:
             cells = beside(paper, table, leaf(base), lines, seconds_of(mine))
-            name = f"{plan.study}-table-{table.table}"
+            name = slug(f"{plan.study} {table.table}".lower())
             name += f"-{leaf(base)}" if len(bases) > 1 else ""
             made[folder / BOARDS / f"{name}.md"] = as_markdown(paper, table, leaf(base), cells)
             made[folder / BOARDS / f"{name}.csv"] = as_csv(cells)
@@ -316,7 +315,7 @@ def as_markdown(paper: Paper, table: Table, base: str, cells: Sequence[Beside]) 
     said.pop("", None)
     arxiv = f" (arXiv:{paper.arxiv})" if paper.arxiv else ""
     lines = [
-        f"# {paper.paper}{arxiv}, Table {table.table}: {table.title}",
+        f"# {paper.paper}{arxiv}, {table.table}: {table.title}",
         f"Ours of {base} (the paper's of {paper.base}, ours minus the paper's). `-`: there is "
         "none. `*`: the paper's number, taken as fixed, is outside our 95 % interval over test "
         "units and draws; tests are not adjusted for their number, and of what has no interval "
