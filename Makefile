@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --dis
 KIT_PIP := PIP_CONSTRAINT="constraints.txt tests/mergekit/constraints.txt" \
 	.venv-mergekit/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-fast test-pythons test-studies docs fuzz simulate test-mergekit test-browser test-tex test-slurm install install-test install-mergekit
+.PHONY: demo test test-fast test-pythons test-studies test-designs docs fuzz simulate test-mergekit test-browser test-tex test-slurm install install-test install-mergekit
 .PHONY: install-browser lint types clean
 
 demo: install
@@ -20,6 +20,10 @@ test: install-test lint types
 test-studies: install-test
 	rm -rf reproduced-toy
 	$(BIN)/python leaderboards/toy.py reproduced-toy
+
+# Every design of a paper on made-up rows.
+test-designs: install-test
+	$(BIN)/python -m pytest -m designs --numprocesses auto tests/test_designs.py
 
 # The install, the demo and the fast tests on every one of these that is there, each in an environment
 # of its own. For pyenv: PYENV_VERSION=3.10.13:3.13.0 make test-pythons

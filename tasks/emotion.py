@@ -49,6 +49,7 @@ def emotion(
     column: str = "",
     renamed: Mapping[str, str] | None = None,
     document: str = "",
+    group: str = "emotion-ood",
 ) -> Task:
     """Register a corpus, with a column for each of its classes, or one with a list of them."""
     return task(
@@ -61,7 +62,7 @@ def emotion(
             renamed=renamed or {},
             corpus=UNIFIED,
             mine=unified(name),
-            group="emotion" if classes == CLASSES else "emotion-ood",
+            group="emotion" if classes == CLASSES else group,
             metrics=("macro_f1",),
             document=document,
             splits={"test": "test", "validation": "validation"},
@@ -75,5 +76,5 @@ def emotion(
 for corpus in TRAINED:
     emotion(corpus, CLASSES, document=DIALOGUE if corpus == "dailydialog" else "")
 for corpus in OTHERS:
-    emotion(corpus, SHARED, "labels")
+    emotion(corpus, SHARED, "labels", group="emotion-ood emotion-regmean")
 emotion("go_emotions_ekman", SHARED, "labels", {"neutral": ""})

@@ -45,6 +45,7 @@ ner = partial(
     group="ner",
     finetune=SETTINGS,
 )
+procrustes = partial(ner, group="ner ner-procrustes")
 plo = partial(ner, labels=iob(PLO))
 no_misc = partial(plo, renamed=renamed({"MISC": ""}), group="ner-plo")
 
@@ -56,16 +57,20 @@ WNUT_TYPES = ("corporation", "creative-work", "group", "location", "person", "pr
 TWEEBANK_TYPES = ("LOC", "MISC", "ORG", "PER")
 
 NER = (
-    ner("ner/conll2003", labels=iob(("PER", "ORG", "LOC", "MISC")), paper=CONLL),
-    no_misc("ner/conll2003_plo", folder="ner/conll2003", paper=CONLL),
-    ner("ner/ncbi_disease", labels=iob(("Disease",)), paper="doi:10.1016/j.jbi.2013.12.006"),
-    ner(
+    procrustes("ner/conll2003", labels=iob(("PER", "ORG", "LOC", "MISC")), paper=CONLL),
+    no_misc("ner/conll2003_plo", folder="ner/conll2003", paper=CONLL, group="ner-plo ner-regmean"),
+    procrustes("ner/ncbi_disease", labels=iob(("Disease",)), paper="doi:10.1016/j.jbi.2013.12.006"),
+    procrustes(
         "ner/tweetner7",
         labels=(*(f"B-{one}" for one in TWEET_TYPES), *(f"I-{one}" for one in TWEET_TYPES), "O"),
         label="tags",
         paper="arXiv:2210.03797",
     ),
-    plo("ner/broad_twitter_corpus", paper="https://aclanthology.org/C16-1111"),
+    plo(
+        "ner/broad_twitter_corpus",
+        paper="https://aclanthology.org/C16-1111",
+        group="ner ner-regmean",
+    ),
     ner(
         "ner/tweebank_ner",
         labels=(
@@ -83,7 +88,10 @@ NER = (
 ONTONOTES_PAPER = "https://catalog.ldc.upenn.edu/LDC2013T19"
 GENRES = ("bc", "bn", "mz", "nw", "tc", "wb")
 coarse = partial(
-    plo, renamed=renamed({**dict.fromkeys(OTHERS, ""), **ONTONOTES}), paper=ONTONOTES_PAPER
+    plo,
+    renamed=renamed({**dict.fromkeys(OTHERS, ""), **ONTONOTES}),
+    paper=ONTONOTES_PAPER,
+    group="ner ontonotes",
 )
 for made in (*NER, *(coarse(f"ner/ontonotes5_{genre}") for genre in GENRES)):
     task(made)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from harness.errors import BrokenRecord
-from harness.evaluation.records import Record, Source
+from harness.evaluation.records import Recipe, Record, Source, Stage
 from harness.reporting.boards.about import about
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import rendered
-from harness.reporting.lines import lines_of
+from harness.reporting.lines import lines_of, method_of
 from harness.reporting.sets import in_sets
 from tests.resampled import resampled
 from tests.test_boards import MRPC, RTE, record
@@ -133,3 +133,42 @@ def test_sets_have_their_files_and_their_spread_in_every_format() -> None:
     assert "sets of experts: 3" in files["index.html"]
     rows = [line for line in files["board.csv"].splitlines() if ",ties,merged," in line]
     assert len(rows) == 3 * 4
+
+
+# Tuned -------------------------------------------------------------------------------------
+
+
+def tuned(one: Record, method: str, option: str, value: float) -> Record:
+    stage = Stage(name=method.partition(":")[0], options={option: value})
+    recipe = Recipe(merger=stage, tuned={option: value}, tuned_on=(f"{RTE}@heldout10",))
+    return one.model_copy(update={"method": method, "recipe": recipe})
+
+
+def test_what_every_set_tuned_for_itself_is_one_row() -> None:
+    values = {"ties0": 0.4, "ties1": 0.6, "ties2": 0.6}
+    records = [
+        tuned(one, f"ties:scale={values[one.digest]}", "scale", values[one.digest])
+        if one.digest in values
+        else one
+        for one in three(0.1, 0.1, 0.1)
+    ]
+    board = made(records)
+    assert [row for row in board.scores.rows if row.startswith("ties")] == ["ties (scale tuned)"]
+    assert board.sets == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("ties:scale=0.4", "ties (scale tuned)"),
+        ("dare[ties:density=0.1,scale=0.4]+lines", "dare[ties:density=0.1]+lines (scale tuned)"),
+        ("dare[ties:scale=0.4,trim=global]", "dare[ties:trim=global] (scale tuned)"),
+        ("dare:rescale=true[ties:scale=1e-05]", "dare:rescale=true[ties] (scale tuned)"),
+        # the value that was chosen is the default, which names do not say
+        ("ties", "ties (scale tuned)"),
+    ],
+)
+def test_the_name_of_a_tuned_merge_has_the_option_and_no_value(method: str, expected: str) -> None:
+    one = record("merged", "m", RTE, "current", 0.5)
+    assert method_of(tuned(one, method, "scale", 0.4)) == expected
+    assert method_of(one.model_copy(update={"method": method})) == method

@@ -158,6 +158,7 @@ def test_include_adds_and_exclude_takes_away(room: Path) -> None:
         ({"by": "seed"}, ["seed-0", "seed-1", "seed-2"]),
         ({"by": "task"}, ["topic", "comparison"]),
         ({"by": "pairs"}, ["seed-0", "seed-1", "seed-2"]),
+        ({"by": "partition"}, [f"{a}/seed-{b}" for b in "012" for a in ("topic", "comparison")]),
         ({"by": "task", "choose": 2}, [f"topic/{a}+{b}" for a, b in combinations("012", 2)]
          + [f"comparison/{a}+{b}" for a, b in combinations("012", 2)]),
     ],
@@ -165,6 +166,7 @@ def test_include_adds_and_exclude_takes_away(room: Path) -> None:
 )  # fmt: skip
 def test_sets_are_of_a_seed_or_of_a_task(room: Path, sets: Any, expected: list[str]) -> None:
     experts = {"tasks": [TASK, "embedded/comparison"], "seeds": [0, 1, 2]}
+    experts |= {"partition": 2} if sets["by"] == "partition" else {}
     found = merges(room, experts=experts, sets=sets, mergers=["average"])
     assert [name.removeprefix("base/").removesuffix("/average") for name in found] == expected
 
@@ -176,6 +178,25 @@ def test_experts_that_are_given_make_sets_by_their_names(room: Path) -> None:
     two = {"folders": {"one": ["a", "b"], "other": ["b", "c"]}}
     found = merges(room, experts=two, sets=None, mergers=["average"])
     assert found == ["one/average", "other/average"]
+
+
+def test_parts_of_a_task_are_experts_of_their_own(room: Path) -> None:
+    experts = {"tasks": TASK, "seeds": [0, 1], "partition": 2}
+    made = steps(room, experts=experts, sets={"by": "partition"}, mergers=["average"])
+    parts = [one.request["part"] for one in made.values() if one.verb == "finetune"]
+    assert parts == ["1/2", "2/2"] * 2
+    assert made["merged/base/topic/seed-1/average"].request["experts"] == [
+        f"experts/base/topic-1-part-{number}" for number in (1, 2)
+    ]
+
+
+def test_on_is_a_word_in_a_file(room: Path) -> None:
+    """YAML's old spelling of true: `on: heldout10` would have the key True."""
+    said = {name: one for name, one in TWO.items() if name != "mergers"}
+    axis = '[{merger: ties, tune: {scale: "0.5:1:0.5"}, on: heldout10}]'
+    (room / "on.yaml").write_text(f"{yaml.safe_dump(said)}mergers: {axis}\n")
+    (one,) = read_study(room / "on.yaml").mergers or ()
+    assert (one.on, one.tune) == ("heldout10", {"scale": "0.5:1:0.5"})
 
 
 def test_numbers_of_shots_of_a_protocol_are_a_step_of_their_own(room: Path) -> None:
@@ -556,6 +577,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
          {"merger": {"name": "ties", "density": 0.2}}]},
         BadRecipe, ("two", "merged/base/topic/ties-density-0.2", "merger"),
     ),
+    "sets of parts of none": ({"sets": {"by": "partition"}}, BadRecipe, ("two", "partition: 2")),
     "a set of four of two": (
         {"sets": {"by": "task", "choose": 4}}, BadRecipe, ("two", "4", "topic", "2")
     ),
@@ -599,7 +621,7 @@ def test_times_that_are_broken_are_passed_over(room: Path) -> None:
     paid(made, 5.0)
     (file,) = (cache_dir("times")).iterdir()
     with file.open("ab") as times:
-        times.write(b'[["x"], "y"]\n{"a": \xff\n[[["finetune"')
+        times.write(b'{"kinds": 3, "rate": 1}\n{"a": \xff\n{"kinds": [["finetune"')
     assert price(made) == pytest.approx(4.0)
     like = replace(made, about="embedded/comparison", size=2 * made.size)
     assert price(like) == pytest.approx(8.0)  # of the same base

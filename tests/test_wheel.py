@@ -19,6 +19,7 @@ LOOK = (
 )
 PAGE = ("board.css", "board.js", "index.html.jinja", "board.md.jinja", "board.tex.jinja")
 """What the page of a board is made of, beside code."""
+STUDIES = ("harness/studies/designs", "harness/studies/papers")
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,10 @@ def test_a_wheel_holds_one_package(wheel: Path) -> None:
     assert {"harness/tasks/glue.py", "harness/protocols/knn.py"} <= {*names}
     page = {f"harness/reporting/boards/templates/{name}" for name in PAGE}
     assert {*page, "harness/reporting/sentences.jinja"} <= {*names}
+    ours = (path for name in STUDIES for path in (ROOT / name).glob("*.yaml"))
+    shipped = {path.relative_to(ROOT).as_posix() for path in ours}
+    assert {f"{STUDIES[0]}/procrustes-1.yaml", f"{STUDIES[1]}/procrustes-1.yaml"} <= shipped
+    assert shipped <= {*names}
 
 
 @pytest.mark.parametrize("installed", ["wheel", "editable"])

@@ -110,6 +110,14 @@ class Merged(MethodRecord):
         return tuple(dict.fromkeys(one.task for method in methods for one in method.statistics))
 
 
+class Part(FolderRecord):
+    """One of the two parts of a task's rows that a seed draws, at most `limit` rows of it."""
+
+    number: int
+    seed: int
+    limit: int | None = None
+
+
 class Trained(FolderRecord):
     """What expert.json says.
 
@@ -119,7 +127,7 @@ class Trained(FolderRecord):
     nothing but tasks. `base_digest` is of all that the training read of the base, `base_weights` of
     its encoder alone. `drawn` are the digests of tensors that the base lacks, as they were drawn.
     `seed` ordered the rows, `head_seed` drew the head. `rows` of this digest were trained on, of
-    each task where there are several.
+    each task where there are several; `part` says which, where these are not the first.
     """
 
     files: dict[str, str] | None = None
@@ -133,6 +141,7 @@ class Trained(FolderRecord):
     drawn: dict[str, str] = Field(default_factory=dict)
     rows: int | dict[str, int] = 0
     rows_digest: str | dict[str, str] = ""
+    part: Part | None = None
     seed: int | None = None
     head_seed: int | None = None
     readout: Literal["last_linear", "mean_all"] = "last_linear"

@@ -86,6 +86,17 @@ def _to_stderr(line: str) -> None:
     say(one_line(line), sys.stderr)
 
 
+def _draw(plan: Plan, known: dict[str, Outcome], folder: Path, *, anew: bool = False) -> None:
+    """Draw a study's boards and, of a paper's design, that paper's tables with ours in them."""
+    from harness.studies.board import boards
+    from harness.studies.paper import tables
+
+    for one in boards(plan, known, folder, anew=anew):
+        print(f"wrote {one}/index.html")
+    for one in tables(plan, known, folder):
+        print(f"wrote {one}")
+
+
 def _status(known: dict[str, Outcome]) -> None:
     """Exit with 3 unless every step is done."""
     if any(one.state != "done" for one in known.values()):
@@ -135,7 +146,6 @@ def run(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Do what is missing of a study, or of several in turn, on this machine; draw their boards."""
-    from harness.studies.board import boards
     from harness.studies.outcomes import states_of
     from harness.studies.pool import run_plan
 
@@ -152,8 +162,7 @@ def run(
             )
         _print(made, known)
         if any(one.records for one in known.values()):
-            for one in boards(made, known, folder):
-                print(f"wrote {one}/index.html")
+            _draw(made, known, folder)
         every |= known
     _status(every)
 
@@ -228,14 +237,12 @@ def status(
 
 @study.command()
 def board(folder: Path = FOLDER) -> None:
-    """Draw the boards of what is there of a folder's studies."""
-    from harness.studies.board import boards
+    """Draw the boards of what is there of a folder's studies, and papers' tables beside ours."""
     from harness.studies.outcomes import states_of
     from harness.studies.plan import plans_in
 
     for made in plans_in(folder):
-        for one in boards(made, states_of(made, folder), folder, anew=True):
-            print(f"wrote {one}/index.html")
+        _draw(made, states_of(made, folder), folder, anew=True)
 
 
 @app.command()

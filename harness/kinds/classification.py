@@ -83,6 +83,10 @@ class Classification(Kind):
             for index, name in enumerate(rows.task.labels)
         }
 
+    def classes(self, rows: Rows) -> Units:
+        """Its label."""
+        return rows.labels.astype(np.int64)
+
     def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
         """Each class is a group."""
         return rule.group(draw.rows)

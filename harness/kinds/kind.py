@@ -227,6 +227,13 @@ class Kind(ABC):
     def groups(self, rows: Rows) -> Mapping[str, Units]:
         """The units that shots are drawn from, by what they have in common: a class, say."""
 
+    def classes(self, rows: Rows) -> Units:
+        """The one class of every row, by number. Raises BadData for rows that have no one class."""
+        raise BadData(
+            f"{rows.task} is a {self.name} and is not parted by a class; expected a "
+            "classification or a regression"
+        )
+
     def short(self, counts: Sequence[int], shots: int) -> list[int]:
         """The groups, of these many units, that have too few for so many shots."""
         return [group for group, count in enumerate(counts) if count < shots]

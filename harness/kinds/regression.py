@@ -74,6 +74,11 @@ class Regression(Kind):
         bins = np.digitize(labels, edges)
         return {f"label bin {index}": np.flatnonzero(bins == index) for index in range(BINS)}
 
+    def classes(self, rows: Rows) -> Units:
+        """In which half of the range of labels it is, as RegMean parts them."""
+        middle = (rows.labels.min() + rows.labels.max()) / 2
+        return np.asarray(rows.labels > middle, dtype=np.int64)
+
     def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
         """A number; each bin of the label is a group."""
         return rule.value(draw.rows, labels)

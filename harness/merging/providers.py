@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from harness import weights
 from harness.checkpoints.build import check_ready, unit_of
 from harness.checkpoints.processor import check_inputs
+from harness.checkpoints.provenance import Part
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe
 from harness.kinds import kind_of
@@ -19,7 +20,15 @@ from harness.merging.recipes import Recipe
 from harness.passes.lengths import at_length
 from harness.passes.reading import Readings
 from harness.passes.statistic_file import Statistic, check_statistic
-from harness.passes.statistics import called, collect, drawn_as, promised, said, steps
+from harness.passes.statistics import (
+    called,
+    collect,
+    drawn_as,
+    part_seen,
+    promised,
+    said,
+    steps,
+)
 from harness.types import TRAINED_ON, Checkpoint, Need, Progress, Rows, Scalar, StateDict
 
 
@@ -51,15 +60,15 @@ def check_kinds(need: Need, tasks: Sequence[str]) -> None:
 
 def drawn_rows(
     chosen: Mapping[str, Scalar], recipe: Recipe, checkpoints: Sequence[Checkpoint]
-) -> Callable[[str], Rows]:
-    """Reads the rows of a task that the options of a need say, once for all experts of it."""
+) -> Callable[[int], Rows]:
+    """Reads the rows of a task that the options of a need say, once for all experts of them."""
 
     @cache
-    def rows(name: str) -> Rows:
-        drawn = drawn_as(chosen, parse_task(name)[0], recipe.data_dir)
+    def rows(name: str, part: Part | None) -> Rows:
+        drawn = drawn_as(chosen, parse_task(name)[0], recipe.data_dir, part)
         return at_length(drawn, recipe.max_length, checkpoints)
 
-    return rows
+    return lambda place: rows(recipe.tasks[place], part_seen(checkpoints[place]))
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,7 @@ class JointProvider:
         same = self.need.rows == "same"
 
         def rows(place: int) -> Rows:
-            return draws(self.recipe.tasks[0 if same else place])
+            return draws(0 if same else place)
 
         return Readings(self.checkpoints, rows, self.recipe.placement, self.progress)
 
@@ -165,8 +174,8 @@ class StatisticsProvider:
         """What is told of the rows of each expert, and how many they are; none where files are."""
         if self.files:
             return []
-        pairs = zip(self.checkpoints, self.recipe.tasks, strict=True)
-        return [(called(self.need, one), len(self._draws(task))) for one, task in pairs]
+        places = enumerate(self.checkpoints)
+        return [(called(self.need, one), len(self._draws(place))) for place, one in places]
 
     def described(self) -> list[dict[str, Any]]:
         """What was obtained, for the record."""
@@ -203,12 +212,12 @@ class StatisticsProvider:
         return next(odd, None)
 
     @cached_property
-    def _draws(self) -> Callable[[str], Rows]:
+    def _draws(self) -> Callable[[int], Rows]:
         return drawn_rows(self.chosen, self.recipe, self.checkpoints)
 
     def _collected(self, index: int, progress: Progress | None) -> Statistic:
         self._check_tasks()
-        rows, checkpoint = self._draws(self.recipe.tasks[index]), self.checkpoints[index]
+        rows, checkpoint = self._draws(index), self.checkpoints[index]
         step, placement = steps(progress, self.need, checkpoint, rows), self.recipe.placement
         return collect(self.need, self.chosen, checkpoint, rows, placement=placement, progress=step)
 

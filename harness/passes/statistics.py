@@ -21,9 +21,10 @@ from harness.checkpoints.build import check_ready
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import check_inputs
-from harness.checkpoints.provenance import check_unchanged
+from harness.checkpoints.provenance import Part, check_unchanged, trained_by
 from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.data.claims import check_claim
+from harness.data.parts import part_of
 from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
 from harness.entries import Merger
@@ -68,14 +69,21 @@ from harness.types import (
 
 
 def drawn(
-    task: Task, examples: int, seed: int, folder: str | Path | None, split: str = TRAINED_ON
+    task: Task,
+    examples: int,
+    seed: int,
+    folder: str | Path | None,
+    split: str = TRAINED_ON,
+    part: Part | None = None,
 ) -> Rows:
     """The rows that a statistic is computed on: `examples` of `task@train90`, drawn by the seed.
 
-    Experts of one task see the same rows. Where there are fewer, all are taken, with a warning.
+    Experts of one task see the same rows, those of a `part` of them their own. Where there are
+    fewer, all are taken, with a warning.
     `collect` takes the rows of any other draw as well: `take(load_rows(task, "train90"), numbers)`.
     """
     rows = load_rows(task, split, folder=folder)
+    rows = rows if part is None else part_of(rows, part)
     if examples > len(rows):
         warnings.warn(
             f"{task}@{split} has {len(rows)} rows, fewer than examples={examples}: all are taken",
@@ -85,14 +93,23 @@ def drawn(
     return take(rows, [int(i) for i in order[:examples]])
 
 
-def drawn_as(chosen: Mapping[str, Scalar], task: Task, folder: str | Path | None) -> Rows:
+def drawn_as(
+    chosen: Mapping[str, Scalar], task: Task, folder: str | Path | None, part: Part | None = None
+) -> Rows:
     """The rows that the options of a need say, `examples` and `seed` among them.
 
-    They are of the split that is reported where an option `rows` says `test`.
+    They are of the split that is reported where an option `rows` says `test`; else of the part that
+    an expert was trained on, if it was one.
     """
     examples, seed = (cast(int, chosen[key]) for key in ("examples", "seed"))
     split = task.reported if chosen.get("rows") == "test" else TRAINED_ON
-    return drawn(task, examples, seed, folder, split)
+    return drawn(task, examples, seed, folder, split, part if split == TRAINED_ON else None)
+
+
+def part_seen(checkpoint: Checkpoint) -> Part | None:
+    """The part of its task's rows that an expert was trained on; None: all, or nobody says."""
+    said = trained_by(checkpoint.path)
+    return None if said is None else said.part
 
 
 def called(need: Need, checkpoint: Checkpoint) -> str:
@@ -278,7 +295,8 @@ def statistic(
         check_claim(checkpoint, parsed, data_dir, flag="--task")
     if asked.check:
         asked.check(chosen)
-    rows = at_length(drawn_as(chosen, parsed, data_dir), length, [checkpoint])
+    mine = drawn_as(chosen, parsed, data_dir, part_seen(checkpoint))
+    rows = at_length(mine, length, [checkpoint])
     step = steps(progress, asked, checkpoint, rows)
     made = collect(asked, chosen, checkpoint, rows, placement=placed, progress=step)
     if out is None:

@@ -195,9 +195,10 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
 
 def _said(record: Record) -> dict[str, Any]:
     """What a record says whatever the number of shots."""
-    adaptation = record.adaptation
-    premerge, merger = stages(record.method) if record.role in ("merged", "reference") else ("", "")
+    adaptation, method = record.adaptation, method_of(record)
+    premerge, merger = stages(method) if record.role in ("merged", "reference") else ("", "")
     return {name: getattr(record, name) for name in _SAME} | {
+        "method": method,
         "premerge": premerge,
         "merger": merger,
         "preset": record.preset or "",
@@ -216,6 +217,24 @@ def _said(record: Record) -> dict[str, Any]:
         "made_on_test": record.transductive,
         "work": tuple(work(record).items()),
     }
+
+
+def method_of(record: Record) -> str:
+    """The method of a record; of an option that was tuned, that it was and not its value.
+
+    So merges of several sets, each with a value of its own, are of one method. By hand:
+    `dare[ties:density=0.1,scale=0.4]` is `dare[ties:density=0.1] (scale tuned)`.
+    """
+    method = record.method
+    for name in record.recipe.tuned if record.recipe else ():
+        method = re.sub(rf"([:,]){name}=[^,+\]]*(,?)", _without, method)
+        method += f" ({name} tuned)"
+    return method
+
+
+def _without(found: re.Match[str]) -> str:
+    """What stays where an option was: what it stood behind, if another one follows."""
+    return found[1] if found[2] else ""
 
 
 def _trained(record: Record) -> tuple[tuple[str, int, int], ...]:

@@ -10,7 +10,8 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from harness.files import cache_dir, saying
+from harness.errors import HarnessError
+from harness.files import cache_dir, parse_json, saying
 from harness.studies.steps import Step, digest_of
 
 KEPT = 25
@@ -32,7 +33,7 @@ def price(step: Step) -> float | None:
 def paid(step: Step, seconds: float) -> None:
     """Remember how long a step took: one line, which a run that is killed writes or does not."""
     path = _path()
-    line = json.dumps([[*_kinds(step)], seconds / step.size]).encode() + b"\n"
+    line = json.dumps({"kinds": [*_kinds(step)], "rate": seconds / step.size}).encode() + b"\n"
     with saying(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -71,7 +72,7 @@ def _rates(path: Path, size: int) -> Mapping[tuple[str, ...], list[float]]:
 def _line(line: bytes) -> tuple[list[tuple[str, ...]], float]:
     """The kinds and the rate in a line; no kind in one that is broken, as any of a cache may be."""
     try:
-        kinds, rate = json.loads(line)
-        return [tuple(map(str, kind)) for kind in kinds], float(rate)
-    except (ValueError, TypeError):
+        said = parse_json(line.decode(), "a line", "the time of a step")
+        return [tuple(map(str, kind)) for kind in said["kinds"]], float(said["rate"])
+    except (HarnessError, ValueError, TypeError, KeyError):
         return [], 0.0

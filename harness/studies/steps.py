@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,15 +24,12 @@ from harness.merging.recipes import Recipe, methods_of
 from harness.methods import needs_of, resolved
 from harness.options import options, parse_choice
 from harness.presets import faithful
-from harness.registry import MERGERS, YAML
-from harness.studies.study import NONE, OF_EXPERTS, REFERENCES, MergerAxis, Reading, Study
-from harness.training.finetune import finetune
-from harness.types import ALL, TRAINED_ON, Choice, Hyperparameters, Shots, unfit
+from harness.registry import MERGERS
+from harness.studies.experts import ExpertSet, check_whole, leaf, relative, sets_of, slug
+from harness.studies.study import NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study
+from harness.types import ALL, TRAINED_ON, Choice, Shots
 from harness.values import validated
 
-SAID_ELSEWHERE = {"base", "task", "tasks", "out", "seed", "head_seed", "data_dir", "overrides"}
-SAID_ELSEWHERE |= {"force", "progress", "device"}
-"""What `finetune` is told by the axes of a study, or by its command."""
 Verb = Literal["finetune", "statistics", "merge", "evaluate"]
 VERBS: tuple[Verb, ...] = ("finetune", "statistics", "merge", "evaluate")
 
@@ -62,30 +57,6 @@ class Step:
     def digest(self) -> str:
         """A hash of what is asked, without what its inputs were asked."""
         return digest_of([self.verb, self.request])
-
-
-@dataclass(frozen=True)
-class Expert:
-    """One expert: its folder or Hub id, and how it is made here, if it is."""
-
-    place: str
-    task: str = ""
-    seed: int = 0
-    step: Step | None = None
-
-
-@dataclass(frozen=True)
-class ExpertSet:
-    """Experts that are merged together, of one base."""
-
-    name: str
-    base: str
-    members: tuple[Expert, ...]
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Their tasks, each once; none where folders are given, which say it themselves."""
-        return tuple(dict.fromkeys(one.task for one in self.members if one.task))
 
 
 @dataclass(frozen=True)
@@ -127,17 +98,6 @@ def digest_of(value: object) -> str:
     return str(xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode()))
 
 
-def slug(text: str) -> str:
-    """A text as a folder may be called."""
-    return re.sub(r"[^\w.+]+", "-", text).strip("-.")
-
-
-def leaf(source: str) -> str:
-    """The last part of a path, a Hub id or the name of a task."""
-    last = source.rstrip("/").rpartition("/")[2]
-    return slug(last.removesuffix(YAML[0]).removesuffix(YAML[1]))
-
-
 def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[Step]:
     """All steps of a study whose folder is `folder`, each after those that it needs.
 
@@ -161,9 +121,9 @@ def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[St
 def _from(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
     """A request with full paths as those from the study's folder, wherever that is."""
     return {
-        name: [_relative(one, folder) if isinstance(one, str) else one for one in value]
+        name: [relative(one, folder) if isinstance(one, str) else one for one in value]
         if isinstance(value, list)
-        else _relative(value, folder)
+        else relative(value, folder)
         if isinstance(value, str)
         else value
         for name, value in request.items()
@@ -178,12 +138,17 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
     merges = [*_merges(study)]
-    for one in _sets(study, folder, data_dir):
+    for one in sets_of(study, folder, data_dir):
         if merges:
-            _check_whole(one)
-        yield from (expert.step for expert in one.members if expert.step)
-        references = [*_references(study, one, folder, data_dir)]
-        yield from (step for _, step in references if step)
+            check_whole(one)
+        for expert in one.members:
+            if expert.request:
+                yield _training(expert.place, expert.request, [expert.task], data_dir)
+        beside = {
+            name: dict(_references(study, one, study.beside(reading), folder, data_dir))
+            for name, reading in study.readings.items()
+        }
+        yield from (step for models in beside.values() for step in models.values() if step)
         first: dict[str, str] = {}
         for merge in merges:
             if any(merge.is_said(said, one) for said in study.exclude):
@@ -197,7 +162,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
                     *reading.mergers
                 }:
                     continue
-                for step in _evaluations(study, one, merging, name, reading, references, data_dir):
+                for step in _evaluations(study, one, merging, name, beside[name], data_dir):
                     # what stands beside every merge of a set is scored with its first one
                     shared = step.name.replace(merging.name, one.name)
                     yield replace(step, after=(first[shared],)) if shared in first else step
@@ -205,101 +170,6 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
 
 
 # Experts -----------------------------------------------------------------------------------
-
-
-def _relative(source: str, folder: Path) -> str:
-    """A full path as one from the study's folder; a Hub id, or a name, as it is."""
-    return os.path.relpath(source, folder.resolve()) if os.path.isabs(source) else source
-
-
-def _sets(study: Study, folder: Path, data_dir: str | None) -> Iterator[ExpertSet]:
-    experts = study.experts
-    if bool(experts.folders) == bool(experts.tasks):
-        raise BadRecipe(
-            f"{study.study}: experts has {'both' if experts.tasks else 'neither'} tasks and "
-            "folders; expected one of them"
-        )
-    if experts.folders:
-        if len(study.base) > 1:
-            raise BadRecipe(f"{study.study}: folders of experts have one base; found several")
-        base = _relative(study.base[0], folder) if study.base else ""
-        for name, places in experts.folders.items():
-            yield ExpertSet(name, base, tuple(Expert(_relative(p, folder)) for p in places))
-        return
-    if not study.base:
-        raise BadRecipe(f"{study.study}: names no base to fine-tune; expected one: --base")
-    tasks = expanded(experts.tasks, data_dir)
-    _check(study, tasks)
-    for source in study.base:
-        base = _relative(source, folder)
-        home = f"{experts.called}/{leaf(base)}" if experts.called else leaf(base)
-        trained = [
-            _expert(study, base, home, task, seed, data_dir)
-            for seed in experts.seeds
-            for task in tasks
-        ]
-        groups: dict[str, list[Expert]] = {}
-        for one in trained:
-            by = leaf(one.task) if study.sets.by == "task" else f"seed-{one.seed}"
-            groups.setdefault(by, []).append(one)
-        for name, members in groups.items():
-            many = study.sets.at_once
-            if many is not None and many > len(members):
-                raise BadRecipe(
-                    f"{study.study}: sets.choose is {many}, and {home}/{name} has "
-                    f"{len(members)} experts; expected at most so many"
-                )
-            if many is None or many == len(members):
-                yield ExpertSet(f"{home}/{name}", base, tuple(members))
-                continue
-            for chosen in combinations(members, many):
-                called = "+".join(
-                    str(one.seed) if study.sets.by == "task" else leaf(one.task) for one in chosen
-                )
-                yield ExpertSet(f"{home}/{name}/{called}", base, chosen)
-
-
-def _check(study: Study, tasks: Sequence[str]) -> None:
-    """Raise a HarnessError for tasks that are not known, and for what `finetune` cannot be told."""
-    experts = study.experts
-    if odd := experts.by_task.keys() - {*tasks}:
-        raise BadRecipe(
-            f"{study.study}: experts.by_task names {min(odd)}; expected some of {', '.join(tasks)}"
-        )
-    known = {*inspect.signature(finetune).parameters, *asdict(Hyperparameters())} - SAID_ELSEWHERE
-    for task in tasks:
-        named, split = parse_task(task)
-        if "@" in task:
-            raise BadRecipe(f"{study.study}: experts are trained on {named}, found '@{split}'")
-        flags = {**experts.finetune, **experts.by_task.get(task, {})}
-        if unknown := flags.keys() - known:
-            raise BadRecipe(
-                f"{study.study}: finetune has no '{min(unknown)}'; known: "
-                f"{', '.join(sorted(known))}"
-            )
-        for name, value in flags.items():
-            if name in asdict(Hyperparameters()) and (expected := unfit(name, value)):
-                raise BadRecipe(f"{study.study}: {name} is {value}, expected {expected}")
-
-
-def _check_whole(one: ExpertSet) -> None:
-    """Raise BadRecipe for a set that leaves nothing to merge."""
-    if len(one.members) < 2:
-        raise BadRecipe(
-            f"the set {one.name} has {len(one.members)} expert; expected two or more: give more "
-            "tasks or seeds, or other sets"
-        )
-
-
-def _expert(
-    study: Study, base: str, home: str, task: str, seed: int, data_dir: str | None
-) -> Expert:
-    experts = study.experts
-    place = f"experts/{home}/{leaf(task)}-{seed}"
-    flags = {**experts.finetune, **experts.by_task.get(task, {})}
-    head = {"head_seed": 0} if experts.head_seed == "same" else {}
-    request = {"base": base, "task": task, "seed": seed, **head, **flags}
-    return Expert(place, task, seed, _training(place, request, [task], data_dir))
 
 
 def _training(
@@ -325,12 +195,12 @@ def rows_of(task: str, limit: int | None, folder: str | None) -> int:
 
 
 def _references(
-    study: Study, one: ExpertSet, folder: Path, data_dir: str | None
+    study: Study, one: ExpertSet, names: Sequence[str], folder: Path, data_dir: str | None
 ) -> Iterator[tuple[str, Step | None]]:
     """The models that are scored beside every merge, and how one is made here."""
-    for name in study.references:
+    for name in names:
         if name == "mtl":
-            if not one.members[0].step:
+            if not one.members[0].request:
                 raise BadRecipe(f"{study.study}: mtl is trained beside experts, found folders")
             seed = one.members[0].seed
             place = f"experts/{one.name}-mtl"
@@ -338,7 +208,7 @@ def _references(
             request |= study.experts.finetune
             yield place, _training(place, request, one.tasks, data_dir)
         elif name not in REFERENCES:
-            yield _relative(name, folder), None
+            yield relative(name, folder), None
 
 
 # Merges ------------------------------------------------------------------------------------
@@ -380,7 +250,7 @@ def _merging(study: Study, one: ExpertSet, merge: Merge) -> Step:
         f"merged/{one.name}/{merge.name}",
         "merge",
         recipe.model_dump(mode="json", exclude_defaults=True),
-        needs=tuple(expert.place for expert in one.members if expert.step),
+        needs=tuple(expert.place for expert in one.members if expert.request),
         base=one.base,
         about=f"{recipe.method} of {len(one.members)}",
     )
@@ -399,7 +269,7 @@ def _statistics(study: Study, one: ExpertSet, merge: Merge) -> Iterator[Step]:
     given = {name: chosen[name] for name in options(asked[0].function)}
     need = Choice(asked[0].name, unusual_of(asked[0].function, given))
     for expert in one.members:
-        if not expert.step:
+        if not expert.request:
             continue
         request = {"expert": expert.place, "task": expert.task, "base": one.base, "need": str(need)}
         request |= {k: study.merge[k] for k in ("dtype", "max_length") if k in study.merge}
@@ -422,12 +292,13 @@ def _evaluations(
     one: ExpertSet,
     merging: Step,
     name: str,
-    reading: Reading,
-    references: Sequence[tuple[str, Step | None]],
+    references: Mapping[str, Step | None],
     data_dir: str | None,
 ) -> Iterator[Step]:
     """One step for every task and number of shots: its protocols share the forward passes."""
     tasks: list[str] = []
+    reading = study.readings[name]
+    named = study.beside(reading)
     for task in reading.tasks:
         tasks += one.tasks if task == OF_EXPERTS else expanded((task,), data_dir)
     flags = {**study.evaluate, **reading.evaluate}
@@ -435,9 +306,9 @@ def _evaluations(
         values = {
             "model": merging.name,
             "protocols": protocols,
-            "references": [place for place, _ in references],
-            "best_single": "best-single" in study.references,
-            "singles": "singles" in study.references,
+            "references": [*references],
+            "best_single": "best-single" in named,
+            "singles": "singles" in named,
             **flags,
             **({"shots": shots} if shots else {}),
             "output": f"records/{reading.board or name}",
@@ -453,7 +324,7 @@ def _evaluations(
                 "/".join(parts),
                 "evaluate",
                 asked.model_dump(mode="json", exclude_defaults=True),
-                needs=(merging.name, *(step.name for _, step in references if step)),
+                needs=(merging.name, *(step.name for step in references.values() if step)),
                 cells=len(known),
                 base=one.base,
                 about=f"{task} {' '.join(map(str, protocols))} {asked.shots} {asked.draws}",

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from harness.errors import BadRecipe
@@ -24,6 +25,16 @@ REFERENCES = ("base", "ensemble", "mtl", "best-single", "singles")
 """What stands beside merges by its name; base and ensemble always do."""
 OF_EXPERTS = "experts"
 """In the place of tasks: those that the experts were trained on."""
+
+
+class OnAsAWord(yaml.SafeLoader):
+    """`on` is a field of ours, and YAML's old spelling of true: only true and false are these."""
+
+
+OnAsAWord.yaml_implicit_resolvers = {
+    first: [one for one in known if first in "tTfF" or not one[0].endswith(":bool")]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def _several(value: object) -> list[object]:
@@ -89,8 +100,9 @@ class Experts(Frozen):
     """Experts that the study trains, every task with every seed, or folders by set.
 
     `finetune` are flags of `harness finetune`, `by_task` others for single tasks. `head_seed`:
-    heads start alike for all seeds (`same`), or each from its expert's seed (`own`). Studies in one
-    folder share the experts of a name (`called`).
+    heads start alike for all seeds (`same`), or each from its expert's seed (`own`). `partition`:
+    an expert for each of so many parts of a task's rows (`finetune --part`). Studies in one folder
+    share the experts of a name (`called`).
     """
 
     tasks: Names = ()
@@ -98,14 +110,16 @@ class Experts(Frozen):
     head_seed: Literal["same", "own"] = "own"
     finetune: Flags = Field(default_factory=dict)
     by_task: Mapping[str, Flags] = Field(default_factory=dict)
+    partition: Literal[2] | None = None
     folders: Mapping[Name, Names] = Field(default_factory=dict)
     called: Name | None = None
 
 
 class Sets(Frozen):
-    """Which experts are merged: those of one seed or of one task, or every `choose` of them."""
+    """Which experts are merged: those of one seed, of one task, or of the parts of one task and
+    seed; or every `choose` of them."""
 
-    by: Literal["seed", "task", "pairs"] = "seed"
+    by: Literal["seed", "task", "pairs", "partition"] = "seed"
     choose: PositiveInt | None = None
 
     @property
@@ -127,13 +141,14 @@ class MergerAxis(Frozen):
 class Reading(Frozen):
     """How merges are evaluated: on the experts' tasks or on others, by fields of a run.
 
-    Of some mergers alone, where it names them. Its records are of the board of its name, or of
-    another's.
+    Of some mergers alone, where it names them, and beside other references than the study's. Its
+    records are of the board of its name, or of another's.
     """
 
     tasks: Names = (OF_EXPERTS,)
     protocols: Names = ()
     mergers: Names = ()
+    references: Names | None = None
     evaluate: Flags = Field(default_factory=dict)
     board: Name | None = None
 
@@ -173,6 +188,10 @@ class Study(Frozen):
         """How merges are evaluated, by the name of the board."""
         return self.score_on or {self.study: Reading()}
 
+    def beside(self, reading: Reading) -> Names:
+        """What stands beside the merges that are read so."""
+        return self.references if reading.references is None else reading.references
+
 
 def read_study(
     file: str | Path,
@@ -189,7 +208,8 @@ def read_study(
     Its plug-ins are loaded. Raises BadRecipe naming the file and the field.
     """
     path = _file_of(file)
-    values = read_yaml(path, "a study: study, experts, mergers, ...", error=BadRecipe)
+    what = "a study: study, experts, mergers, ..."
+    values = read_yaml(path, what, error=BadRecipe, loader=OnAsAWord)
     if isinstance(values.get("experts"), list):  # of one set
         name = values.get("study")
         values["experts"] = {"folders": {name if isinstance(name, str) else "": values["experts"]}}
@@ -244,6 +264,9 @@ def _placed(study: Study, file: Path, out: Path) -> Study:
     def model(source: str) -> str:
         return _model(source, path(source), str(file))
 
+    def beside(names: Names) -> Names:
+        return tuple(one if one in REFERENCES else model(one) for one in names)
+
     def task(name: str) -> str:
         return there(name) if name.partition("@")[0].endswith(YAML) else name
 
@@ -262,12 +285,15 @@ def _placed(study: Study, file: Path, out: Path) -> Study:
                 }
             ),
             "score_on": {
-                name: one.model_copy(update={"tasks": tuple(map(task, one.tasks))})
+                name: one.model_copy(
+                    update={
+                        "tasks": tuple(map(task, one.tasks)),
+                        "references": None if one.references is None else beside(one.references),
+                    }
+                )
                 for name, one in readings.items()
             },
-            "references": tuple(
-                one if one in REFERENCES else model(one) for one in study.references
-            ),
+            "references": beside(study.references),
             "merge": flags(study.merge),
             "evaluate": flags(study.evaluate),
             "plugins": tuple(map(there, study.plugins)),

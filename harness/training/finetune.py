@@ -19,9 +19,11 @@ from harness.checkpoints.layout import EXPERT
 from harness.checkpoints.named import canonical
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
+from harness.checkpoints.provenance import Part
 from harness.data.apart import check_apart
 from harness.data.groups import expanded
 from harness.data.metrics import check_scored, finished, score
+from harness.data.parts import part_named, part_of
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
 from harness.errors import (
@@ -81,6 +83,7 @@ def finetune(
     head_seed: int | None = None,
     data_dir: str | Path | None = None,
     limit: int | None = None,
+    part: str | None = None,
     device: str = AUTO,
     bf16: bool = False,
     preset: PresetName | None = None,
@@ -96,10 +99,11 @@ def finetune(
     expert there. Weights and their steps are float32 on the `device`, of one GPU or none; with
     `bf16` products are taken in bfloat16 (transformers' mixed precision). Tasks that are trained
     together keep their own batch size and maximum length and must agree in the rest. `seed` orders
-    the data and drops units, `head_seed` (default: `seed`) initialises the heads, which are new
-    ones whatever head the base has; under a `preset`, its readout's. The folder records tasks,
-    split, seeds, hyperparameters, digests of base and rows, and the scores on `task@heldout10` in
-    expert.json.
+    the data, drops units and draws the rows of a `part`, `1/2` or `2/2`: of one most have the same
+    class (`data.parts`), and `limit` takes the first that are drawn. `head_seed` (default: `seed`)
+    initialises the heads, which are new ones whatever head the base has; under a `preset`, its
+    readout's. The folder records tasks, split, part, seeds, hyperparameters, digests of base and
+    rows, and the scores on `task@heldout10` in expert.json.
 
     An interrupted run resumes when it is called again with the same arguments, to the same weights;
     one that failed leaves nothing. Raises BrokenCheckpoint for a base that is not whole or not
@@ -126,7 +130,8 @@ def finetune(
         if length != AUTO:
             check_readout(source, readout, length or settings.max_length)
     check_output(out, EXPERT, force=force)
-    parts = [_part(source, *one, length, readout, data_dir, limit) for one in asked]
+    named_part = None if part is None else part_named(part, seed, limit)
+    parts = [_part(source, *one, length, readout, data_dir, limit, named_part) for one in asked]
     whole, encoder = _whole(source, parts)
     request = {
         "base": str(base),
@@ -136,6 +141,7 @@ def finetune(
         "split": TRAINED_ON,
         **seeds,
         "bf16": bf16,
+        **({"part": named_part.model_dump()} if named_part else {}),
         **({"device": where.type} if where.type != "cpu" else {}),
         **({"readout": readout.name} if readout != LAST_LINEAR else {}),
         **_described(parts),
@@ -177,11 +183,15 @@ def _part(
     readout: Readout,
     data_dir: str | Path | None,
     limit: int | None,
+    part: Part | None,
 ) -> Training:
     """The rows of a task and how they are trained on: of so many tokens as are asked for, or as the
     settings say."""
     check_apart(task, data_dir)
-    train = load_rows(task, TRAINED_ON, folder=data_dir, limit=limit)
+    if part is None:
+        train = load_rows(task, TRAINED_ON, folder=data_dir, limit=limit)
+    else:
+        train = part_of(load_rows(task, TRAINED_ON, folder=data_dir), part)
     heldout = load_rows(task, HELD_OUT, folder=data_dir, limit=limit)
     number = resolved(length or settings.max_length, [source], (train, heldout), readout)
     if readout == LAST_LINEAR:

@@ -1,0 +1,58 @@
+"""Pure: rows of a task -> two parts, of which one has most of a class (RegMean, arXiv:2212.09849).
+
+One class, drawn, is the key. A has 80 % of its rows, B all others; then rows of other classes,
+drawn, go from B to A until both are of one size. Of a part, the first rows are a draw of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from harness.checkpoints.provenance import Part
+from harness.data.rows import take
+from harness.errors import BadData, BadOption
+from harness.kinds import kind_of
+from harness.rng import rng
+from harness.types import Rows, Units
+
+PARTS = ("1/2", "2/2")
+SHARE = 0.8
+"""Of the rows of the key class, those in the first part."""
+LEAST = 2
+"""Classes that there have to be."""
+
+
+def part_named(text: str, seed: int, limit: int | None) -> Part:
+    """`1/2`: the first of the two parts that a seed draws, at most so many rows of it."""
+    if text not in PARTS:
+        raise BadOption(f"--part is '{text}', expected {' or '.join(PARTS)}")
+    return Part(number=PARTS.index(text) + 1, seed=seed, limit=limit)
+
+
+def part_of(rows: Rows, part: Part) -> Rows:
+    """The rows of a part, in the order in which they were drawn.
+
+    Raises BadData for rows that have no classes, or one alone.
+    """
+    found = kind_of(rows.task).classes(rows)
+    if len(np.unique(found)) < LEAST:
+        raise BadData(f"{rows.task}@{rows.split} has rows of one class; expected {LEAST} or more")
+    draws = rng(part.seed, "partition", rows.task.name)
+    picked = halves(found, draws)[part.number - 1][: part.limit]
+    return take(rows, picked.tolist())
+
+
+def halves(classes: Units, draws: np.random.Generator) -> tuple[Units, Units]:
+    """The numbers of the rows of both parts, each in an order that is drawn.
+
+    By hand: of 10 rows of the key class and 30 others, A gets 8 and then 12 of the others, B keeps
+    2 and 18. Where A is the larger one from the start, nothing moves.
+    """
+    key = draws.choice(np.unique(classes))
+    of_key = draws.permutation(np.flatnonzero(classes == key))
+    others = draws.permutation(np.flatnonzero(classes != key))
+    first = int(SHARE * len(of_key))
+    moved = max((len(classes) - 2 * first) // 2, 0)
+    a = np.concatenate([of_key[:first], others[:moved]])
+    b = np.concatenate([of_key[first:], others[moved:]])
+    return draws.permutation(a), draws.permutation(b)

@@ -1,0 +1,162 @@
+"""A study -> its experts, and the sets of them that are merged."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from harness.data.groups import expanded
+from harness.data.parts import PARTS
+from harness.data.splits import parse_task
+from harness.errors import BadRecipe
+from harness.registry import YAML
+from harness.studies.study import Study
+from harness.training.finetune import finetune
+from harness.types import Hyperparameters, unfit
+
+SAID_ELSEWHERE = {"base", "task", "tasks", "out", "seed", "head_seed", "data_dir", "overrides"}
+SAID_ELSEWHERE |= {"force", "progress", "device", "part"}
+"""What `finetune` is told by the axes of a study, or by its command."""
+
+
+@dataclass(frozen=True)
+class Expert:
+    """One expert: its folder or Hub id, and what `finetune` is asked for it, if it is made here."""
+
+    place: str
+    task: str = ""
+    seed: int = 0
+    request: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class ExpertSet:
+    """Experts that are merged together, of one base."""
+
+    name: str
+    base: str
+    members: tuple[Expert, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Their tasks, each once; none where folders are given, which say it themselves."""
+        return tuple(dict.fromkeys(one.task for one in self.members if one.task))
+
+
+def slug(text: str) -> str:
+    """A text as a folder may be called."""
+    return re.sub(r"[^\w.+]+", "-", text).strip("-.")
+
+
+def leaf(source: str) -> str:
+    """The last part of a path, a Hub id or the name of a task."""
+    last = source.rstrip("/").rpartition("/")[2]
+    return slug(last.removesuffix(YAML[0]).removesuffix(YAML[1]))
+
+
+def relative(source: str, folder: Path) -> str:
+    """A full path as one from the study's folder; a Hub id, or a name, as it is."""
+    return os.path.relpath(source, folder.resolve()) if os.path.isabs(source) else source
+
+
+def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[ExpertSet]:
+    """All sets of experts of a study, base by base. Raises BadRecipe for what makes none."""
+    experts = study.experts
+    if bool(experts.folders) == bool(experts.tasks):
+        raise BadRecipe(
+            f"{study.study}: experts has {'both' if experts.tasks else 'neither'} tasks and "
+            "folders; expected one of them"
+        )
+    if experts.folders:
+        if len(study.base) > 1:
+            raise BadRecipe(f"{study.study}: folders of experts have one base; found several")
+        base = relative(study.base[0], folder) if study.base else ""
+        for name, places in experts.folders.items():
+            yield ExpertSet(name, base, tuple(Expert(relative(p, folder)) for p in places))
+        return
+    if not study.base:
+        raise BadRecipe(f"{study.study}: names no base to fine-tune; expected one: --base")
+    if study.sets.by == "partition" and not experts.partition:
+        raise BadRecipe(
+            f"{study.study}: sets are by partition, and experts have none; expected "
+            f"partition: {len(PARTS)}"
+        )
+    tasks = expanded(experts.tasks, data_dir)
+    _check(study, tasks)
+    for source in study.base:
+        base = relative(source, folder)
+        home = f"{experts.called}/{leaf(base)}" if experts.called else leaf(base)
+        groups: dict[str, list[Expert]] = {}
+        for seed in experts.seeds:
+            for task in tasks:
+                called = {"task": leaf(task), "partition": f"{leaf(task)}/seed-{seed}"}
+                by = called.get(study.sets.by, f"seed-{seed}")
+                for part in PARTS if experts.partition else ("",):
+                    groups.setdefault(by, []).append(_expert(study, base, home, task, seed, part))
+        for name, members in groups.items():
+            yield from _chosen(study, ExpertSet(f"{home}/{name}", base, tuple(members)))
+
+
+def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
+    """A group of experts, or every so many of them."""
+    many, members = study.sets.at_once, group.members
+    if many is not None and many > len(members):
+        raise BadRecipe(
+            f"{study.study}: sets.choose is {many}, and {group.name} has "
+            f"{len(members)} experts; expected at most so many"
+        )
+    if many is None or many == len(members):
+        yield group
+        return
+    for some in combinations(members, many):
+        called = "+".join(
+            str(one.seed) if study.sets.by == "task" else leaf(one.task) for one in some
+        )
+        yield ExpertSet(f"{group.name}/{called}", group.base, some)
+
+
+def _check(study: Study, tasks: Sequence[str]) -> None:
+    """Raise a HarnessError for tasks that are not known, and for what `finetune` cannot be told."""
+    experts = study.experts
+    if odd := experts.by_task.keys() - {*tasks}:
+        raise BadRecipe(
+            f"{study.study}: experts.by_task names {min(odd)}; expected some of {', '.join(tasks)}"
+        )
+    known = {*inspect.signature(finetune).parameters, *asdict(Hyperparameters())} - SAID_ELSEWHERE
+    for task in tasks:
+        named, split = parse_task(task)
+        if "@" in task:
+            raise BadRecipe(f"{study.study}: experts are trained on {named}, found '@{split}'")
+        flags = {**experts.finetune, **experts.by_task.get(task, {})}
+        if unknown := flags.keys() - known:
+            raise BadRecipe(
+                f"{study.study}: finetune has no '{min(unknown)}'; known: "
+                f"{', '.join(sorted(known))}"
+            )
+        for name, value in flags.items():
+            if name in asdict(Hyperparameters()) and (expected := unfit(name, value)):
+                raise BadRecipe(f"{study.study}: {name} is {value}, expected {expected}")
+
+
+def check_whole(one: ExpertSet) -> None:
+    """Raise BadRecipe for a set that leaves nothing to merge."""
+    if len(one.members) < 2:
+        raise BadRecipe(
+            f"the set {one.name} has {len(one.members)} expert; expected two or more: give more "
+            "tasks or seeds, or other sets"
+        )
+
+
+def _expert(study: Study, base: str, home: str, task: str, seed: int, part: str) -> Expert:
+    experts = study.experts
+    place = f"experts/{home}/{leaf(task)}-{seed}" + (f"-part-{part[0]}" if part else "")
+    flags = {**experts.finetune, **experts.by_task.get(task, {})}
+    head = {"head_seed": 0} if experts.head_seed == "same" else {}
+    request = {"base": base, "task": task, "seed": seed, **head, **flags}
+    return Expert(place, task, seed, request | ({"part": part} if part else {}))

@@ -1,0 +1,352 @@
+"""A paper's table with ours in its cells: what each is of, and whether the two differ."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+from tabulate import tabulate
+
+from harness.errors import BadRecipe
+from harness.evaluation.resamples import range_of
+from harness.files import read_yaml, write_files
+from harness.reporting.chosen import read_lines
+from harness.reporting.difference import by_task
+from harness.reporting.grid import Cell, mean_cell, reported
+from harness.reporting.lines import CURRENT, Line
+from harness.reporting.sets import in_sets
+from harness.stats.intervals import Ends, interval
+from harness.studies.board import BOARDS
+from harness.studies.experts import leaf, slug
+from harness.studies.outcomes import Outcome
+from harness.studies.plan import Plan
+from harness.studies.steps import Step
+from harness.text import points
+from harness.types import Shots
+from harness.values import Frozen, validated
+
+PAPERS = Path(__file__).parent / "papers"
+MEAN = "mean"
+BEST = "best individual"
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "experts": ("expert",),
+    "individual": ("expert", "single"),
+    BEST: ("expert", "single"),
+    "base": ("base",),
+    "ensemble": ("ensemble",),
+}
+"""Rows that are no method. `individual`: experts, whatever they were trained on; of the best one
+the mean over tasks is the highest, and nothing is tested, as it is chosen by what is scored."""
+
+
+class Place(Frozen):
+    """What a cell is of: a merge by the name of its folder, `multi-task`, or one of `ROLES` (with
+    `, min` and `, max` over them), on a task, or in the mean over the tasks of the table.
+
+    `of`: the tasks of its experts, those of the row and of the column, or of the one expert that is
+    scored instead; `base`: of which base the number is; `lacking`: why ours is not there. A `drop`
+    is the part of its expert's score that a merge is below it, in percent; `seconds` are those of
+    fine-tuning (`finetune`) or of a merge, without those of the merge `less`.
+    """
+
+    row: str = ""
+    board: str = ""
+    task: str = MEAN
+    protocol: str = CURRENT
+    shots: Shots | None = None
+    of: tuple[str, ...] = ()
+    base: str = ""
+    measure: Literal["score", "drop", "seconds"] = "score"
+    less: str = ""
+    lacking: str = ""
+
+
+class Table(Frozen):
+    """A table as it is printed: rows and columns by their names there, and what they are of."""
+
+    table: str
+    title: str
+    tasks: tuple[str, ...] = ()
+    cells: Mapping[str, Any] = Field(default_factory=dict)
+    rows: Mapping[str, Mapping[str, Any]]
+    columns: Mapping[str, Mapping[str, Any]]
+    values: Mapping[str, Mapping[str, float]]
+
+    def place(self, row: str, column: str) -> Place:
+        """What a cell is of."""
+        both = (self.rows[row], self.columns[column])
+        of = dict.fromkeys(task for one in both for task in one.get("of", ()))
+        said = {**self.cells, **both[1], **both[0], "of": tuple(of)}
+        made: Place = validated(Place, said, f"{self.table}: {row}, {column}")
+        return made
+
+
+class Paper(Frozen):
+    """Tables of a paper, of numbers of a base where their columns name no other."""
+
+    paper: str
+    arxiv: str = ""
+    base: str
+    tables: tuple[Table, ...]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A cell: our score and the paper's, x100, with our interval; `said` is what is to be known."""
+
+    row: str
+    column: str
+    theirs: float | None
+    ours: float | None = None
+    within: Ends | None = None
+    said: str = ""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's; None unless both are there, and of the same."""
+        if self.ours is None or self.theirs is None or self.said:
+            return None
+        return self.ours - self.theirs
+
+    @property
+    def significant(self) -> bool | None:
+        """Whether the paper's number, taken as fixed, is outside our interval."""
+        if self.difference is None or self.within is None or self.theirs is None:
+            return None
+        return not self.within[0] <= self.theirs <= self.within[1]
+
+    def __str__(self) -> str:
+        ours, theirs = ("-" if one is None else points(one) for one in (self.ours, self.theirs))
+        if self.difference is None:
+            return f"{ours} ({theirs})"
+        mark = "*" if self.significant else ""
+        return f"{ours} ({theirs}, {points(self.difference, '+')}{mark})"
+
+
+def paper_of(study: str) -> Paper | None:
+    """What a paper has for the study of this name; None where it has no number."""
+    path = PAPERS / f"{study}.yaml"
+    if not path.is_file():
+        return None
+    what = "a paper's tables"
+    made: Paper = validated(Paper, read_yaml(path, what, error=BadRecipe), str(path))
+    return made
+
+
+def beside(
+    paper: Paper,
+    table: Table,
+    base: str,
+    lines: Mapping[str, Sequence[Line]],
+    seconds: Mapping[str, float],
+) -> list[Beside]:
+    """Every cell of a table, given our lines of one base, by board, and seconds by what took them.
+
+    Ours of a base that the paper has not stand in the columns of its own.
+    """
+    every = [(row, column) for row in table.rows for column in table.columns]
+    places = {cell: table.place(*cell) for cell in every}
+    shown = base if base in {place.base for place in places.values()} else paper.base
+    made = []
+    for (row, column), place in places.items():
+        cell = Beside(row, column, table.values.get(row, {}).get(column))
+        if (place.base or paper.base) != shown:
+            cell = replace(cell, said="of another base")
+        elif place.lacking:
+            cell = replace(cell, said=place.lacking)
+        elif place.measure == "seconds":
+            taken = [seconds.get(one) for one in (place.row, place.less) if one]
+            known = [one for one in taken if one is not None]
+            if len(known) < len(taken):
+                cell = replace(cell, said="not timed")
+            else:
+                cell = replace(cell, ours=known[0] - sum(known[1:]))
+        else:
+            cell = _scored(cell, place, table.tasks, lines.get(place.board, ()))
+        made.append(cell)
+    return made
+
+
+def _scored(cell: Beside, place: Place, tasks: Sequence[str], lines: Sequence[Line]) -> Beside:
+    """A cell with our score, or with the reason why there is none."""
+    wanted = tasks if place.task == MEAN else (place.task,)
+    picked = _picked(place, lines)
+    each = {task: [one for one in picked if one.name == task] for task in wanted}
+    cells = {task: _cell(place, found, lines) for task, found in each.items()}
+    known = [one for one in cells.values() if one is not None]
+    if not known:
+        return replace(cell, said="experts score 0" if any(each.values()) else "no record")
+    whole = mean_cell(known) if len(known) > 1 else known[0]
+    lacking = ", ".join(task for task, one in cells.items() if one is None)
+    chosen = place.row.startswith(BEST) or "," in place.row
+    within = None if chosen or lacking else whole.interval
+    said = f"without {lacking}" if lacking else ""
+    return replace(cell, ours=whole.mean, within=within, said=said)
+
+
+def _picked(place: Place, lines: Sequence[Line]) -> list[Line]:
+    """The lines that a cell is of, on whatever task."""
+    row, _, extreme = place.row.partition(", ")
+    alone = len(place.of) == 1
+    row = "individual" if alone else row
+    roles = ROLES.get(row, ("merged", "reference"))
+    trained = {
+        digest: task
+        for line in lines
+        for (_, digest), (task, *_) in zip(line.experts, line.trained, strict=False)
+    }
+    found = [
+        line
+        for line in lines
+        if line.role in roles
+        and (row in ROLES or row in (line.model, line.method))
+        and line.setting.protocol == place.protocol
+        and place.shots in (None, line.shots)
+        and {*place.of} in ({trained.get(line.digest)}, {task for task, *_ in line.trained}, set())
+    ]
+    if row == BEST:
+        sets = [_by(of_set, "digest") for of_set in _by(found, "set")]
+        return [one for models in sets for one in max(models, key=_mean)]
+    if extreme:
+        pick = min if extreme == "min" else max
+        return [pick(each, key=lambda line: _mean([line])) for each in _by(found, "task")]
+    return found
+
+
+def _by(lines: Sequence[Line], field: str) -> list[list[Line]]:
+    groups: dict[object, list[Line]] = {}
+    for line in lines:
+        groups.setdefault(getattr(line, field), []).append(line)
+    return [*groups.values()]
+
+
+def _mean(lines: Sequence[Line]) -> float:
+    return fsum(fsum(one.values) / len(one.values) for one in lines) / len(lines)
+
+
+def _cell(place: Place, lines: Sequence[Line], every: Sequence[Line]) -> Cell | None:
+    """The mean over lines of one task, with its interval where their records have resamples."""
+    if place.measure == "drop":
+        own = {
+            (one.digest, one.task): _mean([one])
+            for one in every
+            if one.role == "expert" and one.setting.protocol == place.protocol
+        }
+        pairs = [(own.get((of, one.task), 0.0), one) for one in lines for _, of in one.experts]
+        drops = [100 * (best - _mean([one])) / best for best, one in pairs if best > 0]
+        return Cell((fsum(drops) / len(drops),)) if drops else None
+    if not lines:
+        return None
+    whole = Cell((_mean(lines),))
+    if (found := by_task(lines)) is None:
+        return whole
+    ends = range_of(lines[0].metrics)
+    low, high = interval(found[0][0], ends if max(map(abs, ends)) <= 1 else None)
+    return replace(whole, interval=(100 * low, 100 * high))
+
+
+# Of a study --------------------------------------------------------------------------------
+
+
+def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]:
+    """Write the tables of the paper that a plan is the design of, ours beside it; the paths.
+
+    For each base one of Markdown and one of CSV, into `folder`/boards.
+    """
+    paper = paper_of(plan.study)
+    if paper is None:
+        return []
+    steps = [(step, known[name]) for name, step in plan.steps.items()]
+    bases = dict.fromkeys(step.base for step, _ in steps if step.verb == "merge")
+    made: dict[Path, str] = {}
+    for base in bases:
+        mine = [(step, one) for step, one in steps if step.base == base]
+        places: dict[str, set[Path]] = {}
+        for step, one in mine:
+            if step.verb == "evaluate" and one.records:
+                of_board = places.setdefault(Path(step.request["output"]).name, set())
+                of_board.update(folder / path for path in one.records)
+        lines = {board: in_sets(reported(read_lines(sorted(of)))) for board, of in places.items()}
+        lines[""] = lines.get(plan.study, [])
+        for table in paper.tables:
+            cells = beside(paper, table, leaf(base), lines, seconds_of(mine))
+            name = slug(f"{plan.study} {table.table}".lower())
+            name += f"-{leaf(base)}" if len(bases) > 1 else ""
+            made[folder / BOARDS / f"{name}.md"] = as_markdown(paper, table, leaf(base), cells)
+            made[folder / BOARDS / f"{name}.csv"] = as_csv(cells)
+    write_files(made.items())
+    return [*made]
+
+
+def seconds_of(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
+    """How long steps took in the mean, by `finetune` or the name of a merge.
+
+    A merge with the statistics that were computed for it, of the last time that each was done.
+    """
+    taken = {step.name: one.seconds for step, one in steps if one.state == "done"}
+    found: dict[str, list[float]] = {}
+    for step, _ in steps:
+        needs = [one for one in step.needs if one.startswith("statistics/")]
+        if step.verb not in ("finetune", "merge") or not all(map(taken.get, (step.name, *needs))):
+            continue
+        what = step.verb if step.verb == "finetune" else step.name.rpartition("/")[2]
+        found.setdefault(what, []).append(sum(taken[one] for one in (step.name, *needs)))
+    return {what: fsum(times) / len(times) for what, times in found.items()}
+
+
+def as_markdown(paper: Paper, table: Table, base: str, cells: Sequence[Beside]) -> str:
+    """A table in the paper's layout, with what is to be known below it."""
+    by_row = {row: [str(one) for one in cells if one.row == row] for row in table.rows}
+    drawn = tabulate(
+        [[row, *texts] for row, texts in by_row.items()],
+        ["", *table.columns],
+        tablefmt="pipe",
+        disable_numparse=True,
+    )
+    said: dict[str, list[Beside]] = {}
+    for one in cells:
+        said.setdefault(one.said, []).append(one)
+    said.pop("", None)
+    arxiv = f" (arXiv:{paper.arxiv})" if paper.arxiv else ""
+    lines = [
+        f"# {paper.paper}{arxiv}, {table.table}: {table.title}",
+        f"Ours of {base} (the paper's of {paper.base}, ours minus the paper's). `-`: there is "
+        "none. `*`: the paper's number, taken as fixed, is outside our 95 % interval over test "
+        "units and draws; tests are not adjusted for their number, and of what has no interval "
+        "nothing is said.",
+        drawn,
+        *(f"- {reason}: {_listed(table, of)}" for reason, of in said.items()),
+    ]
+    return "\n\n".join(lines[:3]) + "\n\n" * bool(said) + "\n".join(lines[3:]) + "\n"
+
+
+def _listed(table: Table, cells: Sequence[Beside]) -> str:
+    """Some cells by their columns or rows, where these are whole."""
+    rows, columns = (
+        [*dict.fromkeys(getattr(one, of) for one in cells)] for of in ("row", "column")
+    )
+    if len(cells) == len(columns) * len(table.rows):
+        return "; ".join(columns)
+    if len(cells) == len(rows) * len(table.columns):
+        return "; ".join(rows)
+    return "; ".join(f"{one.row} of {one.column}" for one in cells)
+
+
+def as_csv(cells: Sequence[Beside]) -> str:
+    """A line for each cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    numbers = ("ours", "low", "high", "paper", "difference")
+    writer.writerow(["row", "column", *numbers, "significant", "said"])
+    for one in cells:
+        values = (one.ours, *(one.within or (None, None)), one.theirs, one.difference)
+        shown = ("" if value is None else f"{value:.4g}" for value in values)
+        significant = "" if one.significant is None else str(one.significant).lower()
+        writer.writerow([one.row, one.column, *shown, significant, one.said])
+    return text.getvalue()
