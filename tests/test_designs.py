@@ -62,7 +62,7 @@ EXPECTED = {
     "ties-densities": (9 * 5, 9 * 7, 9 * 7),
     "rotation-1": (5 * 5, 10 * 5 * 6, 10 * 5 * 6 * 2),
     "rotation-1-ner": (6 * 5, 15 * 5 * 6, 15 * 5 * 6 * (2 + 1)),
-    "rotation-2": (0, 3 * 3 + 1, 3 * 3 + 1),
+    "rotation-2": (0, 3 * 3 + 2, 3 * 3 + 2),
     "rotation-3": (5, 10 * 6, 10 * 6 * 2),
     "ft-classifier-2": (5 + 1, 4, 4 * 5 * 3),
     "ft-classifier-3": (5 + 1, 3, 3 * 5 * 4),
