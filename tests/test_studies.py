@@ -227,6 +227,17 @@ def test_every_reading_is_scored_apart_and_of_the_mergers_it_names(room: Path) -
     assert scored[[*scored][-1]]["output"] == "records/there"
 
 
+def test_a_board_may_have_other_references_than_the_study(room: Path) -> None:
+    boards = {"here": "experts", "there": {"tasks": "embedded/comparison", "references": []}}
+    made = steps(room, score_on=boards, references=["mtl"]).values()
+    beside = {
+        Path(one.request["output"]).name: one.request.get("references")
+        for one in made
+        if one.verb == "evaluate"
+    }
+    assert beside == {"here": ["experts/base/topic-mtl"], "there": None}
+
+
 def test_what_mergers_need_is_computed_once_for_each_expert(room: Path) -> None:
     mergers = ["regmean:examples=8", "regmean:examples=8,off_diagonal=0.5", "regmean:examples=9"]
     made = steps(room, mergers=mergers)
@@ -576,6 +587,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         {"experts": {"tasks": TASK, "seeds": [0, 1]}, "mergers": ["ties:density=0.2",
          {"merger": {"name": "ties", "density": 0.2}}]},
         BadRecipe, ("two", "merged/base/topic/ties-density-0.2", "merger"),
+    ),
+    "parts of no such number": (
+        {"experts": {"tasks": TASK, "partition": 3}}, BadRecipe, ("two.yaml", "partition", "2")
     ),
     "sets of parts of none": ({"sets": {"by": "partition"}}, BadRecipe, ("two", "partition: 2")),
     "a set of four of two": (
