@@ -95,10 +95,13 @@ def test_text_of_records_is_text_in_every_export(format: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("format", ASKED)
 def test_real_records_are_valid(format: str, tmp_path: Path) -> None:
-    pack, merge = str(LEADERBOARDS / "ner.parquet"), ["--models", "ncbi_disease-ties"]
+    pack, merge = (
+        str(LEADERBOARDS / "ner.parquet"),
+        ["--models", "dare-ties", "--tasks", "ner/ncbi_disease"],
+    )
     command = ["export", pack, *merge, "--format", format, "--out", str(tmp_path)]
     assert main([*command, *ASKED[format][1]]) == 0
-    check(format, (tmp_path / "ncbi_disease-ties" / ASKED[format][0]).read_text())
+    check(format, (tmp_path / "dare-ties" / ASKED[format][0]).read_text())
 
 
 @pytest.mark.parametrize("format", [*ASKED, "csv"])

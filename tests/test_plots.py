@@ -781,7 +781,7 @@ def test_credit_is_drawn_from_records_and_needs_resamples(tmp_path: Path) -> Non
 
 def of_experts(name: str, method: str, task: str, value: float, *digests: str) -> Record:
     sources = tuple(Source(source=one, digest=one) for one in digests)
-    return read(name, method, task, "current", value, experts=sources)
+    return read(name, method, task, "current", value, experts=sources, digest=name)
 
 
 def values(shown: drop.Drops, method: str) -> list[float]:
@@ -805,6 +805,11 @@ def test_the_drop_by_hand() -> None:
     # a pair is one value: (25 - 20) / 2, and 50 alone where the other expert has no positive score
     assert ([*shown.methods], shown.unit, shown.undefined) == (["ties"], "merge", 1)
     assert values(shown, "ties") == pytest.approx([2.5, 50])
+    # of two studies merges may share a name
+    named = [
+        one.model_copy(update={"model": "ties"}) if one.role == "merged" else one for one in records
+    ]
+    assert values(drop.drops(of(named), ALL), "ties") == pytest.approx([2.5, 50])
     seen = [one.model_copy(update={"transductive": one.model == "m"}) for one in records]
     assert {*drop.drops(of(seen), ALL).methods} == {"ties", "ties (transductive)"}
     alone = drop.drops(of(records[:5]), ALL)

@@ -43,6 +43,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.usefixtures("as_found")
 @pytest.mark.parametrize("file", STUDIES, ids=lambda path: path.stem)
 def test_a_study_makes_the_rows_of_its_committed_boards(file: Path, bases: Path) -> None:
     """Every merge on every task, of every board that it has."""

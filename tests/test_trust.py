@@ -194,7 +194,8 @@ def test_a_name_in_a_record_imports_nothing(room: Path, payload: str) -> None:
     record = record.rename(room / "record.json")  # a name that says what it is of holds it to that
     score = {"value": 0.5, "parts": {payload: 0.5}}
     of = {"protocol": payload, "metrics": [payload], "scores": [score], "majority": score}
-    edited(record, lambda values: values.update(of, intervals=[], adaptation=None, settings={}))
+    of |= {"intervals": [], "loss_resamples": None, "adaptation": None, "settings": {}}
+    edited(record, lambda values: values.update(of))
     assert main(["leaderboard", str(record), "--out", str(room / "board")]) == 0
     assert "payload" not in sys.modules
 

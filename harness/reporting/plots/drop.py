@@ -71,7 +71,7 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
     read = [line for line in lines if line.setting == setting]
     experts = {(one.task, one.digest): one for one in read if one.role == "expert"}
     merges = [line for line in read if line.role == "merged"]
-    models = Counter(method for method, _ in {(_method(one), one.model) for one in merges})
+    models = Counter(method for method, _ in {(_method(one), one.digest) for one in merges})
     unit: Unit = "merge" if max(models.values(), default=0) > 1 else "task"
     pairs: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
     for merge in merges:
@@ -82,7 +82,7 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
                 f"no expert of {merge.model} was evaluated on {merge.task} under {setting}; make "
                 f"records of them with {MAKE}"
             )
-        pairs[_method(merge), merge.model, merge.task if unit == "task" else ""] += found
+        pairs[_method(merge), merge.digest, merge.task if unit == "task" else ""] += found
     values: dict[str, list[Difference]] = defaultdict(list)
     for (method, *_), group in pairs.items():
         defined = [pair for pair in group if _drop(pair) is not None]
