@@ -639,3 +639,19 @@ def test_times_that_are_broken_are_passed_over(room: Path) -> None:
     assert price(made) == pytest.approx(4.0)
     like = replace(made, about="embedded/comparison", size=2 * made.size)
     assert price(like) == pytest.approx(8.0)  # of the same base
+
+
+def test_data_are_found_from_where_the_command_is(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers go to the study's folder."""
+    task = "glue/rte"
+    (room / "data" / task).mkdir(parents=True)
+    for split in ("train", "validation"):
+        rows = "".join(f"{split} {n},b {n},{n % 2}\n" for n in range(60))
+        (room / "data" / task / f"{split}.csv").write_text(f"sentence1,sentence2,label\n{rows}")
+    experts = {**TWO["experts"], "tasks": task}  # type: ignore[dict-item]
+    write(room, experts=experts, mergers=["average"], protocols=["current"])
+    monkeypatch.chdir(room)
+    monkeypatch.setenv("HARNESS_DATA_DIR", "data")
+    assert main(["study", "run", "two.yaml", "--out", "out", "--device", "cpu"]) == 0

@@ -68,7 +68,11 @@ def _written(plan: Plan, folder: Path, retry_failed: bool) -> Path:
 
 
 def _where(data_dir: str | None, device: str) -> dict[str, str | None]:
-    return {"data_dir": data_dir and str(Path(data_dir).resolve()), "device": device}
+    """The folder of data, by its full path as workers go elsewhere, and the device."""
+    from harness.data.sources import data_dir as local
+
+    folder = local(data_dir)
+    return {"data_dir": None if folder is None else str(folder.resolve()), "device": device}
 
 
 def _print(plan: Plan, known: dict[str, Outcome]) -> None:

@@ -181,7 +181,7 @@ def draw(lines: Sequence[Line], first: str, second: str) -> Figure:
                 _draw(axes, curve, line.alignment, looks[line.alignment])
         along_x(panels, ["weight of the second model"] * len(panels))
         key(panels[0], "straight from end to end", linestyle=":", linewidth=1)
-        key(panels[0], f"{CI} of how far away that is", linewidth=6, alpha=0.3)
+        key(panels[0], f"{CI} of the difference from it", linewidth=6, alpha=0.3)
     return figure
 
 
