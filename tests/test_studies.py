@@ -292,6 +292,31 @@ def test_a_plan_names_places_in_its_study_alone(room: Path, name: str) -> None:
         read_plan(path)
 
 
+@pytest.mark.parametrize(
+    ("verb", "changed", "named"),
+    [
+        ("merge", {"merger": {"name": "os:system"}}, "'os:system'"),
+        ("merge", {"premerge": [{"name": "os:system"}]}, "'os:system'"),
+        ("evaluate", {"protocols": [{"name": "os:system"}]}, "'os:system'"),
+        ("evaluate", {"tasks": ["os:sep"]}, "'os:sep'"),
+        ("evaluate", {"output": "records/../../away"}, "'records/../../away'"),
+    ],
+    ids=str,
+)
+def test_a_plan_of_somebody_else_imports_nothing_and_writes_nowhere_else(
+    room: Path, verb: str, changed: dict[str, Any], named: str
+) -> None:
+    """Though its digest is right."""
+    made = plan(room)
+    odd = {
+        name: replace(one, request={**one.request, **changed}) if one.verb == verb else one
+        for name, one in made.steps.items()
+    }
+    path = write_plan(replace(made, steps=odd), room / "out")
+    with pytest.raises((BadRecipe, UnknownName), match=named):
+        read_plan(path)
+
+
 # Runs --------------------------------------------------------------------------------------
 
 
@@ -552,6 +577,13 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     ),
     "unknown task": (
         {"experts": {"tasks": "embedded/topik", "seeds": [0, 1]}}, UnknownName, ("topik", "topic")
+    ),
+    "a merger to import": ({"mergers": ["os:system"]}, UnknownName, ("two.yaml", "'os:system'")),
+    "a protocol to import": (
+        {"protocols": ["os:system:shots=[1]"]}, UnknownName, ("two.yaml", "'os:system'")
+    ),
+    "a task to import": (
+        {"experts": {"tasks": "os:sep", "seeds": [0, 1]}}, UnknownName, ("two.yaml", "'os:sep'")
     ),
     "unknown premerge": ({"premerge": ["rotatoin"]}, UnknownName, ("'rotatoin'", "'rotation'")),
     "field of no run": ({"evaluate": {"lmit": 1}}, BadRecipe, ("two", "lmit", "limit")),

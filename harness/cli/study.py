@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -53,7 +53,7 @@ def _planned(
     asked = read_study(file, out, base=tuple(base or ()), limit=limit, seeds=seeds)
     folder = out or Path(asked.study)
     steps = steps_of(asked, folder, data_dir)
-    return planned(asked.study, steps, keep_merges=asked.keep_merges, plugins=asked.plugins), folder
+    return planned(asked.study, steps, keep_merges=asked.keep_merges), folder
 
 
 def _written(plan: Plan, folder: Path, retry_failed: bool) -> Path:
@@ -67,12 +67,16 @@ def _written(plan: Plan, folder: Path, retry_failed: bool) -> Path:
     return path
 
 
-def _where(data_dir: str | None, device: str) -> dict[str, str | None]:
-    """The folder of data, by its full path as workers go elsewhere, and the device."""
+def _where(data_dir: str | None, device: str, plugins: list[Path] | None) -> dict[str, Any]:
+    """Data and plug-ins, by their full paths as workers go elsewhere, and the device."""
     from harness.data.sources import data_dir as local
 
     folder = local(data_dir)
-    return {"data_dir": None if folder is None else str(folder.resolve()), "device": device}
+    return {
+        "data_dir": None if folder is None else str(folder.resolve()),
+        "device": device,
+        "plugins": [str(one.resolve()) for one in plugins or ()],
+    }
 
 
 def _print(plan: Plan, known: dict[str, Outcome]) -> None:
@@ -159,7 +163,7 @@ def run(
         made, folder = _planned(file, out, base, limit, seeds, data_dir)
         states_of(made, folder)  # what was made otherwise is refused before work starts
         path = _written(made, folder, retry_failed)
-        where = _where(data_dir, device)
+        where = _where(data_dir, device, plugins)
         with bars() as tell:
             known = run_plan(
                 made, path, folder, jobs=jobs, where=where, progress=tell, say=_to_stderr
@@ -197,7 +201,7 @@ def submit(
     check_slurm(folder)
     path = _written(made, folder, retry_failed)
     known = states_of(made, folder)
-    chunks, where = left(made, known), _where(data_dir, device)
+    chunks, where = left(made, known), _where(data_dir, device, plugins)
     for job in submitted(made, path, chunks, header=begin, parallel=parallel, where=where):
         print(job)
     if not chunks:
@@ -255,6 +259,7 @@ def work(
     chunk: int = option("Which of its chunks, from 0.", ...),
     device: str = flags.DEVICE,
     data_dir: str | None = flags.DATA_DIR,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Do one chunk of a study's plan: what `study run` and a cluster's jobs call."""
     from harness.studies.plan import PLANS, read_plan
@@ -266,5 +271,5 @@ def work(
     folder = plan.resolve().parent.parent
     if plan.resolve().parent.name != PLANS:
         raise BadRecipe(f"{plan} is in no folder '{PLANS}'; expected FOLDER/{PLANS}/*.json")
-    if not run(made, chunk, folder, where=_where(data_dir, device), say=print):
+    if not run(made, chunk, folder, where=_where(data_dir, device, plugins), say=print):
         raise typer.Exit(3)

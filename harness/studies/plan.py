@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
+from harness.registry import MERGERS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS, Registry
 from harness.studies.prices import price
 from harness.studies.steps import Step, digest_of
 
@@ -21,6 +22,17 @@ CHUNK = 60.0
 UNKNOWN = 20.0
 """Seconds that a step counts for where none like it was timed."""
 PLACE = re.compile(r"(experts|statistics|merged|records)(/[\w.+-]+)+")
+STAGES: Mapping[str, Registry[Any]] = {
+    "merger": MERGERS,
+    "premerge": PREMERGE,
+    "postmerge": POSTMERGE,
+    "protocols": PROTOCOLS,
+    "need": NEEDS,
+    "task": TASKS,
+    "tasks": TASKS,
+    "tune_on": TASKS,
+}
+"""Fields of a request that name something registered."""
 PLANS, LATEST = "plans", "latest"
 
 
@@ -36,14 +48,13 @@ class Chunk:
 class Plan:
     """Steps by name, each after those it needs, and the chunks that they are done in.
 
-    `keep_merges`: whether merged folders stay; `plugins` are folders that workers load.
+    `keep_merges`: whether merged folders stay.
     """
 
     study: str
     steps: Mapping[str, Step]
     chunks: tuple[Chunk, ...]
     keep_merges: bool = True
-    plugins: tuple[str, ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -74,9 +85,7 @@ class Plan:
         ]
 
 
-def planned(
-    study: str, steps: Sequence[Step], *, keep_merges: bool = True, plugins: Sequence[str] = ()
-) -> Plan:
+def planned(study: str, steps: Sequence[Step], *, keep_merges: bool = True) -> Plan:
     """The plan of steps, of which each stands after those that it waits for."""
     level: dict[str, int] = {}
     groups: dict[tuple[int, str], list[Step]] = {}
@@ -92,7 +101,7 @@ def planned(
     ]
     chunks.sort(key=lambda chunk: chunk.level)
     by_name = {step.name: step for step in steps}
-    return Plan(study, by_name, tuple(chunks), keep_merges, tuple(plugins))
+    return Plan(study, by_name, tuple(chunks), keep_merges)
 
 
 def _cut(group: Sequence[Step]) -> list[list[str]]:
@@ -116,7 +125,6 @@ def write_plan(plan: Plan, folder: Path) -> Path:
         "study": plan.study,
         "digest": plan.digest,
         "keep_merges": plan.keep_merges,
-        "plugins": list(plan.plugins),
         "steps": [asdict(step) for step in plan.steps.values()],
         "chunks": [asdict(chunk) for chunk in plan.chunks],
     }
@@ -145,7 +153,7 @@ def read_plan(path: Path) -> Plan:
         steps = {one["name"]: _step(one) for one in said["steps"]}
         chunks = tuple(Chunk(one["level"], tuple(one["steps"])) for one in said["chunks"])
         named = {name for chunk in chunks for name in chunk.steps}
-        plan = Plan(said["study"], steps, chunks, said["keep_merges"], tuple(said["plugins"]))
+        plan = Plan(said["study"], steps, chunks, said["keep_merges"])
     except (KeyError, TypeError) as error:
         raise BadRecipe(f"{path} is no plan of a study: {error} is missing or odd") from error
     if named != {*steps} or plan.digest != said.get("digest"):
@@ -154,8 +162,14 @@ def read_plan(path: Path) -> Plan:
 
 
 def _step(said: Mapping[str, Any]) -> Step:
-    """A step of a file, whose name is a place below the study's folder."""
-    if not PLACE.fullmatch(said["name"]) or ".." in said["name"].split("/"):
-        raise BadRecipe(f"a step is called {said['name'][:80]!r}; expected a place in the study")
+    """A step of a file: it writes below the study's folder, and no name in it imports code."""
+    request = said["request"]
+    for place in (said["name"], request.get("output", said["name"])):
+        if not PLACE.fullmatch(place) or ".." in place.split("/"):
+            raise BadRecipe(f"a step writes to {place[:80]!r}; expected a place in the study")
+    for key, registry in STAGES.items():
+        value = request.get(key, [])
+        for one in value if isinstance(value, list) else [value]:
+            registry.check_name(one["name"] if isinstance(one, dict) else str(one), said["name"])
     lists = {name: tuple(said[name]) for name in ("needs", "after")}
     return Step(**{**said, **lists})

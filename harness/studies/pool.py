@@ -137,9 +137,10 @@ def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> S
 
 
 def words_of(where: Mapping[str, Any]) -> Sequence[str]:
-    """The folder of data and the device, as a worker's command has them."""
-    given = {"--data-dir": where.get("data_dir"), "--device": where.get("device")}
-    return [word for flag, value in given.items() if value is not None for word in (flag, value)]
+    """The folder of data, the device and plug-ins, as a worker's command has them."""
+    given = [("--data-dir", where.get("data_dir")), ("--device", where.get("device"))]
+    given += [("--plugins", one) for one in where.get("plugins", ())]
+    return [word for flag, value in given if value is not None for word in (flag, value)]
 
 
 def cores() -> int:

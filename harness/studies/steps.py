@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -22,11 +21,11 @@ from harness.evaluation.run import Run
 from harness.evaluation.task_split import protocols_of, unusual_of
 from harness.merging.recipes import Recipe, methods_of
 from harness.methods import needs_of, resolved
-from harness.options import options, parse_choice
+from harness.options import options
 from harness.presets import faithful
 from harness.registry import MERGERS
 from harness.studies.experts import ExpertSet, check_whole, leaf, relative, sets_of, slug
-from harness.studies.study import NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study
+from harness.studies.study import NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study, choice_of
 from harness.types import ALL, TRAINED_ON, Choice, Shots
 from harness.values import validated
 
@@ -336,8 +335,7 @@ def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...],
     """Protocols by the numbers of shots that they name: `ft-classifier:shots=[1,5]`."""
     made: dict[tuple[Shots, ...], list[Choice]] = {}
     for text in protocols:
-        spelled = re.sub(r"\[([^\]]*)\]", lambda found: found[1].replace(",", ":"), text)
-        choice = parse_choice(spelled)
+        choice = choice_of(text)
         given = {name: value for name, value in choice.options.items() if name != "shots"}
         several = [one.strip() for one in str(choice.options.get("shots", "")).split(":")]
         if odd := [one for one in several if one and one != ALL and not one.isdecimal()]:

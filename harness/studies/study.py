@@ -14,7 +14,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from harness.errors import BadRecipe
 from harness.files import read_yaml
-from harness.registry import YAML, load_plugins
+from harness.options import parse_choice
+from harness.registry import MERGERS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS, YAML
+from harness.types import Choice
 from harness.values import Chosen, Frozen, validated
 
 DESIGNS = Path(__file__).parent / "designs"
@@ -181,7 +183,6 @@ class Study(Frozen):
     references: Names = ()
     score_on: Mapping[Name, Annotated[Reading, _mapping_of("tasks")]] = Field(default_factory=dict)
     keep_merges: bool = True
-    plugins: Names = ()
 
     @property
     def readings(self) -> Mapping[str, Reading]:
@@ -205,7 +206,7 @@ def read_study(
 
     Those that begin with `$OUT/` are from its folder `out` (default: its name). `base`, `limit`
     (rows to train on and to score) and `seeds` (so many, from 0) take the place of what it says.
-    Its plug-ins are loaded. Raises BadRecipe naming the file and the field.
+    Raises BadRecipe naming the file and the field. No name in a file imports code.
     """
     path = _file_of(file)
     what = "a study: study, experts, mergers, ..."
@@ -215,8 +216,7 @@ def read_study(
         values["experts"] = {"folders": {name if isinstance(name, str) else "": values["experts"]}}
     study: Study = validated(Study, values, str(path))
     study = _placed(study, path, out or Path(study.study))
-    for folder in study.plugins:
-        load_plugins(Path(folder))
+    _check_names(study, str(path))
     changed: dict[str, Any] = {"base": tuple(_model(one, Path(one), "--base") for one in base)}
     if limit is not None:
         changed["evaluate"] = {**study.evaluate, "limit": limit}
@@ -243,6 +243,31 @@ def _file_of(file: str | Path) -> Path:
         known = ", ".join(sorted(one.stem for one in DESIGNS.glob(f"*{YAML[0]}"))) or "none"
         raise BadRecipe(f"no study is called '{file}'; expected a file {YAML[0]}, or of {known}")
     return named
+
+
+def choice_of(text: str) -> Choice:
+    """A method with its options, where a list may stand in brackets: `knn:shots=[1,5]`."""
+    spelled = re.sub(r"\[([^\]]*)\]", lambda found: found[1].replace(",", ":"), text)
+    return parse_choice(spelled)
+
+
+def _check_names(study: Study, where: str) -> None:
+    """Raise UnknownName for a name that would have to be imported."""
+    axes = [*(study.mergers or ()), *study.include]
+    before = [*study.premerge, *(one.premerge or () for one in axes)]
+    after = [*study.postmerge, *(one.postmerge or () for one in axes)]
+    readings = study.readings.values()
+    protocols = [*study.protocols, *(text for one in readings for text in one.protocols)]
+    tasks = [*study.experts.tasks, *(task for one in readings for task in one.tasks)]
+    for registry, names in (
+        (MERGERS, [one.merger.name for one in axes]),
+        (PREMERGE, [one.name for stages in before for one in stages]),
+        (POSTMERGE, [one.name for stages in after for one in stages]),
+        (PROTOCOLS, [choice_of(text).name for text in protocols]),
+        (TASKS, [task.partition("@")[0] for task in tasks]),
+    ):
+        for name in names:
+            registry.check_name(name, where)
 
 
 # Paths -------------------------------------------------------------------------------------
@@ -296,7 +321,6 @@ def _placed(study: Study, file: Path, out: Path) -> Study:
             "references": beside(study.references),
             "merge": flags(study.merge),
             "evaluate": flags(study.evaluate),
-            "plugins": tuple(map(there, study.plugins)),
         }
     )
 

@@ -17,7 +17,6 @@ from harness.evaluation.run import Run
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.passes.statistics import statistic
-from harness.registry import load_plugins
 from harness.studies.outcomes import Outcome, is_done, outcome_of, settle, take_away, there
 from harness.studies.plan import Plan
 from harness.studies.prices import paid
@@ -33,14 +32,13 @@ Say = Callable[[str], None]
 def work(plan: Plan, chunk: int, folder: Path, *, where: Mapping[str, Any], say: Say) -> bool:
     """Do the steps of a chunk that are not done, in the study's folder; whether all are now.
 
-    `where` are the folder of data and the device, which are no part of a plan. What is done before
+    `where` has the folder of data and the device, which are no part of a plan. What is done before
     is not done again, nor what failed, nor what needs a step that is not done. Everything is
     written whole or not at all: whoever is killed loses the step at hand.
     """
-    for one in plan.plugins:
-        load_plugins(Path(one))
+    told = {name: where[name] for name in ("data_dir", "device")}
     with _within(folder):  # all paths of a plan are from there
-        done = [_worked(plan, name, where, say) for name in plan.chunks[chunk].steps]
+        done = [_worked(plan, name, told, say) for name in plan.chunks[chunk].steps]
     return all(done)
 
 

@@ -34,7 +34,6 @@ STUDY = {
     "mergers": ["average", "held"],
     "protocols": ["current", "knn"],
     "evaluate": {"limit": 24, "draws": 2, "shots": [1]},
-    "plugins": ["mine"],
 }
 HELD = '''
 import os
@@ -88,7 +87,8 @@ class Room:
         }
 
     def command(self, verb: str, *more: object) -> int:
-        words = [verb, self.path / "two.yaml", "--out", self.out, "--device", "cpu", *more]
+        words = [verb, self.path / "two.yaml", "--out", self.out, "--device", "cpu"]
+        words += ["--plugins", self.path / "mine", *more]
         return main(["study", *map(str, words)])
 
     def submit(self, *header: str) -> list[str]:
