@@ -516,14 +516,14 @@ def test_a_plan_says_what_a_study_takes_and_does_nothing(
     assert main(command) == 0
     told = capsys.readouterr().out
     names(told.splitlines()[-1], "4", "cells")  # 2 merges x 1 task x 2 protocols
-    assert "4 steps like none" not in told
+    assert "4 steps of a kind" not in told
     assert not (room / "out").exists()
 
 
 def test_what_steps_took_is_their_price(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(room)
     assert main(["study", "plan", str(write(room)), "--out", str(room / "elsewhere")]) == 0
-    assert "like none" not in capsys.readouterr().out
+    assert "not timed" not in capsys.readouterr().out
 
 
 def test_a_study_of_another_base_by_a_flag(room: Path) -> None:

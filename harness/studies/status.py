@@ -31,9 +31,8 @@ class Price:
             known = f"{self.seconds / 60:.0f} min"
         else:
             known = f"{self.seconds / HOUR:.1f} h"
-        if not self.unknown:
-            return known
-        return f"{known} and {self.unknown} steps like none that was timed here"
+        more = f"{self.unknown} steps of a kind not timed here" if self.unknown else ""
+        return " + ".join(part for part in (known if self.seconds else "", more) if part) or known
 
 
 def price_of(plan: Plan, names: Sequence[str]) -> Price:
