@@ -139,7 +139,8 @@ class Vote:
     def value(self, groups: Sequence[Sequence[int]], labels: Array64) -> Array64:
         """The mean label of the nearest."""
         anchors = np.array([unit for group in groups for unit in group])
-        return np.asarray(labels[anchors][self._nearest(groups)].mean(axis=1))
+        # in one order: the last digit of a sum in another would make ranks of what is equal
+        return np.asarray(labels[anchors][np.sort(self._nearest(groups), axis=1)].mean(axis=1))
 
     def _nearest(self, groups: Sequence[Sequence[int]]) -> Any:
         """Places of the nearest anchors, [rows, neighbours], in the order of the groups."""

@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import faiss
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from harness.protocols.ft_classifier import Taught, ft_classifier, tune, visits
-from harness.protocols.knn import distances, knn
+from harness.protocols.knn import Vote, distances, knn
 
 import harness
 from harness import Choice, Draw, Encoded, Features, Head, Predictions, Teacher
@@ -820,3 +821,12 @@ def test_teachers_are_averaged_after_the_softmax() -> None:
     np.testing.assert_allclose(taught, [[0.625, 0.375]], rtol=0, atol=1e-12)
     values = [np.array([[1.0]]), np.array([[4.0]])]
     np.testing.assert_allclose(KINDS["regression"].taught(values), [[2.5]])
+
+
+def test_the_same_neighbours_predict_the_same_number_in_whatever_order_they_are_near() -> None:
+    """Else rounding alone ranks the rows: with five anchors and five neighbours all are equal."""
+    labels = np.array([0.1, 0.7, 0.3, 0.9, -1.62])
+    far = np.array(list(permutations(range(5))), dtype=float)
+    values = Vote(far, 5).value([[0, 1], [2, 3, 4]], labels)
+    assert len({*values.tolist()}) == 1
+    assert values[0] == pytest.approx(labels.mean())
