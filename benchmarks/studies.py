@@ -12,10 +12,13 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+sys.path.remove(str(Path(__file__).resolve().parent))  # which has an evaluate.py
 
 import yaml
 from tabulate import tabulate
@@ -111,8 +114,10 @@ def prices(folder: Path, base: Path) -> list[list[Any]]:
             out = folder / made.study
             price = price_of(made, [*made.steps])
             begun = time.perf_counter()
-            run_plan(made, write_plan(made, out), out, where=WHERE, say=lambda line: None)
+            known = run_plan(made, write_plan(made, out), out, where=WHERE, say=lambda line: None)
             took = time.perf_counter() - begun
+            if any(one.state != "done" for one in known.values()):
+                raise SystemExit(f"{name}: a step was not done")
         rows.append([name, len(made.steps), price.seconds, took, price.seconds / took])
     return rows
 
