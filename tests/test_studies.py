@@ -299,6 +299,7 @@ def test_a_plan_names_places_in_its_study_alone(room: Path, name: str) -> None:
         ("merge", {"premerge": [{"name": "os:system"}]}, "'os:system'"),
         ("evaluate", {"protocols": [{"name": "os:system"}]}, "'os:system'"),
         ("evaluate", {"tasks": ["os:sep"]}, "'os:sep'"),
+        ("evaluate", {"metrics": ["os:sep"]}, "'os:sep'"),
         ("evaluate", {"output": "records/../../away"}, "'records/../../away'"),
     ],
     ids=str,
@@ -579,6 +580,21 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         {"experts": {"tasks": "embedded/topik", "seeds": [0, 1]}}, UnknownName, ("topik", "topic")
     ),
     "a merger to import": ({"mergers": ["os:system"]}, UnknownName, ("two.yaml", "'os:system'")),
+    "a merger to import in place of the axis": (
+        {"merge": {"merger": "os:system"}}, BadRecipe, ("two.yaml", "merge", "'merger'")
+    ),
+    "an axis among the fields of a run": (
+        {"evaluate": {"protocols": ["knn"]}}, BadRecipe, ("two.yaml", "evaluate", "'protocols'")
+    ),
+    "a metric to import": (
+        {"evaluate": {"metrics": ["os:system"]}}, UnknownName, ("two.yaml", "'os:system'")
+    ),
+    "exclude a merger that is none": (
+        {"exclude": [{"merger": "fishr"}]}, BadRecipe, ("two", "exclude", "'fishr'", "average")
+    ),
+    "score a merger that is none": (
+        {"score_on": {"here": {"mergers": "fishr"}}}, BadRecipe, ("two", "here", "'fishr'")
+    ),
     "a protocol to import": (
         {"protocols": ["os:system:shots=[1]"]}, UnknownName, ("two.yaml", "'os:system'")
     ),

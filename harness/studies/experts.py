@@ -122,7 +122,7 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
 
 
 def _check(study: Study, tasks: Sequence[str]) -> None:
-    """Raise a HarnessError for tasks that are not known, and for what `finetune` cannot be told."""
+    """Raise a HarnessError for tasks that are not known, and for what is no flag of `finetune`."""
     experts = study.experts
     if odd := experts.by_task.keys() - {*tasks}:
         raise BadRecipe(

@@ -98,13 +98,13 @@ def forgive(plan: Plan, folder: Path) -> None:
             _path(step, folder).unlink()
 
 
-def take_away(plan: Plan, folder: Path) -> None:
-    """Remove every merged folder that nothing needs any more."""
-    known = states_of(plan, folder)
-    for name, step in plan.steps.items():
-        users = plan.users[name]
-        used_up = users and all(known[one].state == "done" for one in users)
-        if step.verb == "merge" and used_up and there(step, folder):
+def take_away(plan: Plan, step: Step, folder: Path) -> None:
+    """Remove the merged folders that a step read, where nothing needs them any more."""
+    for name in step.needs:
+        if plan.steps[name].verb != "merge" or not there(plan.steps[name], folder):
+            continue
+        users = [plan.steps[one] for one in plan.users[name]]
+        if all(is_done(one, outcome_of(one, folder), folder) for one in users):
             shutil.rmtree(folder / name, ignore_errors=True)
 
 

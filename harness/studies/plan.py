@@ -11,7 +11,16 @@ from typing import Any
 
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
-from harness.registry import MERGERS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS, Registry
+from harness.registry import (
+    MERGERS,
+    METRICS,
+    NEEDS,
+    POSTMERGE,
+    PREMERGE,
+    PROTOCOLS,
+    TASKS,
+    Registry,
+)
 from harness.studies.prices import price
 from harness.studies.steps import Step, digest_of
 
@@ -22,7 +31,7 @@ CHUNK = 60.0
 UNKNOWN = 20.0
 """Seconds that a step counts for where none like it was timed."""
 PLACE = re.compile(r"(experts|statistics|merged|records)(/[\w.+-]+)+")
-STAGES: Mapping[str, Registry[Any]] = {
+REGISTERED: Mapping[str, Registry[Any]] = {
     "merger": MERGERS,
     "premerge": PREMERGE,
     "postmerge": POSTMERGE,
@@ -31,6 +40,7 @@ STAGES: Mapping[str, Registry[Any]] = {
     "task": TASKS,
     "tasks": TASKS,
     "tune_on": TASKS,
+    "metrics": METRICS,
 }
 """Fields of a request that name something registered."""
 PLANS, LATEST = "plans", "latest"
@@ -167,7 +177,7 @@ def _step(said: Mapping[str, Any]) -> Step:
     for place in (said["name"], request.get("output", said["name"])):
         if not PLACE.fullmatch(place) or ".." in place.split("/"):
             raise BadRecipe(f"a step writes to {place[:80]!r}; expected a place in the study")
-    for key, registry in STAGES.items():
+    for key, registry in REGISTERED.items():
         value = request.get(key, [])
         for one in value if isinstance(value, list) else [value]:
             registry.check_name(one["name"] if isinstance(one, dict) else str(one), said["name"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import isinf
 from pathlib import Path
+from statistics import median
 
 from harness.data.shots import counted
 from harness.errors import BadRecipe
@@ -40,25 +41,20 @@ def spreads(known: Mapping[str, Outcome], folder: Path, points: float) -> list[S
     """
     paths = {path for one in known.values() for path in one.records}
     frame = read_records(*(folder / path for path in sorted(paths)))
-    merged = frame[frame.role.astype(str) == "merged"].astype(dict.fromkeys(OF, str))
-    merged = merged.assign(
-        experts=merged.experts_digest.astype(str), called=merged.method.astype(str)
-    )
+    of_sets = [*OF, "experts_digest", "method"]
+    merged = frame[frame.role.astype(str) == "merged"].astype(dict.fromkeys(of_sets, str))
     tasks = merged.groupby("experts_digest").task.transform(
         lambda one: " ".join(sorted({*map(str, one)}))
     )
-    means = (
-        merged.assign(tasks=tasks).groupby([*OF, "tasks", "experts_digest", "method"]).value.mean()
-    )
+    means = merged.assign(tasks=tasks).groupby([*of_sets, "tasks"]).value.mean()
     made = []
     for of, values in means.groupby([*OF, "tasks"]):
-        table = values.unstack("method")
-        whole = table.dropna(axis="columns")
+        whole = values.unstack("method").dropna(axis="columns")
         if len(whole) < 2 or whole.shape[1] < 2:
             continue
         pairs = combinations(whole.columns, 2)
-        apart = sorted(float((whole[a] - whole[b]).std(ddof=1)) for a, b in pairs)
-        deviation = apart[len(apart) // 2] / (1 - 1 / (4 * (len(whole) - 1)))
+        apart = [float((whole[a] - whole[b]).std(ddof=1)) for a, b in pairs]
+        deviation = median(apart) / (1 - 1 / (4 * (len(whole) - 1)))
         shots = float(of[2])
         name = f"{of[0]}, {counted(ALL if isinf(shots) else int(shots))}" if shots else of[0]
         needed = sets_needed(deviation, points) if deviation else 2

@@ -43,7 +43,7 @@ def price_of(plan: Plan, names: Sequence[str]) -> Price:
 
 
 def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | int]]:
-    """A line for each verb: steps, done, failed, begun, missing, cells, price of what is left."""
+    """A line for each verb: steps, done, failed, begun, missing, price of what is left."""
     lines: list[list[str | int]] = []
     for verb in VERBS:
         steps = [step for step in plan.steps.values() if step.verb == verb]

@@ -78,7 +78,7 @@ class Merge:
         """Whether it is all that an entry of `exclude` names."""
         known = {
             "base": (one.base, leaf(one.base)),
-            "set": (one.name,),
+            "set": (one.name, leaf(one.name)),
             "merger": (str(self.merger), self.merger.name),
             "premerge": _called(self.premerge),
             "postmerge": _called(self.postmerge),
@@ -86,6 +86,11 @@ class Merge:
         if odd := said.keys() - known.keys():
             raise BadRecipe(f"exclude names '{min(odd)}'; expected some of {', '.join(known)}")
         return all(value in known[key] for key, value in said.items())
+
+    @property
+    def names(self) -> set[str]:
+        """What a board may call it by: its merger, with its options or without, or its folder."""
+        return {self.merger.name, str(self.merger), self.name}
 
 
 def _called(stages: Sequence[Choice]) -> tuple[str, ...]:
@@ -136,7 +141,8 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
-    merges = [*_merges(study)]
+    merges = _merges(study)
+    _check_mergers(study, merges)
     for one in sets_of(study, folder, data_dir):
         if merges:
             check_whole(one)
@@ -157,9 +163,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
             yield from statistics
             yield replace(merging, needs=(*merging.needs, *(step.name for step in statistics)))
             for name, reading in study.readings.items():
-                if reading.mergers and not {merge.merger.name, str(merge.merger), merge.name} & {
-                    *reading.mergers
-                }:
+                if reading.mergers and not merge.names & {*reading.mergers}:
                     continue
                 for step in _evaluations(study, one, merging, name, beside[name], data_dir):
                     # what stands beside every merge of a set is scored with its first one
@@ -168,7 +172,20 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
                     first.setdefault(shared, step.name)
 
 
-# Experts -----------------------------------------------------------------------------------
+def _check_mergers(study: Study, merges: Sequence[Merge]) -> None:
+    """Raise BadRecipe for a merger that is taken away, or scored, and is none of the study's."""
+    known = {name for merge in merges for name in merge.names}
+    asked = [(f"score_on.{name}", one.mergers) for name, one in study.readings.items()]
+    asked += [("exclude", (said["merger"],)) for said in study.exclude if "merger" in said]
+    for where, names in asked:
+        if odd := [name for name in names if name not in known]:
+            raise BadRecipe(
+                f"{study.study}: {where} names the merger '{odd[0]}', which is none of its; "
+                f"expected some of {', '.join(dict.fromkeys(merge.name for merge in merges))}"
+            )
+
+
+# Training ----------------------------------------------------------------------------------
 
 
 def _training(
@@ -186,7 +203,7 @@ def _training(
 
 @cache
 def rows_of(task: str, limit: int | None, folder: str | None) -> int:
-    """How many rows a split has, at most `limit`; 1 where that is not known before it is read."""
+    """How many rows a split has, at most `limit`; `limit`, or 1, where they are on the Hub."""
     named, split = parse_task(task)
     if not (named.generate or named.files or local(folder)):
         return limit or 1
@@ -271,7 +288,8 @@ def _statistics(study: Study, one: ExpertSet, merge: Merge) -> Iterator[Step]:
         if not expert.request:
             continue
         request = {"expert": expert.place, "task": expert.task, "base": one.base, "need": str(need)}
-        request |= {k: study.merge[k] for k in ("dtype", "max_length") if k in study.merge}
+        passed_on = ("dtype", "max_length", "heads_from", "other_tasks")
+        request |= {name: study.merge[name] for name in passed_on if name in study.merge}
         name = f"statistics/{expert.place.partition('/')[2]}/{slug(str(need))}"
         yield Step(
             name,

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 from harness.errors import BadRecipe
 from harness.files import read_yaml
 from harness.options import parse_choice
-from harness.registry import MERGERS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS, YAML
+from harness.registry import MERGERS, METRICS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS, YAML
 from harness.types import Choice
 from harness.values import Chosen, Frozen, validated
 
@@ -91,11 +91,30 @@ def _name(value: str) -> str:
     return value
 
 
+Flags = Mapping[str, Any]
+
+
+def _but(*fields: str) -> AfterValidator:
+    """Flags that leave alone what a study says elsewhere, or its command."""
+
+    def check(flags: Flags) -> Flags:
+        if said := [name for name in flags if name in fields]:
+            raise ValueError(f"'{said[0]}' is said by other fields of a study, or by its command")
+        return flags
+
+    return AfterValidator(check)
+
+
 Name = Annotated[str, AfterValidator(_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
 Numbers = Annotated[tuple[int, ...], BeforeValidator(_several)]
 Stages = Annotated[tuple[Chosen, ...], BeforeValidator(_stages)]
-Flags = Mapping[str, Any]
+SHARED = ("experts", "base", "tasks", "data_dir", "device")
+OfMerges = Annotated[
+    Flags,
+    _but(*SHARED, "merger", "premerge", "postmerge", "statistics", "tune", "tune_on"),
+]
+OfRuns = Annotated[Flags, _but(*SHARED, "model", "protocols", "references", "output")]
 
 
 class Experts(Frozen):
@@ -151,7 +170,7 @@ class Reading(Frozen):
     protocols: Names = ()
     mergers: Names = ()
     references: Names | None = None
-    evaluate: Flags = Field(default_factory=dict)
+    evaluate: OfRuns = Field(default_factory=dict)
     board: Name | None = None
 
 
@@ -162,8 +181,8 @@ Axis = Annotated[tuple[Stages, ...], BeforeValidator(_spread_stages)]
 class Study(Frozen):
     """Bases, their experts, how these are merged, and how the merges are evaluated.
 
-    Without `mergers` experts are made, and nothing else.
-    `merge` and `evaluate` are fields of every recipe and run. `include` adds merges that are no
+    Without `mergers` experts are made, and nothing else. `merge` and `evaluate` are fields of every
+    recipe and run. `include` adds merges that are no
     product of the axes, `exclude` takes away those that are all that an entry names.
     `keep_merges`: whether merged folders stay when they have been evaluated.
     """
@@ -177,9 +196,9 @@ class Study(Frozen):
     postmerge: Axis = ((),)
     include: Mergers = ()
     exclude: tuple[Mapping[str, str], ...] = ()
-    merge: Flags = Field(default_factory=dict)
+    merge: OfMerges = Field(default_factory=dict)
     protocols: Names = ()
-    evaluate: Flags = Field(default_factory=dict)
+    evaluate: OfRuns = Field(default_factory=dict)
     references: Names = ()
     score_on: Mapping[Name, Annotated[Reading, _mapping_of("tasks")]] = Field(default_factory=dict)
     keep_merges: bool = True
@@ -259,12 +278,14 @@ def _check_names(study: Study, where: str) -> None:
     readings = study.readings.values()
     protocols = [*study.protocols, *(text for one in readings for text in one.protocols)]
     tasks = [*study.experts.tasks, *(task for one in readings for task in one.tasks)]
+    runs = [study.evaluate, *(one.evaluate for one in readings)]
     for registry, names in (
         (MERGERS, [one.merger.name for one in axes]),
         (PREMERGE, [one.name for stages in before for one in stages]),
         (POSTMERGE, [one.name for stages in after for one in stages]),
         (PROTOCOLS, [choice_of(text).name for text in protocols]),
         (TASKS, [task.partition("@")[0] for task in tasks]),
+        (METRICS, [str(name) for one in runs for name in _several(one.get("metrics", []))]),
     ):
         for name in names:
             registry.check_name(name, where)

@@ -67,7 +67,7 @@ def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
     settle(step, here, made)
     say(f"{made.state}: {name}{f': {made.reason}' if made.reason else ''}")
     if step.verb == "evaluate" and not plan.keep_merges:
-        take_away(plan, here)
+        take_away(plan, step, here)
     return made.state == "done"
 
 
