@@ -313,6 +313,7 @@ def _own_cache(_caches: Iterator[Path]) -> Iterator[None]:
     cache.mkdir()
     os.environ["HARNESS_CACHE_DIR"] = str(cache)
     yield
+    shutil.rmtree(cache, ignore_errors=True)
     os.environ.pop("HARNESS_CACHE_DIR")
     if before is not None:
         os.environ["HARNESS_CACHE_DIR"] = before

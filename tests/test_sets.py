@@ -78,6 +78,17 @@ def test_retrained_experts_join_the_row_of_their_method() -> None:
     assert [one.name for one in board.credits.merges] == ["ties", "average"]
 
 
+def test_a_mean_over_tasks_is_of_one_set_whatever_the_order_of_files() -> None:
+    """A tuned merge is named by what was chosen for its set, and so is its file."""
+    records = three(0.1, 0.1, 0.1)
+    board = made([one for one in records if one.task == RTE] + [
+        one for one in reversed(records) if one.task == MRPC
+    ])  # fmt: skip
+    mean = board.scores.row("ties", board.scores.settings[0])[-1]
+    assert mean is not None
+    assert mean.experts == pytest.approx([60.0, 65.0, 58.0])
+
+
 def test_of_three_sets_a_difference_has_to_hold_over_them() -> None:
     """With the same mean: in one of three sets `ties` is the worse, by much."""
     steady, apart = made(three(0.1, 0.11, 0.09)), made(three(0.25, 0.2, -0.2))

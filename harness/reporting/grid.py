@@ -156,9 +156,13 @@ class Grid:
             cells = [self.cells.get((name, setting, task)) for task in self.tasks]
             known = [cell for cell in cells if cell is not None]
             whole = mean_cell(known) if len(known) == len(cells) else None
-            each = [cell.experts for cell in known]
-            if whole and all((name, setting, task) in self.sets for task in self.tasks):
-                whole = replace(whole, experts=tuple(map(_mean, zip(*each, strict=False))))
+            sets = {
+                tuple(line.set for line in self.sets.get((name, setting, task), ()))
+                for task in self.tasks
+            }
+            if whole and len(sets) == 1 and () not in sets:
+                each = zip(*(cell.experts for cell in known), strict=True)
+                whole = replace(whole, experts=tuple(map(_mean, each)))
             self._known[name, setting] = [*cells, *([whole] if len(cells) > 1 else [])]
         return self._known[name, setting]
 
@@ -227,7 +231,11 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
         for row in rows:
             every.setdefault((row, line.setting, line.task), {})[line.set] = line
     of_cell = {place: of[min(of)] for place, of in every.items()}
-    sets = {place: tuple(of.values()) for place, of in every.items() if len(of) > 1}
+    sets = {
+        place: tuple(of[number] for number in sorted(of))
+        for place, of in every.items()
+        if len(of) > 1
+    }
     cells = {place: Cell(line.values, line.interval) for place, line in of_cell.items()}
     cells |= {place: _over_sets(of) for place, of in sets.items()}
     experts: dict[tuple[Setting, str], dict[str, Cell]] = {}

@@ -69,7 +69,8 @@ def _spread(value: object) -> object:
         }
         entries += [
             {**said, "merger": merger, **dict(zip(axes, stages, strict=True))}
-            for merger in _each(said["merger"])
+            for each in _several(said["merger"])
+            for merger in _each(each)
             for stages in product(*axes.values())
         ]
     return entries
