@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from scipy.stats import norm
 
-from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.estimate import Estimate, mean_of, minus, over_sets
 from harness.stats.intervals import Ends, interval, ratio
 from harness.stats.ranks import over_tasks, ranks, sign_flip, significant_pairs
 from harness.stats.tests import detectable, holm, p_value
@@ -285,6 +285,19 @@ def two_drawn(
     return means(values + random.normal(0, of_both, (draws, rows)))
 
 
+def sets(
+    random: Random, count: int, of_set: float, of_both: float, true: float = 0.0, rows: int = 300
+) -> Estimate:
+    """A difference of two methods on several sets of experts: of rows, sets, and rows on sets."""
+    values = true + random.normal(0, 0.4, rows) + random.normal(0, of_set, (count, 1))
+    values = values + random.normal(0, of_both, (count, rows))
+    return over_sets({number: means(one[None]) for number, one in enumerate(values)})
+
+
+SETS = ((3, 0.05, 0.2), (3, 0.01, 0.4), (3, 0.3, 0.2), (5, 0.05, 0.2))
+"""How many, and the standard deviations of sets and of rows on sets."""
+
+
 def by_rows(one: Estimate) -> bool:
     """The way that was given up: a bootstrap of rows says that the difference is none of chance."""
     return not holds(0.0, percentiles(one))
@@ -329,6 +342,10 @@ def tests() -> Iterator[World]:
         title = f"{draws} draws, sd {of_draw} of draws, {of_both} of rows on draws"
         made = partial(two_drawn, draws=draws, of_draw=of_draw, of_both=of_both)
         yield level(title, made, fails=of_draw > 0.02)
+    for count, of_set, of_both in SETS:
+        title = f"{count} sets of experts, sd {of_set} of sets, {of_both} of rows on sets"
+        made = partial(sets, count=count, of_set=of_set, of_both=of_both)
+        yield level(title, made, fails=of_set > 0.01)
 
 
 # Power -------------------------------------------------------------------------------------
@@ -471,8 +488,18 @@ def _holds_half(random: Random, size: float) -> bool:
     return found is None or holds(0.5, found.ends)
 
 
+def _holds_credit(random: Random, of_set: float) -> bool:
+    """Whether the interval of credit over three sets holds 60 % of a way of 0.3."""
+    way = sets(random, 3, of_set, 0.2, 0.3)
+    found = ratio(minus(way, sets(random, 3, of_set, 0.2, 0.12)), way)
+    return found is None or holds(0.6, found.ends)
+
+
 def ratios() -> Iterator[World]:
-    """Intervals of a share, of losses that are significant."""
+    """Intervals of a share, of losses that are significant, and of credit over sets."""
+    for of_set in (0.01, 0.05):
+        title = f"credit of three sets of experts, sd {of_set} of sets"
+        yield World(title, 0.93, 0.995, partial(_holds_credit, of_set=of_set))
     for size in (3.0, 6.0):
         title = f"share of a loss of {size:.0f} standard errors"
         yield World(title, 0.93, 0.99, partial(_holds_half, size=size))

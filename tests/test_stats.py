@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, permutation_test, t
 
-from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.estimate import Estimate, mean_of, minus, over_sets
 from harness.stats.intervals import (
     credit,
     degrees,
@@ -89,10 +89,42 @@ def test_what_units_do_to_single_draws_is_counted_once() -> None:
     random = np.random.default_rng(0)
     by_draw = random.normal(size=(4, 4000))
     one = Estimate(by_draw[:, 0], by_draw.mean(axis=0), by_draw, 10**6)
-    of_units, of_draws = variances(one)
+    of_units, of_draws, _ = variances(one)
     assert of_units < 0.02
     assert of_draws == pytest.approx(one.values.var(ddof=1) / 4)
     assert one.resamples.var() == pytest.approx(0.25, rel=0.1), "what was added before"
+
+
+def of_sets(*points: float, error: float = 0.0) -> Estimate:
+    noise = error * normal(seed=1)
+    return over_sets({
+        number: Estimate(np.array([point]), point + noise, NONE, 500)
+        for number, point in enumerate(points)
+    })  # fmt: skip
+
+
+def test_an_interval_of_sets_of_experts_by_hand() -> None:
+    """Sets of 0, 3 and 6 have a variance of 9 and a mean with an error of root 3; t of 4.303."""
+    one = of_sets(0.0, 3.0, 6.0, error=1.0)
+    assert (one.point, one.units) == (3.0, 500)
+    assert reach(one) == pytest.approx(math.hypot(1.965, 4.303 * math.sqrt(3)), rel=0.05)
+    assert p_value(one) == pytest.approx(2 * t.sf(3 / math.sqrt(3), 2), abs=0.1)
+    assert reach(of_sets(0.0, 6.0, error=1.0)) < 2.2, "of two sets, these very ones are meant"
+
+
+def test_differences_and_means_pair_sets_by_number() -> None:
+    """A method that is 1 better on every set is so without a spread, in whatever order they are."""
+    first, second = of_sets(0.0, 3.0, 6.0), of_sets(1.0, 4.0, 7.0)
+    turned = over_sets({
+        number: Estimate(np.array([value]), value + 0 * normal(seed=1), NONE, 500)
+        for number, value in reversed([*enumerate((1.0, 4.0, 7.0))])
+    })  # fmt: skip
+    for other in (second, turned):
+        assert variances(minus(other, first))[2] == 0
+        assert dict(minus(other, first).by_set) == {0: 1.0, 1: 1.0, 2: 1.0}
+    alone = Estimate(np.array([2.0]), 2.0 + 0 * normal(seed=1), NONE, 500)
+    assert dict(minus(first, alone).by_set) == {0: -2.0, 1: 1.0, 2: 4.0}
+    assert dict(mean_of([first, of_sets(2.0, 1.0)]).by_set) == {0: 1.0, 1: 2.0}
 
 
 def test_an_interval_of_units_and_draws_by_hand() -> None:

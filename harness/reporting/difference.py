@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harness.data.shots import amount
 from harness.reporting.grid import HEADLINE_SHOTS
 from harness.reporting.lines import Line
-from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.estimate import Estimate, mean_of, minus, over_sets
 from harness.stats.intervals import LEVEL, Ends, Ratio, interval
 from harness.stats.tests import FEWEST_DRAWS
 from harness.types import Shots
@@ -51,6 +51,7 @@ def in_percent(one: Ratio) -> str:
 def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
     """Of each group of lines, the mean over the lines of each task, in one order of tasks.
 
+    Lines of several sets of experts (`in_sets`) are replicates; those of one set are not.
     None unless all of them keep resamples, those of a task the same, and are of the same tasks:
     nothing else is paired.
     """
@@ -60,12 +61,15 @@ def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
         return None
     found = []
     for group in groups:
-        each: dict[str, list[Estimate]] = {task: [] for task in tasks}
+        each: dict[str, dict[int, list[Estimate]]] = {task: {} for task in tasks}
         for line in group:
-            each[line.task] += [one] if (one := line.estimate) else []
+            if one := line.estimate:
+                each[line.task].setdefault(line.set, []).append(one)
         if not all(each.values()):
             return None
-        found.append([*map(mean_of, each.values())])
+        found.append(
+            [over_sets({at: mean_of(of) for at, of in sets.items()}) for sets in each.values()]
+        )
     return found
 
 

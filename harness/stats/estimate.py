@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,13 +17,16 @@ class Estimate:
     `values` [draws] are the scores of each draw of shots, one where nothing is drawn. `resamples`
     [B] is their mean on resampled test units, `by_draw` [draws, K] each draw alone on the first K
     of the same resamples, [1, 0] where there is one draw. `units` is how many test units are
-    resampled: rows, sentences or documents. Differences and means of these are estimates as well.
+    resampled: rows, sentences or documents. `by_set` has the mean over the draws on each set of
+    experts, by its number; {} of a single one. Differences and means of these are estimates as
+    well.
     """
 
     values: Array64
     resamples: Array64
     by_draw: Array64
     units: int
+    by_set: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def point(self) -> float:
@@ -34,9 +37,10 @@ class Estimate:
 def of(function: Callable[[Array64, Array64], Array64], one: Estimate, two: Estimate) -> Estimate:
     """A function of two scores, on the same resamples and the same draws."""
     draws, resamples, by_draw = _alike([one, two])
-    return Estimate(
-        function(*draws), function(*resamples), function(*by_draw), min(one.units, two.units)
-    )
+    numbers, sets = _sets([one, two])
+    by_set = dict(zip(numbers, function(*sets).tolist(), strict=True))
+    units = min(one.units, two.units)
+    return Estimate(function(*draws), function(*resamples), function(*by_draw), units, by_set)
 
 
 def minus(first: Estimate, second: Estimate, times: float = 1.0) -> Estimate:
@@ -57,7 +61,24 @@ def mean_of(several: Sequence[Estimate]) -> Estimate:
     units = np.array([one.units for one in several])
     whole = variances.sum()
     alike = whole**2 / (variances**2 / units).sum() if whole else len(units) * units.min()
-    return Estimate(draws.mean(0), resamples.mean(0), by_draw.mean(0), round(float(alike)))
+    numbers, sets = _sets(several)
+    by_set = dict(zip(numbers, sets.mean(0).tolist(), strict=True))
+    return Estimate(draws.mean(0), resamples.mean(0), by_draw.mean(0), round(float(alike)), by_set)
+
+
+def over_sets(each: Mapping[int, Estimate]) -> Estimate:
+    """The mean over sets of experts, by their number, which were scored on the same test units."""
+    known = [*each.values()]
+    by_set = {number: one.point for number, one in each.items()} if len(each) > 1 else {}
+    return replace(mean_of(known), units=min(one.units for one in known), by_set=by_set)
+
+
+def _sets(several: Sequence[Estimate]) -> tuple[list[int], Array64]:
+    """The sets that all have, and the means on them [n, sets]; what has none is alike on each."""
+    known = [one.by_set for one in several if one.by_set]
+    numbers = sorted(set.intersection(*map(set, known))) if known else []
+    each = [[one.by_set.get(number, one.point) for number in numbers] for one in several]
+    return numbers, np.array(each, dtype=np.float64).reshape(len(several), len(numbers))
 
 
 def _alike(several: Sequence[Estimate]) -> tuple[Array64, Array64, Array64]:

@@ -1,4 +1,5 @@
-"""Intervals of scores, of differences and of ratios, over test units and draws of shots together.
+"""Intervals of scores, of differences and of ratios, over test units, draws of shots and sets of
+experts together.
 
 Ends are made of variances, not of percentiles, which need ten times the resamples to be as steady.
 """
@@ -20,25 +21,31 @@ Ends: TypeAlias = tuple[float, float]
 LEVEL = 0.95
 DIGITS = 6
 """Of the ends of an interval, far below the chance of a bootstrap: sums round as threads do."""
+FEWEST_SETS = 3
+"""Sets of experts whose spread counts: two have a Student's t of 12.7."""
 FARTHEST = 2.0
 """No two scores are further apart: what one unit says of a difference."""
 
 
-def variances(one: Estimate) -> tuple[float, float]:
-    """The variance of an estimate: what other test units, and what other draws, add to it.
+def variances(one: Estimate) -> tuple[float, float, float]:
+    """The variance of an estimate: what other test units, draws and sets of experts add to it.
 
     Resampling units moves each draw by itself, too, and so that part is in both the resamples and
     the spread of the draws: it is counted with the draws alone. The variance of a bootstrap is
-    that of n - 1 of n units.
+    that of n - 1 of n units. Sets have the units and the draws in common, but for how units and
+    sets interact, which is in both parts: intervals are a little too wide. Of fewer than three
+    sets, these very ones are meant.
     """
+    sets = [*one.by_set.values()]
+    of_sets = float(np.var(sets, ddof=1)) / len(sets) if len(sets) >= FEWEST_SETS else 0.0
     if one.units < 2:
-        return math.inf, 0.0
+        return math.inf, 0.0, of_sets
     of_units = float(one.resamples.var(ddof=1)) * one.units / (one.units - 1)
     draws = len(one.values)
     if draws < 2:
-        return of_units, 0.0
+        return of_units, 0.0, of_sets
     in_both = _interaction(one) / draws
-    return max(0.0, of_units - in_both), float(one.values.var(ddof=1)) / draws
+    return max(0.0, of_units - in_both), float(one.values.var(ddof=1)) / draws, of_sets
 
 
 def _interaction(one: Estimate) -> float:
@@ -53,8 +60,8 @@ def _interaction(one: Estimate) -> float:
     return float(np.square(rest + one.by_draw.mean()).sum() / ((draws - 1) * (kept - 1)))
 
 
-def degrees(one: Estimate, *, difference: bool) -> tuple[int, int]:
-    """Degrees of freedom of the variances of units and of draws.
+def degrees(one: Estimate, *, difference: bool) -> tuple[int, int, int]:
+    """Degrees of freedom of the variances of units, of draws and of sets.
 
     Of a difference, one less than the units that differ, where each changes the score by one part
     in all of them: so many have its variance. Two models that answer seven rows differently are
@@ -66,7 +73,7 @@ def degrees(one: Estimate, *, difference: bool) -> tuple[int, int]:
     if difference:
         whole = float(one.resamples.var(ddof=1)) + one.point**2 / units
         units = min(units, max(round(units**2 * whole), _carriers(one.resamples)))
-    return max(units - 1, 1), max(len(one.values) - 1, 1)
+    return max(units - 1, 1), max(len(one.values) - 1, 1), max(len(one.by_set) - 1, 1)
 
 
 def _carriers(resamples: Array64) -> int:
@@ -94,14 +101,15 @@ def student(tail: float, degrees: int) -> float:
 def reach(one: Estimate, *, difference: bool = True, tail: float = (1 - LEVEL) / 2) -> float:
     """Half of an interval that leaves so much on either side.
 
-    Student's of the units and of the draws, each with its degrees of freedom; they are independent,
-    so the squares add up (Zou & Donner 2008, doi:10.1002/sim.3095). Two models that differ in none
-    of n units may differ in a share q of others: (1 - q)^n is the chance to see none.
+    Student's of the units, of the draws and of the sets, each with its degrees of freedom; they are
+    independent, so the squares add up (Zou & Donner 2008, doi:10.1002/sim.3095). Two models that
+    differ in none of n units may differ in a share q of others: (1 - q)^n is the chance to see
+    none.
     """
-    of_units, of_draws = variances(one)
-    if difference and not (of_units or of_draws or one.point):
+    known = variances(one)
+    if difference and not (any(known) or one.point):
         return float(1 - tail ** (1 / one.units))
-    parts = zip((of_units, of_draws), degrees(one, difference=difference), strict=True)
+    parts = zip(known, degrees(one, difference=difference), strict=True)
     return math.sqrt(sum(student(tail, few) ** 2 * part for part, few in parts if part))
 
 

@@ -80,11 +80,16 @@ def holm(values: Sequence[float]) -> tuple[float, ...]:
 def detectable(one: Estimate) -> float:
     """The smallest difference that a test of so many units and draws finds with a power of 80 %.
 
-    The error of few draws is on average estimated too small, by 1 - 1 / (4 x degrees) of it.
+    The error of few draws, or sets, is on average estimated too small, by 1 - 1 / (4 x degrees)
+    of it.
     """
-    of_units, of_draws = variances(one)
+    of_units, of_draws, of_sets = variances(one)
     few = degrees(one, difference=True)
-    parts = (of_units, of_draws / (1 - 1 / (4 * few[1])) ** 2)
+    parts = (
+        of_units,
+        of_draws / (1 - 1 / (4 * few[1])) ** 2,
+        of_sets / (1 - 1 / (4 * few[2])) ** 2,
+    )
     whole = sum(parts)
     if not math.isfinite(whole) or not (whole or one.point):
         return math.inf  # nothing is known of how far units differ
@@ -99,14 +104,16 @@ def detectable(one: Estimate) -> float:
 def units_needed(one: Estimate, units: int) -> int | None:
     """About how many units in all would find a difference of this size, of so many `units`.
 
-    None where no number would: what differs from draw to draw does not shrink with them.
+    None where no number would: what differs from draw to draw, or from set to set, does not shrink
+    with them.
     """
-    of_units, of_draws = variances(one)
+    of_units, *of_others = variances(one)
     found = detectable(one)
     if not of_units or not one.point or not math.isfinite(found):
         return None
-    # the error that would find it, of which the draws keep theirs
-    left = (one.point / found) ** 2 * (of_units + of_draws) - of_draws
+    # the error that would find it, of which draws and sets keep theirs
+    rest = sum(of_others)
+    left = (one.point / found) ** 2 * (of_units + rest) - rest
     return None if left <= 0 else math.ceil(units * of_units / left)
 
 

@@ -13,7 +13,7 @@ from harness.reporting.difference import difference_of, enough_draws
 from harness.reporting.grid import CONSTANT, Cell, Grid
 from harness.reporting.lines import Line, Setting
 from harness.stats.intervals import LEVEL, student
-from harness.stats.tests import FEWEST_DRAWS, holm, p_value
+from harness.stats.tests import holm, p_value
 from harness.text import points
 
 Way = Literal["paired", "intervals", "printed"]
@@ -124,7 +124,7 @@ def apart(one: Spot, other: Spot) -> Apart:
     if difference is not None:
         if not enough_draws([*each[0], *each[1]]):
             return Apart(above, "paired", significant=False)
-        return Apart(above, "paired", max(p_value(difference), _p_of_sets(*each)))
+        return Apart(above, "paired", p_value(difference))
     if first.interval is None or second.interval is None:
         return Apart(above, "printed", ahead=points(first.mean) != points(second.mean))
     high, low = (first, second) if above >= 0 else (second, first)
@@ -132,25 +132,6 @@ def apart(one: Spot, other: Spot) -> Apart:
     return Apart(
         above, "intervals", significant=abs(above) > math.hypot(reach, _of_draws(high, low))
     )
-
-
-def _p_of_sets(first: Sequence[Line], second: Sequence[Line]) -> float:
-    """That of Student's paired test over sets of experts; 0 of fewer than three.
-
-    What is significant is so on other test units and draws, and with other experts.
-    """
-    sets = sorted({line.set for line in first})
-    if len(sets) < FEWEST_DRAWS:
-        return 0.0
-    from scipy.stats import ttest_1samp
-
-    above = [_mean_of(first, at) - _mean_of(second, at) for at in sets]
-    return float(ttest_1samp(above, 0).pvalue) if np.ptp(above) > 1e-9 else float(not above[0])
-
-
-def _mean_of(lines: Sequence[Line], at: int) -> float:
-    """The mean over tasks of one set of experts."""
-    return float(np.mean([np.mean(line.values) for line in lines if line.set == at]))
 
 
 def _below(cell: Cell, *, up: bool = False) -> float:

@@ -48,7 +48,8 @@ def terms(credits: Credits) -> list[tuple[str, str]]:
         said += [
             (
                 "±, line",
-                f"{level} confidence interval over test units and draws of shots (Fieller).",
+                f"{level} confidence interval over test units, draws of shots and, of three or "
+                "more, sets of experts (Fieller).",
             ),
             (
                 "Place",

@@ -10,7 +10,7 @@ from harness.reporting.boards.folded import SAME
 from harness.reporting.boards.gains import OPEN, OPEN_SAYS
 from harness.reporting.grid import CONSTANT, Grid
 from harness.reporting.lines import Line, Setting
-from harness.stats.tests import FEWEST_DRAWS
+from harness.stats.intervals import FEWEST_SETS
 
 BOLD = "Bold"
 INTERVAL = "[ ]"
@@ -20,7 +20,7 @@ DRAWS = (
 )
 EXPERTS = "standard deviation over the experts of a task (n - 1)."
 SETS = "standard deviation over sets of experts, or over the experts of a task (n - 1)."
-OVER_SETS = " With three sets of experts or more, by a paired test over these, too."
+OVER_SETS = " With three sets of experts or more, the test is over these, too."
 OF_THESE = " A mean is over these very tasks; harness compare tests a claim about others."
 ADAPTED = {
     "chose the rows": "adapted to drawn rows; their labels only stratify the draw",
@@ -64,7 +64,7 @@ def _best(board: Board) -> str:
         f" Never one that does not beat the {CONSTANT}." if CONSTANT in board.scores.rows else ""
     )
     several = OF_THESE if len(board.scores.tasks) > 1 else ""
-    sets = OVER_SETS if board.sets >= FEWEST_DRAWS else ""
+    sets = OVER_SETS if board.sets >= FEWEST_SETS else ""
     return f"the best merge of a column, and those {alike}.{sets}{floor}{several}" if used else ""
 
 
