@@ -922,7 +922,8 @@ def test_the_committed_page_over_all_boards_is_what_their_records_render_to() ->
     places = {name: LEADERBOARDS / "records" / f"{name}.parquet" for name in BOARDS}
     boards = {name: board_of(read_lines([place])) for name, place in places.items()}
     said = {name: {**about(one), "finding": finding(one)} for name, one in boards.items()}
-    assert (LEADERBOARDS / "index.html").read_text(encoding="utf-8") == index(said)
+    credits = {name: one.credits for name, one in boards.items() if one.credits}
+    assert (LEADERBOARDS / "index.html").read_text(encoding="utf-8") == index(said, credits)
 
 
 def test_the_published_schema_is_that_of_a_record() -> None:

@@ -124,7 +124,7 @@ def _bar(one: Merge, at: Callable[[float], float]) -> dict[str, Any]:
         "credit": "–" if one.credit is None else _percent(one.credit.point),
         "away": f"±{away}" if low < high else "",
         "in_full": _in_full(one.credit),
-        "tasks": [_leaf(of) for of in one.by_task],
+        "tasks": [leaf(of) for of in one.by_task],
         "range": "" if one.range is None else " to ".join(map(_percent, one.range)) + " %",
         "current_place": _range(one.current_place),
         "low": one.too_low,
@@ -159,7 +159,8 @@ def _broken(text: str) -> list[str]:
     return re.split(r"(?<=[_,\[+])", plain(text))
 
 
-def _leaf(credit: Ratio | None) -> tuple[str, int]:
+def leaf(credit: Ratio | None) -> tuple[str, int]:
+    """A credit in per cent, and its shade of `LEAVES`."""
     if credit is None:
         return "–", 0
     return _percent(credit.point), round(LEAVES * min(max(credit.point, 0.0), 1.0))

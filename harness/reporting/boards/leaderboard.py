@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,11 +13,14 @@ from urllib.parse import quote
 from harness.errors import BadRecipe
 from harness.evaluation.packs import SUFFIX
 from harness.files import check_ours, check_place, write_files
+from harness.reporting.bases import by_base
 from harness.reporting.boards import latex, markdown, page
 from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import Board, board_of
+from harness.reporting.boards.credit import Credits
 from harness.reporting.boards.gains import Gain, any_known
-from harness.reporting.boards.page import hash_of
+from harness.reporting.boards.over import over
+from harness.reporting.boards.page import hash_of, shades
 from harness.reporting.boards.templates import source, template
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.frame import as_csv, table
@@ -31,12 +35,11 @@ MARKS = {
     "board.md": rb"(?m)^- Values are x100\.\n",
     "board.csv": rb"\Atask,split,kind,metric,rows,protocol,",
     "board.tex": rb"\\boardfit",
-    "index.html": rb"<title>Board: ",
+    "index.html": rb"<title>Boards?(</title>|: )",
     "board.parquet": rb"premerge",
 }
 """What the files of every board have in them."""
 INDEX = "index.html"
-OVER_ALL = rb"<title>Boards</title>"
 
 
 def leaderboard(
@@ -53,44 +56,66 @@ def leaderboard(
 
     board.md, board.csv, board.tex, index.html and board.parquet, in the place of those of another
     board: all of them, or none. Of all records, or of those of some tasks, protocols, a limit
-    (`all`: of all rows) and models, whose references stay. With `each` a board for every place, in
-    a folder of its name, and an index.html over them. Raises BrokenRecord, MissingScores for what
-    no record is of, and OutputExists for files of another origin, before anything is written.
+    (`all`: of all rows) and models, whose references stay. With `each` a board for every place, and
+    of records of several bases one for every base, each in a folder of its name, with an index.html
+    over them. Raises BrokenRecord, MissingScores for what no record is of, and OutputExists for
+    files of another origin, before anything is written.
     """
     folder = Path(out)
     check_place(folder.absolute())
     asked = {"tasks": tasks, "protocols": protocols, "limit": limit, "models": models}
     which = validated(Chosen, asked, "leaderboard")
-    boards = _by_name(places, folder) if each else {folder: places}
-    marks = {one / name: mark for one in boards for name, mark in MARKS.items()}
-    marks |= {folder / INDEX: OVER_ALL} if each else {}
-    check_ours(marks)
+    groups = _by_name(places) if each else {"": [*places]}
+    made: dict[str, Path] = {}
+    written: list[Path] = []
 
     def files() -> Iterator[tuple[Path, str | bytes]]:
         # one at a time: of many records, they are large
-        said = {}
-        for one, of in boards.items():
-            board = board_of(read_lines(of, which))
-            said[one.name] = {**about(board), "finding": finding(board)}
-            yield from _files(board, one)
-        if each:
-            yield folder / INDEX, index(said)
+        said: dict[str, Mapping[str, str]] = {}
+        credits: dict[str, Credits] = {}
+        for name, of in groups.items():
+            for base, lines in by_base(read_lines(of, which)).items():
+                called = "-".join(filter(None, (name, base)))
+                place = made.setdefault(called, folder / called)
+                if called in said:
+                    raise BadRecipe(f"two boards would be {place}; expected places of other names")
+                check_ours({place / one: mark for one, mark in MARKS.items()})
+                board = board_of(lines)
+                said[called] = {**about(board), "finding": finding(board)}
+                credits |= {called: board.credits} if board.credits else {}
+                for path, content in _files(board, place):
+                    written.append(path)
+                    yield path, content
+        if [*said] != [""]:
+            check_ours({folder / INDEX: MARKS[INDEX]})
+            written.append(folder / INDEX)
+            yield folder / INDEX, index(said, credits)
 
     write_files(files())
-    return [*marks]
+    if "" not in made:
+        _drop_single(folder)
+    return written
 
 
-def _by_name(places: Sequence[str | Path], folder: Path) -> dict[Path, list[str | Path]]:
-    """By its folder, what the board of each place is of. Raises BadRecipe for two of one name."""
-    boards: dict[Path, list[str | Path]] = {}
+def _by_name(places: Sequence[str | Path]) -> dict[str, list[str | Path]]:
+    """By its name, what the board of each place is of. Raises BadRecipe for two of one name."""
+    boards: dict[str, list[str | Path]] = {}
     for place in places:
         name = Path(place).absolute().name.removesuffix(SUFFIX)
-        boards.setdefault(folder / name, []).append(place)
+        boards.setdefault(name, []).append(place)
     if doubled := next((of for of in boards.values() if len(of) > 1), None):
         raise BadRecipe(
             f"{doubled[0]} and {doubled[1]} would be one board; expected places of other names"
         )
     return boards
+
+
+def _drop_single(folder: Path) -> None:
+    """Take away the board that lay where several lie now."""
+    for name, mark in MARKS.items():
+        path = folder / name
+        if name != INDEX and path.is_file() and re.search(mark, path.read_bytes()):
+            path.unlink()
 
 
 def _files(board: Board, folder: Path) -> Iterator[tuple[Path, str | bytes]]:
@@ -100,13 +125,17 @@ def _files(board: Board, folder: Path) -> Iterator[tuple[Path, str | bytes]]:
     yield folder / "board.parquet", _parquet(tidy)
 
 
-def index(boards: Mapping[str, Mapping[str, str]]) -> str:
+def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Credits]) -> str:
     """The page over boards that lie in folders of these names beside it: what each is of."""
-    style = source("board.css")
+    style = source("board.css") + source("boards.css") + shades()
     boards = dict(sorted(boards.items()))
-    links = {name: f"{quote(name)}/{INDEX}" for name in boards}
-    shown = template("boards.html")
-    return shown.render(style=style, style_hash=hash_of(style), boards=boards, links=links)
+    return template("boards.html").render(
+        style=style,
+        style_hash=hash_of(style),
+        boards=boards,
+        links={name: f"{quote(name)}/{INDEX}" for name in boards},
+        over=over({name: credits[name] for name in boards if name in credits}),
+    )
 
 
 def _parquet(table: pandas.DataFrame) -> bytes:

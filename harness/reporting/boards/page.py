@@ -37,7 +37,7 @@ FILE = ("folder", "file")
 def rendered(board: Board, files: Sequence[str]) -> str:
     """The page; `files` are where the records of the board's lines lie, as seen from it."""
     credits = board.credits
-    style = source("board.css") + (_shades(credits) if credits else "")
+    style = source("board.css") + (shades() + _order(credits) if credits else "")
     script = source("board.js")
     return template("index.html").render(
         style=style,
@@ -61,18 +61,22 @@ def hash_of(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _shades(credits: Credits) -> str:
-    """Rules of what depends on the board: the shades of credits, and merges by Current Eval."""
-    shades = [
-        f".heat-{at} {{ background: color-mix(in srgb, var(--of-own) {4 * at}%, transparent); }}"
+def shades() -> str:
+    """Rules of the shades of credits."""
+    return "".join(
+        f".heat-{at} {{ background: color-mix(in srgb, var(--of-own) {4 * at}%, transparent); }}\n"
         for at in range(LEAVES + 1)
-    ]
+    )
+
+
+def _order(credits: Credits) -> str:
+    """Rules of what depends on the board: merges by Current Eval."""
     order = sorted(range(len(credits.merges)), key=lambda at: -credits.merges[at].current)
     moved = [
         f"#by-current:checked ~ .bars #merge-{at} {{ order: {place}; }}"
         for place, at in enumerate(order)
     ]
-    return "\n".join([*shades, *moved, ""])
+    return "\n".join([*moved, ""])
 
 
 def data(board: Board, files: Sequence[str]) -> dict[str, Any]:

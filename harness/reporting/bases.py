@@ -1,0 +1,56 @@
+"""Pure: lines -> those of each base, where records are of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from harness.evaluation.records import safe
+from harness.reporting.lines import Line
+
+
+def by_base(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """The lines of each base, by a name that a folder may have; those of a single one by "".
+
+    Of a base are the merges that were made from it, the experts that were merged, what these teach,
+    and what stands in the records for none of them. Bases whose merges share an expert are one,
+    and so are those of one source: without its pooler a base has another digest.
+    """
+    one_of: dict[str, str] = {}
+
+    def first(one: str) -> str:
+        """What stands for all that hang together with this."""
+        while (above := one_of.setdefault(one, one)) != one:
+            one_of[one] = one = one_of[above]
+        return one
+
+    # a reference of anybody's may be taught by the experts of several bases
+    for line in lines:
+        if line.role != "reference":
+            for one, other in pairwise(_of(line)):
+                one_of[first(other)] = first(one)
+    sources = {first(one.base_digest): one.base for one in lines if one.base_digest}
+    if len(sources) < 2:
+        return {"": [*lines]}
+    digests = {first(one.base_digest): one.base_digest for one in lines if one.base_digest}
+    names = dict(zip(sources, _names(sources.values(), digests.values()), strict=True))
+    made: dict[str, list[Line]] = {name: [] for name in names.values()}
+    for line in lines:
+        mine = {names[root] for one in _of(line) if (root := first(one)) in names}
+        for name in mine or made:
+            made[name].append(line)
+    return made
+
+
+def _of(line: Line) -> list[str]:
+    """All that a line is of: digests, and the source of its base."""
+    experts = (one for _, one in line.experts)
+    known = (line.digest, line.base_digest, line.base, *experts, *line.teachers)
+    return [one for one in known if one]
+
+
+def _names(sources: Iterable[str], digests: Iterable[str]) -> list[str]:
+    """The last parts of sources, with a digest where two are alike."""
+    known = [safe(one.rstrip("/").rpartition("/")[2]).lstrip(".") for one in sources]
+    pairs = zip(known, digests, strict=True)
+    return [n if n and known.count(n) == 1 else f"{n or 'base'}-{d[:8]}" for n, d in pairs]

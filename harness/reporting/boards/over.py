@@ -1,0 +1,90 @@
+"""Pure: the credits of several boards -> one table of merges by board, for the page over them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.reporting.boards.credit import Credits
+from harness.reporting.boards.credit_table import leaf
+from harness.reporting.boards.folded import SAME
+from harness.stats.intervals import LEVEL, Ratio
+from harness.stats.ranks import concordance, friedman
+from harness.text import plain
+
+FEWEST = 2
+"""Boards that a merge of the table is on."""
+
+
+@dataclass(frozen=True)
+class Over:
+    """Merges by board: for each board its credit with half of its interval, and a shade of ten.
+
+    `heads` are the boards, `finding` sentences on what is first, and how far their orders agree.
+    """
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[tuple[str, str, int], ...]], ...]
+    finding: tuple[str, ...]
+
+
+def over(boards: Mapping[str, Credits]) -> Over | None:
+    """The table of the merges whose credit is defined on two boards or more; None without any.
+
+    In the order of their mean place, which is 0 for the first of a board and 1 for its last.
+    """
+    known = {
+        board: {
+            name: one.credit
+            for one in credits.defined
+            if one.credit is not None
+            for name in one.name.split(SAME)
+        }
+        for board, credits in boards.items()
+    }
+    known = {name: of for name, of in known.items() if of}
+    count = Counter(merge for of in known.values() for merge in of)
+    places: dict[str, list[float]] = {merge: [] for merge, on in count.items() if on >= FEWEST}
+    if not places:
+        return None
+    for of in known.values():
+        inside = [merge for merge in of if merge in places]
+        for at, merge in enumerate(inside):
+            places[merge].append(at / max(len(inside) - 1, 1))
+    order = sorted(places, key=lambda merge: float(np.mean(places[merge])))
+    rows = tuple(
+        (plain(one), tuple(map(_cell, (of.get(one) for of in known.values())))) for one in order
+    )
+    return Over(tuple(known), rows, tuple(_finding(known)))
+
+
+def _cell(credit: Ratio | None) -> tuple[str, str, int]:
+    text, shade = leaf(credit)
+    if credit is None:
+        return "", "", 0
+    low, high = credit.ends
+    return text, f"±{100 * (high - low) / 2:.0f}" if low < high else "", shade
+
+
+def _finding(known: Mapping[str, Mapping[str, Ratio]]) -> list[str]:
+    """Which merges are first, and whether boards agree on the merges that all of them have."""
+    first = Counter(max(of, key=lambda merge: of[merge].point) for of in known.values())
+    made = [
+        f"{plain(merge)} has the most credit on {on} of {len(known)} boards."
+        for merge, on in first.most_common(1)
+        if on > 1
+    ]
+    shared = sorted(set.intersection(*(set(of) for of in known.values())))
+    if len(shared) > 2 and len(known) > 1:
+        values = np.array([[of[merge].point for of in known.values()] for merge in shared])
+        p = friedman(values)
+        same = "more" if p < 1 - LEVEL else "no more"
+        made.append(
+            f"The orders of the {len(shared)} merges that are on every board have a Kendall's W of "
+            f"{concordance(values):.2f} (1: the same order on all): they agree {same} than chance "
+            f"explains (Friedman's test, p = {p:.2g})."
+        )
+    return made

@@ -1,0 +1,138 @@
+"""Records of several bases: a board for each, and one page over them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import harness
+from harness.evaluation.records import Record, Source
+from harness.reporting.bases import by_base
+from harness.reporting.boards.board import board_of
+from harness.reporting.boards.over import over
+from harness.reporting.lines import lines_of
+from harness.stats.ranks import concordance
+from tests.resampled import resampled
+from tests.test_sets import study
+
+ONE, TWO = ("hub/one", "1" * 32), ("hub/two", "2" * 32)
+
+
+def of(base: tuple[str, str], *, better: float = 0.1) -> list[Record]:
+    """A study of three sets from a base; digests are its own."""
+    made = []
+    for at in range(3):
+        for record in study(at, shift=at / 50, better=better):
+            mine = {"digest": f"{base[0]}{record.digest}"}
+            mine["teachers"] = tuple(f"{base[0]}{one}" for one in record.teachers)
+            mine["experts"] = tuple(
+                one.model_copy(update={"digest": f"{base[0]}{one.digest}"})
+                for one in record.experts
+            )
+            if record.role == "merged":
+                mine["base"] = Source(source=base[0], digest=base[1])
+            made.append(resampled(record.model_copy(update=mine)))
+    return made
+
+
+def stored(folder: Path, *studies: list[Record]) -> Path:
+    folder.mkdir(parents=True)
+    for number, one in enumerate(record for records in studies for record in records):
+        (folder / f"{number}.json").write_text(one.model_dump_json())
+    return folder
+
+
+def test_records_of_a_base_stay_together() -> None:
+    first, second = of(ONE), of(TWO)
+    mixed = [record for pair in zip(first, second, strict=True) for record in pair]
+    lines = [*lines_of(("", record) for record in mixed)]
+    made = by_base(lines)
+    assert [*made] == ["one", "two"]
+    for known, records in zip(made.values(), (first, second), strict=True):
+        assert [one.digest for one in known] == [one.digest for one in records]
+    assert [*by_base([*lines_of(("", record) for record in first)])] == [""]
+
+
+def test_what_belongs_to_no_base_stands_beside_each() -> None:
+    """A reference under a tuned head is taught by the experts of both: it does not join them."""
+    first, second = of(ONE), of(TWO)
+    taught = {t: one for records in (first, second) for one in records for t in one.teachers}
+    reference = first[0].model_copy(
+        update={"role": "reference", "digest": "other", "teachers": tuple(taught)}
+    )
+    alone = reference.model_copy(update={"digest": "alone", "teachers": ()})
+    made = by_base([*lines_of(("", one) for one in [*first, *second, reference, alone])])
+    assert [*made] == ["one", "two"]
+    assert all({"other", "alone"} <= {one.digest for one in known} for known in made.values())
+
+
+def test_bases_of_one_name_are_told_by_their_digests() -> None:
+    same = [of(("a/base", "1" * 32)), of(("b/base", "2" * 32))]
+    lines = [*lines_of(("", record) for records in same for record in records)]
+    assert [*by_base(lines)] == ["base-11111111", "base-22222222"]
+
+
+def test_a_name_of_a_base_is_no_way_out_of_the_folder() -> None:
+    evil = [of(("a/..", "1" * 32)), of(("b/.hidden", "2" * 32))]
+    lines = [*lines_of(("", record) for records in evil for record in records)]
+    assert all(not name.startswith(".") and "/" not in name for name in by_base(lines))
+
+
+def test_records_of_two_bases_are_two_boards_and_a_page_over_them(tmp_path: Path) -> None:
+    records = stored(tmp_path / "records", of(ONE), of(TWO, better=-0.1))
+    single = stored(tmp_path / "single", of(ONE))
+    out = tmp_path / "board"
+    harness.leaderboard([single], out=out)
+    assert (out / "board.md").is_file()
+    written = harness.leaderboard([records], out=out)
+    assert {one.relative_to(out).as_posix() for one in written} >= {
+        *("index.html", "one/board.md", "two/index.html")
+    }
+    assert not (out / "board.md").exists(), "the board of before is of other records"
+    page = (out / "index.html").read_text()
+    assert '<a href="one/index.html">one</a>' in page
+    for name, base in (("one", ONE), ("two", TWO)):
+        text = (out / name / "board.md").read_text()
+        assert "sets of experts: 3" in text
+        assert f"Base: {base[0].rpartition('/')[2]}" in text
+    harness.leaderboard([single], out=out)  # and back: index.html is ours
+    assert "<title>Board: " in (out / "index.html").read_text()
+
+
+def test_two_boards_of_one_name_are_refused(tmp_path: Path) -> None:
+    both = stored(tmp_path / "a" / "x", of(ONE), of(TWO))
+    alone = stored(tmp_path / "b" / "x-one", of(ONE))
+    with pytest.raises(harness.HarnessError, match="two boards would be"):
+        harness.leaderboard([both, alone], out=tmp_path / "board", each=True)
+    assert not (tmp_path / "board").exists()
+
+
+def test_credits_of_boards_are_in_one_table() -> None:
+    boards = {}
+    for name, better in (("first", 0.1), ("second", -0.1), ("third", 0.1)):
+        made = board_of(
+            [*lines_of((f"{at}", one) for at, one in enumerate(of(ONE, better=better)))]
+        )
+        assert made.credits is not None
+        boards[name] = made.credits
+    found = over(boards)
+    assert found is not None
+    assert found.heads == ("first", "second", "third")
+    assert [name for name, _ in found.rows] == ["ties", "average"]  # places 0, 1, 0 and 1, 0, 1
+    for (_, cells), merge in zip(found.rows, ("ties", "average"), strict=True):
+        for (text, *_), credits in zip(cells, boards.values(), strict=True):
+            credit = next(one.credit for one in credits.merges if one.name == merge)
+            assert credit is not None
+            assert text == f"{100 * credit.point:.0f}"
+    assert found.finding[0] == "ties has the most credit on 2 of 3 boards."
+    assert over({"first": boards["first"]}) is None
+
+
+def test_concordance_by_hand_and_at_its_ends() -> None:
+    assert concordance(np.array([[3.0, 3], [2, 1], [1, 2]])) == pytest.approx(0.75)
+    same = np.arange(5.0)[:, None] * np.ones((1, 4))
+    assert concordance(same) == pytest.approx(1)
+    assert concordance(np.array([[1.0, 3], [2, 2], [3, 1]])) == pytest.approx(0)
+    assert concordance(np.ones((3, 2))) == 0
