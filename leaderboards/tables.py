@@ -1,4 +1,4 @@
-"""Writes the tables of docs/what-we-found.md and README.md.
+"""Writes the tables of docs/what-we-found.md and README.md, and numbers in sentences (claims.py).
 
     python leaderboards/tables.py [FOLDER]
 
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import claims
 import pandas
 
 from harness import read_records
@@ -386,7 +387,7 @@ def written(path: Path, place: Path = HERE) -> str:
         if not end:
             raise SystemExit(f"{path} has no place for the table '{name}'")
         text = f"{before}{start}{made(place)}\n{end}{after}"
-    return text
+    return claims.said(text, place)
 
 
 if __name__ == "__main__":

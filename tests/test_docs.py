@@ -243,15 +243,20 @@ def test_what_code_cites_is_on_the_page_of_methods() -> None:
     assert cited <= anchors(METHODS)
 
 
-def test_the_tables_of_pages_are_those_of_the_boards() -> None:
+def test_tables_and_claims_of_pages_are_those_of_the_boards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """`python leaderboards/tables.py` writes them anew."""
     tables = DOCS.parent / "leaderboards" / "tables.py"
     if not tables.is_file():
         pytest.skip("boards are no part of the source distribution")
+    monkeypatch.syspath_prepend(str(tables.parent))
     made = script(tables)
     assert len(made.PAGES) == 2
     for path in made.PAGES:
         assert made.written(path) == path.read_text(encoding="utf-8")
+    wrong = "scores <!-- score tsv Current -->99.9<!-- / -->"
+    assert made.claims.said(wrong, made.HERE) == wrong.replace("99.9", "61.5")
 
 
 def test_gains_are_those_of_the_board() -> None:
