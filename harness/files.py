@@ -278,10 +278,14 @@ _NUMBERS = re.compile(r"\[\n[\s\d.,eE+-]*\]")
 
 
 def write_json(path: Path, value: object, *, indent: int = 2, sort_keys: bool = False) -> None:
-    """Write a value as JSON, a list of numbers in one line; whole or not at all."""
+    """Write a value as JSON; whole or not at all."""
+    write_text(path, json_text(value, indent=indent, sort_keys=sort_keys))
+
+
+def json_text(value: object, *, indent: int = 2, sort_keys: bool = False) -> str:
+    """A value as JSON, a list of numbers in one line."""
     text = json.dumps(value, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
-    text = _NUMBERS.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text)
-    write_text(path, text + "\n")
+    return _NUMBERS.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text) + "\n"
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:

@@ -20,6 +20,7 @@ from harness.evaluation.packs import ABOUT, PACK, unpack, unpacked
 from harness.evaluation.records import each_record, pack, read_records
 from harness.evaluation.resamples import STEP, estimate_of
 from harness.files import write_json
+from harness.stats.intervals import interval
 from tests.test_believed import change, doors, written
 
 __all__ = ["written"]
@@ -307,3 +308,34 @@ def test_many_records_are_several_groups(
     assert pq.ParquetFile(tmp_path / "pack.parquet").num_row_groups == 3
     assert said([tmp_path / "pack.parquet"]) == said([written])
     assert len(unpack(tmp_path / "pack.parquet", tmp_path / "out")) == 8
+
+
+# Fewer resamples ------------------------------------------------------------------------------
+
+
+def test_a_pack_of_fewer_resamples_has_the_first_ones(records: Path, tmp_path: Path) -> None:
+    """Scores stay, pairs with longer records too, and a by-hand interval is nearly the same."""
+    small = tmp_path / "small.parquet"
+    assert main(["records", "pack", str(records), "--out", str(small), "--resamples", "300"]) == 0
+    before = {one.digest + one.protocol: one for one in read_records([records])}
+    for one in read_records([small]):
+        whole = before[one.digest + one.protocol]
+        assert one.model_copy(update={"resamples": whole.resamples}) == whole
+        for shots in one.shots:
+            kept, known = estimate_of(one, shots), estimate_of(whole, shots)
+            assert (kept is None) == (known is None)
+            if kept is not None and known is not None:
+                assert kept.resamples.tolist() == known.resamples[:300].tolist()
+                assert kept.by_draw.tolist() == known.by_draw.tolist()
+                half = [one - two for one, two in zip(interval(known), interval(kept), strict=True)]
+                assert max(map(abs, half)) <= 0.2 * (interval(known)[1] - interval(known)[0])
+    assert [one for one in before.values() if one.resamples]
+
+
+def test_too_few_resamples_are_refused(
+    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "small.parquet"
+    assert main(["records", "pack", str(records), "--out", str(place), "--resamples", "10"]) == 2
+    assert capsys.readouterr().err == ("harness: resamples is 10, expected 200 or more\n")
+    assert not place.exists()

@@ -17,11 +17,12 @@ app.add_typer(records)
 def pack(
     folders: list[Path] = argument("Folders of records, or packs."),
     out: Path = option("The file to write, ending in .parquet.", ...),
+    resamples: int | None = option("Keep the first N resamples alone: a smaller file.", None),
 ) -> None:
     """Pack records into one file, which every command reads like a folder of them."""
     from harness.evaluation.records import pack as run
 
-    print(f"packed {run(folders, out)} records in {out}")
+    print(f"packed {run(folders, out, resamples)} records in {out}")
 
 
 @records.command()

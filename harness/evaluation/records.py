@@ -15,11 +15,11 @@ import xxhash
 from pydantic import Field, ValidationError
 
 from harness.data.shots import amount
-from harness.errors import BrokenRecord
+from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.faults import check_record
 from harness.evaluation.packs import PREDICTED, SUFFIX, is_pack, unpacked, write_pack
-from harness.evaluation.resamples import Resamples, values_of
-from harness.files import check_values, parse_json, read_json, read_text, write_json
+from harness.evaluation.resamples import Resamples, shortened, values_of
+from harness.files import check_values, json_text, parse_json, read_json, read_text, write_text
 from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
 
@@ -254,7 +254,11 @@ def predictions_of(record: Record, out: Path) -> Path:
 
 def write_record(path: Path, record: Record) -> None:
     """Write a record, atomically."""
-    write_json(path, record.model_dump(mode="json"), indent=1, sort_keys=True)
+    write_text(path, _text_of(record))
+
+
+def _text_of(record: Record) -> str:
+    return json_text(record.model_dump(mode="json"), indent=1, sort_keys=True)
 
 
 # Reading -----------------------------------------------------------------------------------
@@ -416,12 +420,19 @@ def _may_be_pack(name: str, names: Sequence[str]) -> bool:
     return not PREDICTED.search(name) and f"{name.removesuffix(SUFFIX)}.json" not in names
 
 
-def pack(places: Iterable[str | Path], out: Path) -> int:
+FEWEST_RESAMPLES = 200
+"""That a pack keeps: an end of an interval is then off by a twentieth of its half, at 1 sd."""
+
+
+def pack(places: Iterable[str | Path], out: Path, resamples: int | None = None) -> int:
     """Write the records in folders and packs to one pack, atomically; how many they are.
 
-    Each is called by its way from its folder. Raises BrokenRecord for one that cannot be read, and
-    where two of one name differ.
+    Each is called by its way from its folder, and is as it was byte for byte, or has the first
+    `resamples` alone. Raises BrokenRecord for one that cannot be read, and where two of one name
+    differ, and BadOption for fewer than `FEWEST_RESAMPLES`.
     """
+    if resamples is not None and resamples < FEWEST_RESAMPLES:
+        raise BadOption(f"resamples is {resamples}, expected {FEWEST_RESAMPLES} or more")
 
     def files() -> Iterator[tuple[str, bytes]]:
         others: list[Path] = []
@@ -430,7 +441,9 @@ def pack(places: Iterable[str | Path], out: Path) -> int:
             for path, packed in files_in([place], others):
                 none = False
                 content = path.read_bytes() if packed is None else packed
-                record_in(content.decode("utf-8", "replace"), path)
+                record = record_in(content.decode("utf-8", "replace"), path)
+                if resamples is not None:
+                    content = _text_of(shortened(record, resamples)).encode()
                 yield (path.name if path == place else path.relative_to(place).as_posix()), content
         _tell_of_others(others, none=none)
 

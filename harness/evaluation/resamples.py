@@ -143,3 +143,18 @@ def estimate_of(record: Record, shots: Shots | None) -> Estimate | None:
     """A record's score with so many shots and on resampled units; None where it keeps none."""
     kept = next((one for one in record.resamples if one.shots == shots), None)
     return None if kept is None else read(kept, record.values(shots), record.metrics)
+
+
+def shortened(record: Record, count: int) -> Record:
+    """A record with the first resamples alone, the same for every model; draws keep their own."""
+
+    def first(kept: Resamples) -> Resamples:
+        values = bytes_of(kept.values)[:count]
+        return kept.model_copy(update={"count": len(values), "values": _text(values)})
+
+    loss = record.loss_resamples
+    kept = {
+        "resamples": tuple(map(first, record.resamples)),
+        "loss_resamples": loss and first(loss),
+    }
+    return record.model_copy(update=kept)
