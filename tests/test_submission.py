@@ -254,6 +254,10 @@ def tuned_on_nothing(said: Said) -> None:
     said["recipe"]["tuned"] = {"scale": 0.3}
 
 
+def unknown_merger(said: Said) -> None:
+    said["recipe"]["merger"]["name"] = "mine"
+
+
 def other_teacher(said: Said) -> None:
     """A head that is tuned to a better model than the expert."""
     said["teachers"] = ["0" * 32]
@@ -318,6 +322,7 @@ FORGERIES: dict[str, tuple[str, Forgery, bool, str]] = {
     "no digest": ("surgery", changed(digest="mine"), True, "has the digest 'mine'"),
     "no experts": ("current", changed(experts=[]), True, "has no recipe, or no experts"),
     "another teacher": ("ft-classifier", other_teacher, True, "has no record of its control"),
+    "no merger": ("current", unknown_merger, True, "has a recipe of what is not known here"),
     "no recipe": ("current", changed(recipe=None), True, "has no recipe"),
     "method": ("current", changed(method="average"), True, "is called average; expected regmean"),
     "weights": ("current", changed(digest="0" * 32), True, "as the weights of regmean"),
