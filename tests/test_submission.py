@@ -487,8 +487,9 @@ def test_another_set_of_experts_may_join_with_its_control(
     assert any("no record of its control" in line for line in lines(sent, board))
 
 
-def test_an_expert_is_of_one_task(sent: Path, board: Path) -> None:
-    """That of another task would need no record on this one."""
+def test_an_expert_is_of_one_task(sent: Path, tmp_path: Path, committed: dict[str, bytes]) -> None:
+    """That of another task would need no record on this one; its own record says which it is of."""
+    board = placed(committed, tmp_path / "control", [BASE, EXPERT])
 
     def of_another(said: Said) -> None:
         said["experts"][0]["task"] = "textcls/dbpedia_14"
