@@ -1,28 +1,58 @@
-"""Records -> a board."""
+"""Records -> a board; and whether records may join one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.cli import flags
 from harness.cli.app import app
+from harness.cli.console import one_line
 from harness.cli.flags import Names, flag, limit_of, option
+from harness.errors import BadOption, BrokenRecord
 
 
 @app.command()
 def leaderboard(
     records: list[Path] = flags.RECORDS,
-    out: Path = option("The folder for board.* and index.html.", ...),
+    out: Path | None = option("The folder for board.* and index.html."),
     tasks: Names = flags.TASKS,
     protocols: Names = flags.PROTOCOLS,
     limit: str | None = flags.LIMIT,
     models: Names = flags.MODELS,
     each: bool = flag("A board for each of RECORDS, and one page over all.", "--each"),
+    submit_check: bool = flag("Only say whether RECORDS may join --board.", "--submit-check"),
+    board: list[Path] | None = option("With --submit-check: the records of a board."),
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Make a board of records: Markdown, CSV, Parquet, LaTeX and an HTML page."""
     from harness.reporting.boards.leaderboard import leaderboard as run
 
     which = {"tasks": tasks, "protocols": protocols, "models": models}
+    if submit_check:
+        asked = {**which, "out": out, "limit": limit, "each": each}
+        if given := [name for name, value in asked.items() if value]:
+            raise BadOption(
+                f"--submit-check reads all RECORDS and writes nothing; leave out --{given[0]}"
+            )
+        _say(records, board or [])
+        return
+    if board:
+        raise BadOption("--board is the board that records are to join; expected --submit-check")
+    if out is None:
+        raise BadOption("leaderboard has no --out; expected the folder for the board")
     for path in run(records, out=out, limit=limit_of(limit), each=each, **which):
         print(f"wrote {path}")
+
+
+def _say(records: Sequence[Path], board: Sequence[Path]) -> None:
+    """Print what keeps records off a board. Raises BrokenRecord, saying of how many, for any."""
+    from harness.reporting.submission import findings
+
+    found = findings(records, board)
+    for line in (line for lines in found.values() for line in lines):
+        print(one_line(line))
+    called = ", ".join(map(str, board)) or "a board of their own"
+    if refused := sum(map(bool, found.values())):
+        raise BrokenRecord(f"{refused} of {len(found)} records may not join {called}: see above")
+    print(f"{len(found)} records may join {called}")

@@ -1,0 +1,265 @@
+"""Shell: records that somebody sends -> what keeps each of them off a board.
+
+Nothing here proves that a score was measured: of predictions that are made up, all else follows.
+Found is what does not hold together, and what the board says otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from math import sqrt
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from harness.data.splits import share_rows
+from harness.errors import BrokenRecord, HarnessError
+from harness.evaluation.bootstrap import intervals, kept_resamples, resamples_of
+from harness.evaluation.cells import SAW
+from harness.evaluation.faults import CLOSE
+from harness.evaluation.packs import SUFFIX
+from harness.evaluation.predictions import read_predictions
+from harness.evaluation.records import LATER, NAMED, Record, each_record, files_in, record_in
+from harness.evaluation.resamples import estimates_of
+from harness.evaluation.task_split import ProtocolConfig
+from harness.files import read_text
+from harness.merging import recipes
+from harness.merging.plan import short_method
+from harness.methods import needs_of, resolved
+from harness.options import options
+from harness.registry import PROTOCOLS, TASKS
+from harness.reporting.grid import SINGLES
+from harness.reporting.lines import Line, lines_of
+from harness.reporting.sets import in_sets
+from harness.types import ALL, TRAINED_ON, Choice
+
+NEWEST = int(Record.model_fields["schema_version"].default)
+PROGRAM = "merging-harness"
+DIGEST = re.compile("[0-9a-f]{32}")
+FAR = 5.0
+"""Standard errors of what so many resamples give, beyond which no chance reaches."""
+MEASURED = ("merged", "reference", "ceiling", "ensemble")
+"""Roles of what is measured by the base and the experts beside it."""
+
+Named = tuple[str, Record]
+"""A record with the file that it lies in."""
+
+
+def findings(
+    places: Sequence[str | Path], board: Sequence[str | Path] = ()
+) -> dict[Path, list[str]]:
+    """By record in files, packs and folders, what keeps it off a board of others, a line each.
+
+    Without a board they are held against one another. Of what may join, the list is empty. Raises
+    BrokenRecord for places that do not exist, packs that are damaged and a board without records.
+    """
+    found: dict[Path, list[str]] = {}
+    others: list[Path] = []
+    sent: list[Named] = []
+    for path, packed in files_in(places, others):
+        try:
+            text = None if packed is None else packed.decode("utf-8", "replace")
+            record = record_in(text or read_text(path, "a record", error=BrokenRecord), path)
+        except BrokenRecord as error:
+            found[path] = [str(error)]
+            continue
+        sent.append((str(path), record))
+        found[path] = [f"{path} {said}" for said in _alone(record, path)]
+    found |= {path: [f"{path} is no record; expected what evaluate wrote"] for path in others}
+    known = [(str(path), one) for path, one in each_record(board)] if board else []
+    for name, said in _beside(known, sent):
+        if (line := f"{name} {said}") not in found[Path(name)]:
+            found[Path(name)].append(line)
+    return found
+
+
+# A record alone ----------------------------------------------------------------------------
+
+
+def _alone(record: Record, path: Path) -> Iterator[str]:
+    if not NAMED.search(path.name):
+        yield "has no hash in its name; expected it as evaluate called it"
+    if record.schema_version < NEWEST or not record.resamples:
+        found = f"schema {record.schema_version} and {len(record.resamples)} lists of resamples"
+        yield f"has {found}; expected schema {NEWEST}, with one for each number of shots"
+    sources = [one.digest for one in (*record.experts, record.base) if one]
+    if odd := [one for one in (record.digest, *sources) if not DIGEST.fullmatch(one)]:
+        yield f"has the digest '{odd[0]}'; expected 32 hexadecimal digits"
+    for faults in (_in_draws, _in_resamples, _in_marks, _in_recipe):
+        yield from faults(record)
+    if (beside := path.with_suffix(SUFFIX)).is_file():
+        try:
+            again = kept_resamples(read_predictions(record, beside), record.scores)
+        except BrokenRecord as error:
+            yield f"has predictions beside it that do not give it; expected its own: {error}"
+        else:
+            if again != record.resamples:
+                yield "has other resamples than its predictions give; expected the same"
+
+
+def _in_draws(record: Record) -> Iterator[str]:
+    """Every number of shots by every seed, and `all` by the first alone."""
+    asked = record.settings
+    if asked.get("shots", [None]) != record.shots:
+        yield f"has scores of {record.shots} shots; expected {asked.get('shots')}, as it was asked"
+    for shots in record.shots if record.shots != [None] else ():
+        seeds = [one.seed or 0 for one in record.scores if one.shots == shots]
+        first, count = asked.get("seed"), 1 if shots == ALL else asked.get("draws")
+        if (first, count) != (seeds[0], len(seeds)) or seeds[-1] != seeds[0] + len(seeds) - 1:
+            yield f"has the draws {seeds}; expected all {count} from {first} on, as it was asked"
+
+
+def _in_resamples(record: Record) -> Iterator[str]:
+    """What follows of the scores on resamples, and of accuracy on so many rows."""
+    for kept in record.resamples:
+        if kept.count != (count := resamples_of(kept.units, record.metrics)):
+            yield f"has {kept.count} resamples of {kept.units} units; expected {count}"
+            return
+    estimates = estimates_of(record.resamples, record.scores, record.metrics)
+    again = intervals(record.metrics, estimates) if estimates else record.intervals
+    found, wanted = ([[one.low, one.high] for one in of] for of in (record.intervals, again))
+    if len(found) != len(wanted) or not np.allclose(found, wanted, rtol=0, atol=2 * CLOSE):
+        yield f"has the intervals {found}; expected {wanted}, of its scores and resamples"
+    exact = record.metrics == ("accuracy",) and not record.settings.get("left_out")
+    for kept, one in zip(record.resamples, estimates.values(), strict=True):
+        mean, spread = one.resamples.mean(), one.resamples.std()
+        # other metrics are not linear in rows, and may be off by less than what chance does
+        far = spread * (FAR / sqrt(kept.count) if exact else 1) + kept.step
+        if abs(mean - one.point) > far:
+            yield f"has the mean {mean:.4f} on resamples; expected {one.point:.4f}, its score"
+        likely = float(np.sqrt(one.values * (1 - one.values) / kept.units).mean()) if exact else 0
+        far = likely * FAR / sqrt(2 * kept.count) + kept.step / 2
+        # the mean over draws may vary less than each of them
+        low = likely - far if len(one.values) == 1 else 0
+        if exact and kept.units == record.rows and not low <= spread <= likely + far:
+            yield f"has the deviation {spread:.4f} on resamples; expected {likely:.4f}"
+    right = np.array([one.value for one in record.scores]) * record.rows
+    if exact and np.abs(right - np.rint(right)).max() > CLOSE * record.rows:
+        yield f"has {right[0]:.3f} right of {record.rows} rows; expected whole numbers"
+
+
+def _in_marks(record: Record) -> Iterator[str]:
+    """Of all rows that a model or a protocol says to have seen, whether any are those scored."""
+    said, recipe = record.adaptation, record.recipe
+    stages = (*recipe.premerge, recipe.merger, *recipe.postmerge) if recipe else ()
+    seen = [*record.shown, *(recipe.tuned_on if recipe else ())]
+    if any(one.options.get("rows") == "test" for one in stages):
+        seen += [f"{one.task}@{record.task.partition('@')[2]}" for one in record.experts]
+    if not record.transductive and (scored := [one for one in seen if _shared(record.task, one)]):
+        yield f"was made with {scored[0]}, unmarked; expected transductive: true"
+    if record.protocol not in PROTOCOLS:
+        yield f"is of the protocol '{record.protocol}'; expected one of --plugins, or known"
+        return
+    entry = PROTOCOLS[record.protocol]
+    chosen = {**LATER.get(record.protocol, {}), **record.options}
+    if lacking := ", ".join(sorted(options(entry.function).keys() - chosen.keys())):
+        yield f"does not say {lacking} of {record.protocol}; expected all options"
+        return
+    config, chose = ProtocolConfig(entry, chosen), record.settings.get("stratified") is not False
+    read = SAW[config.draws and chose, config.draws and entry.adapts == "labeled"]
+    split = f"{record.task.partition('@')[0]}@{TRAINED_ON}" if config.draws else record.task
+    wanted = (split, read, config.transductive) if config.adapts else None
+    if (found := said and (said.split, said.labels, said.transductive)) != wanted:
+        yield f"adapted to (split, labels, transductive) {found}; expected {wanted}"
+
+
+def _shared(first: str, second: str) -> bool:
+    """Whether two `name@split` share rows; of a task that is not known, whether they are one."""
+    (name, _, split), (other, _, rows) = first.partition("@"), second.partition("@")
+    return name == other and (
+        split == rows or (name in TASKS and share_rows(TASKS[name], split, rows))
+    )
+
+
+def _in_recipe(record: Record) -> Iterator[str]:
+    """A merge is called as it was made, and says the rows that its methods read."""
+    recipe = record.recipe
+    if record.role == "merged" and not (recipe and record.experts):
+        yield "has no recipe, or no experts; expected both: what it was made with is not known"
+    if recipe is None:
+        return
+    if recipe.tuned and not recipe.tuned_on:
+        yield f"was tuned by {', '.join(recipe.tuned)} on no rows; expected them"
+    before, (merger,), after = (
+        tuple(Choice(one.name, one.options) for one in part)
+        for part in (recipe.premerge, (recipe.merger,), recipe.postmerge)
+    )
+    made = recipes.Recipe(experts=(), premerge=before, merger=merger, postmerge=after)
+    try:
+        called, methods = short_method(made), recipes.methods_of(made)
+    except HarnessError as error:
+        yield f"has a recipe of what is not known here; expected --plugins: {error}"
+        return
+    if record.method != called:
+        yield f"is called {record.method}; expected {called}, by its recipe"
+    for entry, choice in methods:
+        if "rows" in resolved(entry, Choice(entry.name)).keys() - choice.options.keys():
+            yield f"does not say the rows of {entry.name}; expected all options"
+        if any(one.rows not in ("none", "shared") for one in needs_of(entry)) and not record.shown:
+            yield f"was shown no rows; expected those that {entry.name} reads"
+
+
+# Beside others -----------------------------------------------------------------------------
+
+
+def _beside(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple[str, str]]:
+    """By file, what the board, or a record before it, says otherwise, and what it is without."""
+    every = [*board, *sent]
+    lines = in_sets([*lines_of(every)])
+    pairs = [*zip((one for _, one in every for _ in one.shots), lines, strict=True)]
+    of_board = sum(len(one.shots) for _, one in board)
+    beside = [one for one in lines if one.role in ("base", *SINGLES)]
+    controls = {(one.task, one.setting, of) for one in beside for of in (one.role, one.digest)}
+    said: dict[tuple[object, str], list[object]] = {}
+    for place, (record, line) in enumerate(pairs):
+        where = f"{line.task} under {line.setting}"
+        for of, thing, value in _facts(record, line, where):
+            known = said.setdefault((of, thing), [])
+            if known and value not in known and place >= of_board:
+                yield line.path, f"has {value} as {thing}; expected {known[0]}"
+            elif not known or place < of_board:
+                known.append(value)
+        if place < of_board or line.role not in MEASURED:
+            continue
+        own = [one.digest for one in record.experts if one.task == line.name]
+        for one in dict.fromkeys(["base", *own, *line.teachers]):
+            if (line.task, line.setting, one) not in controls:
+                yield line.path, f"has no record of its control {one:.8} on {where}; expected one"
+
+
+def _facts(record: Record, line: Line, where: str) -> Iterator[tuple[object, str, object]]:
+    """What is the same in all records of one thing: of which, what it is called, and its value."""
+    yield "", "the version of the harness", record.versions.get(PROGRAM)
+    for what, value in line.work:
+        yield where, f"{what} of {where}", value
+    rows = line.task, line.metrics, line.limit, str(record.settings.get("left_out"))
+    yield rows, f"the digest of the rows of {line.task}", line.rows_of
+    yield rows, f"the best constant on {line.task}", line.majority and round(line.majority, 4)
+    if kept := line.resamples:
+        design = f"{kept.count} of {kept.units} {kept.unit}s, {kept.design}"
+        yield rows, f"the resamples of {line.task}", design
+    asked = where, line.options, line.preset, line.work
+    if (saw := record.adaptation) and isinstance(line.shots, int):
+        # fewer shots took the first of each list
+        drawn = {seed: [one[: line.shots] for one in of] for seed, of in saw.drawn.items()}
+        for what, of in ("rows", drawn), ("sentences", saw.sentences.get(str(line.shots))):
+            text = json.dumps(of, sort_keys=True).encode()
+            yield asked, f"the {what} drawn for {where}", xxhash.xxh3_64_hexdigest(text)
+    for one in record.experts:
+        yield one.digest, f"the task of the expert {one.digest:.8}", one.task
+    if line.role == "expert":
+        yield line.digest, f"the task of the expert {line.digest:.8}", line.name
+    if line.role in ("expert", "base"):
+        owner = line.role, line.task, line.model, line.set
+        yield owner, f"the weights of the {line.role} {line.model}", line.digest
+    weights, scores = line.digest[:8], ", ".join(f"{one:.4f}" for one in line.values)
+    read = asked, line.digest, line.head, line.labels, line.teachers
+    yield read, f"scores of {weights}", scores
+    made_on = f"an answer whether {weights} was made with the rows of {line.task}"
+    yield (line.digest, line.task), made_on, line.made_on_test
+    if record.recipe:
+        made = record.recipe.model_dump_json(), line.made_of, line.head, line.task
+        yield made, f"the weights of {line.method} of these experts", line.digest
