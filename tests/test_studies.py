@@ -573,6 +573,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     "unknown option": ({"mergers": ["ties:densty=1"]}, BadOption, ("'densty'", "'density'")),
     "option out of range": ({"mergers": ["ties:density=2"]}, BadOption, ("'density'", "2")),
     "unknown protocol": ({"protocols": ["curent"]}, UnknownName, ("'curent'", "'current'")),
+    "shots of a protocol that takes all rows": (
+        {"protocols": ["current", "fresh-head:shots=[1,5]"]},
+        BadRecipe,
+        ("two", "fresh-head", "1:5", "all rows", "leave"),
+    ),
     "shots of no number": (
         {"protocols": ["knn:shots=[1,x]"]}, BadRecipe, ("two", "knn", "'x'", "all")
     ),
