@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from statistics import stdev
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -438,6 +443,50 @@ def test_several_workers_make_what_one_makes(room: Path) -> None:
     }
 
 
+@contextmanager
+def at_work(room: Path, **changed: Any) -> Iterator[tuple[subprocess.Popen[str], list[Any]]]:
+    """A run of a study, when there are workers; nothing of it is left afterwards."""
+    command = [sys.executable, "-m", "harness", "study", "run", str(write(room, **changed))]
+    command += ["--jobs", "2", "--out", str(room / "out"), "--device", "cpu"]
+    with subprocess.Popen(command, cwd=room, stderr=subprocess.PIPE, text=True) as process:
+        workers: list[psutil.Process] = []
+        try:
+            while not workers:
+                assert process.poll() is None, process.communicate()[1]
+                workers = psutil.Process(process.pid).children()
+                time.sleep(0.02)
+            yield process, workers
+        finally:
+            for one in (process, *workers):
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_a_run_ends_its_workers(room: Path, number: signal.Signals) -> None:
+    """They would train for long."""
+    experts = {**TWO["experts"], "finetune": {"epochs": 10**5, "limit": 40}}
+    with at_work(room, experts=experts) as (process, workers):
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 128 + number
+        assert not [one for one in workers if one.is_running()]
+        assert "Traceback" not in error
+
+
+def test_what_is_ignored_ends_nothing(room: Path) -> None:
+    """As by `nohup`: of a closed terminal and an end that follows, the end is what ends it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with at_work(room) as (process, _):
+            for number in (signal.SIGHUP, signal.SIGTERM):
+                process.send_signal(number)
+            process.communicate(timeout=60)
+            assert process.returncode == 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_worker_does_its_chunk_and_leaves_out_what_is_not_ready(room: Path) -> None:
     made, said = plan(room), list[str]()
     write_plan(made, room / "out")
@@ -495,6 +544,30 @@ def test_one_who_comes_late_leaves_what_the_other_one_made(
     monkeypatch.setattr("harness.studies.work.finetune", train)
     chunk = next(n for n, one in enumerate(made.chunks) if step.name in one.steps)
     assert work(made, chunk, room / "out", where=WHERE, say=str)
+
+
+def test_who_reads_a_merge_that_another_one_scored_and_took_away_has_not_failed(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one, of a run that was killed, say, scores it while this one begins to."""
+    made, calls = plan(room, keep_merges=False), list[str]()
+    write_plan(made, room / "out")
+    *before, last = range(len(made.chunks))
+    assert all(work(made, chunk, room / "out", where=WHERE, say=str) for chunk in before)
+
+    def late(run: harness.Run) -> Any:
+        calls.append(run.model)
+        if len(calls) == 1:
+            monkeypatch.setattr("harness.studies.work.evaluate", harness.evaluate)
+            assert work(made, last, Path(), where=WHERE, say=str)
+            assert not Path(run.model).exists()
+        return harness.evaluate(run)
+
+    monkeypatch.setattr("harness.studies.work.evaluate", late)
+    said = list[str]()
+    assert work(made, last, room / "out", where=WHERE, say=said.append)
+    assert len(calls) == 1
+    assert {one.state for one in states_of(made, room / "out").values()} == {"done"}
 
 
 def test_a_folder_that_the_study_did_not_make_is_not_taken_for_its_own(room: Path) -> None:
