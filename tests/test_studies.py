@@ -166,6 +166,8 @@ def test_include_adds_and_exclude_takes_away(room: Path) -> None:
         ({"by": "partition"}, [f"{a}/seed-{b}" for b in "012" for a in ("topic", "comparison")]),
         ({"by": "task", "choose": 2}, [f"topic/{a}+{b}" for a, b in combinations("012", 2)]
          + [f"comparison/{a}+{b}" for a, b in combinations("012", 2)]),
+        ({"by": "task", "choose": 3, "disjoint": True}, ["topic", "comparison"]),
+        ({"by": "pairs", "disjoint": True}, ["seed-0", "seed-1", "seed-2"]),
     ],
     ids=str,
 )  # fmt: skip
@@ -174,6 +176,17 @@ def test_sets_are_of_a_seed_or_of_a_task(room: Path, sets: Any, expected: list[s
     experts |= {"partition": 2} if sets["by"] == "partition" else {}
     found = merges(room, experts=experts, sets=sets, mergers=["average"])
     assert [name.removeprefix("base/").removesuffix("/average") for name in found] == expected
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [4, 1, 0, 5, 3, 2]])
+def test_sets_that_are_disjoint_share_no_expert(room: Path, order: list[int]) -> None:
+    """In the order of the seeds, under the names that they have among all combinations."""
+    asked: dict[str, Any] = {"mergers": ["average"], "experts": {**TWO["experts"], "seeds": order}}
+    sets = {"by": "task", "choose": 2}
+    found = merges(room, **asked, sets={**sets, "disjoint": True})
+    pairs = zip(order[::2], order[1::2], strict=True)
+    assert found == [f"base/topic/{a}+{b}/average" for a, b in pairs]
+    assert {*found} <= {*merges(room, **asked, sets=sets)}
 
 
 def test_experts_that_are_given_make_sets_by_their_names(room: Path) -> None:
@@ -650,6 +663,19 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         {"protocols": ["current", "fresh-head:shots=[1,5]"]},
         BadRecipe,
         ("two", "fresh-head", "1:5", "all rows", "leave"),
+    ),
+    "disjoint sets that leave an expert over": (
+        {
+            "experts": {**TWO["experts"], "seeds": [0, 1, 2]},
+            "sets": {"by": "task", "choose": 2, "disjoint": True},
+        },
+        BadRecipe,
+        ("two", "2", "disjoint", "topic", "3", "multiple of 2"),
+    ),
+    "disjoint sets of no size": (
+        {"sets": {"by": "task", "disjoint": True}},
+        BadRecipe,
+        ("two", "disjoint", "choose", "pairs"),
     ),
     "shots of no number": (
         {"protocols": ["knn:shots=[1,x]"]}, BadRecipe, ("two", "knn", "'x'", "all")
