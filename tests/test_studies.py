@@ -443,6 +443,22 @@ def test_a_study_of_which_all_fails_says_why_and_has_no_board(
     assert not (room / "out/boards").exists()
 
 
+def test_disjoint_sets_are_replicates_on_a_board(room: Path) -> None:
+    """Pairs that share experts are not."""
+    experts = {**TWO["experts"], "seeds": [0, 1, 2, 3]}
+    for disjoint, rows in ((True, ["average"]), (False, 6 * ["average ("])):
+        sets = {"by": "task", "choose": 2, "disjoint": disjoint}
+        asked = {"sets": sets, "mergers": ["average"], "protocols": ["current"]}
+        path = write(room, experts=experts, **asked)
+        out = ["--out", str(room / "out"), "--device", "cpu"]
+        assert main(["study", "run", str(path), *out]) == 0
+        told = (room / "out/boards/two/board.md").read_text()
+        assert f"sets of experts: {2 if disjoint else 1};" in told
+        found = [line[2:] for line in told.splitlines() if line.startswith("| average")]
+        assert len(found) == len(rows)
+        assert all(line.startswith(row) for line, row in zip(found, rows, strict=True))
+
+
 def test_several_workers_make_what_one_makes(room: Path) -> None:
     run(room)
     one = records(room / "out")
