@@ -59,14 +59,16 @@ def linear_probe(
     by_default=False,
     all_rows=True,
 )
-def fresh_head(encoded: Encoded, *, penalty: Positive = 1.0) -> list[Predictions]:
+def fresh_head(
+    encoded: Encoded, *, penalty: Positive = 1.0, tolerance: Positive = TOLERANCE
+) -> list[Predictions]:
     """The prediction of a new head, fitted to the labels of all rows under the frozen encoder.
 
     The linear model of `linear-probe`, whose `penalty` is here on the weights of features of size 1
     (root mean square about their mean). So no turn, shift or change of size of the features changes
     what it predicts, all of which a new head undoes and of which the loss of a merge may consist.
     """
-    return _fitted(encoded, "fresh-head", penalty, TOLERANCE, of_size_one=True)
+    return _fitted(encoded, "fresh-head", penalty, tolerance, of_size_one=True)
 
 
 def _fitted(

@@ -641,6 +641,11 @@ def test_an_invertible_matrix_hardly_moves_a_fresh_head(kind: str) -> None:
     assert moved(1.0) < 0.03 < moved(1e3)
 
 
+def test_a_fresh_head_ends_where_it_is_asked_to() -> None:
+    (early,), (near,) = (fresh_head(labelled("classification"), tolerance=t) for t in (0.1, 1e-10))
+    assert (early.values != near.values).any()
+
+
 def test_a_fresh_head_by_hand() -> None:
     """Of -3 at -1 and 3 at 1 a slope w costs 2 (w - 3)^2 + w^2: 2, not 3. At -10 and 10 as well.
 
