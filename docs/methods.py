@@ -22,7 +22,11 @@ PARTS: Mapping[str, Registry[Any]] = {
     "Protocols": PROTOCOLS,
 }
 """The parts of the page that have a heading for each name of a registry."""
-SITES = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}
+SITES = {
+    "arXiv": "https://arxiv.org/abs/",
+    "doi": "https://doi.org/",
+    "openreview": "https://openreview.net/forum?id=",
+}
 PART, NAME = re.compile(r"^(?=## )", re.M), re.compile(r"^### (\S+).*\n\n(?:.+\n)+", re.M)
 WIDTH = 120
 

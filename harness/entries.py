@@ -100,6 +100,7 @@ class EvaluationProtocol(Entry):
     """A way to predict labels from features.
 
     `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
+    `all_rows`: these are all there are, once, whatever shots and draws a run asks for.
     `check` is called with the options before any forward pass, and raises BadOption for what no
     range of one option can say. `transductive`: whether these options adapt to the test rows
     themselves, in place of drawn ones. `by_default`: it is used where no protocols are named.
@@ -113,6 +114,7 @@ class EvaluationProtocol(Entry):
 
     called = "protocol"
     adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
+    all_rows: bool = False
     check: Callable[..., None] | None = None
     transductive: Callable[..., bool] | None = None
     by_default: bool = True

@@ -1,4 +1,7 @@
-"""Linear probe: what does a linear classifier read off the features, given a few labels?"""
+"""Linear probe and fresh head: what does a linear model read off the features, given labels?
+
+Of a few rows, or of all of them.
+"""
 
 from __future__ import annotations
 
@@ -46,17 +49,45 @@ def linear_probe(
     `features` are taken where those of `knn` are.
     """
     del features  # what is encoded
+    return _fitted(encoded, "linear-probe", penalty, tolerance)
+
+
+@protocol(
+    "fresh-head",
+    paper="openreview:230T2UcWwR",
+    adapts="labeled",
+    by_default=False,
+    all_rows=True,
+)
+def fresh_head(
+    encoded: Encoded, *, penalty: Positive = 1.0, tolerance: Positive = TOLERANCE
+) -> list[Predictions]:
+    """The prediction of a new head, fitted to the labels of all rows under the frozen encoder.
+
+    The linear model of `linear-probe`, whose `penalty` is here on the weights of features of size 1
+    (root mean square about their mean). So no turn, shift or change of size of the features changes
+    what it predicts, all of which a new head undoes and of which the loss of a merge may consist.
+    """
+    return _fitted(encoded, "fresh-head", penalty, tolerance, of_size_one=True)
+
+
+def _fitted(
+    encoded: Encoded, name: str, penalty: float, tolerance: float, *, of_size_one: bool = False
+) -> list[Predictions]:
+    """Predictions by a linear model of each draw; its penalty may be of features of size 1."""
     pool = encoded.pool
     if pool is None or not len(pool):
-        raise BadData(
-            f"protocol 'linear-probe' needs labeled rows of task '{encoded.task}'; found none"
-        )
+        raise BadData(f"protocol '{name}' needs labeled rows of task '{encoded.task}'; found none")
     if not (np.isfinite(encoded.test.x).all() and np.isfinite(pool.x).all()):
         raise NotFinite("features are NaN or infinite, expected finite ones")
-    rule = Linear(encoded.test.x.astype(np.float64), pool.x, penalty, tolerance)
-    return [
-        Predictions(encoded.kind.decided(rule, pool.labels, draw), draw) for draw in encoded.draws
-    ]
+    x, made = encoded.test.x.astype(np.float64), list[Predictions]()
+    for draw in encoded.draws:
+        units = sorted({unit for group in draw.rows for unit in group})
+        # the penalty of w for x / size is that of w / size, times size squared, for x
+        squared = float(pool.x[units].var(axis=0, dtype=np.float64).mean()) if of_size_one else 1
+        rule = Linear(x, pool.x, penalty * (squared or 1), tolerance)
+        made.append(Predictions(encoded.kind.decided(rule, pool.labels, draw), draw))
+    return made
 
 
 @dataclass(frozen=True)

@@ -496,7 +496,7 @@ def test_what_is_told_of_progress_is_all_rows_of_the_run_once(room: Room, tmp_pa
     pool = len(
         {
             unit
-            for draw in task_split(asked, PAIR, protocols_of(asked)).pools[1].draws
+            for draw in task_split(asked, PAIR, protocols_of(asked)).pools[False, 1].draws
             for rows in draw.rows
             for unit in rows
         }

@@ -38,6 +38,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "knn:rule=centroid": (0, 0),
     "linear-probe": (0, 0),
     "linear-probe:penalty=0.01": (0, 0),
+    "fresh-head": (0, 0),
     "probe": (0, 0),
     "probe:transform=affine": (0, 0),
     "probe:fit=gradient": (0.01, 0),

@@ -202,6 +202,8 @@ def test_the_number_of_shots_is_the_nearest_to_five_or_the_one_asked_for() -> No
     every = replace(known[-1], shots="all")
     assert headline([*known[-2:], every], "all") == [every]
     assert headline([*known[-2:], every]) == [known[-1]]
+    fresh = replace(every, protocol="fresh-head:penalty=2")
+    assert {one.shots for one in headline([*known, fresh], 1)} == {0, 1, "all"}
     threes = [one for one in known if one.shots in (3, 7)]
     assert [one.shots for one in headline(threes)] == [3]  # as near as 7, and fewer
 

@@ -13,7 +13,7 @@ import torch
 from harness.protocols import linear_probe as linear_probe_module
 from harness.protocols import probe as probe_module
 from harness.protocols import surgery as surgery_module
-from harness.protocols.linear_probe import linear_probe
+from harness.protocols.linear_probe import fresh_head, linear_probe
 from harness.protocols.probe import CLOSED, Map, probe
 from harness.protocols.surgery import corrected, gradients, surgery
 from scipy.linalg import orthogonal_procrustes, pinv
@@ -559,6 +559,119 @@ def test_the_linear_probe_refuses_what_is_not_finite() -> None:
         linear_probe(replace(encoded, test=replace(encoded.test, x=x)))
 
 
+# The fresh head -----------------------------------------------------------------------------
+
+
+def labelled(kind: str, rows: int = 600) -> Encoded:
+    """Features in float64 of many rows, of unlike size, whose labels they say in part."""
+    random = np.random.default_rng(12)
+    x = random.normal(size=(2 * rows, WIDTH)) * np.exp(0.5 * random.normal(size=WIDTH)) + 1
+    outputs = x @ random.normal(size=(WIDTH, 3)) + 2 * random.normal(size=(2 * rows, 3))
+    labels = {
+        "regression": outputs[:, 0],
+        "multilabel": (outputs > outputs.mean(0)).astype(float),
+    }.get(kind, outputs.argmax(axis=1).astype(float))
+    sides = [Features(x[i::2], np.zeros((rows, 3), np.float32), labels[i::2]) for i in (0, 1)]
+    whole = drawn(kind, sides[1].labels, rows, 0)
+    return Encoded(
+        f"toy/{kind}", KINDS[kind], len(outputs.T), sides[0], None, sides[1], (whole,), None
+    )
+
+
+def mapped(encoded: Encoded, matrix: Array64, shift: float = 0.0) -> Encoded:
+    assert encoded.pool is not None
+    test, pool = (replace(one, x=one.x @ matrix + shift) for one in (encoded.test, encoded.pool))
+    return replace(encoded, test=test, pool=pool)
+
+
+KINDS_OF_LABEL = ["classification", "regression", "multilabel", "tagging"]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_LABEL)
+@pytest.mark.parametrize("penalty", [1.0, 30.0])
+def test_the_fresh_head_agrees_with_scikit_learn(kind: str, penalty: float) -> None:
+    """On features about their mean and of size 1, by another solver."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    encoded = labelled(kind)
+    assert encoded.pool is not None
+    x, labels = encoded.pool.x, encoded.pool.labels
+    size = ((x - x.mean(0)) ** 2).mean() ** 0.5
+    ours, test = (x - x.mean(0)) / size, (encoded.test.x - x.mean(0)) / size
+    (found,) = fresh_head(encoded, penalty=penalty)
+    if kind == "regression":
+        expected = Ridge(alpha=penalty, solver="svd").fit(ours, labels).predict(test)
+        np.testing.assert_allclose(found.values, expected, rtol=0, atol=1e-9)
+        return
+    fits = [
+        LogisticRegression(C=1 / penalty, tol=1e-9, max_iter=10000).fit(ours, one).predict(test)
+        for one in (labels.T if kind == "multilabel" else [labels])
+    ]
+    expected = np.stack(fits, axis=1) if kind == "multilabel" else fits[0]
+    assert len(np.unique(found.values)) > 1
+    assert (found.values == expected).mean() > 0.998  # but for a tie within the solver's tolerance
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_LABEL)
+def test_no_turn_shift_or_size_of_features_moves_a_fresh_head(kind: str) -> None:
+    """It moves a linear probe, whose penalty is of the features as they are."""
+    encoded = labelled(kind)
+    turn = ortho_group.rvs(WIDTH, random_state=5)
+    for size in (0.01, 100.0):
+        (one,), (other,) = fresh_head(encoded), fresh_head(mapped(encoded, size * turn, 3.0))
+        np.testing.assert_allclose(other.values, one.values, rtol=0, atol=1e-6)
+    (one,), (other,) = linear_probe(encoded), linear_probe(mapped(encoded, 0.01 * turn, 3.0))
+    assert not np.allclose(other.values, one.values, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_LABEL)
+def test_an_invertible_matrix_hardly_moves_a_fresh_head(kind: str) -> None:
+    """By its penalty alone, which of many rows is small beside their losses."""
+    encoded = labelled(kind)
+    left, right = (ortho_group.rvs(WIDTH, random_state=seed) for seed in (6, 7))
+    matrix = left @ np.diag(np.linspace(0.5, 2, WIDTH)) @ right
+
+    def moved(penalty: float) -> float:
+        (one,), (other,) = (
+            fresh_head(each, penalty=penalty) for each in (encoded, mapped(encoded, matrix))
+        )
+        return float(np.abs(one.values - other.values).mean() / one.values.std())
+
+    assert moved(1e-6) < 1e-5
+    assert moved(1.0) < 0.03 < moved(1e3)
+
+
+def test_a_fresh_head_ends_where_it_is_asked_to() -> None:
+    (early,), (near,) = (fresh_head(labelled("classification"), tolerance=t) for t in (0.1, 1e-10))
+    assert (early.values != near.values).any()
+
+
+def test_a_fresh_head_by_hand() -> None:
+    """Of -3 at -1 and 3 at 1 a slope w costs 2 (w - 3)^2 + w^2: 2, not 3. At -10 and 10 as well.
+
+    Of classes there, the boundary is in the middle.
+    """
+    for size in (1.0, 10.0):
+        x, none = size * np.array([[-1.0], [1.0]]), np.zeros((2, 1), np.float32)
+        values = Encoded(
+            "toy/values", KINDS["regression"], 1, Features(x, none, np.zeros(2)), None,
+            Features(x, none, np.array([-3.0, 3.0])), (Draw("all", 0, ((0,), (1,))),), None,
+        )  # fmt: skip
+        (found,) = fresh_head(values)
+        np.testing.assert_allclose(found.values, [-2, 2], rtol=0, atol=1e-12)
+        near = np.array([[-0.01], [0.01]])
+        classes = replace(values, kind=KINDS["classification"], test=Features(near, none, none))
+        (found,) = fresh_head(classes)
+        assert found.values.tolist() == [0, 1]
+
+
+def test_a_fresh_head_of_features_that_are_all_the_same() -> None:
+    encoded = labelled("regression")
+    (found,) = fresh_head(mapped(encoded, np.zeros((WIDTH, WIDTH)), 2.0))
+    assert encoded.pool is not None
+    np.testing.assert_allclose(found.values, encoded.pool.labels.mean(), rtol=0, atol=1e-9)
+
+
 # Planted faults ----------------------------------------------------------------------------
 
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
@@ -626,6 +739,22 @@ FAULTS: dict[str, tuple[Plant, Callable[[], None]]] = {
             linear_probe_module, "Linear", lambda right, *given: right(*given[:2], 1 / given[2])
         ),
         lambda: test_the_linear_probe_agrees_with_plain_objectives("regression", 0.1),
+    ),
+    "a fresh head is a linear probe": (
+        around(
+            sys.modules[__name__], "fresh_head", lambda right, given, **asked: linear_probe(given)
+        ),
+        lambda: test_no_turn_shift_or_size_of_features_moves_a_fresh_head("classification"),
+    ),
+    "a fresh head sees half of the rows": (
+        around(
+            sys.modules[__name__],
+            "fresh_head",
+            lambda right, given, **asked: right(
+                replace(given, draws=(drawn("classification", given.pool.labels, 100, 0),)), **asked
+            ),
+        ),
+        lambda: test_the_fresh_head_agrees_with_scikit_learn("classification", 1.0),
     ),
 }
 

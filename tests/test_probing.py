@@ -507,6 +507,59 @@ def test_all_shots_are_every_row_once(kind: str, room: Path, tmp_path: Path) -> 
     assert [score.value for score in alone[0].scores] == [both[0].scores[-1].value]
 
 
+def fitted_to_all(folder: Path, task: Task) -> Any:
+    """Predictions by scikit-learn of a head that is fitted to all of train90, in float64."""
+    from sklearn.linear_model import LogisticRegression, Ridge
+
+    both = [load_rows(task, split) for split in ("train90", "test")]
+    (x, _, seen), (test, *_) = (
+        features.forward(open_checkpoint(folder), rows, max_length=24) for rows in both
+    )
+    assert seen is None or seen.all()
+    x, test, labels = x.astype(float), test.astype(float), both[0].labels
+    mean, size = x.mean(axis=0), ((x - x.mean(axis=0)) ** 2).mean() ** 0.5
+    x, test = (x - mean) / size, (test - mean) / size
+    if task.kind == "regression":
+        return Ridge(alpha=1.0).fit(x, labels).predict(test)
+    heads = labels.T if task.kind == "multilabel" else [labels]
+    fits = [LogisticRegression(tol=1e-9, max_iter=10**4).fit(x, one).predict(test) for one in heads]
+    return np.stack(fits, axis=1) if task.kind == "multilabel" else fits[0]
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_fresh_head_is_trained_on_all_rows_whatever_is_drawn(
+    kind: str, room: Path, tmp_path: Path
+) -> None:
+    """Through evaluate, of the merge and of the base as its control: beside other protocols its
+    record is the one that it is alone, and theirs are, too.
+    """
+    base = {"base": str(room / f"{kind}-2"), "other_base": True}
+    few = read(room, kind, tmp_path, "knn", "fresh-head", shots=(1,), draws=3, **base)
+    fresh = [record for record in few if record.protocol == "fresh-head"]
+    assert [r.role for r in fresh] == ["merged", "base", "expert"]
+    for record, name in zip(fresh, (f"{kind}-turned", f"{kind}-2", kind), strict=True):
+        (whole,) = record.scores
+        assert (whole.shots, whole.seed) == ("all", 0)
+        assert record.settings["shots"] == ["all"]
+        assert record.adaptation is not None
+        assert record.adaptation.rows == SIZES["train"] - SIZES["train"] // 10
+        told = predictions(record, tmp_path)["shots=all,seed=0"]
+        expected = fitted_to_all(room / name, TASKS[kind])
+        assert len(np.unique(told)) > 1
+        if kind == "regression":
+            np.testing.assert_allclose(told, expected, rtol=0, atol=1e-5)
+        else:
+            assert (told == expected).mean() > 0.99
+
+    def none(*_: object) -> None:
+        raise AssertionError("a forward pass, and the record is there")
+
+    for asked in ({"shots": (2, 5)}, {"draws": 1}, {"stratified": False, "shots": (1,)}):
+        assert read(room, kind, tmp_path, "fresh-head", progress=none, **base, **asked) == fresh
+    alone = read(room, kind, tmp_path / "alone", "knn", shots=(1,), draws=3, **base)
+    assert [r for r in few if r.protocol == "knn"] == alone
+
+
 def test_a_curve_of_shots_is_shown(
     room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,7 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     ),
     "ft-classifier": ({"learning_rate": 0.05, "epochs": 20}, {"relabelling"}),
     "knn": ({}, set()),
+    "fresh-head": ({}, set()),
     "linear-probe": ({}, set()),
     "probe": ({"transform": "affine"}, set()),
     "surgery": ({"steps": 30, "learning_rate": 0.05}, {"shuffled_lessons"}),
@@ -365,7 +366,7 @@ def test_missing_teacher(name: str, lacking: dict[str, Any]) -> None:
         harness.PROTOCOLS[name].function(replace(classification(), **lacking))
 
 
-@pytest.mark.parametrize("name", ["knn", "linear-probe"])
+@pytest.mark.parametrize("name", ["knn", "linear-probe", "fresh-head"])
 def test_no_labeled_rows(name: str) -> None:
     with mistake(BadData, name, "toy/classes"):
         harness.PROTOCOLS[name].function(replace(classification(), pool=None))

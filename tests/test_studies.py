@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from statistics import stdev
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -161,6 +166,8 @@ def test_include_adds_and_exclude_takes_away(room: Path) -> None:
         ({"by": "partition"}, [f"{a}/seed-{b}" for b in "012" for a in ("topic", "comparison")]),
         ({"by": "task", "choose": 2}, [f"topic/{a}+{b}" for a, b in combinations("012", 2)]
          + [f"comparison/{a}+{b}" for a, b in combinations("012", 2)]),
+        ({"by": "task", "choose": 3, "disjoint": True}, ["topic", "comparison"]),
+        ({"by": "pairs", "disjoint": True}, ["seed-0", "seed-1", "seed-2"]),
     ],
     ids=str,
 )  # fmt: skip
@@ -169,6 +176,17 @@ def test_sets_are_of_a_seed_or_of_a_task(room: Path, sets: Any, expected: list[s
     experts |= {"partition": 2} if sets["by"] == "partition" else {}
     found = merges(room, experts=experts, sets=sets, mergers=["average"])
     assert [name.removeprefix("base/").removesuffix("/average") for name in found] == expected
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [4, 1, 0, 5, 3, 2]])
+def test_sets_that_are_disjoint_share_no_expert(room: Path, order: list[int]) -> None:
+    """In the order of the seeds, under the names that they have among all combinations."""
+    asked: dict[str, Any] = {"mergers": ["average"], "experts": {**TWO["experts"], "seeds": order}}
+    sets = {"by": "task", "choose": 2}
+    found = merges(room, **asked, sets={**sets, "disjoint": True})
+    pairs = zip(order[::2], order[1::2], strict=True)
+    assert found == [f"base/topic/{a}+{b}/average" for a, b in pairs]
+    assert {*found} <= {*merges(room, **asked, sets=sets)}
 
 
 def test_experts_that_are_given_make_sets_by_their_names(room: Path) -> None:
@@ -425,6 +443,22 @@ def test_a_study_of_which_all_fails_says_why_and_has_no_board(
     assert not (room / "out/boards").exists()
 
 
+def test_disjoint_sets_are_replicates_on_a_board(room: Path) -> None:
+    """Pairs that share experts are not."""
+    experts = {**TWO["experts"], "seeds": [0, 1, 2, 3]}
+    for disjoint, rows in ((True, ["average"]), (False, 6 * ["average ("])):
+        sets = {"by": "task", "choose": 2, "disjoint": disjoint}
+        asked = {"sets": sets, "mergers": ["average"], "protocols": ["current"]}
+        path = write(room, experts=experts, **asked)
+        out = ["--out", str(room / "out"), "--device", "cpu"]
+        assert main(["study", "run", str(path), *out]) == 0
+        told = (room / "out/boards/two/board.md").read_text()
+        assert f"sets of experts: {2 if disjoint else 1};" in told
+        found = [line[2:] for line in told.splitlines() if line.startswith("| average")]
+        assert len(found) == len(rows)
+        assert all(line.startswith(row) for line, row in zip(found, rows, strict=True))
+
+
 def test_several_workers_make_what_one_makes(room: Path) -> None:
     run(room)
     one = records(room / "out")
@@ -436,6 +470,50 @@ def test_several_workers_make_what_one_makes(room: Path) -> None:
     assert {path: said["scores"] for path, said in records(room / "out").items()} == {
         path: said["scores"] for path, said in one.items()
     }
+
+
+@contextmanager
+def at_work(room: Path, **changed: Any) -> Iterator[tuple[subprocess.Popen[str], list[Any]]]:
+    """A run of a study, when there are workers; nothing of it is left afterwards."""
+    command = [sys.executable, "-m", "harness", "study", "run", str(write(room, **changed))]
+    command += ["--jobs", "2", "--out", str(room / "out"), "--device", "cpu"]
+    with subprocess.Popen(command, cwd=room, stderr=subprocess.PIPE, text=True) as process:
+        workers: list[psutil.Process] = []
+        try:
+            while not workers:
+                assert process.poll() is None, process.communicate()[1]
+                workers = psutil.Process(process.pid).children()
+                time.sleep(0.02)
+            yield process, workers
+        finally:
+            for one in (process, *workers):
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_ends_a_run_ends_its_workers(room: Path, number: signal.Signals) -> None:
+    """They would train for long."""
+    experts = {**TWO["experts"], "finetune": {"epochs": 10**5, "limit": 40}}
+    with at_work(room, experts=experts) as (process, workers):
+        process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 128 + number
+        assert not [one for one in workers if one.is_running()]
+        assert "Traceback" not in error
+
+
+def test_what_is_ignored_ends_nothing(room: Path) -> None:
+    """As by `nohup`: of a closed terminal and an end that follows, the end is what ends it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with at_work(room) as (process, _):
+            for number in (signal.SIGHUP, signal.SIGTERM):
+                process.send_signal(number)
+            process.communicate(timeout=60)
+            assert process.returncode == 128 + signal.SIGTERM
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_worker_does_its_chunk_and_leaves_out_what_is_not_ready(room: Path) -> None:
@@ -495,6 +573,30 @@ def test_one_who_comes_late_leaves_what_the_other_one_made(
     monkeypatch.setattr("harness.studies.work.finetune", train)
     chunk = next(n for n, one in enumerate(made.chunks) if step.name in one.steps)
     assert work(made, chunk, room / "out", where=WHERE, say=str)
+
+
+def test_who_reads_a_merge_that_another_one_scored_and_took_away_has_not_failed(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one, of a run that was killed, say, scores it while this one begins to."""
+    made, calls = plan(room, keep_merges=False), list[str]()
+    write_plan(made, room / "out")
+    *before, last = range(len(made.chunks))
+    assert all(work(made, chunk, room / "out", where=WHERE, say=str) for chunk in before)
+
+    def late(run: harness.Run) -> Any:
+        calls.append(run.model)
+        if len(calls) == 1:
+            monkeypatch.setattr("harness.studies.work.evaluate", harness.evaluate)
+            assert work(made, last, Path(), where=WHERE, say=str)
+            assert not Path(run.model).exists()
+        return harness.evaluate(run)
+
+    monkeypatch.setattr("harness.studies.work.evaluate", late)
+    said = list[str]()
+    assert work(made, last, room / "out", where=WHERE, say=said.append)
+    assert len(calls) == 1
+    assert {one.state for one in states_of(made, room / "out").values()} == {"done"}
 
 
 def test_a_folder_that_the_study_did_not_make_is_not_taken_for_its_own(room: Path) -> None:
@@ -573,6 +675,24 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     "unknown option": ({"mergers": ["ties:densty=1"]}, BadOption, ("'densty'", "'density'")),
     "option out of range": ({"mergers": ["ties:density=2"]}, BadOption, ("'density'", "2")),
     "unknown protocol": ({"protocols": ["curent"]}, UnknownName, ("'curent'", "'current'")),
+    "shots of a protocol that takes all rows": (
+        {"protocols": ["current", "fresh-head:shots=[1,5]"]},
+        BadRecipe,
+        ("two", "fresh-head", "1:5", "all rows", "leave"),
+    ),
+    "disjoint sets that leave an expert over": (
+        {
+            "experts": {**TWO["experts"], "seeds": [0, 1, 2]},
+            "sets": {"by": "task", "choose": 2, "disjoint": True},
+        },
+        BadRecipe,
+        ("two", "2", "disjoint", "topic", "3", "multiple of 2"),
+    ),
+    "disjoint sets of no size": (
+        {"sets": {"by": "task", "disjoint": True}},
+        BadRecipe,
+        ("two", "disjoint", "choose", "pairs"),
+    ),
     "shots of no number": (
         {"protocols": ["knn:shots=[1,x]"]}, BadRecipe, ("two", "knn", "'x'", "all")
     ),

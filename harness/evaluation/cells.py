@@ -55,8 +55,9 @@ NO_SOURCES: Mapping[str, Any] = {"base": None, "experts": []}
 class Cell:
     """One unit of evaluation: a model on the rows of a task, under a protocol.
 
-    `teachers` are those whose outputs the protocol fits something to; `model` is what the run
-    evaluates, which the one `evaluated` here is or stands beside.
+    `run` is as the protocol reads it (`ProtocolConfig.drawing`). `teachers` are those whose outputs
+    the protocol fits something to; `model` is what the run evaluates, which the one `evaluated`
+    here is or stands beside.
     """
 
     run: Run
@@ -88,7 +89,7 @@ class Cell:
     @property
     def pool(self) -> ShotPool | None:
         """The drawn rows that the protocol adapts to, if it adapts to any."""
-        return self.data.pools.get(self.protocol.outside) if self.protocol.draws else None
+        return self.data.pools.get(self.protocol.pool) if self.protocol.draws else None
 
     @property
     def tests(self) -> tuple[Rows, ...]:
@@ -164,7 +165,7 @@ class Cell:
         if kind != kind_of(data.task):
             settings["threshold"] = preset(run.preset).threshold
         if data.left_out:
-            seeds = sorted(data.left_out)[: None if self.protocol.draws else 1]
+            seeds = sorted(data.left_out)[: run.draws if self.protocol.draws else 1]
             settings["left_out"] = {str(seed): list(data.left_out[seed]) for seed in seeds}
         if self.pool is not None:
             shots = sorted(set(run.shots), key=amount)
@@ -226,7 +227,7 @@ class Cell:
         unusual = dict(self.protocol.unusual)
         for key in settings:
             value = getattr(self.run, key)
-            if value != getattr(DEFAULTS, key):
+            if value != getattr(self.protocol.drawing(DEFAULTS), key):
                 value = self.max_length if key == "max_length" else value
                 unusual[key] = "-".join(map(str, value)) if isinstance(value, tuple) else value
         return unusual
@@ -254,7 +255,14 @@ def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) 
         taught = [(one, tuple(teachers_of(one, experts))) for one in models]
         known += [(split.task.name, bool(teachers)) for _, teachers in taught]
         cells += [
-            Cell(run, model, data, one, teachers if protocol.teaches else (), protocol)
+            Cell(
+                protocol.drawing(run),
+                model,
+                data,
+                one,
+                teachers if protocol.teaches else (),
+                protocol,
+            )
             for one, teachers in taught
             for protocol in protocols
         ]
@@ -282,7 +290,7 @@ def _check_embeddings(run: Run, cells: Sequence[Cell]) -> None:
     if names and run.protocols:
         raise MissingHead(
             f"{called}, which {names} reads, and none is made up; expected protocols that read "
-            "features: knn, linear-probe, probe, cosine"
+            "features: knn, linear-probe, fresh-head, probe, cosine"
         )
     if names:
         warnings.warn(f"{called}, so it is not evaluated by {names}", stacklevel=4)

@@ -58,6 +58,16 @@ class ProtocolConfig:
         """Whether it adapts to rows that are drawn from the pool."""
         return self.adapts and not self.transductive
 
+    def drawing(self, run: Run) -> Run:
+        """The run with the shots and draws that this protocol reads."""
+        own = {"shots": (ALL,), "draws": 1, "stratified": True}
+        return run.model_copy(update=own) if self.entry.all_rows else run
+
+    @property
+    def pool(self) -> tuple[bool, int]:
+        """Which of the pools of a task it adapts to."""
+        return self.entry.all_rows, self.outside
+
     @property
     def outside(self) -> int:
         """How many times as many words of no entity are drawn as of any other tag."""
@@ -146,16 +156,16 @@ def units_in(draws: Sequence[Draw], sentences: bool) -> set[int]:
 class TaskSplit:
     """A task of a run: its test rows, and what is drawn to adapt to.
 
-    `pools` are by how many times as many words of no entity they have as of any other tag, mostly
-    1. `left_out` are, for the seed of each draw, test rows that are not scored.
-    `data_dir` is where the rows lie, `max_length` the tokens that are read of one; `apart`: every
-    text of a row is read by itself, by all protocols.
+    `pools` are by whether they have all rows, and by how many times as many words of no entity as
+    of any other tag, mostly 1. `left_out` are, for the seed of each draw, test rows that are not
+    scored. `data_dir` is where the rows lie, `max_length` the tokens that are read of one; `apart`:
+    every text of a row is read by itself, by all protocols.
     """
 
     task: Task
     split: str
     test: Rows
-    pools: Mapping[int, ShotPool] = field(default_factory=dict)
+    pools: Mapping[tuple[bool, int], ShotPool] = field(default_factory=dict)
     left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     data_dir: str | None = None
     max_length: int = 0
@@ -291,11 +301,14 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         )
     train = load_rows(task, TRAINED_ON, folder=run.data_dir)
     pools = {}
-    for outside in dict.fromkeys(one.outside for one in protocols if one.draws):
-        shots = sorted(set(run.shots), key=amount)
-        pool, draws = draw(train, shots, seeds, known.reserved, outside, stratified=run.stratified)
+    for one in {one.pool: one for one in protocols if one.draws}.values():
+        own = one.drawing(run)
+        shots = sorted(set(own.shots), key=amount)
+        pool, draws = draw(
+            train, shots, seeds, known.reserved, one.outside, stratified=own.stratified
+        )
         places = tuple(units_of(train, pool).tolist())
-        pools[outside] = ShotPool(take(train, pool), tuple(draws), tuple(pool), places)
+        pools[one.pool] = ShotPool(take(train, pool), tuple(draws), tuple(pool), places)
     return TaskSplit(task, split, test, pools, out, run.data_dir)
 
 

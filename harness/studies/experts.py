@@ -111,10 +111,18 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
             f"{study.study}: sets.choose is {many}, and {group.name} has "
             f"{len(members)} experts; expected at most so many"
         )
+    if study.sets.disjoint and many is None:
+        raise BadRecipe(f"{study.study}: disjoint sets have no size; expected choose, or by: pairs")
+    if study.sets.disjoint and many and len(members) % many:
+        raise BadRecipe(
+            f"{study.study}: sets of {many} are disjoint, and {group.name} has {len(members)} "
+            f"experts; expected a multiple of {many}"
+        )
     if many is None or many == len(members):
         yield group
         return
-    for some in combinations(members, many):
+    apart = (members[first : first + many] for first in range(0, len(members), many))
+    for some in apart if study.sets.disjoint else combinations(members, many):
         called = "+".join(
             str(one.seed) if study.sets.by == "task" else leaf(one.task) for one in some
         )

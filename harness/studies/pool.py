@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,8 @@ from harness.types import Progress
 LOGS = "logs"
 POLL = 0.05
 """Seconds between two looks at the workers."""
+ENDING = [one for one in signal.Signals if one.name in ("SIGTERM", "SIGHUP")]
+"""What a supervisor sends, and a terminal that is closed; `nohup` has it ignored."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 GPUS = "CUDA_VISIBLE_DEVICES"
 
@@ -99,8 +103,8 @@ def _in_processes(
 ) -> None:
     """Do chunks, each when what its steps wait for is settled: done, failed or not to be done."""
     free = [*range(jobs)]
-    with _workers() as working:
-        while waiting or working:
+    with _asked_to_end() as asked, _workers() as working:
+        while (waiting or working) and not asked:
             for number in [one for one in waiting if _ready(plan, one, settled)][: len(free)]:
                 waiting.remove(number)
                 place = free.pop()
@@ -156,6 +160,26 @@ def _gpus() -> list[str]:
         return [one for one in os.environ[GPUS].split(",") if one]
     found = Path("/proc/driver/nvidia/gpus")
     return [str(number) for number, _ in enumerate(found.iterdir())] if found.is_dir() else []
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[list[int]]:
+    """The signals in the block that would end this process and leave its workers; it ends after it.
+
+    They raise nothing in the block: an error while a worker begins would leave it unknown.
+    """
+    seen: list[int] = []
+    mine = threading.current_thread() is threading.main_thread()
+    known = [one for one in ENDING if mine and signal.getsignal(one) is signal.SIG_DFL]
+    for one in known:
+        signal.signal(one, lambda number, _: seen.append(number))
+    try:
+        yield seen
+    finally:
+        for one in known:
+            signal.signal(one, signal.SIG_DFL)
+    if seen:
+        sys.exit(128 + seen[0])  # as a shell says of who was ended by a signal
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from harness.merging.recipes import Recipe, methods_of
 from harness.methods import needs_of, resolved
 from harness.options import options
 from harness.presets import faithful
-from harness.registry import MERGERS
+from harness.registry import MERGERS, PROTOCOLS
 from harness.studies.experts import ExpertSet, check_whole, leaf, relative, sets_of, slug
 from harness.studies.study import NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study, choice_of
 from harness.types import ALL, TRAINED_ON, Choice, Shots
@@ -360,6 +360,11 @@ def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...],
             raise BadRecipe(
                 f"{study.study}: shots of {choice.name} are {odd[0]!r}, expected whole numbers or "
                 f"{ALL}: [1,5,{ALL}]"
+            )
+        if any(several) and PROTOCOLS[choice.name].all_rows:
+            raise BadRecipe(
+                f"{study.study}: {choice.name} has the shots {':'.join(several)}, and is trained "
+                "on all rows whatever they are; leave them out"
             )
         shots = tuple(ALL if one == ALL else int(one) for one in several if one)
         made.setdefault(shots, []).append(Choice(choice.name, given))

@@ -139,10 +139,11 @@ class Experts(Frozen):
 
 class Sets(Frozen):
     """Which experts are merged: those of one seed, of one task, or of the parts of one task and
-    seed; or every `choose` of them."""
+    seed; or every `choose` of them, if `disjoint` one after the other, so that none is in two."""
 
     by: Literal["seed", "task", "pairs", "partition"] = "seed"
     choose: PositiveInt | None = None
+    disjoint: bool = False
 
     @property
     def at_once(self) -> int | None:

@@ -157,13 +157,21 @@ def headline(known: Iterable[Setting], shots: Shots | None = None) -> list[Setti
     for one in sorted(known, key=far):
         nearest.setdefault(one.protocol, one)
     for one in in_order(nearest.values()):
-        if shots is not None and one.shots not in (0, shots):
+        if shots is not None and one.shots not in (0, shots) and not _of_all_rows(one.protocol):
             counts = (str(other.shots) for other in known if other.protocol == one.protocol)
             raise MissingScores(
                 f"no record of {one.protocol} has {counted(shots)}, found {', '.join(counts)}; "
                 f"make them with harness evaluate --model MODEL --shots {shots}"
             )
     return in_order(nearest.values())
+
+
+def _of_all_rows(protocol: str) -> bool:
+    """Whether a protocol has one number of shots, whatever was asked: `all`."""
+    from harness.registry import PROTOCOLS
+
+    name = protocol.partition(":")[0]
+    return name in PROTOCOLS and PROTOCOLS[name].all_rows
 
 
 def one_setting(what: str, scores: Scores, view: View) -> Setting:
