@@ -18,6 +18,7 @@ from scipy.stats import norm
 from harness.stats.estimate import Estimate, mean_of, minus, over_sets
 from harness.stats.intervals import Ends, interval, ratio
 from harness.stats.ranks import over_tasks, ranks, sign_flip, significant_pairs
+from harness.stats.sets import prior_of
 from harness.stats.tests import detectable, holm, p_value
 from harness.types import Array64, Units
 
@@ -455,6 +456,53 @@ def several() -> Iterator[World]:
         yield World(title, 0.0, 0.05, partial(named_apart, **of), partial(ranks_of_rows, **of))
 
 
+def sets_alike(
+    random: Random, models: int, count: int, least: float, largest: float, better: int = 0
+) -> list[Estimate]:
+    """Models that are alike on sets of experts: some vary more from set to set than others."""
+    spread = np.geomspace(least, largest, models)[:, None]
+    rows = random.normal(0, 0.4, (models, 300))
+    noise = spread * random.normal(size=(models, count)) + random.normal(0, 0.05, count)
+    noise[:better] += 5
+    return [
+        over_sets({at: means((of + one)[None]) for at, one in enumerate(each)})
+        for of, each in zip(rows, noise, strict=True)
+    ]
+
+
+def named_over_sets(random: Random, moderate: bool, better: int, **of: float) -> bool:
+    """Whether any two of the models that are alike are said to differ, Holm over all pairs."""
+    made = sets_alike(random, better=better, **of)  # type: ignore[arg-type]
+    known = prior_of(made) if moderate else None
+    pairs = list(combinations(range(len(made)), 2))
+    if moderate:
+        p = [p_value(minus(made[i], made[j]), known) for i, j in pairs]
+    else:  # one variance for all
+        whole = prior_of(made)
+        assert whole is not None
+        same = whole._replace(degrees=float("inf"))
+        p = [p_value(minus(made[i], made[j]), same) for i, j in pairs]
+    named = {pair for pair, one in zip(pairs, holm(p), strict=True) if one < 0.05}
+    return any(first >= better for first, _ in named)
+
+
+def over_sets_alike() -> Iterator[World]:
+    """Families of claims over three sets of experts."""
+    for models, largest, better in ((6, 0.05, 0), (12, 0.05, 0), (12, 0.2, 0), (12, 0.2, 3)):
+        of = {"models": models, "count": 3, "least": 0.05, "largest": largest}
+        title = f"any false pair of {models} models on 3 sets of experts, sd 0.05"
+        title += f" to {largest}" if largest > 0.05 else ""
+        title += f", {better} of them better" if better else ""
+        yield World(
+            title,
+            0.0,
+            0.05,
+            partial(named_over_sets, moderate=True, better=better, **of),
+            partial(named_over_sets, moderate=False, better=better, **of),
+            fails=False,
+        )
+
+
 def other_tasks() -> Iterator[World]:
     """The interval of a mean over tasks that are drawn anew."""
     yield World(
@@ -542,6 +590,7 @@ FAMILIES: dict[str, Callable[[], Iterator[World]]] = {
     "the smallest detectable difference is found": powers,
     "a difference of the margin is called practically equal": equals,
     "several tasks, several models": several,
+    "several models on three sets of experts": over_sets_alike,
     "95 % interval of a mean over other tasks holds the truth": other_tasks,
     "95 % interval of a ratio holds the truth": ratios,
 }

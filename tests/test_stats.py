@@ -30,6 +30,7 @@ from harness.stats.ranks import (
     tie_groups,
     win_rates,
 )
+from harness.stats.sets import Prior, moderated, prior, prior_of
 from harness.stats.tests import detectable, holm, outcome, p_value, sets_needed, units_needed
 from harness.types import Array64
 
@@ -110,6 +111,44 @@ def test_an_interval_of_sets_of_experts_by_hand() -> None:
     assert reach(one) == pytest.approx(math.hypot(1.965, 4.303 * math.sqrt(3)), rel=0.05)
     assert p_value(one) == pytest.approx(2 * t.sf(3 / math.sqrt(3), 2), abs=0.1)
     assert reach(of_sets(0.0, 6.0, error=1.0)) < 2.2, "of two sets, these very ones are meant"
+
+
+def test_variances_over_sets_are_drawn_towards_those_of_all_models() -> None:
+    """By hand: 3 degrees of freedom of a variance of 2, and 2 of its own of 7, are 5 of 4."""
+    assert moderated(7.0, 3, Prior(2.0, 3.0, 40)) == (4.0, 5.0)
+    assert moderated(7.0, 3, Prior(2.0, math.inf, 40)) == (2.0, 40.0)
+    assert moderated(7.0, 3, Prior(2.0, 100.0, 40))[1] == 40
+
+
+def test_what_all_models_say_of_sets_is_found_again() -> None:
+    """Alike models have one variance; whether each model or set is high or low is none of it."""
+    random = np.random.default_rng(0)
+    noise = random.normal(0, 0.1, (400, 3))
+    alike = prior(noise + 5 * random.normal(size=(400, 1)) + random.normal(size=3))
+    assert alike.variance == pytest.approx(2 * 0.01, rel=0.1)
+    assert alike.degrees > 100
+    assert alike.most == 399 * 2
+    # variances that are 3 x 0.01 / chi-square of 3 degrees: Smyth's world
+    variances = 3 * 0.01 / random.chisquare(3, size=(4000, 1))
+    apart = prior(random.normal(size=(4000, 3)) * np.sqrt(variances))
+    assert apart.degrees == pytest.approx(3 / 2, rel=0.25)
+    assert prior(np.ones((4, 3))) == Prior(0.0, math.inf, 6)
+
+
+def test_a_family_over_three_sets_is_significant_together_and_not_alone() -> None:
+    """Twelve merges on three sets, one of them better by five deviations of a difference."""
+    random = np.random.default_rng(3)
+    scores = random.normal(0, 0.01, (12, 3)) + random.normal(0, 0.05, 3)
+    scores[0] += 0.1
+    models = [of_sets(*each, error=1e-4) for each in scores.tolist()]
+    first = [minus(models[0], one) for one in models[1:]]
+    alone = holm([p_value(one) for one in first])
+    known = prior_of(models)
+    together = holm([p_value(one, known) for one in first])
+    assert max(together) < 0.01
+    assert sum(p < 0.05 for p in alone) < 6
+    assert prior_of([of_sets(0.1, 0.2)] * 4) is None, "two sets"
+    assert prior_of(models[:2]) is None
 
 
 def test_differences_and_means_pair_sets_by_number() -> None:

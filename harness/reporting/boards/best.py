@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import numpy as np
 
-from harness.reporting.difference import difference_of, enough_draws
+from harness.reporting.difference import by_task, difference_of, enough_draws
 from harness.reporting.grid import CONSTANT, Cell, Grid
 from harness.reporting.lines import Line, Setting
+from harness.stats.estimate import mean_of
 from harness.stats.intervals import LEVEL, student
+from harness.stats.sets import Prior, prior_of
 from harness.stats.tests import holm, p_value
 from harness.text import points
 
@@ -77,7 +79,8 @@ def spots(scores: Grid, row: str, setting: Setting) -> list[Spot | None]:
 
 def _best(places: Mapping[str, Spot]) -> Best:
     top = max(places.values(), key=lambda place: place.cell.mean)
-    others = tested({row: apart(top, one) for row, one in places.items() if one is not top})
+    known = _prior(places.values())
+    others = tested({row: apart(top, one, known) for row, one in places.items() if one is not top})
     same = {row for row, one in others.items() if not one.significant and not one.ahead}
     return Best(
         frozenset(same | {row for row, place in places.items() if place is top}),
@@ -110,7 +113,14 @@ def tested(family: Mapping[K, Apart]) -> dict[K, Apart]:
     }
 
 
-def apart(one: Spot, other: Spot) -> Apart:
+def _prior(places: Iterable[Spot]) -> Prior | None:
+    """How far the rows of a column differ over sets of experts."""
+    each = [by_task(one.lines) for one in places]
+    found = [mean_of(one) for (one,) in filter(None, each)]
+    return prior_of(found) if len(found) == len(each) else None
+
+
+def apart(one: Spot, other: Spot, known: Prior | None = None) -> Apart:
     """How far a cell is above another.
 
     Of records without resamples, intervals over rows that do not overlap, and draws that do not
@@ -124,7 +134,7 @@ def apart(one: Spot, other: Spot) -> Apart:
     if difference is not None:
         if not enough_draws([*each[0], *each[1]]):
             return Apart(above, "paired", significant=False)
-        return Apart(above, "paired", p_value(difference))
+        return Apart(above, "paired", p_value(difference, known))
     if first.interval is None or second.interval is None:
         return Apart(above, "printed", ahead=points(first.mean) != points(second.mean))
     high, low = (first, second) if above >= 0 else (second, first)

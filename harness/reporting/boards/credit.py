@@ -22,6 +22,7 @@ from harness.reporting.lines import CURRENT, Line, Setting
 from harness.stats.estimate import Estimate, mean_of, minus
 from harness.stats.intervals import LEVEL, Ratio, credit
 from harness.stats.ranks import places
+from harness.stats.sets import prior_of
 from harness.stats.tests import holm, p_value
 from harness.text import points
 
@@ -254,7 +255,8 @@ def _significant(models: Sequence[Sequence[Estimate]]) -> dict[tuple[int, int], 
     each."""
     pairs = list(combinations(range(len(models)), 2))
     differences = [mean_of(list(map(minus, models[one], models[other]))) for one, other in pairs]
-    adjusted = holm([p_value(one) for one in differences]) if pairs else ()
+    known = prior_of([*map(mean_of, models)]) if models else None
+    adjusted = holm([p_value(one, known) for one in differences]) if pairs else ()
     return {
         pair: pair[0] if one.point > 0 else pair[1]
         for pair, one, p in zip(pairs, differences, adjusted, strict=True)

@@ -1,0 +1,84 @@
+"""How far methods differ from one set of experts to another, learned from all methods of a board.
+
+Three sets say little of the variance of one difference: with two degrees of freedom and hundreds
+of pairs nothing can be significant. Methods that share their experts have variances that are much
+alike, so each difference's own is drawn towards that of all: the moderated t statistic of Smyth
+(2004, doi:10.2202/1544-6115.1027).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from harness.stats.estimate import Estimate
+from harness.stats.intervals import FEWEST_SETS
+from harness.types import Array64
+
+
+class Prior(NamedTuple):
+    """What the variance of a difference over sets is drawn towards, and for how many degrees of
+    freedom that counts; inf: all differences have this very variance. `most` they have together."""
+
+    variance: float
+    degrees: float
+    most: int
+
+
+def prior_of(models: Sequence[Estimate]) -> Prior | None:
+    """From the scores of models on the same three sets or more; None of fewer than three models."""
+    numbers = [sorted(one.by_set) for one in models]
+    if len(models) < 3 or len(numbers[0]) < FEWEST_SETS or any(n != numbers[0] for n in numbers):
+        return None
+    return prior(np.array([[one.by_set[number] for number in numbers[0]] for one in models]))
+
+
+def prior(scores: Array64) -> Prior:
+    """From scores [models, sets]: of what is left when each model's and each set's mean is taken.
+
+    The variances of models are a scaled F distribution, whose two parameters are those that have
+    the mean and the variance of their logarithms. Half of its degrees of freedom count: what a
+    board finds are the extremes of many pairs, and with all of them too many were false.
+    """
+    from scipy.special import digamma, polygamma
+
+    models, sets = scores.shape
+    most = (models - 1) * (sets - 1)
+    rest = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
+    each = most / models
+    variances = np.square(rest).sum(1) / each
+    whole = float(variances.mean())
+    if not whole:
+        return Prior(0.0, math.inf, most)
+    logs = np.log(np.maximum(variances, whole * _LEAST))
+    spread = float(logs.var(ddof=1)) - float(polygamma(1, each / 2))
+    if spread <= 0:
+        return Prior(2 * whole, math.inf, most)
+    degrees = 2 * _inverse_trigamma(spread)
+    middle = float(logs.mean()) - digamma(each / 2) + math.log(each / 2)
+    scale = math.exp(middle + digamma(degrees / 2) - math.log(degrees / 2))
+    return Prior(2 * max(scale, whole), degrees / 2, most)
+
+
+_LEAST = 1e-4
+"""Of the mean variance: models without any would say that variances have nothing in common."""
+
+
+def _inverse_trigamma(value: float) -> float:
+    from scipy.optimize import brentq
+    from scipy.special import polygamma
+
+    return float(10 ** brentq(lambda x: float(polygamma(1, 10**x)) - value, -6, 8))
+
+
+def moderated(variance: float, sets: int, known: Prior) -> tuple[float, float]:
+    """The variance of a difference and its degrees of freedom, drawn towards what is known."""
+    own = sets - 1
+    if math.isinf(known.degrees):
+        return known.variance, float(known.most)
+    whole = own + known.degrees
+    drawn = (own * variance + known.degrees * known.variance) / whole
+    return drawn, min(whole, float(known.most))
