@@ -15,6 +15,12 @@ from pathlib import Path
 import pandas
 
 from harness import read_records
+from harness.reporting.boards.board import Board, board_of
+from harness.reporting.boards.credit import Credits
+from harness.reporting.boards.folded import SAME
+from harness.reporting.chosen import read_lines
+from harness.reporting.difference import difference_of, in_percent, in_points
+from harness.reporting.lines import Line, Setting
 from harness.stats.tests import holm
 from harness.text import points
 
@@ -36,6 +42,85 @@ def said(text: str, place: Path) -> str:
 
 def counted(number: int) -> str:
     return COUNTS[number] if number < len(COUNTS) else str(number)
+
+
+# Boards with resamples ---------------------------------------------------------------------
+
+
+@cache
+def known(place: Path, name: str) -> Board:
+    """The board of committed records."""
+    return board_of(read_lines([place / "records" / f"{name}.parquet"]))
+
+
+def credited(place: Path, name: str) -> Credits:
+    found = known(place, name).credits
+    if found is None:
+        raise SystemExit(f"the records of {name} in {place} have no credit")
+    return found
+
+
+def credit(place: Path, name: str, row: str) -> str:
+    """The credit of a merge, with its interval."""
+    one = next(one for one in credited(place, name).merges if row in one.name.split(SAME))
+    return "undefined" if one.credit is None else in_percent(one.credit)
+
+
+def first(place: Path, name: str) -> str:
+    """The merge that has the most credit, with how many are not significantly behind it."""
+    best = credited(place, name).defined[0]
+    behind = best.place[1] - 1 if best.place else 0
+    others = {0: "all others are", 1: "one other is not"}.get(
+        behind, f"{counted(behind)} others are not"
+    )
+    text = (
+        f"`{best.name}`" if best.credit is None else f"`{best.name}` with {in_percent(best.credit)}"
+    )
+    return f"{text}; {others} significantly behind"
+
+
+def pairs(place: Path, name: str) -> str:
+    """How many pairs of merges differ significantly both by credit and under Current Eval."""
+    return counted(credited(place, name).pairs)
+
+
+def tau(place: Path, name: str) -> str:
+    """Kendall's tau of the merges' scores under Current Eval and under a tuned head."""
+    from scipy.stats import kendalltau
+
+    each = [(one.current, one.tuned) for one in credited(place, name).defined]
+    return f"{kendalltau(*zip(*each, strict=True)).statistic:.2f}"
+
+
+def gap(place: Path, name: str, row: str, other: str, protocol: str) -> str:
+    """How far a merge is above another under a protocol, with its interval, in points."""
+    scores = known(place, name).scores
+    at = scores.headlines[protocol]
+    spot, than = (_lines(known(place, name), one, at) for one in (row, other))
+    found = difference_of(spot, than)
+    assert found is not None
+    low, high = in_points(found)
+    return f"{points(100 * found.point, '+')} (95 % CI {points(low)} to {points(high)})"
+
+
+def part(place: Path, name: str, row: str) -> str:
+    """How much of a merge's loss the head explains, with its interval."""
+    return next(one.share for one in known(place, name).shares if row in one.row.split(SAME))
+
+
+def mean(place: Path, name: str, row: str, protocol: str) -> str:
+    """The mean over tasks of a row of a board."""
+    board = known(place, name)
+    at = board.scores.headlines[protocol]
+    shown = next(one for one in board.scores.rows if row in one.split(SAME))
+    cell = board.scores.row(shown, at)[-1]
+    assert cell is not None
+    return points(cell.mean)
+
+
+def _lines(board: Board, row: str, at: Setting) -> list[Line]:
+    shown = next(one for one in board.scores.rows if row in one.split(SAME))
+    return [line for task in board.tasks for line in board.scores.lines_at((shown, at, task))]
 
 
 # Five topics -------------------------------------------------------------------------------
@@ -181,6 +266,7 @@ def outside(place: Path) -> str:
 CLAIMS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
+        *(credit, first, pairs, tau, gap, part, mean),
         *(score, ahead, rises, below, firsts, stratified),
         *(gains, significant, left, gain, alone, others, outside),
     )

@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 
 import sheets
 
@@ -32,16 +33,19 @@ SHOWN = 2
 
 
 def values(path: Path) -> Mapping[tuple[str, ...], float]:
-    """The numbers that are compared, by what they are of; none where there is no file."""
-    made = {}
+    """The numbers that are compared, by what they are of; none where there is no file.
+
+    Of several sets of experts their mean.
+    """
+    made: dict[tuple[str, ...], list[float]] = {}
     for line in sheets.lines(path) if path.is_file() else ():
         if "options" in line:  # those that a protocol got later are in no older record
             options = {**LATER.get(line["protocol"], {}), **json.loads(line["options"])}
             options.pop("tolerance", None)  # the boards' probes ended earlier: the same column
             line["options"] = json.dumps(options, sort_keys=True)
         key = tuple(line[name] for name in KEYS[path.name])
-        made[key] = float(line[VALUES[path.name]])
-    return made
+        made.setdefault(key, []).append(float(line[VALUES[path.name]]))
+    return {key: fmean(of) for key, of in made.items()}
 
 
 def others() -> Iterator[Path]:

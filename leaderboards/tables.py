@@ -17,7 +17,6 @@ from pathlib import Path
 import claims
 import pandas
 
-from harness import read_records
 from harness.evaluation.records import LATER
 from harness.files import write_text
 from harness.reporting.boards.board import board_of
@@ -248,47 +247,9 @@ def by_task(place: Path, name: str) -> str:
     return table(["", *values.columns, "with DARE: mean"], rows)
 
 
-def topics(place: Path, stages: Sequence[str]) -> str:
-    """Five tasks by protocol, the share of the loss that a tuned head wins back, and the same with
-    what `stages` name before the merger. ± is over draws, of their means over tasks.
-    """
-    frame = read_records(place / "records" / "different-tasks.parquet")
-    frame = frame[frame.shots.isin([0, SHOTS])].astype({"role": str, "model": str})
-    frame["row"] = frame.model.where(frame.role == "merged", frame.role)
-    each = frame.fillna({"draw": 0}).groupby(["row", "protocol", "draw"], observed=True)
-    means = each.value.mean()
-    by = ["row", "protocol"]
-    value, spread = means.groupby(by).mean().unstack(), means.groupby(by).std().unstack()
-
-    def cell(row: str, protocol: str) -> str:
-        about = spread[protocol].get(row)
-        around = "" if pandas.isna(about) else f" ±{points(about)}"
-        return f"{number(value[protocol].get(row))}{around}"
-
-    lost = value.current["expert"] - value.current
-    share = (100 * (value["ft-classifier"] - value.current) / lost).round()
-    rows = []
-    for row, called in {"expert": EXPERTS, **TOPICS, "base": BASE}.items():
-        merged = row in TOPICS
-        cells = [cell(row, protocol) for protocol in ("current", "knn", "ft-classifier")]
-        cells.append(f"{share[row]:.0f} %" if merged else "")
-        for stage in stages:
-            changed = f"{stage}-{row}"
-            cells += [cell(changed, p) if merged else "" for p in ("current", "ft-classifier")]
-        rows.append([called, *cells])
-    shots = f"{SHOTS} shots"
-    head = ["", "Current", f"KNN, {shots}", f"FT-Classifier, {shots}", "head's share of the loss"]
-    for stage in stages:
-        head += [f"with `{stage}`: Current", "FT-Classifier"]
-    return table(head, rows)
-
-
-TOPICS = {merger: f"`{merger}`" for merger in MERGERS}
-
-
-def credit(place: Path) -> str:
+def credit(place: Path, name: str = "protocols") -> str:
     """Where the score goes: merges by credit, beside their places under Current Eval."""
-    known = board_of(read_lines([place / "records" / "protocols.parquet"])).credits
+    known = board_of(read_lines([place / "records" / f"{name}.parquet"])).credits
     if known is None:
         raise SystemExit(f"the records of {place} have no credit; expected resamples and a base")
     rows = []
@@ -360,7 +321,7 @@ TABLES = {
     "projected-glue": lambda place: projected(place, "glue"),
     "projected-ner": lambda place: projected(place, "ner"),
     "symmetries": symmetries,
-    "topics": lambda place: topics(place, ["dare"]),
+    "topics": lambda place: credit(place, "topics"),
     "seeds": lambda place: by_task(place, "same-task"),
     "tags": lambda place: by_task(place, "ner"),
     "tags-protocols": lambda place: by_protocol(place, "ner"),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -41,7 +42,7 @@ from harness.rng import rng
 from harness.training.miniature import SUITE, make_base
 
 HERE = Path(__file__).parent
-BASE = "bases/all-MiniLM-L6-v2"
+BASES = ("bases/all-MiniLM-L6-v2", "bases/paraphrase-MiniLM-L3-v2")
 NETWORK = (2, 64)
 """Layers and width of the vision transformers."""
 EACH = {"train": 7, "test": 3}
@@ -53,7 +54,7 @@ DRAWS = 3
 SIDE = 32
 LANES = (
     ("premerge", "ner", "vision-one-start", "vision-other-start", "vision-two-starts", "vision"),
-    ("same-task", "different-tasks", "protocols", "shots", "emotion"),
+    ("same-task", "protocols", "shots", "emotion", "topics"),
 )
 """Studies that share no expert, and take about as long."""
 WARM = (
@@ -132,7 +133,8 @@ def write(task: Task, split: str, path: Path, words: Sequence[str]) -> None:
 
 def make(out: Path) -> int:
     """The bases, and the rows that the committed boards are of."""
-    make_base(out / BASE, steps=60, width=64, layers=4)
+    make_base(out / BASES[0], steps=60, width=64, layers=4)
+    shutil.copytree(out / BASES[0], out / BASES[1])
     texts = load_rows(TASKS[SUITE[0]], "train90").texts
     words = sorted({word for text in texts for part in text for word in part.split()})
     boards = [sheets.lines(path) for path in sorted(HERE.glob("*/board.csv"))]
@@ -155,7 +157,7 @@ def smaller(name: str, out: Path) -> Path:
         if isinstance(reading, dict):
             reading["evaluate"] = {**reading.get("evaluate", {}), "draws": DRAWS}
     if not said["base"].startswith("$OUT/"):
-        said["base"] = f"$OUT/{BASE}"
+        said["base"] = f"$OUT/bases/{Path(said['base']).name}"
     path = out / "studies" / f"{name}.yaml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
