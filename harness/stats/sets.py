@@ -21,11 +21,10 @@ from harness.types import Array64
 
 class Prior(NamedTuple):
     """What the variance of a difference over sets is drawn towards, and for how many degrees of
-    freedom that counts; inf: all differences have this very variance. `most` they have together."""
+    freedom that counts."""
 
     variance: float
     degrees: float
-    most: int
 
 
 def prior_of(models: Sequence[Estimate]) -> Prior | None:
@@ -40,8 +39,8 @@ def prior(scores: Array64) -> Prior:
     """From scores [models, sets]: of what is left when each model's and each set's mean is taken.
 
     The variances of models are a scaled F distribution, whose two parameters are those that have
-    the mean and the variance of their logarithms. Half of its degrees of freedom count: what a
-    board finds are the extremes of many pairs, and with all of them too many were false.
+    the mean and the variance of their logarithms. Half of its degrees of freedom count, and no more
+    than half of those that there are: boards find the extremes of many pairs.
     """
     from scipy.special import digamma, polygamma
 
@@ -52,15 +51,15 @@ def prior(scores: Array64) -> Prior:
     variances = np.square(rest).sum(1) / each
     whole = float(variances.mean())
     if not whole:
-        return Prior(0.0, math.inf, most)
+        return Prior(0.0, most / 2)
     logs = np.log(np.maximum(variances, whole * _LEAST))
     spread = float(logs.var(ddof=1)) - float(polygamma(1, each / 2))
     if spread <= 0:
-        return Prior(2 * whole, math.inf, most)
+        return Prior(2 * whole, most / 2)
     degrees = 2 * _inverse_trigamma(spread)
     middle = float(logs.mean()) - digamma(each / 2) + math.log(each / 2)
     scale = math.exp(middle + digamma(degrees / 2) - math.log(degrees / 2))
-    return Prior(2 * max(scale, whole), degrees / 2, most)
+    return Prior(2 * max(scale, whole), min(degrees, most) / 2)
 
 
 _LEAST = 1e-4
@@ -76,9 +75,5 @@ def _inverse_trigamma(value: float) -> float:
 
 def moderated(variance: float, sets: int, known: Prior) -> tuple[float, float]:
     """The variance of a difference and its degrees of freedom, drawn towards what is known."""
-    own = sets - 1
-    if math.isinf(known.degrees):
-        return known.variance, float(known.most)
-    whole = own + known.degrees
-    drawn = (own * variance + known.degrees * known.variance) / whole
-    return drawn, min(whole, float(known.most))
+    own, whole = sets - 1, sets - 1 + known.degrees
+    return (own * variance + known.degrees * known.variance) / whole, whole
