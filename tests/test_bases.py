@@ -9,6 +9,7 @@ import pytest
 
 import harness
 from harness.evaluation.records import Record, Source
+from harness.hashes import joined
 from harness.reporting.bases import by_base
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.over import over
@@ -66,6 +67,17 @@ def test_what_belongs_to_no_base_stands_beside_each() -> None:
     made = by_base([*lines_of(("", one) for one in [*first, *second, reference, alone])])
     assert [*made] == ["one", "two"]
     assert all({"other", "alone"} <= {one.digest for one in known} for known in made.values())
+
+
+def test_an_ensemble_is_of_the_base_of_its_experts() -> None:
+    """Its record names no experts: its hash is that of theirs, of all here."""
+    first, second = of(ONE), of(TWO)
+    merge = next(one for one in second if one.role == "merged")
+    ensemble = second[0].model_copy(
+        update={"role": "ensemble", "digest": joined([one.digest for one in merge.experts])}
+    )
+    made = by_base([*lines_of(("", one) for one in [*first, *second, ensemble])])
+    assert [sum(one.role == "ensemble" for one in known) for known in made.values()] == [0, 1]
 
 
 def test_bases_of_one_name_are_told_by_their_digests() -> None:

@@ -456,6 +456,8 @@ def test_disjoint_sets_are_replicates_on_a_board(room: Path) -> None:
         assert f"sets of experts: {2 if disjoint else 1};" in told
         found = [line[2:] for line in told.splitlines() if line.startswith("| average")]
         assert len(found) == len(rows)
+        ensembles = [line for line in told.splitlines() if line.startswith("| logit ensemble")]
+        assert (len(ensembles) == 1) == disjoint
         assert all(line.startswith(row) for line, row in zip(found, rows, strict=True))
 
 

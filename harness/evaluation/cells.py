@@ -19,7 +19,6 @@ from harness.evaluation.evaluated import (
     EvaluatedModel,
     OpenedModel,
     experts_on,
-    joined,
     models_on,
     teachers_of,
 )
@@ -33,6 +32,7 @@ from harness.evaluation.task_split import (
     task_split,
     units_in,
 )
+from harness.hashes import joined
 from harness.kinds import kind_of
 from harness.passes.lengths import resolved, tell_of_cut
 from harness.presets import preset, read_as

@@ -18,6 +18,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadRecipe, MissingHead
 from harness.evaluation.records import Recipe, Role
 from harness.evaluation.run import Run
+from harness.hashes import joined
 from harness.kinds import kind_of
 from harness.labels import fit, generic
 from harness.passes.features import model_key
@@ -170,13 +171,6 @@ class EvaluatedModel:
         """One hash for all that its outputs depend on, and for what each of them stands for."""
         parts = zip(self.members, self.digests, self.columns, strict=True)
         return joined([f"{model_key(one, digest)} {order}" for one, digest, order in parts])
-
-
-def joined(parts: Sequence[str]) -> str:
-    """One hash of several, whatever their order; of one, itself."""
-    if len(parts) == 1:
-        return parts[0]
-    return weights.join_digests({str(i): part for i, part in enumerate(sorted(parts))})
 
 
 def evaluated_as(

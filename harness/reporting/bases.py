@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from harness.evaluation.records import safe
 from harness.reporting.lines import Line
+from harness.reporting.sets import ensembles
 
 
 def by_base(lines: Sequence[Line]) -> dict[str, list[Line]]:
@@ -45,7 +46,8 @@ def by_base(lines: Sequence[Line]) -> dict[str, list[Line]]:
 def _of(line: Line) -> list[str]:
     """All that a line is of: digests, and the source of its base."""
     experts = (one for _, one in line.experts)
-    known = (line.digest, line.base_digest, line.base, *experts, *line.teachers)
+    made = ensembles(line) if line.trained else ()
+    known = (line.digest, line.base_digest, line.base, *experts, *made, *line.teachers)
     return [one for one in known if one]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from harness.hashes import joined
 from harness.reporting.lines import Line
 
 
@@ -41,7 +42,7 @@ def _own(line: Line, number: Mapping[str, int]) -> int | None:
     return sets.pop() if len(sets) == 1 else None
 
 
-def _numbers(lines: Iterable[Line]) -> dict[str, int]:
+def _numbers(lines: Sequence[Line]) -> dict[str, int]:
     """The number of its set for each expert, by digest; {} where there is one set."""
     by_tasks: dict[tuple[str, ...], dict[frozenset[str], tuple[object, ...]]] = {}
     for line in lines:
@@ -56,4 +57,21 @@ def _numbers(lines: Iterable[Line]) -> dict[str, int]:
         if apart and not {*every} & number.keys():
             order = sorted(sets, key=lambda digests: str(sets[digests]))
             number |= {digest: at for at, digests in enumerate(order) for digest in digests}
-    return number if any(number.values()) else {}
+    if not any(number.values()):
+        return {}
+    merges = [line for line in lines if line.trained]
+    return number | {
+        ensemble: number[first]
+        for line in merges
+        for ensemble, (first, *_) in ensembles(line).items()
+        if first in number
+    }
+
+
+def ensembles(line: Line) -> dict[str, list[str]]:
+    """What a merge's experts make as ensembles, of a task and of all: their digests, by its own."""
+    every = [digest for _, digest in line.experts]
+    own: dict[str, list[str]] = {}
+    for (task, *_), digest in zip(line.trained, every, strict=False):
+        own.setdefault(task, []).append(digest)
+    return {joined(group): group for group in (*own.values(), every) if group}

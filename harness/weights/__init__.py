@@ -5,6 +5,7 @@ The one door to the room, for methods of ours and of others: `name as name` is w
 
 from types import ModuleType as _Module
 
+from harness.hashes import join_digests as join_digests
 from harness.weights.anchor import Alignment as Alignment
 from harness.weights.anchor import Finder as Finder
 from harness.weights.anchor import Match as Match
@@ -41,7 +42,6 @@ from harness.weights.digests import check_finite as check_finite
 from harness.weights.digests import digest as digest
 from harness.weights.digests import finite_digest as finite_digest
 from harness.weights.digests import flat_bytes as flat_bytes
-from harness.weights.digests import join_digests as join_digests
 from harness.weights.digests import tensor_digest as tensor_digest
 from harness.weights.election import Trim as Trim
 from harness.weights.election import elected as elected

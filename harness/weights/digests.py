@@ -9,6 +9,7 @@ import torch
 import xxhash
 
 from harness.errors import BrokenCheckpoint, HarnessError
+from harness.hashes import join_digests
 from harness.types import StateDict
 from harness.weights.lazy import known_digests
 
@@ -51,12 +52,6 @@ def flat_bytes(tensor: torch.Tensor) -> memoryview:
     """The bytes of a tensor in order, without a copy where it is contiguous."""
     flat = tensor.detach().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
-
-
-def join_digests(parts: Mapping[str, str]) -> str:
-    """One hash of many, whatever the order they were made in."""
-    text = "\n".join(f"{name} {parts[name]}" for name in sorted(parts))
-    return str(xxhash.xxh3_128_hexdigest(text.encode()))
 
 
 def digest(state: StateDict) -> str:

@@ -1,0 +1,20 @@
+"""One hash of several, as weights and models are known by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import xxhash
+
+
+def join_digests(parts: Mapping[str, str]) -> str:
+    """One hash of many, whatever the order they were made in."""
+    text = "\n".join(f"{name} {parts[name]}" for name in sorted(parts))
+    return str(xxhash.xxh3_128_hexdigest(text.encode()))
+
+
+def joined(parts: Sequence[str]) -> str:
+    """One hash of several without names, whatever their order; of one, itself."""
+    if len(parts) == 1:
+        return parts[0]
+    return join_digests({str(number): part for number, part in enumerate(sorted(parts))})
