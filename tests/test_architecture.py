@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("types",),
     ("unfinished",),
-    ("rng", "text", "files", "ranges", "labels", "readout"),
+    ("rng", "hashes", "text", "files", "ranges", "labels", "readout"),
     ("folders",),
     ("options", "kinds", "caches"),
     ("plugins", "entries"),
