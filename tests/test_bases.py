@@ -56,6 +56,12 @@ def test_records_of_a_base_stay_together() -> None:
     assert [*by_base([*lines_of(("", record) for record in first)])] == [""]
 
 
+def test_bases_of_other_tasks_are_on_one_board() -> None:
+    """As those of texts and of images."""
+    renamed = [one.model_copy(update={"task": f"other/{one.task}"}) for one in of(TWO)]
+    assert [*by_base([*lines_of(("", one) for one in [*of(ONE), *renamed])])] == [""]
+
+
 def test_what_belongs_to_no_base_stands_beside_each() -> None:
     """A reference under a tuned head is taught by the experts of both: it does not join them."""
     first, second = of(ONE), of(TWO)

@@ -497,12 +497,16 @@ def at_work(room: Path, **changed: Any) -> Iterator[tuple[subprocess.Popen[str],
 def test_who_ends_a_run_ends_its_workers(room: Path, number: signal.Signals) -> None:
     """They would train for long."""
     experts = {**TWO["experts"], "finetune": {"epochs": 10**5, "limit": 40}}
-    with at_work(room, experts=experts) as (process, workers):
-        process.send_signal(number)
-        _, error = process.communicate(timeout=60)
-        assert process.returncode == 128 + number
-        assert not [one for one in workers if one.is_running()]
-        assert "Traceback" not in error
+    before = signal.signal(number, signal.SIG_DFL)  # tests may run under `nohup`
+    try:
+        with at_work(room, experts=experts) as (process, workers):
+            process.send_signal(number)
+            _, error = process.communicate(timeout=60)
+            assert process.returncode == 128 + number
+            assert not [one for one in workers if one.is_running()]
+            assert "Traceback" not in error
+    finally:
+        signal.signal(number, before)
 
 
 def test_what_is_ignored_ends_nothing(room: Path) -> None:

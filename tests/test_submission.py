@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from harness.evaluation.packs import unpacked
 from harness.evaluation.records import Record, identity_of, pack, read_record
 from harness.evaluation.resamples import estimates_of
 from harness.reporting.submission import findings
-from tests.conftest import model
+from tests.conftest import model, registries_kept
 from tests.mistakes import names, refused
 from tests.test_believed import ODD, places, spoilt
 from tests.test_resamples import talks
@@ -527,17 +527,18 @@ def test_the_control_stays_what_it_is(
 
 
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """What `evaluate` leaves of a merge, its experts and their base, by documents."""
     root = tmp_path_factory.mktemp("evaluated")
     task, labels = str(talks(root / "data")), ["down", "up"]
     base = model(root / "base")
     experts = [str(model(root / f"m{n}", labels, seed=n, near=base)) for n in (1, 2)]
     out = ["--merger", "ties", "--out", str(root / "merge"), "--base", str(base)]
-    assert main(["merge", *experts, *out, "--tasks", task]) == 0
     asked = ["--output-path", str(root / "records"), "--shots", "1,all", "--draws", "3"]
-    assert main(["evaluate", "--model", str(root / "merge"), *asked]) == 0
-    return root / "records"
+    with registries_kept():
+        assert main(["merge", *experts, *out, "--tasks", task]) == 0
+        assert main(["evaluate", "--model", str(root / "merge"), *asked]) == 0
+        yield root / "records"
 
 
 def test_what_evaluate_leaves_may_join(evaluated: Path) -> None:

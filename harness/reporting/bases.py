@@ -11,7 +11,9 @@ from harness.reporting.sets import ensembles
 
 
 def by_base(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """The lines of each base, by a name that a folder may have; those of a single one by "".
+    """The lines of each base, by a name that a folder may have; all by "" where there is one.
+
+    Bases that share no task are columns of one board, and need not be apart.
 
     Of a base are the merges that were made from it, the experts that were merged, what these teach,
     and what stands in the records for none of them. Bases whose merges share an expert are one,
@@ -31,7 +33,8 @@ def by_base(lines: Sequence[Line]) -> dict[str, list[Line]]:
             for one, other in pairwise(_of(line)):
                 one_of[first(other)] = first(one)
     sources = {first(one.base_digest): one.base for one in lines if one.base_digest}
-    if len(sources) < 2:
+    tasks = {(first(one.base_digest), one.task) for one in lines if one.base_digest}
+    if len(tasks) == len({task for _, task in tasks}):
         return {"": [*lines]}
     digests = {first(one.base_digest): one.base_digest for one in lines if one.base_digest}
     names = dict(zip(sources, _names(sources.values(), digests.values()), strict=True))
