@@ -68,6 +68,8 @@ def credit(place: Path, name: str, row: str) -> str:
 
 def first(place: Path, name: str) -> str:
     """The merge that has the most credit, with how many are not significantly behind it."""
+    if not credited(place, name).defined:
+        return "no merge, as none has credit"
     best = credited(place, name).defined[0]
     behind = best.place[1] - 1 if best.place else 0
     others = {0: "all others are", 1: "one other is not"}.get(
@@ -88,7 +90,7 @@ def tau(place: Path, name: str) -> str:
     """Kendall's tau of the merges' scores under Current Eval and under a tuned head."""
     from scipy.stats import kendalltau
 
-    each = [(one.current, one.tuned) for one in credited(place, name).defined]
+    each = [(one.current, one.tuned) for one in credited(place, name).merges]
     return f"{kendalltau(*zip(*each, strict=True)).statistic:.2f}"
 
 
