@@ -17,7 +17,6 @@ import pandas
 from harness import read_records
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.credit import Credits
-from harness.reporting.boards.folded import SAME
 from harness.reporting.chosen import read_lines
 from harness.reporting.difference import difference_of, in_percent, in_points
 from harness.reporting.lines import Line, Setting
@@ -58,12 +57,6 @@ def credited(place: Path, name: str) -> Credits:
     if found is None:
         raise SystemExit(f"the records of {name} in {place} have no credit")
     return found
-
-
-def credit(place: Path, name: str, row: str) -> str:
-    """The credit of a merge, with its interval."""
-    one = next(one for one in credited(place, name).merges if row in one.name.split(SAME))
-    return "undefined" if one.credit is None else in_percent(one.credit)
 
 
 def first(place: Path, name: str) -> str:
@@ -107,21 +100,22 @@ def gap(place: Path, name: str, row: str, other: str, protocol: str) -> str:
 
 def part(place: Path, name: str, row: str) -> str:
     """How much of a merge's loss the head explains, with its interval."""
-    return next(one.share for one in known(place, name).shares if row in one.row.split(SAME))
+    board = known(place, name)
+    shares = (one.share for one in board.shares if one.row == board.called.get(row, row))
+    return next(shares, "") or "nothing that is significant"
 
 
 def mean(place: Path, name: str, row: str, protocol: str) -> str:
     """The mean over tasks of a row of a board."""
     board = known(place, name)
     at = board.scores.headlines[protocol]
-    shown = next(one for one in board.scores.rows if row in one.split(SAME))
-    cell = board.scores.row(shown, at)[-1]
+    cell = board.scores.row(board.called.get(row, row), at)[-1]
     assert cell is not None
     return points(cell.mean)
 
 
 def _lines(board: Board, row: str, at: Setting) -> list[Line]:
-    shown = next(one for one in board.scores.rows if row in one.split(SAME))
+    shown = board.called.get(row, row)
     return [line for task in board.tasks for line in board.scores.lines_at((shown, at, task))]
 
 
@@ -268,7 +262,7 @@ def outside(place: Path) -> str:
 CLAIMS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
-        *(credit, first, pairs, tau, gap, part, mean),
+        *(first, pairs, tau, gap, part, mean),
         *(score, ahead, rises, below, firsts, stratified),
         *(gains, significant, left, gain, alone, others, outside),
     )

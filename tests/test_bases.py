@@ -12,7 +12,7 @@ from harness.evaluation.records import Record, Source
 from harness.hashes import joined
 from harness.reporting.bases import by_base
 from harness.reporting.boards.board import board_of
-from harness.reporting.boards.over import over
+from harness.reporting.boards.over import credit_of, over
 from harness.reporting.lines import lines_of
 from harness.stats.ranks import concordance
 from tests.resampled import resampled
@@ -133,19 +133,30 @@ def test_credits_of_boards_are_in_one_table() -> None:
         made = board_of(
             [*lines_of((f"{at}", one) for at, one in enumerate(of(ONE, better=better)))]
         )
-        assert made.credits is not None
-        boards[name] = made.credits
+        boards[name] = credit_of(made)
     found = over(boards)
     assert found is not None
     assert found.heads == ("first", "second", "third")
     assert [name for name, _ in found.rows] == ["ties", "average"]  # places 0, 1, 0 and 1, 0, 1
     for (_, cells), merge in zip(found.rows, ("ties", "average"), strict=True):
-        for (text, *_), credits in zip(cells, boards.values(), strict=True):
-            credit = next(one.credit for one in credits.merges if one.name == merge)
-            assert credit is not None
-            assert text == f"{100 * credit.point:.0f}"
+        for (text, *_), known in zip(cells, boards.values(), strict=True):
+            assert text == f"{100 * known[merge].point:.0f}"
     assert found.finding[0] == "ties has the most credit on 2 of 3 boards."
     assert over({"first": boards["first"]}) is None
+
+
+def test_rows_that_are_one_are_apart_in_the_table() -> None:
+    """Of many, a board names two and says how many more; here each has its credit."""
+    alike = [one for one in of(ONE) if one.method != "ties"]
+    for name in ("a", "b", "c", "d"):
+        alike += [
+            one.model_copy(update={"method": name, "model": name, "digest": f"{name}{one.digest}"})
+            for one in of(ONE)
+            if one.method == "average"
+        ]
+    board = board_of([*lines_of((f"{at}", one) for at, one in enumerate(alike))])
+    assert any("more" in one for one in board.scores.rows)
+    assert {*credit_of(board)} == {"average", "a", "b", "c", "d"}
 
 
 def test_concordance_by_hand_and_at_its_ends() -> None:

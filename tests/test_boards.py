@@ -22,6 +22,7 @@ from harness.evaluation.records import Adaptation, DrawScore, Role, Source, read
 from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.leaderboard import index, rendered
+from harness.reporting.boards.over import credit_of
 from harness.reporting.chosen import read_lines
 from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, short_task
 from harness.reporting.lines import Setting, lines_of
@@ -922,7 +923,7 @@ def test_the_committed_page_over_all_boards_is_what_their_records_render_to() ->
     places = {name: LEADERBOARDS / "records" / f"{name}.parquet" for name in BOARDS}
     boards = {name: board_of(read_lines([place])) for name, place in places.items()}
     said = {name: {**about(one), "finding": finding(one)} for name, one in boards.items()}
-    credits = {name: one.credits for name, one in boards.items() if one.credits}
+    credits = {name: credit_of(one) for name, one in boards.items()}
     assert (LEADERBOARDS / "index.html").read_text(encoding="utf-8") == index(said, credits)
 
 

@@ -17,15 +17,15 @@ from harness.reporting.bases import by_base
 from harness.reporting.boards import latex, markdown, page
 from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.credit import Credits
 from harness.reporting.boards.gains import Gain, any_known
-from harness.reporting.boards.over import over
+from harness.reporting.boards.over import credit_of, over
 from harness.reporting.boards.page import hash_of, shades
 from harness.reporting.boards.templates import source, template
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.frame import as_csv, table
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import Line
+from harness.stats.intervals import Ratio
 from harness.values import validated
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def leaderboard(
     def files() -> Iterator[tuple[Path, str | bytes]]:
         # one at a time: of many records, they are large
         said: dict[str, Mapping[str, str]] = {}
-        credits: dict[str, Credits] = {}
+        credits: dict[str, Mapping[str, Ratio]] = {}
         for name, of in groups.items():
             for base, lines in by_base(read_lines(of, which)).items():
                 called = "-".join(filter(None, (name, base)))
@@ -82,7 +82,7 @@ def leaderboard(
                 check_ours({place / one: mark for one, mark in MARKS.items()})
                 board = board_of(lines)
                 said[called] = {**about(board), "finding": finding(board)}
-                credits |= {called: board.credits} if board.credits else {}
+                credits[called] = credit_of(board)
                 for path, content in _files(board, place):
                     written.append(path)
                     yield path, content
@@ -125,7 +125,9 @@ def _files(board: Board, folder: Path) -> Iterator[tuple[Path, str | bytes]]:
     yield folder / "board.parquet", _parquet(tidy)
 
 
-def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Credits]) -> str:
+def index(
+    boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Mapping[str, Ratio]]
+) -> str:
     """The page over boards that lie in folders of these names beside it: what each is of."""
     style = source("board.css") + source("boards.css") + shades()
     boards = dict(sorted(boards.items()))
@@ -134,7 +136,7 @@ def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Credits
         style_hash=hash_of(style),
         boards=boards,
         links={name: f"{quote(name)}/{INDEX}" for name in boards},
-        over=over({name: credits[name] for name in boards if name in credits}),
+        over=over({name: credits[name] for name in boards}),
     )
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.reporting.boards.credit import Credits
+from harness.reporting.boards.board import Board
 from harness.reporting.boards.credit_table import leaf
-from harness.reporting.boards.folded import SAME
 from harness.stats.intervals import LEVEL, Ratio
 from harness.stats.ranks import concordance, friedman
 from harness.text import plain
@@ -31,21 +30,22 @@ class Over:
     finding: tuple[str, ...]
 
 
-def over(boards: Mapping[str, Credits]) -> Over | None:
+def credit_of(board: Board) -> dict[str, Ratio]:
+    """The credit of each method where it is defined, the most first; rows that are one apart."""
+    if board.credits is None:
+        return {}
+    found = {one.name: one.credit for one in board.credits.defined if one.credit is not None}
+    known = {row: found[name] for row, name in board.called.items() if name in found}
+    known |= {name: one for name, one in found.items() if name not in board.called.values()}
+    return dict(sorted(known.items(), key=lambda one: -one[1].point))
+
+
+def over(boards: Mapping[str, Mapping[str, Ratio]]) -> Over | None:
     """The table of the merges whose credit is defined on two boards or more; None without any.
 
     In the order of their mean place, which is 0 for the first of a board and 1 for its last.
     """
-    known = {
-        board: {
-            name: one.credit
-            for one in credits.defined
-            if one.credit is not None
-            for name in one.name.split(SAME)
-        }
-        for board, credits in boards.items()
-    }
-    known = {name: of for name, of in known.items() if of}
+    known = {name: of for name, of in boards.items() if of}
     count = Counter(merge for of in known.values() for merge in of)
     places: dict[str, list[float]] = {merge: [] for merge, on in count.items() if on >= FEWEST}
     if not places:
