@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -13,7 +13,7 @@ from harness.reporting.difference import by_task, difference_of, enough_draws
 from harness.reporting.grid import CONSTANT, Cell, Grid
 from harness.reporting.lines import Line, Setting
 from harness.stats.estimate import mean_of
-from harness.stats.intervals import LEVEL, student
+from harness.stats.intervals import FEWEST_SETS, LEVEL, student
 from harness.stats.sets import Prior, prior_of
 from harness.stats.tests import holm, p_value
 from harness.text import points
@@ -113,8 +113,10 @@ def tested(family: Mapping[K, Apart]) -> dict[K, Apart]:
     }
 
 
-def _prior(places: Iterable[Spot]) -> Prior | None:
-    """How far the rows of a column differ over sets of experts."""
+def _prior(places: Collection[Spot]) -> Prior | None:
+    """How far the rows of a column differ over sets of experts; None of fewer than three."""
+    if any(len({line.set for line in one.lines}) < FEWEST_SETS for one in places):
+        return None
     each = [by_task(one.lines) for one in places]
     found = [mean_of(one) for (one,) in filter(None, each)]
     return prior_of(found) if len(found) == len(each) else None
