@@ -40,7 +40,7 @@ def barrier(
     unlike heads.
     """
     if len(recipe.experts) != 2:
-        raise BadOption(f"found {len(recipe.experts)} models, expected two for a barrier")
+        raise BadOption(f"a barrier is of two models, found {len(recipe.experts)}; name two")
     if points < 3:
         raise BadOption(f"--points is {points}, expected 3 or more: the ends and between")
     out = Path(run.output)
@@ -48,7 +48,8 @@ def barrier(
     ends = [open_checkpoint(one, allow_pickle=run.allow_pickle) for one in recipe.experts]
     if not same(*(one.labels or () for one in ends)):
         called = " and ".join(one.source for one in ends)
-        raise LabelMismatch(f"the heads of {called} have other labels; expected those of one task")
+        told = "have other labels; expected experts of one task"
+        raise LabelMismatch(f"the heads of {called} {told}")
     if not (tasks := run.tasks or ends[0].tasks):
         raise BadOption(f"{ends[0].source} does not say its task; name it with --tasks")
     for name in expanded(tasks, run.data_dir):
