@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import xxhash
+from tabulate import tabulate
 
 from harness.entries import Method
 from harness.errors import BrokenCheckpoint, CannotWrite
 from harness.files import cache_dir, read_json, write_json
+from harness.hashes import digest_of
 from harness.methods import functions
 from harness.options import options
 from harness.plugins import files_of_ours
-from harness.ranges import SEVERAL, bounds, choices, is_list_of
+from harness.ranges import expected
 from harness.registry import REGISTRIES
 from harness.text import wrapped
 from harness.types import Task
@@ -51,7 +51,7 @@ def remembered(what: str) -> list[dict[str, Any]]:
         return catalogue(what)
     known = [(path, path.stat()) for path in files_of_ours()]
     files = [(str(path), status.st_size, status.st_mtime_ns) for path, status in known]
-    key = xxhash.xxh3_128_hexdigest(json.dumps([what, files]).encode())
+    key = digest_of([what, files])
     path = cache_dir("lists") / f"{key}.json"
     try:
         entries: list[dict[str, Any]] = read_json(path, "a list of what is registered")["entries"]
@@ -89,14 +89,8 @@ def families() -> list[dict[str, Any]]:
 
 def in_columns(entries: Sequence[Mapping[str, Any]]) -> str:
     """Entries of the same keys as a table, with the keys above it."""
-    rows = [[*entries[0]], *([_cell(value) for value in one.values()] for one in entries)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
-
-
-def _cell(value: Any) -> str:
-    return ", ".join(value) if isinstance(value, list) else str(value)
+    rows = [[v if isinstance(v, str) else ", ".join(v) for v in one.values()] for one in entries]
+    return str(tabulate(rows, [*entries[0]], tablefmt="plain", disable_numparse=True))
 
 
 def _functions(value: Any) -> tuple[Callable[..., Any], ...]:
@@ -130,7 +124,9 @@ def rendered(entries: Sequence[Mapping[str, Any]], columns: int | None = None) -
         lines.append(wrapped(said, columns, further=" " * (names + 2)))
         shown = [_option(name, schema) for name, schema in entry["options"].items()]
         if shown:
-            row = _at_commas(shown, columns - 4)
+            # between options, and within one only if it is too long
+            whole = (one.replace(" ", GLUE) if len(one) < columns - 4 else one for one in shown)
+            row = ", ".join(whole)
             lines.append(wrapped(row, columns, indent="    ", further="    "))
     return "\n".join(line.replace(GLUE, " ") for line in lines)
 
@@ -139,42 +135,8 @@ GLUE = "\0"
 """A space at which no line ends."""
 
 
-def _at_commas(options: Sequence[str], columns: int) -> str:
-    """The options in a row, to be wrapped between them, and within one only if it is too long."""
-    glued = [option.replace(" ", GLUE) for option in options]
-    return ", ".join(
-        option if len(option) < columns else option.replace(f",{GLUE}", ", ") for option in glued
-    )
-
-
 def _option(name: str, schema: Mapping[str, Any]) -> str:
-    """`density=0.2 (above 0, up to 1)`."""
+    """`density=0.2 (a number above 0 and up to 1)`."""
     default = schema["default"]
     value = {"None": "none", "True": "true", "False": "false"}.get(str(default), str(default))
-    return f"{name}={value} ({_range(schema)})"
-
-
-TYPES = {
-    "number": "number",
-    "integer": "whole",
-    "boolean": "true or false",
-    "string": "text",
-    "null": "none",
-}
-
-
-def _range(schema: Mapping[str, Any]) -> str:
-    """What a schema allows, in as few words as an option's name and default need beside them."""
-    if members := schema.get("anyOf"):
-        several = "several by ':'"
-        return "; or ".join(several if is_list_of(members, m) else _range(m) for m in members)
-    if chosen := choices(schema):
-        return ", ".join(map(str, chosen))
-    if schema.get("type") == "array":
-        items = schema["items"]
-        entries = SEVERAL.get(items.get("type"), "values")
-        return ", ".join([f"{entries} by ':'", *bounds(items), *bounds(schema)])
-    if examples := schema.get("examples"):
-        return f"as {', '.join(map(str, examples))}"
-    called, within = TYPES.get(schema.get("type", ""), "any"), bounds(schema)
-    return ", ".join(within if within and called == "number" else [called, *within])
+    return f"{name}={value} ({expected(schema)})"

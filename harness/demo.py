@@ -36,14 +36,14 @@ MERGERS = ("average", "task_arithmetic", "ties")
 
 @dataclass(frozen=True)
 class Setting:
-    """Experts that are merged: the folder of each, with its task and the seed of its training.
+    """Experts that are merged, by folder: an embedded task, and the seed of its training if not 0.
 
     `base` is the folder of what they are made of.
     """
 
     name: str
     title: str
-    experts: dict[str, tuple[str, int]]
+    experts: tuple[str, ...]
     base: str = "base"
 
 
@@ -51,24 +51,12 @@ SETTINGS = (
     Setting(
         "different-tasks",
         "Different tasks: a class, a number, several classes for each row",
-        {
-            "comparison": ("embedded/comparison", 0),
-            "outcome": ("embedded/outcome", 0),
-            "mentions": ("embedded/mentions", 0),
-        },
+        ("comparison", "outcome", "mentions"),
     ),
-    Setting(
-        "same-task",
-        "One task, two seeds: a tag for each word",
-        {"names": ("embedded/names", 0), "names-1": ("embedded/names", 1)},
-    ),
+    Setting("same-task", "One task, two seeds: a tag for each word", ("names", "names-1")),
 )
-IMAGES = Setting(
-    "images",
-    "Images: the shape and the colour of a figure",
-    {"shapes": ("embedded/shapes", 0), "colours": ("embedded/colours", 0)},
-    "image-base",
-)
+FIGURES = "Images: the shape and the colour of a figure"
+IMAGES = Setting("images", FIGURES, ("shapes", "colours"), "image-base")
 
 
 def demo(out: Path, width: int | None = None) -> None:
@@ -106,10 +94,11 @@ def _make(out: Path, width: int) -> None:
 def _read(setting: Setting, out: Path) -> dict[str, list[Record]]:
     """The records of a setting by merger: its experts are trained, merged and evaluated."""
     base, experts = out / setting.base, []
-    for name, (task, seed) in setting.experts.items():
+    for name in setting.experts:
+        task, _, seed = f"embedded/{name}".partition("-")
         _say(f"fine-tuning an expert of {task}{f', seed {seed}' if seed else ''}")
         expert = out / "experts" / name
-        finetune(base, task, out=expert, seed=seed, progress=False, force=True)
+        finetune(base, task, out=expert, seed=int(seed or 0), progress=False, force=True)
         experts.append(str(expert))
     records = {}
     for name in MERGERS:

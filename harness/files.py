@@ -58,10 +58,6 @@ def read_text(
         return content.decode("utf-8")
     except FileNotFoundError:
         raise error(f"{path} is missing; expected {what}") from None
-    except UnicodeDecodeError as cause:
-        raise error(
-            f"{path} cannot be read as {what}: byte {cause.start + 1} is of no text in UTF-8"
-        ) from cause
     except (ValueError, OSError) as cause:
         raise error(f"{path} cannot be read as {what}: {cause}") from cause
 
@@ -93,11 +89,8 @@ def parse_objects(
 def _loaded(text: str, where: str, what: str, error: type[HarnessError]) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as cause:
-        at = f"line {cause.lineno}, column {cause.colno}" if text.strip() else "all, it is empty"
-        raise error(f"{where} cannot be read as {what}: it is no JSON at {at}") from cause
     except (ValueError, RecursionError) as cause:
-        raise error(f"{where} cannot be read as {what}: {cause}") from cause
+        raise error(f"{where} cannot be read as {what}, in JSON: {cause}") from cause
 
 
 def as_json(value: object) -> Any:
@@ -183,6 +176,13 @@ def is_text(text: str) -> bool:
     return True
 
 
+def check_text(text: str, error: type[HarnessError]) -> None:
+    """Raise `error` for a name, as the system spells it, that cannot be written."""
+    if not is_text(text):
+        spelled = f"'{text}' is no text in {sys.getfilesystemencoding()}"
+        raise error(f"{spelled}; expected UTF-8: rename it, or set LC_ALL=C.UTF-8")
+
+
 # Writing -----------------------------------------------------------------------------------
 
 
@@ -194,8 +194,7 @@ def saying(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise CannotWrite(
-            f"{path} cannot be written: {reason}; expected a place with room and the right to "
-            "write there"
+            f"{path} cannot be written: {reason}; expected room and the right"
         ) from error
 
 
@@ -333,11 +332,7 @@ def check_name(path: Path) -> None:
     """Raise CannotWrite for a name that no file can have, or that cannot be written in a record."""
     with saying(path), suppress(FileNotFoundError, NotADirectoryError):
         path.lstat()
-    if not is_text(str(path)):
-        raise CannotWrite(
-            f"{path} is no text in {sys.getfilesystemencoding()}, as the system spells names; "
-            "expected one in UTF-8: choose another, or set LC_ALL=C.UTF-8"
-        )
+    check_text(str(path), CannotWrite)
 
 
 def check_place(folder: Path) -> None:
@@ -359,10 +354,8 @@ def check_below(root: Path, paths: Iterable[Path]) -> None:
     folders = {place for path in paths for place in path.parents if root in place.parents}
     for place in sorted(folders):
         if place.is_symlink():
-            raise OutputExists(
-                f"{place} is a link to {place.resolve()}, and what is written there would lie "
-                "elsewhere; expected a folder: remove the link or choose another output"
-            )
+            there = place.resolve()
+            raise OutputExists(f"{place} is a link to {there}, expected a folder: remove the link")
 
 
 def check_ours(marks: Mapping[Path, bytes]) -> None:
@@ -376,7 +369,4 @@ def check_ours(marks: Mapping[Path, bytes]) -> None:
         with saying(path):
             there = path.read_bytes() if path.is_file() else b""  # a pipe would never end
         if not re.search(mark, there):
-            raise OutputExists(
-                f"{path} exists and was not written by this program; remove it or name another "
-                "folder"
-            )
+            raise OutputExists(f"{path} exists and is not of this program; expected another place")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import os
 import re
 import secrets
@@ -15,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from harness import unfinished
 from harness.errors import OutputExists
 from harness.files import check_name, check_place, file_hash, made, read_json, saying, write_json
+from harness.hashes import digest_of
 from harness.unfinished import is_unfinished
 
 FILES = "files"
@@ -47,9 +45,8 @@ class Layout:
         """
         inside = [name for name in self._inside(folder) if name != self.marker]
         hashes = {name: (known or {}).get(name) or file_hash(folder / name) for name in inside}
-        write_json(
-            folder / self.marker, {**said, FILES: {**hashes, self.marker: _seal(said, hashes)}}
-        )
+        hashes |= {self.marker: digest_of([said, hashes])}
+        write_json(folder / self.marker, {**said, FILES: hashes})
 
     def said(self, folder: Path) -> dict[str, Any]:
         """What the marker of a folder says."""
@@ -65,28 +62,26 @@ class Layout:
         hashes = said.pop(FILES, None)
         if not isinstance(hashes, dict):
             raise OutputExists(
-                f"{marker} does not list the files of {self.what}, as older versions did not; "
-                f"expected '{FILES}': move {folder} away, or choose another output"
+                f"{marker} does not list '{FILES}', as older versions did not; move {folder} away, "
+                "or choose another output"
             )
         seal = hashes.pop(self.marker, None)
-        whole = seal == _seal(said, hashes) and not marker.is_symlink()
+        whole = seal == digest_of([said, hashes]) and not marker.is_symlink()
         odd = {} if whole else {self.marker: "edited"}
         for name in self._inside(folder):
-            if name not in hashes and name != self.marker:
+            path = folder / name
+            if name == self.marker:
+                continue
+            if name not in hashes:
                 odd[name] = "foreign"
-            elif name != self.marker and (
-                (folder / name).is_symlink() or file_hash(folder / name) != hashes[name]
-            ):
+            elif path.is_symlink() or file_hash(path) != hashes[name]:
                 odd[name] = "edited"
         return odd
 
     def _inside(self, folder: Path) -> list[str]:
         """What the marker should list, itself too; not what is left of its being written."""
-        return [
-            name
-            for name in _inside(folder)
-            if not re.fullmatch(self.more, name) and not self.begun(folder / name)
-        ]
+        mine = (name for name in _inside(folder) if not re.fullmatch(self.more, name))
+        return [name for name in mine if not self.begun(folder / name)]
 
     def begun(self, path: Path) -> bool:
         """Whether a path is what a killed run left of the marker."""
@@ -100,12 +95,6 @@ def _inside(folder: Path) -> list[str]:
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         found += [Path(place, name).relative_to(folder).as_posix() for name in (*files, *links)]
     return sorted(found)
-
-
-def _seal(said: Mapping[str, Any], hashes: Mapping[str, str | None]) -> str:
-    """A hash of what a marker says, but for itself."""
-    text = json.dumps([said, hashes], sort_keys=True)
-    return str(xxhash.xxh3_128_hexdigest(text.encode()))
 
 
 def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
@@ -129,8 +118,8 @@ def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
             return
     if not (place / layout.marker).is_file():
         raise OutputExists(
-            f"{out} exists and was not written by this program (it holds no {layout.marker}); "
-            "expected a new or empty folder: choose another --out or move it away"
+            f"{out} exists and has no {layout.marker} of this program; expected a new or empty "
+            "folder: choose another --out"
         )
     with saying(out):
         odd = layout.foreign(place)
@@ -138,15 +127,11 @@ def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
         names = [name if why == "foreign" else f"{name} ({why})" for name, why in odd.items()]
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise OutputExists(
-            f"{out} holds {layout.what} and beside it {shown}, which this program did not write "
-            f"so; expected nothing but what {layout.marker} lists: move it away, or choose another "
-            "--out"
+            f"{out} holds {layout.what} and beside it {shown}, expected nothing but what "
+            f"{layout.marker} lists: move it away, or choose another --out"
         )
     if not force:
-        raise OutputExists(
-            f"{out} holds {layout.what} already; expected a new folder: choose another --out, or "
-            "replace it with --force"
-        )
+        raise OutputExists(f"{out} holds {layout.what} already; choose another --out, or --force")
 
 
 @contextmanager

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 import xxhash
+
+
+def digest_of(value: object) -> str:
+    """A hash of a value of JSON."""
+    return str(xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode()))
 
 
 def join_digests(parts: Mapping[str, str]) -> str:

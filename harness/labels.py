@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import cache
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
@@ -92,6 +93,12 @@ def same(first: Sequence[str], second: Sequence[str]) -> bool:
     """Whether two label lists have the same names in the same order."""
     spelled = spelling(first, second)
     return list(map(spelled, first)) == list(map(spelled, second))
+
+
+def as_config(labels: Sequence[str]) -> dict[str, Any]:
+    """The names of a head's outputs, as a configuration of transformers' has them."""
+    places = {name: place for place, name in enumerate(labels)}
+    return {"id2label": {str(place): name for name, place in places.items()}, "label2id": places}
 
 
 def fit(labels: Sequence[str], task: Task) -> bool:

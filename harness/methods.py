@@ -9,6 +9,7 @@ from harness.entries import Claim, Merger, Method, Postmerge, Premerge
 from harness.errors import UnknownName
 from harness.options import options, resolve
 from harness.registry import NEEDS
+from harness.text import hint
 from harness.types import Choice, Need, Scalar
 
 SEVERAL = "several"
@@ -51,10 +52,8 @@ def is_said(entry: Method, condition: str, chosen: Mapping[str, Scalar]) -> bool
     known = {name: one for fn in functions(entry) for name, one in options(fn).items()}
     name, equals, value = condition.partition("=")
     if name not in known:
-        raise UnknownName(
-            f"{entry.called} '{entry.name}' declares something for its option '{name}', which it "
-            f"does not have; known: {', '.join(known) or 'none'}"
-        )
+        called = f"{entry.called} '{entry.name}'"
+        raise UnknownName(f"{called} declares for '{name}', no option; {hint(name, known)}")
     if not equals:
         return chosen[name] != known[name].default
     if value == SEVERAL:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from types import FunctionType
 from typing import Annotated, Any, Literal, TypeAlias
-from weakref import WeakKeyDictionary
 
 from annotated_types import Interval
 
 from harness.errors import BadOption
+from harness.text import hint
 from harness.types import Choice, Scalar
 
 Share: TypeAlias = Annotated[float, Interval(ge=0, le=1)]
@@ -108,18 +107,12 @@ def options(function: Callable[..., Any]) -> dict[str, Option]:
     One without an annotation takes anything. Raises BadOption for an annotation that no option can
     have, as the type of an array.
     """
-    if not isinstance(function, FunctionType):  # of which some cannot be a key
-        return _declared(function)
-    known = _DECLARED.get(function)
-    if known is None:
-        known = _DECLARED[function] = _declared(function)
-    return dict(known)
+    # others than functions may be no keys
+    read = _declared if isinstance(function, FunctionType) else _declared.__wrapped__
+    return dict(read(function))
 
 
-_DECLARED: WeakKeyDictionary[FunctionType, dict[str, Option]] = WeakKeyDictionary()
-"""The options of functions that were asked for: one merge asks for those of a method ten times."""
-
-
+@cache  # one merge asks for the options of a method ten times
 def _declared(function: Callable[..., Any]) -> dict[str, Option]:
     return {
         one.name: Option(one.name, _annotation(one, function), one.default)
@@ -170,9 +163,8 @@ def resolve(kind: str, choice: Choice, *functions: Callable[..., Any]) -> dict[s
         known |= {name: Option(name, FREE, None) for name in choice.options if name not in known}
     for name in choice.options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known) or 'none'}"
-            raise BadOption(f"{kind} '{choice.name}' has no option '{name}'; {hint}")
+            near = hint(name, known)
+            raise BadOption(f"{kind} '{choice.name}' has no option '{name}'; {near}")
     return {
         name: option.read(choice.options[name], f"option '{name}' of {kind} '{choice.name}'")
         if name in choice.options
@@ -191,8 +183,6 @@ def parse_choice(text: str) -> Choice:
     for pair in filter(None, ":".join(rest).split(",")):
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise BadOption(
-                f"'{text}': '{pair}' is no option, expected NAME or NAME:key=value,key=value"
-            )
+            raise BadOption(f"'{text}': '{pair}' is no option, expected NAME or NAME:key=value")
         given[key.strip()] = value.strip()
     return Choice(name, given)

@@ -102,8 +102,6 @@ def attribute_of(kind: str, name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except KeyboardInterrupt:
         raise
-    except (ImportError, AttributeError, ValueError) as error:
-        reason = str(error)
     except BaseException as error:
         reason = _told(error)
     raise UnknownName(f"no {kind} at '{name}': {reason}; expected an importable module:attribute")

@@ -128,10 +128,7 @@ def as_read(task: Task, name: PresetName | None) -> Task:
     """
     settings = preset(name)
     if settings.readout.fault is not None and kind_of(task).split_into_words:
-        raise BadRecipe(
-            f"{task} is tagged word by word, not supported by the preset '{name}'; "
-            "leave out --preset"
-        )
+        raise BadRecipe(f"{task} is tagged word by word, which the preset '{name}' does not read")
     if settings.last_text and len(task.text) > 1:
         task = replace(task, text=task.text[-1:], read=None)
     if settings.max_length is not None:

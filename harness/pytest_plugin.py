@@ -12,34 +12,31 @@ import pytest
 
 if TYPE_CHECKING:
     from harness.checking.battery import Battery, Finding
-    from harness.checking.properties import Property, StageName
+    from harness.checking.properties.property import Property, StageName
 
-FLAGS: tuple[tuple[StageName, str], ...] = (
-    ("merger", "merging method"),
-    ("premerge", "pre-merging method"),
-    ("postmerge", "post-merging method"),
-)
+FLAGS: dict[StageName, str]
+FLAGS = {"merger": "merging", "premerge": "pre-merging", "postmerge": "post-merging"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """One flag for each stage of a merge."""
     group = parser.getgroup("harness", "properties of merging methods")
-    for stage, called in FLAGS:
+    for stage, called in FLAGS.items():
         group.addoption(
             f"--{stage}",
             dest=f"harness_{stage}",
             action="append",
             default=[],
             metavar="NAME",
-            help=f"test the properties of a {called}: NAME or module:function, with options "
-            "NAME:key=value,...; may be repeated",
+            help=f"test the properties of a {called} method: NAME or module:function, with "
+            "options NAME:key=value,...; may be repeated",
         )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Add a test for every property of every method that a flag names."""
-    for stage, _ in FLAGS:
+    for stage in FLAGS:
         for text in session.config.getoption(f"harness_{stage}"):
             items.extend(_tests(session, stage, text))
 
@@ -56,13 +53,8 @@ def _tests(session: pytest.Session, stage: StageName, text: str) -> Iterator[Pro
     for checked in suite.properties:
         name = f"{stage} {text}[{checked.name}]"
         # a property stands in no file of the user's, so its name is all there is to call it by
-        yield PropertyTest.from_parent(
-            session, name=name, nodeid=name, battery=suite, checked=checked
-        )
-
-
-class LawBroken(Exception):
-    """A finding that is a failure."""
+        known: Any = {"name": name, "nodeid": name, "battery": suite, "checked": checked}
+        yield PropertyTest.from_parent(session, **known)
 
 
 class PropertyTest(pytest.Item):
@@ -76,14 +68,8 @@ class PropertyTest(pytest.Item):
     def runtest(self) -> None:
         """Try the property."""
         finding: Finding = self.battery.find(self.checked)
-        if not finding.ok:
-            raise LawBroken(finding)
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any) -> Any:
-        """The finding alone: where in this file it was raised tells nothing."""
-        if isinstance(excinfo.value, LawBroken):
-            return str(excinfo.value)
-        return super().repr_failure(excinfo, *args)
+        if not finding.ok:  # where in this file tells nothing
+            pytest.fail(str(finding), pytrace=False)
 
     def reportinfo(self) -> tuple[Any, None, str]:
         """There is no file to point at."""

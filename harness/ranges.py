@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal
@@ -106,19 +106,15 @@ UNSAID = {"type", "items", "enum", "const", "anyOf", "title", "description", "de
 def expected(schema: Mapping[str, Any]) -> str:
     """The values that a schema allows, as an error line says it: `a number above 0`."""
     if members := schema.get("anyOf"):
-        several = "several separated by ':'"
-        return " or ".join(several if is_list_of(members, m) else expected(m) for m in members)
+        several = "several separated by ':'"  # of what another member is one of
+        shown = (several if one.get("items") in members else expected(one) for one in members)
+        return " or ".join(shown)
     if chosen := choices(schema):
         return " or ".join(map(repr, chosen))
     if schema.get("type") == "array":
         several = f"{_ranged(SEVERAL, schema['items'])} separated by ':'"
         return ", ".join([several, *bounds(schema)])
     return _ranged(ONE, schema)
-
-
-def is_list_of(members: Sequence[Mapping[str, Any]], member: Mapping[str, Any]) -> bool:
-    """Whether a member of a union is a list of what another member is."""
-    return member.get("items") in members
 
 
 def _ranged(kinds: Mapping[str, str], schema: Mapping[str, Any]) -> str:
@@ -141,8 +137,6 @@ def bounds(schema: Mapping[str, Any]) -> list[str]:
     """
     if {"minimum", "maximum"} <= schema.keys():
         return [f"from {schema['minimum']} to {schema['maximum']}"]
-    ordered = [
-        *(key for key in BOUNDS if key in schema),
-        *sorted(schema.keys() - BOUNDS.keys() - UNSAID),
-    ]
+    ordered = [key for key in BOUNDS if key in schema]
+    ordered += sorted(schema.keys() - BOUNDS.keys() - UNSAID)
     return [f"{BOUNDS.get(key, key)} {schema[key]}" for key in ordered]

@@ -177,10 +177,8 @@ def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length:
 def positions(classifier: Any) -> int | None:
     """How many positions are embedded; None where they are not. RoBERTa's first are of padding."""
     tables = [m for name, m in classifier.named_modules() if name.endswith("position_embeddings")]
-    counts = [
-        table.num_embeddings - (0 if table.padding_idx is None else table.padding_idx + 1)
-        for table in tables
-    ]
+    skipped = [-1 if table.padding_idx is None else table.padding_idx for table in tables]
+    counts = (table.num_embeddings - skip - 1 for table, skip in zip(tables, skipped, strict=True))
     return min(counts, default=None)
 
 
@@ -242,6 +240,4 @@ def without_head(readout: Readout) -> Readout:
     return replace(readout, run=_without_head)
 
 
-OF_THE_ENCODER: Mapping[str, Readout] = {
-    one.name: one for one in (LAST_LINEAR, MEAN_MASKED, CLS, MEAN_PADDED)
-}
+OF_THE_ENCODER = {one.name: one for one in (LAST_LINEAR, MEAN_MASKED, CLS, MEAN_PADDED)}

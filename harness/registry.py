@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,20 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
+from harness import plugins
 from harness.entries import Entry, EvaluationProtocol, Merger, Metric, MetricFn, Postmerge, Premerge
 from harness.errors import HarnessError, UnknownName
-from harness.plugins import (
-    BROKEN,
-    PREFIX,
-    attribute_of,
-    called,
-    import_all,
-    load_all,
-    load_folder,
-    others_declared,
-    registering,
-    registrar,
-)
+from harness.text import hint
 from harness.types import Encoded, Need, Predictions, StateDict, Task
 
 P = ParamSpec("P")
@@ -68,10 +57,8 @@ class Registry(Mapping[str, V], Generic[V]):
         """Register a value; a name taken by another module is an error that names both."""
         taken = self._origins.get(value.name)
         if taken is not None and taken != origin:
-            raise HarnessError(
-                f"{self.kind} '{value.name}' is registered twice, by {taken} and by {origin}; "
-                "rename one of them"
-            )
+            where = f"by {taken} and by {origin}"
+            raise HarnessError(f"{self.kind} '{value.name}' is registered {where}; rename one")
         self._values[value.name] = value
         self._origins[value.name] = origin
         return value
@@ -86,8 +73,8 @@ class Registry(Mapping[str, V], Generic[V]):
         module, colon, _ = name.partition(":")
         if colon and module not in self.families:
             raise UnknownName(
-                f"{where} names the {self.kind} '{name}', and no name in a file imports code; "
-                f"expected a registered {self.kind}: type this one on the command line"
+                f"{where} names the {self.kind} '{name}', which no file may import; expected a "
+                "registered one: type this on the command line"
             )
 
     def holds(self, value: V) -> bool:
@@ -98,7 +85,7 @@ class Registry(Mapping[str, V], Generic[V]):
     def has_others(self) -> bool:
         """Whether something was registered by others than this program, or will be."""
         ours = all(origin.startswith("harness.") for origin in self._origins.values())
-        return not ours or others_declared()
+        return not ours or plugins.others_declared()
 
     def spelled(self, name: str) -> str | None:
         """The `module:attribute` or file that a value was asked for by, if it was."""
@@ -135,11 +122,9 @@ class Registry(Mapping[str, V], Generic[V]):
             return self._import(name)
         if name in self.hints:
             raise UnknownName(f"no {self.kind} is called '{name}' here: {self.hints[name]}")
-        near = difflib.get_close_matches(name, self._values, n=1)
         own = "one of your own is named by its file, as in ./mine.yaml; " if self.files else ""
-        known = f"{own}known: {', '.join(sorted(self))}"
-        hint = f"did you mean '{near[0]}'?" if near else known
-        raise UnknownName("; ".join([f"no {self.kind} is called '{name}'", hint, *BROKEN]))
+        known = hint(name, self._values, f"{own}known: {', '.join(sorted(self))}")
+        raise UnknownName("; ".join([f"no {self.kind} is called '{name}'", known, *plugins.BROKEN]))
 
     def __contains__(self, name: object) -> bool:
         self._scan()
@@ -157,21 +142,19 @@ class Registry(Mapping[str, V], Generic[V]):
         if not self._scanned:
             self._scanned = True
             try:
-                import_all(self.package)
-                load_all(undone_by_errors)
+                plugins.import_all(self.package)
+                plugins.load_all(undone_by_errors)
             except BaseException:
                 self._scanned = False  # the next look-up must fail too, not find half of the names
                 raise
 
     def _read(self, name: str) -> V:
         """The value that a file describes, registered under its own name."""
-        value = self.adopt(name, called(self.files)(name))
+        value = self.adopt(name, plugins.called(self.files)(name))
         taken = self._origins.get(value.name)
         if taken is not None and not taken.endswith(YAML):
-            raise HarnessError(
-                f"{name} describes the {self.kind} '{value.name}', which is registered by {taken}; "
-                "give it another name"
-            )
+            thing = f"{self.kind} '{value.name}'"
+            raise HarnessError(f"{name} describes the {thing}, registered by {taken}; rename it")
         self._origins.pop(value.name, None)
         self._spelled[value.name] = name
         return self.add(value, name)
@@ -179,10 +162,10 @@ class Registry(Mapping[str, V], Generic[V]):
     def _import(self, name: str) -> V:
         module, _, attribute = name.partition(":")
         if module in self.families:
-            made: V = called(self.families[module])(attribute)
+            made: V = plugins.called(self.families[module])(attribute)
             return made
-        with registering(module):
-            target = attribute_of(self.kind, name)
+        with plugins.registering(module):
+            target = plugins.attribute_of(self.kind, name)
         for value in self._values.values():
             if target is value or getattr(value, "function", None) is target:
                 self._spelled[value.name] = name
@@ -207,13 +190,13 @@ def load_plugins(folder: str | Path) -> None:
     Raises BrokenPlugin, naming the file, for one that cannot be imported, and then nothing of the
     folder is registered.
     """
-    load_folder(folder, undo=undone_by_errors)
+    plugins.load_folder(folder, undo=undone_by_errors)
 
 
 def _origin(function: Callable[..., Any]) -> str:
     """Who registers a function: the module that it is of, or the file of a user's folder."""
     module = function.__module__
-    return registrar() if module.startswith(PREFIX) else module
+    return plugins.registrar() if module.startswith(plugins.PREFIX) else module
 
 
 def _check_labels(value: Task) -> None:
@@ -230,9 +213,8 @@ def _task(name: str, target: object) -> Task:
 
 
 def _need(name: str, target: object) -> Need:
-    raise UnknownName(
-        f"need '{name}' is a {type(target).__name__}, expected a function that `@need` registers"
-    )
+    found = type(target).__name__
+    raise UnknownName(f"need '{name}' is a {found}, expected a function under `@need`")
 
 
 def _of(entry: type[E], package: str, **more: Any) -> Registry[E]:
@@ -258,6 +240,12 @@ METRICS = _of(Metric, "harness.data.metrics")
 TASKS: Registry[Task] = Registry(
     "task", "harness.tasks", _task, files="harness.data.own:task_of_file"
 )
+STAGES: Mapping[str, Registry[Any]] = {
+    "premerge": PREMERGE,
+    "merger": MERGERS,
+    "postmerge": POSTMERGE,
+}
+"""The methods of each stage of a merge, by what a recipe calls it."""
 REGISTRIES: Mapping[str, Registry[Any]] = {
     "mergers": MERGERS,
     "premerge": PREMERGE,
@@ -328,4 +316,4 @@ def task(value: Task) -> Task:
     _check_labels(value)
     if TASKS.holds(value):
         return value
-    return TASKS.add(value, registrar())
+    return TASKS.add(value, plugins.registrar())

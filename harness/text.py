@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import textwrap
 import unicodedata
+from collections.abc import Collection
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -40,6 +42,14 @@ def wrapped(text: str, columns: int | None, *, indent: str = "", further: str = 
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def hint(name: str, known: Collection[str], otherwise: str = "") -> str:
+    """What somebody may have meant by a name that is not known: the nearest, else all there are."""
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return otherwise or f"known: {', '.join(known) or 'none'}"
 
 
 def shortened(text: str, room: int) -> str:

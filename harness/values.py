@@ -40,9 +40,8 @@ def tokens(value: object, of: str = "tokens") -> Length:
     if text == AUTO:
         return AUTO
     if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= MOST_TOKENS:
-        raise ValueError(
-            f"{text[:40]!r} is no number of {of} greater than 0 and at most {MOST_TOKENS}, nor auto"
-        )
+        most = f"greater than 0 and at most {MOST_TOKENS}"
+        raise ValueError(f"{text[:40]!r} is no number of {of} {most}, nor auto")
     return int(text)
 
 
@@ -54,6 +53,10 @@ class Frozen(BaseModel):
     """A value that refuses unknown fields and never changes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    def but(self: Value, **changed: Any) -> Value:
+        """The same with some fields changed, which are taken as they are."""
+        return self.model_copy(update=changed)
 
 
 def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value:

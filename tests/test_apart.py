@@ -57,7 +57,7 @@ def test_the_command_line_says_so_in_a_line(
     assert (
         f"activation_matching drove the experts apart, from a distance of {before:.4g} to " in line
     )
-    assert f"to {after:.4g}, and is meant to bring them together; leave it out" in line
+    assert f"to {after:.4g}; leave it out" in line
     assert "fewer layers (layers=last:1), try more rows (examples=N) or another method" in line
 
 

@@ -495,7 +495,7 @@ MISTAKES: dict[type, dict[str, Case]] = {
             lambda p: p.merge(p.recipe("experts: [a, b]\nmerger: {density: 0.2}\n")),
         ),
         "flags too": told(
-            "--merger recipe", lambda p: p.merge(p.recipe("experts: [a, b]\n"), merger="ties")
+            "--merger recipe.yaml", lambda p: p.merge(p.recipe("experts: [a, b]\n"), merger="ties")
         ),
         "no base": told("ties --base", lambda p: p.merge(merger="ties")),
         "no base for dare": told("dare --base", lambda p: p.merge(premerge="dare")),
@@ -1107,16 +1107,15 @@ LINES = {
         "--experts"
     ),
     "BadRecipe: flags too": (
-        "--merger and the recipe PLACE/recipe.yaml both say what to merge; expected one of them: "
-        "write it into the recipe"
+        "--merger and PLACE/recipe.yaml both say what to merge; expected one of them"
     ),
     "BadData: no column": (
         "glue/rte@validation has no column 'sentence2'; found sentence1, label; expected "
         "sentence1, sentence2, label"
     ),
     "OutputExists: merge over a thesis": (
-        "PLACE/thesis exists and was not written by this program (it holds no merge.json); "
-        "expected a new or empty folder: choose another --out or move it away"
+        "PLACE/thesis exists and has no merge.json of this program; expected a new or empty "
+        "folder: choose another --out"
     ),
 }
 

@@ -20,8 +20,9 @@ import harness
 from harness import Choice, StateDict, parse_choice, weights
 from harness.checking import toys
 from harness.checking.battery import Battery, Finding, battery, ok
-from harness.checking.properties import PROPERTIES, StageName
+from harness.checking.properties import PROPERTIES
 from harness.checking.properties.calls import Watch
+from harness.checking.properties.property import StageName
 from harness.entries import BreaksWith, Merger, Premerge
 from harness.errors import BadOption, UnknownName
 from tests import faults

@@ -20,7 +20,7 @@ from harness import MERGERS, Recipe, merge, parse_choice
 from harness.checkpoints.mergekit import named_models
 from harness.cli import main
 from harness.errors import HarnessError
-from harness.merging.recipes import read_recipe
+from harness.merging.recipes import recipe_and_fields
 from harness.options import resolve
 from tests.conftest import model
 from tests.mistakes import names, refused
@@ -178,7 +178,9 @@ def test_a_configuration_is_a_recipe(case: str, bench: Bench) -> None:
     method, each, shared, merger = TRANSLATIONS[case]
     base = {} if method == "linear" else {"base_model": bench["base"]}
     models = bench.models("a", "b", **each)
-    found = read_recipe(bench.wrote(merge_method=method, models=models, parameters=shared, **base))
+    found = recipe_and_fields(
+        bench.wrote(merge_method=method, models=models, parameters=shared, **base)
+    )[0]
     assert str(found.merger) == merger
     assert found.experts == (bench["a"], bench["b"])
     assert found.base == (bench["base"] if base else None)
@@ -188,20 +190,20 @@ def test_a_configuration_is_a_recipe(case: str, bench: Bench) -> None:
 def test_slerp_starts_at_its_base(bench: Bench) -> None:
     given = {"merge_method": "slerp", "base_model": bench["a"], "parameters": {"t": 0.25}}
     for models in (bench.models("b"), bench.models("a", "b")):
-        found = read_recipe(bench.wrote(models=models, **given))
+        found = recipe_and_fields(bench.wrote(models=models, **given))[0]
         assert (found.experts, found.base) == ((bench["a"], bench["b"]), None)
         assert str(found.merger) == "slerp:t=0.25"
 
 
 def test_a_base_among_the_models_is_no_expert(bench: Bench) -> None:
     given = {"merge_method": "ties", "base_model": bench["base"], "parameters": {"weight": 1}}
-    listed = read_recipe(bench.wrote(models=bench.models("base", "a", "b"), **given))
-    assert listed == read_recipe(bench.wrote(models=bench.models("a", "b"), **given))
+    listed = recipe_and_fields(bench.wrote(models=bench.models("base", "a", "b"), **given))[0]
+    assert listed == recipe_and_fields(bench.wrote(models=bench.models("a", "b"), **given))[0]
 
 
 def test_a_base_of_a_linear_merge_is_one_more_model(bench: Bench) -> None:
     given = {"merge_method": "linear", "base_model": bench["base"], "parameters": {"weight": 1}}
-    found = read_recipe(bench.wrote(models=bench.models("a", "b"), **given))
+    found = recipe_and_fields(bench.wrote(models=bench.models("a", "b"), **given))[0]
     assert (found.experts, found.base) == ((bench["a"], bench["b"], bench["base"]), None)
 
 
@@ -217,8 +219,8 @@ def test_a_base_of_a_linear_merge_is_one_more_model(bench: Bench) -> None:
 )
 def test_what_changes_no_number_is_let_through(extra: dict[str, Any], bench: Bench) -> None:
     models = bench.models("a", "b", weight=[1, 1])
-    plain = read_recipe(bench.wrote(merge_method="linear", models=models))
-    assert read_recipe(bench.wrote(merge_method="linear", models=models, **extra)) == plain
+    plain = recipe_and_fields(bench.wrote(merge_method="linear", models=models))[0]
+    assert recipe_and_fields(bench.wrote(merge_method="linear", models=models, **extra))[0] == plain
 
 
 def test_half_precision_is_merged_where_mergekit_rounds_as_we_do(bench: Bench) -> None:
@@ -226,7 +228,9 @@ def test_half_precision_is_merged_where_mergekit_rounds_as_we_do(bench: Bench) -
     wide = {"dtype": "float32", "out_dtype": "bfloat16"}
     for method, given in (("linear", {}), ("linear", wide), ("task_arithmetic", wide)):
         base = {"base_model": bench.half("base")} if method != "linear" else {}
-        assert read_recipe(bench.wrote(merge_method=method, models=models, **given, **base))
+        assert recipe_and_fields(bench.wrote(merge_method=method, models=models, **given, **base))[
+            0
+        ]
 
 
 def reference(
@@ -275,14 +279,14 @@ def test_breadcrumbs_of_few_entries_are_mergekits(
         np.testing.assert_allclose(found[name].numpy().ravel(), expected, atol=1e-6)
     said = [line for line in capsys.readouterr().err.splitlines() if "takes no entry" in line]
     assert len(said) == 1
-    assert f"gamma 0.01 takes no entry out of {few} tensors" in said[0]
+    assert f"gamma 0.01 takes no entry of {few} tensors" in said[0]
     assert "before 0.1.5 drop" in said[0]
 
 
 def test_breadcrumbs_of_whole_task_vectors_warn_of_nothing(bench: Bench) -> None:
     given = {"merge_method": "breadcrumbs", "base_model": bench["base"]}
     models = bench.models("a", "b", weight=[1, 1])
-    assert read_recipe(bench.wrote(models=models, **given)).merger.options["density"] == 1
+    assert recipe_and_fields(bench.wrote(models=models, **given))[0].merger.options["density"] == 1
 
 
 def test_ties_with_weights_and_densities_is_mergekits(bench: Bench, tmp_path: Path) -> None:
@@ -378,11 +382,11 @@ REFUSED: dict[str, tuple[Config, list[str]]] = {
     "no weight": (of("ties"), ["/a weight mergekit requires"]),
     "a value by layer": (
         of("ties", parameters={"weight": [0, 1]}),
-        ["parameter weight [0, 1]", "expected one number"],
+        ["parameter weight [0, 1]", "expected number"],
     ),
     "a value by filter": (
         of("slerp", "a", parameters={"t": [{"filter": "mlp", "value": 0.5}]}),
-        ["parameter t [{", "filter supported"],
+        ["parameter t [{", "filter number"],
     ),
     "no number": (of("linear", parameters={"weight": "much"}), ["weight much"]),
     "no flag": (
@@ -411,7 +415,7 @@ REFUSED: dict[str, tuple[Config, list[str]]] = {
     ),
     "too much of both": (
         of("breadcrumbs", parameters={"weight": 1, "density": 0.9, "gamma": 0.2}),
-        ["density 0.9 gamma 0.2 together pass 1"],
+        ["density 0.9 gamma 0.2 at most 1 together"],
     ),
     "computed in another type": (
         of("task_arithmetic", parameters=ONE, dtype="bfloat16"),
@@ -425,7 +429,7 @@ REFUSED: dict[str, tuple[Config, list[str]]] = {
     "half precision": (
         lambda b: of("ties", models=[{"model": b.half("a")}], parameters=ONE)(b)
         | {"base_model": b.half("base")},
-        ["dtype None out_dtype None mergekit computes bfloat16", "out_dtype: bfloat16"],
+        ["mergekit computes bfloat16", "out_dtype: bfloat16"],
     ),
     "mixed types": (
         lambda b: of("ties", models=[{"model": b.half("a")}], parameters=ONE)(b),

@@ -22,7 +22,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead, OutputExists
 from harness.merging import write as folders
-from harness.merging.recipes import read_recipe
+from harness.merging.recipes import recipe_and_fields
 from harness.merging.summary import WHOSE
 from harness.passes.features import forward
 from harness.types import Whose
@@ -525,15 +525,15 @@ def test_a_recipe_says_the_way_from_itself(
     (tmp_path / "recipes").mkdir()
     moved = (kitchen / "recipe.yaml").rename(tmp_path / "recipes" / "recipe.yaml")
     with mistake(BadRecipe, "models/a ../kitchen/models/a"):
-        read_recipe(moved)
+        recipe_and_fields(moved)[0]
     moved.write_text("experts: [user/one, ./two]\nstatistics: [f.safetensors]\ndata_dir: data\n")
-    recipe = read_recipe(moved)
+    recipe = recipe_and_fields(moved)[0]
     beside = tmp_path / "recipes"
     assert recipe.experts == ("user/one", f"{beside}/./two")
     assert (recipe.statistics, recipe.data_dir) == ((f"{beside}/f.safetensors",), f"{beside}/data")
     moved.write_text("experts: [x, y]\ntasks: [reviews.yaml, glue/rte]\ntune_on: [a.yml@dev]\n")
-    assert read_recipe(moved).tasks == (f"{beside}/reviews.yaml", "glue/rte")
-    assert read_recipe(moved).tune_on == (f"{beside}/a.yml@dev",)
+    assert recipe_and_fields(moved)[0].tasks == (f"{beside}/reviews.yaml", "glue/rte")
+    assert recipe_and_fields(moved)[0].tune_on == (f"{beside}/a.yml@dev",)
 
 
 # Where it goes --------------------------------------------------------------------------------

@@ -457,15 +457,16 @@ def test_ranges_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         shown += capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     for expected in (
-        "    density=0.143 (above 0, up to 1), gamma=0.007 (at least 0, below 1),\n",
-        "    density=0.2 (above 0, up to 1; or several by ':'), scale=1.0 (number),\n",
-        "weights=none (numbers by ':', at least 0; or none),\n",
-        "agree=2 (whole, at least 1)",
-        "    t=0.5 (from 0 to 1)\n",
-        "combine=mean (mean, sum, max)\n",
+        "    density=0.143 (a number above 0 and up to 1),\n",
+        "    gamma=0.007 (a number of at least 0 and below 1),",
+        "    density=0.2 (a number above 0 and up to 1 or several separated by ':'),\n",
+        "weights=none (numbers of at least 0 separated by ':' or nothing),\n",
+        "agree=2 (a whole number of at least 1)",
+        "    t=0.5 (a number from 0 to 1)\n",
+        "combine=mean ('mean' or 'sum' or 'max')\n",
         "rescale=true (true or false)",
-        "layers=all (as all, first:2, last:2, 0)",
-        "    learning_rate=0.0005 (above 0), epochs=5 (whole, from 1 to 1000000)",
+        "layers=all (text as all, first:2, last:2, 0)",
+        "epochs=5 (a whole number from 1 to 1000000)",
     ):
         assert expected in shown
 
@@ -480,9 +481,9 @@ def test_lines_of_options_end_at_commas() -> None:
         "options": {"long_name": choices, "n": number},
     }
     assert rendered([entry], 40).splitlines()[1:] == [
-        "    long_name=one word (one word,",
-        "    another word, the last word),",
-        "    n=1 (at least 0)",
+        "    long_name=one word ('one word' or",
+        "    'another word' or 'the last word'),",
+        "    n=1 (a number of at least 0)",
     ]
 
 

@@ -18,7 +18,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadOption, BadRecipe, HarnessError
-from harness.merging.candidates import values_of
+from harness.merging.tune import values_of
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from tests.mistakes import mistake, refused

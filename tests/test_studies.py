@@ -788,6 +788,7 @@ def test_a_mistake_in_a_study_is_one_line_before_any_work(room: Path, case: str)
         (("run", "nothing"), ("'nothing'",)),
         (("run", "two.yaml", "--jobs", "0"), ("--jobs", "0")),
         (("run", "two.yaml", "--limit", "0"), ("--limit", "0")),
+        (("run", "two.yaml", "--seeds", "0"), ("--seeds", "0")),
         (("run", "two.yaml", "--base", "./nowhere"), ("--base", "nowhere")),
         (("status", "base"), ("base", "plans")),
         (("board", "base"), ("base", "plans")),

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from harness.checking.properties import PROPERTIES, Broken, Method, Property, StageName, global_seed
+from harness.checking.properties import PROPERTIES
+from harness.checking.properties.property import Broken, Method, Property, StageName, global_seed
 from harness.entries import Method as Entry
 from harness.entries import Premerge
 from harness.errors import BadOption, HarnessError, UnknownName
 from harness.methods import is_said, needs_of, own_options, reads_base, resolved
-from harness.registry import MERGERS, POSTMERGE, PREMERGE
+from harness.registry import STAGES
+from harness.text import hint
 from harness.types import Choice
 
 Outcome: TypeAlias = Literal["holds", "breaks by design", "breaks", "holds, declared to break"]
-
-REGISTRIES: Mapping[StageName, Mapping[str, Any]] = {
-    "merger": MERGERS,
-    "premerge": PREMERGE,
-    "postmerge": POSTMERGE,
-}
 
 COUNTS = (3, 2, 4, 5)
 """How many experts are tried, until a method takes them."""
@@ -68,9 +63,7 @@ class Battery:
     @property
     def properties(self) -> tuple[Property, ...]:
         """The properties about methods of its stage, in order."""
-        return tuple(
-            checked for checked in PROPERTIES.values() if self.method.stage in checked.stages
-        )
+        return tuple(one for one in PROPERTIES.values() if self.method.stage in one.stages)
 
     def find(self, checked: Property) -> Finding:
         """What comes of one property."""
@@ -127,48 +120,34 @@ def battery(stage: StageName, choice: Choice, entry: Entry | None = None) -> Bat
 
     Raises a HarnessError for a name, an option, a need or a property that does not exist.
     """
-    entry = entry or REGISTRIES[stage][choice.name]
+    entry = entry or STAGES[stage][choice.name]
     _check_said(stage, entry)
     given = resolved(entry, choice)
     explicit = given != resolved(entry, Choice(choice.name))
-    _check_toys(entry)
     # toys stand in for what needs are met with, so that their options are checked and end here
-    options = own_options(entry, given)
-    method = Method(
-        stage,
-        Choice(choice.name, options),
-        entry.function,
-        entry.needs,
-        reads_base=reads_base(entry, given),
-    )
-    said = [
-        properties for one, properties in entry.breaks_with.items() if is_said(entry, one, given)
-    ]
+    own = Choice(choice.name, own_options(entry, given))
+    base = reads_base(entry, given)
+    method = Method(stage, own, entry.function, entry.needs, reads_base=base)
+    said = (broken for one, broken in entry.breaks_with.items() if is_said(entry, one, given))
     # one that is not said to be exact need not be
     inexact = ("exact", "family") if isinstance(entry, Premerge) and not entry.exact else ()
     unclaimed = (*chain(*said), *inexact)
     return Battery(_on_enough(method), entry.breaks, unclaimed, choice if explicit else None)
 
 
-def _check_toys(entry: Entry) -> None:
+def _check_said(stage: StageName, entry: Entry) -> None:
+    """Raise a HarnessError for a need without a toy, and for a property that does not exist."""
     for need in needs_of(entry):
         if need.toy is None:
             raise HarnessError(
-                f"{entry.called} '{entry.name}' asks for '{need.name}', of which there is no "
-                f"toy to test with; expected @need('{need.name}', toy=...)"
+                f"{entry.called} '{entry.name}' asks for '{need.name}', of which there is no toy "
+                f"to test with; expected @need('{need.name}', toy=...)"
             )
-
-
-def _check_said(stage: StageName, entry: Entry) -> None:
     known = [checked.name for checked in PROPERTIES.values() if stage in checked.stages]
     for name in [*entry.breaks, *chain(*entry.breaks_with.values())]:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
-            raise UnknownName(
-                f"{entry.called} '{entry.name}' declares that it breaks '{name}', no property; "
-                f"{hint}"
-            )
+            called = f"{entry.called} '{entry.name}'"
+            raise UnknownName(f"{called} breaks '{name}', no property; {hint(name, known)}")
 
 
 def _on_enough(method: Method) -> Method:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy.stats import t
+from scipy.stats import sem, t
 from tabulate import tabulate
 
 from harness.checkpoints.open import open_checkpoint
@@ -55,7 +55,7 @@ second. Outcome has the scores with the most room: experts of the classes agree 
 """
 BASELINES = Path("tests/baselines")
 REFERENCE = Choice("average")
-BOTH = MERGE, READ = "merge", "evaluate"
+BOTH = "merge", "evaluate"
 """What is done in every setting."""
 PARTS = 10
 LEVEL = 0.95
@@ -64,6 +64,7 @@ FLOOR = 0.005
 DIGITS = 6
 STEPS = 100
 """Of the bar, for a merge and for an evaluation: what either has to do is known to it alone."""
+AGAIN = "restore it, or record it again with --record"
 DEVICE = "cpu"
 """So that a machine with a GPU computes what the baselines were recorded with."""
 
@@ -125,17 +126,11 @@ class Report:
 
     def __str__(self) -> str:
         headers = ("setting", "against", "protocol", "difference", "interval", "verdict")
-        rows = [
-            (
-                c.setting,
-                c.against,
-                c.protocol,
-                _points(c.difference),
-                f"[{_points(c.low)}, {_points(c.high)}]",
-                c.verdict,
-            )
-            for c in self.comparisons
-        ]
+        rows = []
+        for c in self.comparisons:
+            # zero has no sign
+            mean, low, high = (points(100 * one, "+") for one in (c.difference, c.low, c.high))
+            rows.append((c.setting, c.against, c.protocol, mean, f"[{low}, {high}]", c.verdict))
         align = ("left", "left", "left", "right", "right", "left")
         table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True, colalign=align)
         legend = (
@@ -144,11 +139,6 @@ class Report:
             f"Against a baseline, less than {points(100 * FLOOR)} is the same."
         )
         return "\n".join([table, "", legend, *self.notes])
-
-
-def _points(value: float) -> str:
-    """A difference x100 with its sign; zero has none."""
-    return points(100 * value, "+")
 
 
 def quality(
@@ -181,9 +171,12 @@ def quality(
         reference = measure(REFERENCE, Path(folder), workload.within("", "reference"), settings)
     if record:
         write_json(path, measured.model_dump(mode="json"), indent=1, sort_keys=True)
-    return Report(
-        tuple(_compared(measured, reference, kept)), tuple(_notes(measured, kept, path, record))
-    )
+    compared: list[Comparison] = []
+    for setting, mine in measured.scores.items():
+        compared += compare(setting, "average", mine, reference.scores[setting])
+        if kept is not None and setting in kept.scores:
+            compared += compare(setting, "baseline", mine, kept.scores[setting])
+    return Report(tuple(compared), tuple(_notes(measured, kept, path, record)))
 
 
 # Measuring ---------------------------------------------------------------------------------
@@ -221,21 +214,20 @@ def measure(
         workload.plan((setting, part), STEPS)
     for setting, experts in settings.items():
         out = folder / safe(setting) / safe(_name(choice))
-        sources = tuple(str(MINIATURES / name) for name in experts)
-        base = str(MINIATURES / "base")
-        recipe = Recipe(experts=sources, base=base, merger=asked, device=DEVICE)
+        base, *sources = (str(MINIATURES / name) for name in ("base", *experts))
+        recipe = Recipe(experts=tuple(sources), base=base, merger=asked, device=DEVICE)
+        merging, reading = (workload.within(setting, (setting, part)) for part in BOTH)
         try:
             if len(experts) < 2:
                 raise BadOption(
-                    f"{choice.name} reads rows of {len(experts)} of its tasks, expected 2 or more"
+                    f"{choice.name} reads {len(experts)} of its tasks, expected 2 or more"
                 )
-            merge(recipe, out=out, force=True, progress=workload.within(setting, (setting, MERGE)))
+            merge(recipe, out=out, force=True, progress=merging)
         except BadOption as error:
             refused[setting] = error
         else:
-            workload.finish(setting, (setting, MERGE))
-            step = workload.within(setting, (setting, READ))
-            scores[setting] = _scores(out, folder / "records", step)
+            workload.finish(setting, (setting, BOTH[0]))
+            scores[setting] = _scores(out, folder / "records", reading)
         for part in BOTH:
             workload.finish(setting, (setting, part))
     if not scores:
@@ -260,8 +252,11 @@ def _name(choice: Choice) -> str:
 
 
 def _scores(merged: Path, records: Path, progress: Progress | None) -> Scores:
-    shots = (HEADLINE_SHOTS,)
-    run = Run(model=str(merged), output=str(records), protocols=_ours(), shots=shots, device=DEVICE)
+    usual = [one for one in PROTOCOLS.values() if one.by_default]
+    # those of a user may not fit the embedded tasks
+    ours = tuple(Choice(one.name) for one in usual if code_of(one.function) == "")
+    made = {"protocols": ours, "shots": (HEADLINE_SHOTS,), "device": DEVICE}
+    run = Run(model=str(merged), output=str(records)).but(**made)
     scores: Scores = {}
     for record in evaluate(run, progress=progress):
         if record.role == "merged":
@@ -269,12 +264,6 @@ def _scores(merged: Path, records: Path, progress: Progress | None) -> Scores:
             rounded = tuple(round(value, DIGITS) for value in values)
             scores.setdefault(record.protocol, {})[record.task] = rounded
     return scores
-
-
-def _ours() -> tuple[Choice, ...]:
-    """The protocols that come with the harness: those of a user may not fit the embedded tasks."""
-    usual = [one for one in PROTOCOLS.values() if one.by_default]
-    return tuple(Choice(one.name) for one in usual if code_of(one.function) == "")
 
 
 def _by_part(record: Record, records: Path) -> list[float]:
@@ -306,13 +295,6 @@ def fixture() -> str:
 # Comparing ---------------------------------------------------------------------------------
 
 
-def _compared(measured: Quality, reference: Quality, kept: Quality | None) -> Iterator[Comparison]:
-    for setting, mine in measured.scores.items():
-        yield from compare(setting, "average", mine, reference.scores[setting])
-        if kept is not None and setting in kept.scores:
-            yield from compare(setting, "baseline", mine, kept.scores[setting])
-
-
 def compare(setting: str, against: Against, mine: Scores, other: Scores) -> Iterator[Comparison]:
     """The difference of two mergers in a setting, under each protocol that both were read by.
 
@@ -321,18 +303,13 @@ def compare(setting: str, against: Against, mine: Scores, other: Scores) -> Iter
     for protocol in sorted(mine, key=lambda name: (*PROTOCOL_ORDER, name).index(name)):
         if protocol not in other:
             continue
-        counts, expected = (_counts(scores[protocol]) for scores in (other, mine))
+        both = other[protocol], mine[protocol]
+        counts, expected = ({task: len(one[task]) for task in one} for one in both)
         if counts != expected:
-            raise BrokenRecord(
-                f"{against}, {setting}, {protocol}: scores by task are {counts}, expected "
-                f"{expected}; record the baseline again with --record"
-            )
+            where = f"{against}, {setting}, {protocol}"
+            raise BrokenRecord(f"{where}: scores by task: {counts}, expected {expected}; {AGAIN}")
         paired = [np.subtract(values, other[protocol][t]) for t, values in mine[protocol].items()]
         yield Comparison(setting, against, protocol, *interval(np.mean(paired, axis=0).tolist()))
-
-
-def _counts(scores: Mapping[str, Sequence[float]]) -> dict[str, int]:
-    return {task: len(values) for task, values in scores.items()}
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float, float]:
@@ -340,10 +317,8 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
 
     By hand: (0, 1, 2) has mean 1, standard error 1 / sqrt(3) and t 4.303, so 1 -+ 2.484.
     """
-    count = len(differences)
     mean = float(np.mean(differences))
-    error = float(np.std(differences, ddof=1)) / count**0.5
-    half = float(t.ppf((1 + LEVEL) / 2, count - 1)) * error
+    half = float(t.ppf((1 + LEVEL) / 2, len(differences) - 1) * sem(differences))
     return mean, mean - half, mean + half
 
 
@@ -355,9 +330,7 @@ def _notes(measured: Quality, kept: Quality | None, path: Path, recorded: bool) 
     elif kept is None:
         yield f"No baseline at {path}: record one with --record."
     else:
-        mine, theirs = (
-            {p for scores in q.scores.values() for p in scores} for q in (measured, kept)
-        )
+        mine, theirs = ({*chain(*one.scores.values())} for one in (measured, kept))
         for name in sorted(mine ^ theirs):
             yield f"{path} and this evaluation do not share the protocol '{name}': not compared."
 
@@ -376,14 +349,11 @@ def _check_fresh(kept: Quality, choice: Choice, path: Path) -> None:
     for name in sorted({*asked, *kept.options}):
         old, new = (str(options.get(name, "absent")) for options in (kept.options, asked))
         if old != new:
-            raise BadOption(
-                f"{path} was recorded with {name} {old}, found {new}; "
-                "expected the same: restore it, or record it again with --record"
-            )
+            raise BadOption(f"{path} was recorded with {name} {old}, expected {new}; {AGAIN}")
     if kept.fixture != fixture():
         raise BrokenRecord(
             f"{path} was recorded with other experts, rows or draws ({kept.fixture[:12]}), "
-            f"expected those of today ({fixture()[:12]}); record it again with --record"
+            f"expected today's ({fixture()[:12]}); {AGAIN}"
         )
 
 

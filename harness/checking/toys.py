@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from harness.checkpoints.families.family import Modality
 from harness.checkpoints.layout import SINGLE
 from harness.checkpoints.network import classifier_on_meta
+from harness.labels import as_config
 from harness.registry import NEEDS
 from harness.types import Checkpoint, Need, StateDict
 
@@ -125,19 +126,16 @@ class ToyExperts:
 
     def ordered(self, places: Sequence[int]) -> ToyExperts:
         """The same with the experts in another order, each with what belongs to it."""
-        needs = {
-            need: [given[place] for place in places] if isinstance(given, list) else given
-            for need, given in self.needs.items()
-        }
-        return ToyExperts([self.experts[place] for place in places], self.base, needs)
+        lists = {need: given for need, given in self.needs.items() if isinstance(given, list)}
+        moved = {need: [given[place] for place in places] for need, given in lists.items()}
+        experts = [self.experts[place] for place in places]
+        return ToyExperts(experts, self.base, {**self.needs, **moved})
 
     def of(self, experts: Sequence[StateDict]) -> ToyExperts:
         """Other experts: what these make of rows that all are shown depends on them alone."""
-        needs = {
-            name: _toy(NEEDS[name], experts) if NEEDS[name].rows == "same" else given
-            for name, given in self.needs.items()
-        }
-        return ToyExperts(experts, self.base, needs)
+        same = [name for name in self.needs if NEEDS[name].rows == "same"]
+        made = {name: _toy(NEEDS[name], experts) for name in same}
+        return ToyExperts(experts, self.base, {**self.needs, **made})
 
     def each(self, fn: Callable[[StateDict], StateDict]) -> ToyExperts:
         """The same with `fn` of every model."""
@@ -145,11 +143,9 @@ class ToyExperts:
 
     def every(self, fn: Callable[[StateDict], StateDict]) -> ToyExperts:
         """The same with `fn` of every model and of every statistic."""
-        needs = {
-            need: [fn(state) for state in given] if are_states(given) else given
-            for need, given in self.needs.items()
-        }
-        return replace(self.each(fn), needs=needs)
+        states = {need: given for need, given in self.needs.items() if are_states(given)}
+        made = {need: [*map(fn, given)] for need, given in states.items()}
+        return replace(self.each(fn), needs={**self.needs, **made})
 
 
 def are_states(given: Any) -> bool:
@@ -169,13 +165,7 @@ def family(experts: int, needs: Sequence[str], shapes: Shapes | None = None) -> 
 
 def labelled(config: Mapping[str, Any], classes: int) -> dict[str, Any]:
     """The configuration of a head of so many classes, three at most."""
-    names = dict(enumerate(("no", "yes", "maybe")[:classes]))
-    label2id = {name: place for place, name in names.items()}
-    return {
-        **config,
-        "id2label": {str(place): name for place, name in names.items()},
-        "label2id": label2id,
-    }
+    return {**config, **as_config(("no", "yes", "maybe")[:classes])}
 
 
 IMAGES = {"image_size": 6, "patch_size": 2, "num_channels": 3}

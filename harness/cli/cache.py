@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from harness.cli import flags
 from harness.cli.app import app
-from harness.cli.flags import flag, option
+from harness.cli.flags import JSON, flag, option
 from harness.errors import BadOption
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ app.add_typer(cache)
 
 
 @cache.command()
-def info(as_json: bool = flags.JSON) -> None:
+def info(as_json: bool = JSON) -> None:
     """Print where the cache is and how much of each kind it holds."""
     from tabulate import tabulate
 

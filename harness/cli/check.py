@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import bars
-from harness.cli.flags import argument, flag, option
+from harness.cli.flags import PLUGINS, argument, flag, option
 from harness.errors import BadOption
 
 
@@ -18,7 +17,7 @@ def check(
     name: str = argument("NAME or module:function[:key=value,...]"),
     baselines: Path = option("Where the recorded scores of mergers are.", Path("tests/baselines")),
     record: bool = flag("Write the merger's scores there as its baseline.", "--record"),
-    plugins: list[Path] | None = flags.PLUGINS,
+    plugins: list[Path] | None = PLUGINS,
 ) -> int:
     """Test the properties of a method and, of a merger, its quality; exit 1 if a test fails."""
     from harness.checking.battery import battery, ok

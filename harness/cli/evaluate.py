@@ -63,13 +63,8 @@ def evaluate(
     from harness.reporting.table import shared_texts
     from harness.values import validated
 
-    values = {
-        **fields_of(Run, given),
-        "shots": shots_of(shots),
-        "stratified": not unstratified,
-        "output": str(output),
-    }
-    asked = validated(Run, values, "evaluate")
+    read = {"shots": shots_of(shots), "stratified": not unstratified, "output": str(output)}
+    asked = validated(Run, {**fields_of(Run, given), **read}, "evaluate")
     with bars() as advance:
         try:
             records, failed = run(asked, progress=advance), None
@@ -87,25 +82,18 @@ def evaluate(
 
 def print_evaluation(records: Sequence[Record], out: Path) -> None:
     """The table, what is to be said of it, and the verdicts of a run."""
+    from harness.reporting import table as told
     from harness.reporting.basis import bases, left_open
     from harness.reporting.lines import lines_of
-    from harness.reporting.table import (
-        PARTS,
-        evaluation_table,
-        legend,
-        other_shots,
-        parts_table,
-        protocols_saw,
-    )
     from harness.reporting.verdict import verdicts
 
-    table = evaluation_table(records, width())
+    table = told.evaluation_table(records, width())
     print(f"{table}\n")
-    if parts := parts_table(records, width()):
-        print(f"{PARTS}\n\n{parts}\n")
+    if parts := told.parts_table(records, width()):
+        print(f"{told.PARTS}\n\n{parts}\n")
     every = [*lines_of(("", one) for one in records)]
-    said = (*other_shots(records), *protocols_saw(records), *left_open(every))
-    for line in (legend(table), *said):
+    said = (*told.other_shots(records), *told.protocols_saw(records), *left_open(every))
+    for line in (told.legend(table), *said):
         say(plain(line))
     say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
     print(f"  harness leaderboard {out} --out board")

@@ -21,14 +21,12 @@ def option(text: str, default: Any = None, *names: str, of: str = "", **more: An
 
     Without a default (`...`) it is required. `of` is the registry whose names complete it.
     """
-    complete = names_of(of) if of else None
-    return typer.Option(default, *names, help=text, autocompletion=complete, **more)
+    return typer.Option(default, *names, help=text, autocompletion=names_of(of), **more)
 
 
 def argument(text: str = "", default: Any = ..., *, of: str = "", **more: Any) -> Any:
     """An argument, as `option`."""
-    complete = names_of(of) if of else None
-    return typer.Argument(default, help=text, autocompletion=complete, **more)
+    return typer.Argument(default, help=text, autocompletion=names_of(of), **more)
 
 
 def flag(text: str, name: str) -> Any:
@@ -46,8 +44,8 @@ def chosen(text: str, *, of: str = "") -> Any:
     return option(text, (), of=of, parser=methods, metavar="A,B,...")
 
 
-def names_of(what: str) -> Callable[[str], list[str]]:
-    """Completes a name of a registry, the last where commas separate several."""
+def names_of(what: str) -> Callable[[str], list[str]] | None:
+    """Completes a name of a registry, if one is said, the last where commas separate several."""
 
     def complete(incomplete: str) -> list[str]:
         from harness.catalogue import remembered
@@ -56,7 +54,7 @@ def names_of(what: str) -> Callable[[str], list[str]]:
         names = [str(entry["name"]) for entry in remembered(what)]
         return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
-    return complete
+    return complete if what else None
 
 
 # What flags say ----------------------------------------------------------------------------

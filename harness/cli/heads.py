@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import say
-from harness.cli.flags import argument, option, passed_on
+from harness.cli.flags import ALLOW_PICKLE, FORCE, PLUGINS, argument, option, passed_on
 
 
 @app.command()
@@ -32,9 +31,9 @@ def heads(
         "--word",
     ),
     prefix: str = option("What all answers of a T5 begin with: '<extra_id_0>'.", ""),
-    force: bool = flags.FORCE,
-    allow_pickle: bool = flags.ALLOW_PICKLE,
-    plugins: list[Path] | None = flags.PLUGINS,
+    force: bool = FORCE,
+    allow_pickle: bool = ALLOW_PICKLE,
+    plugins: list[Path] | None = PLUGINS,
 ) -> None:
     """Write the head that texts or words for the classes make, for models that have none."""
     given = locals()  # which are those of `harness.heads`

@@ -32,9 +32,7 @@ def leaderboard(
     if submit_check:
         asked = {**which, "out": out, "limit": limit, "each": each}
         if given := [name for name, value in asked.items() if value]:
-            raise BadOption(
-                f"--submit-check reads all RECORDS and writes nothing; leave out --{given[0]}"
-            )
+            raise BadOption(f"--submit-check reads all and writes nothing; leave out --{given[0]}")
         _say(records, board or [])
         return
     if board:

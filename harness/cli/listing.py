@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import width
-from harness.cli.flags import argument
+from harness.cli.flags import JSON, PLUGINS, argument
 
 
 @app.command("list")
@@ -17,8 +16,8 @@ def list_(
     what: Literal[
         "mergers", "premerge", "postmerge", "needs", "tasks", "protocols", "metrics", "families"
     ] = argument(),
-    as_json: bool = flags.JSON,
-    plugins: list[Path] | None = flags.PLUGINS,
+    as_json: bool = JSON,
+    plugins: list[Path] | None = PLUGINS,
 ) -> None:
     """List methods, tasks, protocols or metrics, with source, options, defaults and ranges.
 

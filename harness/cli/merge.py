@@ -101,8 +101,5 @@ def _recipe(experts: Sequence[str], said: Mapping[str, Any]) -> Recipe:
     recipe, says = recipe_and_fields(experts[0])
     if both := [name for name in given if name not in BESIDE and name in says]:
         flag = both[0].replace("_", "-")
-        raise BadRecipe(
-            f"--{flag} and the recipe {experts[0]} both say what to merge; "
-            "expected one of them: write it into the recipe"
-        )
+        raise BadRecipe(f"--{flag} and {experts[0]} both say what to merge; expected one of them")
     return validated(Recipe, {**dict(recipe), **given}, "merge")

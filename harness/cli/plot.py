@@ -10,17 +10,7 @@ import typer
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import bars
-from harness.cli.flags import (
-    Names,
-    argument,
-    chosen,
-    fields_of,
-    flag,
-    limit_of,
-    option,
-    several,
-    shots_of,
-)
+from harness.cli.flags import Names, argument, chosen, flag, option, several
 from harness.errors import BadOption
 
 
@@ -41,9 +31,9 @@ def _check_flags(context: typer.Context, what: str, strangers: Sequence[str]) ->
     for name in strangers:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            flag = f"--{name.replace('_', '-')}"
+            called = f"--{name.replace('_', '-')}"
             of = "features of a model (tsne)" if name in OF_A_MODEL else "records"
-            raise BadOption(f"plot {what} has {flag}, which is of {of}; leave it out")
+            raise BadOption(f"plot {what} has {called}, which is of {of}; leave it out")
 
 
 @app.command()
@@ -82,13 +72,13 @@ def plot(
     from harness.values import validated
 
     _check_flags(context, what, OF_SCORES if what == OF_FEATURES else OF_A_MODEL)
-    of_scores = {"shots": next(iter(shots_of(shots)), None), "limit": limit_of(limit)}
+    of_scores = {"shots": next(iter(flags.shots_of(shots)), None), "limit": flags.limit_of(limit)}
     run = None
     if model is not None:
         of_run = {name: value for name, value in given.items() if name not in OF_SCORES}
-        run = validated(Run, fields_of(Run, of_run), "plot")
+        run = validated(Run, flags.fields_of(Run, of_run), "plot")
     with bars() as advance:
-        view = validated(View, {**fields_of(View, given), **of_scores}, "plot")
+        view = validated(View, {**flags.fields_of(View, given), **of_scores}, "plot")
         paths = run_plot(what, records or (), out=out, view=view, run=run, progress=advance)
     for path in paths:
         print(f"wrote {path}")

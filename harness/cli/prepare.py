@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.cli import flags
 from harness.cli.app import app
-from harness.cli.flags import Names, option, several
+from harness.cli.flags import PLUGINS, Names, option, several
 
 
 @app.command()
 def prepare(
     tasks: Names = several("T1,T2,...", ..., of="tasks"),
     data_dir: Path = option("Where the data goes.", ...),
-    plugins: list[Path] | None = flags.PLUGINS,
+    plugins: list[Path] | None = PLUGINS,
 ) -> None:
     """Fetch data sets from the Hub into a local folder, for use with no network."""
     from harness.data.prepare import prepare as run

@@ -19,7 +19,7 @@ import typer
 from harness.cli.app import app
 from harness.cli.console import one_line, say
 from harness.errors import BadOption, CellsFailed, HarnessError
-from harness.files import is_text
+from harness.files import check_text
 
 ClickError: Any = typer.BadParameter.__mro__[2]
 """The root of click's errors, in the click that typer uses: newer ones carry their own copy."""
@@ -164,16 +164,11 @@ def _check_words(arguments: Sequence[str]) -> None:
     Also for a word that is no text, of which no record could be written.
     """
     for word in arguments:
-        if not is_text(word):
-            raise BadOption(
-                f"'{word}' is no text in {sys.getfilesystemencoding()}, as this system spells it; "
-                "expected UTF-8: rename it, or set LC_ALL=C.UTF-8"
-            )
+        check_text(word, BadOption)
     flag, word = [*arguments, ""][:2]
     if flag in OF_THE_SHELL and word and not word.startswith("-"):
         raise BadOption(
-            f"{flag} takes no name, found '{word}'; run it alone in the shell that it is for: "
-            "bash, zsh, fish or PowerShell"
+            f"{flag} takes no name, found '{word}'; run it in bash, zsh, fish or PowerShell"
         )
 
 

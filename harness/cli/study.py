@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,30 +31,21 @@ RETRY_FAILED = flag("Do again what failed.", "--retry-failed")
 ROWS = option("Train on and score the first N rows only.")
 
 
-def _check(name: str, number: int | None) -> None:
-    if number is not None and number < 1:
-        raise BadRecipe(f"{name} is {number}, expected a number of at least 1")
-
-
-def _planned(
-    file: str,
-    out: Path | None,
-    base: list[str] | None,
-    limit: int | None,
-    seeds: int | None,
-    data_dir: str | None,
-) -> tuple[Plan, Path]:
-    """The plan of a study, and its folder."""
-    from harness.studies.plan import planned
-    from harness.studies.steps import steps_of
+def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
+    """The plan of a study by the flags of a command, and its folder."""
+    from harness.studies import outcomes, plan, steps
     from harness.studies.study import read_study
 
-    _check("--limit", limit)
-    _check("--seeds", seeds)
-    asked = read_study(file, out, base=tuple(base or ()), limit=limit, seeds=seeds)
-    folder = out or Path(asked.study)
-    steps = steps_of(asked, folder, data_dir)
-    return planned(asked.study, steps, keep_merges=asked.keep_merges), folder
+    for name in ("limit", "seeds", "jobs", "parallel"):
+        if (number := given.get(name)) is not None and number < 1:
+            raise BadRecipe(f"--{name} is {number}, expected a number of at least 1")
+    changed = {name: given[name] for name in ("limit", "seeds")}
+    asked = read_study(file, given["out"], base=tuple(given["base"] or ()), **changed)
+    folder = given["out"] or Path(asked.study)
+    asked_steps = steps.steps_of(asked, folder, given["data_dir"])
+    made = plan.planned(asked.study, asked_steps, keep_merges=asked.keep_merges)
+    outcomes.states_of(made, folder)  # what was made otherwise is refused before work starts
+    return made, folder
 
 
 def _written(plan: Plan, folder: Path, retry_failed: bool) -> Path:
@@ -67,16 +59,14 @@ def _written(plan: Plan, folder: Path, retry_failed: bool) -> Path:
     return path
 
 
-def _where(data_dir: str | None, device: str, plugins: list[Path] | None) -> dict[str, Any]:
+def _where(given: Mapping[str, Any]) -> dict[str, Any]:
     """Data and plug-ins, by their full paths as workers go elsewhere, and the device."""
     from harness.data.sources import data_dir as local
 
-    folder = local(data_dir)
-    return {
-        "data_dir": None if folder is None else str(folder.resolve()),
-        "device": device,
-        "plugins": [str(one.resolve()) for one in plugins or ()],
-    }
+    data = local(given["data_dir"])
+    folder = None if data is None else str(data.resolve())
+    plugins = [str(one.resolve()) for one in given["plugins"] or ()]
+    return {"data_dir": folder, "device": given["device"], "plugins": plugins}
 
 
 def _print(plan: Plan, known: dict[str, Outcome]) -> None:
@@ -123,15 +113,15 @@ def plan(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Say what a study takes: steps, cells, rows through models, bytes, time; do nothing."""
-    from harness.studies.outcomes import states_of
+    given = locals()
+    from harness.studies import outcomes, status
     from harness.studies.plan import write_plan
-    from harness.studies.status import bytes_of, passes
 
-    made, folder = _planned(file, out, base, limit, seeds, data_dir)
-    _print(made, states_of(made, folder))
-    size = bytes_of(made, folder)
+    made, folder = _planned(file, given)
+    _print(made, outcomes.states_of(made, folder))
+    size = status.bytes_of(made, folder)
     print(
-        f"{made.cells} cells (merge x task x protocol), {passes(made)} rows through models, "
+        f"{made.cells} cells (merge x task x protocol), {status.passes(made)} rows through models, "
         f"{size / 1e9:.1f} GB of models in {folder}/"
     )
     if write:
@@ -154,16 +144,13 @@ def run(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Do what is missing of a study, or of several in turn, on this machine; draw their boards."""
-    from harness.studies.outcomes import states_of
+    given = locals()
     from harness.studies.pool import run_plan
 
-    _check("--jobs", jobs)
     every: dict[str, Outcome] = {}
     for file in files:
-        made, folder = _planned(file, out, base, limit, seeds, data_dir)
-        states_of(made, folder)  # what was made otherwise is refused before work starts
-        path = _written(made, folder, retry_failed)
-        where = _where(data_dir, device, plugins)
+        made, folder = _planned(file, given)
+        path, where = _written(made, folder, retry_failed), _where(given)
         with bars() as tell:
             known = run_plan(
                 made, path, folder, jobs=jobs, where=where, progress=tell, say=_to_stderr
@@ -190,19 +177,16 @@ def submit(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Have Slurm do what is missing of a study: print the number of an array for each stage."""
-    from harness.studies.outcomes import states_of
-    from harness.studies.pool import left
-    from harness.studies.slurm import check_slurm, read_header, submitted
+    given = locals()
+    from harness.studies import outcomes, pool, slurm
 
-    _check("--parallel", parallel)
-    begin = read_header(header)
-    made, folder = _planned(file, out, base, limit, seeds, data_dir)
-    states_of(made, folder)  # what was made otherwise is refused before
-    check_slurm(folder)
-    path = _written(made, folder, retry_failed)
-    known = states_of(made, folder)
-    chunks, where = left(made, known), _where(data_dir, device, plugins)
-    for job in submitted(made, path, chunks, header=begin, parallel=parallel, where=where):
+    begin = slurm.read_header(header)
+    made, folder = _planned(file, given)
+    slurm.check_slurm(folder)
+    path, where = _written(made, folder, retry_failed), _where(given)
+    known = outcomes.states_of(made, folder)
+    chunks = pool.left(made, known)
+    for job in slurm.submitted(made, path, chunks, header=begin, parallel=parallel, where=where):
         print(job)
     if not chunks:
         _print(made, known)
@@ -219,16 +203,14 @@ def status(
     """Say what of a folder's studies is there, what is missing, what failed, what Slurm says."""
     from tabulate import tabulate
 
-    from harness.studies.outcomes import states_of
-    from harness.studies.plan import plans_in
-    from harness.studies.slurm import queue_table, tasks_of
+    from harness.studies import outcomes, plan, slurm
     from harness.studies.spread import spreads
 
     if spread is not None and spread <= 0:
         raise BadRecipe(f"--spread is {spread:g} points, expected a number above 0")
     every: dict[str, Outcome] = {}
-    for made in plans_in(folder):
-        known = states_of(made, folder)
+    for made in plan.plans_in(folder):
+        known = outcomes.states_of(made, folder)
         print(f"{made.study}:")
         _print(made, known)
         for one in spreads(known, folder, spread) if spread is not None else ():
@@ -238,8 +220,8 @@ def status(
                 f"{one.needed} sets"
             )
         every |= known
-    if tasks := tasks_of(folder):
-        print(tabulate(queue_table(tasks), ["Slurm", "tasks", "reason", "see logs/"]))
+    if tasks := slurm.tasks_of(folder):
+        print(tabulate(slurm.queue_table(tasks), ["Slurm", "tasks", "reason", "see logs/"]))
     _status(every)
 
 
@@ -262,6 +244,7 @@ def work(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Do one chunk of a study's plan: what `study run` and a cluster's jobs call."""
+    given = locals()
     from harness.studies.plan import PLANS, read_plan
     from harness.studies.work import work as run
 
@@ -271,5 +254,5 @@ def work(
     folder = plan.resolve().parent.parent
     if plan.resolve().parent.name != PLANS:
         raise BadRecipe(f"{plan} is in no folder '{PLANS}'; expected FOLDER/{PLANS}/*.json")
-    if not run(made, chunk, folder, where=_where(data_dir, device, plugins), say=print):
+    if not run(made, chunk, folder, where=_where(given), say=print):
         raise typer.Exit(3)

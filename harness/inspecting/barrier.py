@@ -40,25 +40,22 @@ def barrier(
     unlike heads.
     """
     if len(recipe.experts) != 2:
-        raise BadOption(
-            f"a barrier is between two models, found {len(recipe.experts)}; name two of one task"
-        )
+        raise BadOption(f"a barrier is of two models, found {len(recipe.experts)}; name two")
     if points < 3:
         raise BadOption(f"--points is {points}, expected 3 or more: the ends and between")
     out = Path(run.output)
     check_place(out.absolute())
     ends = [open_checkpoint(one, allow_pickle=run.allow_pickle) for one in recipe.experts]
     if not same(*(one.labels or () for one in ends)):
-        raise LabelMismatch(
-            f"the heads of {ends[0].source} and {ends[1].source} have other labels; expected "
-            "experts of one task, as heads are on the line, too"
-        )
+        called = " and ".join(one.source for one in ends)
+        told = "have other labels; expected experts of one task"
+        raise LabelMismatch(f"the heads of {called} {told}")
     if not (tasks := run.tasks or ends[0].tasks):
         raise BadOption(f"{ends[0].source} does not say its task; name it with --tasks")
     for name in expanded(tasks, run.data_dir):
         task_split(run, name, ())
     if not all(one.tasks for one in ends):
-        recipe = recipe.model_copy(update={"tasks": run.tasks[:1]})
+        recipe = recipe.but(tasks=run.tasks[:1])
     named = [one.name for one in ends]
     places = [round(step / (points - 1), 6) for step in range(points)]  # a name has room for six
     each = [(), *((one,) for one in {str(one): one for one in alignments}.values())]
@@ -78,7 +75,7 @@ def barrier(
 
 def _between(recipe: Recipe, stages: tuple[Choice, ...], x: float) -> Recipe:
     made = {"merger": Choice("average", {"weights": [round(1 - x, 6), x]}), "premerge": stages}
-    return recipe.model_copy(update={**made, "heads": "merge", "drift": False})
+    return recipe.but(**made, heads="merge", drift=False)
 
 
 def _evaluated(recipe: Recipe, run: Run, name: str, progress: Progress | None) -> list[Record]:
@@ -87,6 +84,6 @@ def _evaluated(recipe: Recipe, run: Run, name: str, progress: Progress | None) -
         place = Path(folder) / safe(f"{name}-{recipe.method}")
         merge(recipe, out=place, allow_pickle=run.allow_pickle, progress=progress)
         here = {"model": str(place), "output": str(Path(run.output) / "records")}
-        asked = run.model_copy(update={**here, "protocols": (Choice("current"),)})
+        asked = run.but(**here, protocols=(Choice("current"),))
         made = evaluate(asked, progress=progress)
     return [one for one in made if one.role == "merged"]

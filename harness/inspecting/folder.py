@@ -44,12 +44,8 @@ def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
 
 def map_of_units(pair: Pair) -> HeatMap:
     """The share of the feed-forward units of every layer that are matched to themselves."""
-    panel = Panel(
-        tuple(str(layer) for layer in pair.units),
-        ("feed-forward\nunits",),
-        tuple((one.share,) for one in pair.units.values()),
-        row_label="layer",
-    )
+    layers, shares = map(str, pair.units), ((one.share,) for one in pair.units.values())
+    panel = Panel(tuple(layers), ("feed-forward\nunits",), tuple(shares), row_label="layer")
     title = f"Units matched to themselves: {pair.first.name}, {pair.second.name}"
     return HeatMap(title, (panel,), "share of a layer's units", 0.0, 1.0, ".2f")
 

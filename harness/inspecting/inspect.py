@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from harness import weights
-from harness.checkpoints.align import (
-    aligned_base,
-    check_architecture,
-    new_in_experts,
-    under_prefix,
-)
+from harness.checkpoints import align
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.symmetry import Place, in_table, place_in
@@ -113,16 +108,14 @@ def inspect(
     BrokenCheckpoint for NaN and infinite entries.
     """
     if len(models) < 2:
-        raise BadRecipe(
-            f"inspect compares models with one another, found {len(models)}; expected two or more"
-        )
+        raise BadRecipe(f"inspect compares models, found {len(models)}; expected two or more")
     if out is not None:
         check_output(Path(out), INSPECTION, force=force)
     elif units:
         raise BadOption("the units of a layer are drawn, and there is no --out; name a folder")
     opened = [_opened(source, allow_pickle, base) for source in models]
     origin = _opened(base, allow_pickle) if base is not None else None
-    check_architecture([part.checkpoint for part in (*opened, *([origin] if origin else []))])
+    align.check_architecture([part.checkpoint for part in (*opened, *([origin] if origin else []))])
     checkpoints = [part.checkpoint for part in opened]
     if base is not None and not other_base:
         check_bases(checkpoints, open_checkpoint(base, allow_pickle=allow_pickle))
@@ -134,17 +127,11 @@ def inspect(
     places, kept = places_of(work, workload.tell), _units(work, workload.tell)
     names = _names(checkpoints)
     known = [part.called(name) for part, name in zip(opened, names, strict=True)]
-    pairs = [
-        Pair(
-            known[i],
-            known[j],
-            places[i, j],
-            kept[i, j],
-            tuple(_left_out(work, (i, j), names)),
-            {layer: alike(*_tables(work, (i, j)), work.layers[layer]) for layer in asked},
-        )
-        for i, j in work.pairs
-    ]
+    pairs = []
+    for i, j in work.pairs:
+        tables, lacking = _tables(work, (i, j)), tuple(_left_out(work, (i, j), names))
+        cosines = {layer: alike(*tables, work.layers[layer]) for layer in asked}
+        pairs.append(Pair(known[i], known[j], places[i, j], kept[i, j], lacking, cosines))
     of = origin.called(origin.checkpoint.name) if origin else None
     inspection = Inspection(tuple(known), of, tuple(pairs))
     if out is not None:
@@ -159,7 +146,7 @@ def _opened(source: str | Path, allow_pickle: bool, base: str | Path | None = No
     checkpoint = open_checkpoint(source, allow_pickle=allow_pickle, base=base)
     observed = weights.Observed(checkpoint.weights, checkpoint.source)
     state = weights.Lazy(weights.specs(checkpoint.weights), observed.__getitem__)
-    return Opened(under_prefix(replace(checkpoint, weights=state)), observed)
+    return Opened(align.under_prefix(replace(checkpoint, weights=state)), observed)
 
 
 def _names(models: Sequence[Checkpoint]) -> list[str]:
@@ -195,8 +182,8 @@ def _origin(
     """
     tuned: list[StateDict] = []
     for model, state in zip(models, states, strict=True):
-        origin = aligned_base(base, model)
-        fresh = set(new_in_experts(origin, model))
+        origin = align.aligned_base(base, model)
+        fresh = set(align.new_in_experts(origin, model))
         names = [name for name in state if name not in fresh]
         tuned.append(weights.select(origin.weights, names))
         called = [model.source, f"the base {base.source}"]
@@ -261,10 +248,8 @@ def _asked(work: Work, units: Sequence[str | int]) -> list[weights.Layer]:
     """The layers of these names. Raises BadOption for one that has no feed-forward units."""
     known = {str(layer): layer for layer in work.layers}
     if odd := [str(one) for one in units if str(one) not in known]:
-        raise BadOption(
-            f"--units is {odd[0]}, expected a layer whose feed-forward units are known: "
-            f"{', '.join(known) or 'there is none'}"
-        )
+        layers = ", ".join(known) or "none"
+        raise BadOption(f"--units is {odd[0]}, expected a layer of feed-forward units: {layers}")
     return [known[str(one)] for one in dict.fromkeys(units)]
 
 
@@ -274,7 +259,5 @@ def _left_out(work: Work, pair: Indices, names: Sequence[str]) -> Iterator[str]:
         shapes = work.shapes(pair, name)
         if shapes != [None, None] and not work.shares(pair, name):
             called = zip(shapes, (names[index] for index in pair), strict=True)
-            said = [
-                f"{'none' if shape is None else [*shape]} in {model}" for shape, model in called
-            ]
+            said = [f"{'none' if of is None else [*of]} in {model}" for of, model in called]
             yield f"{name} ({', '.join(said)})"

@@ -71,11 +71,8 @@ class Pair:
 
         None where there is nothing.
         """
-        there = [
-            one
-            for place, one in self.places.items()
-            if place.layer in layers and role in (None, place.role)
-        ]
+        within = [(p.role, one) for p, one in self.places.items() if p.layer in layers]
+        there = [one for of, one in within if role in (None, of)]
         return total(there) if there else None
 
     def roles(self, *, in_layers: bool) -> tuple[Role, ...]:
@@ -106,9 +103,7 @@ LONGER = 3.0
 
 def remarks(inspection: Inspection) -> list[str]:
     """Warnings before models are merged, one line for each pair that needs one."""
-    return [
-        text for pair in inspection.pairs if (text := _remark(pair, inspection.base)) is not None
-    ]
+    return [text for pair in inspection.pairs if (text := _remark(pair, inspection.base))]
 
 
 def _remark(pair: Pair, base: InspectedModel | None) -> str | None:

@@ -132,15 +132,12 @@ def report(shown: Mapping[str, Any]) -> str:
 
 def _table(splits: Mapping[str, Any]) -> str:
     unit = next(iter(splits.values()))["lengths"]["unit"]
-    headers = ["split", "rows", f"{unit}, median", "95 %", "longest"]
-    if unit == "images":
-        pairs = [[plain(split), one["rows"]] for split, one in splits.items()]
-        return str(tabulate(pairs, headers[:2], tablefmt="simple"))
-    rows = [
-        [plain(split), one["rows"], *(number(one["lengths"][k], ".0f") for k in
-         ("median", "95 %", "longest"))]
-        for split, one in splits.items()
-    ]  # fmt: skip
+    shown = () if unit == "images" else ("median", "95 %", "longest")
+    rows = []
+    for split, one in splits.items():
+        lengths = (number(one["lengths"][key], ".0f") for key in shown)
+        rows.append([plain(split), one["rows"], *lengths])
+    headers = ["split", "rows", *(f"{unit}, {key}" for key in shown[:1]), *shown[1:]]
     return str(tabulate(rows, headers, tablefmt="simple"))
 
 

@@ -21,10 +21,9 @@ def report(inspection: Inspection, columns: int | None = None) -> str:
     parts = [_models(inspection), _pairs(inspection)]
     if len(inspection.pairs) == 1:
         # a distance by itself grows with the matrix: it is in the JSON
-        parts += [
-            _layers(inspection.pairs[0], one, wide) for one in measures if one.name != "distance"
-        ]
-        parts += [wrapped(plain(text), wide) for text in _units(inspection.pairs[0])]
+        (pair,) = inspection.pairs
+        parts += [_layers(pair, one, wide) for one in measures if one.name != "distance"]
+        parts += [wrapped(plain(text), wide) for text in _units(pair)]
     else:
         parts.append("With two models every layer is shown; with more, see --json or --out.")
     parts += [wrapped(plain(text), wide) for text in (*_left_out(inspection), *remarks(inspection))]
@@ -94,11 +93,8 @@ def _aligned(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
 
 def _units(pair: Pair) -> list[str]:
     """A line on feed-forward units, where the family says which they are."""
-    moved = [
-        f"all but {one.units - one.kept} of {one.units} in layer {layer}"
-        for layer, one in pair.units.items()
-        if one.kept < one.units
-    ]
+    some = {layer: one for layer, one in pair.units.items() if one.kept < one.units}
+    moved = [f"all but {a.units - a.kept} of {a.units} in layer {of}" for of, a in some.items()]
     every = "all, in every layer" if not moved else ", ".join(moved)
     return [f"Feed-forward units matched to themselves: {every}."] if pair.units else []
 
@@ -109,8 +105,6 @@ def _left_out(inspection: Inspection) -> list[str]:
     for pair in inspection.pairs:
         names = tuple(name.partition(" ")[0] for name in pair.left_out)
         pairs.setdefault(names, []).append(_numbers(inspection, pair).replace(", ", " and "))
-    return [
-        f"Left out of {'; '.join(of)}, as shapes differ or one has none: {', '.join(names)}."
-        for names, of in pairs.items()
-        if names
-    ]
+    pairs.pop((), None)
+    why = "as shapes differ or one has none"
+    return [f"Left out of {'; '.join(of)}, {why}: {', '.join(n)}." for n, of in pairs.items()]

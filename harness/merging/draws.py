@@ -39,9 +39,9 @@ def check_one_draw(plan: Plan) -> None:
             if how:
                 raise IncompatibleWeights(
                     f"'{name}' of {first.source} and {second.source} was initialised apart "
-                    f"({how}), {_lacking(plan, name)}; a mean of the two is meaningless: expected "
-                    "one initialisation, as `harness finetune` gives all experts of a base, or "
-                    "experts of different tasks and their base, where each keeps its own"
+                    f"({how}), {_lacking(plan, name)}; expected one initialisation, as `harness "
+                    "finetune` gives, or experts of different tasks and their base, where each "
+                    "keeps its own"
                 )
 
 

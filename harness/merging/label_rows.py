@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from harness import weights
 from harness.checkpoints.provenance import trained_by
-from harness.labels import spelling
+from harness.labels import as_config, spelling
 from harness.types import Checkpoint, StateDict
 
 
@@ -23,11 +23,7 @@ def ordered_as(expert: Checkpoint, labels: Sequence[str] | None) -> Checkpoint:
     if order is None or not _final(expert):
         return expert
     names = [own[index] for index in order]
-    config = {
-        **expert.config,
-        "id2label": {str(index): name for index, name in enumerate(names)},
-        "label2id": {name: index for index, name in enumerate(names)},
-    }
+    config = {**expert.config, **as_config(names)}
     state = _reordered(known, _final(expert), order)
     return replace(expert, config=config, labels=tuple(names), weights=state, stored=own)
 
@@ -99,20 +95,16 @@ def of_those_who_know(
     final = first.family.final(dict(weights.specs(first.weights)))
     names = [f"{final}.{part}" for part in ("weight", "bias")]
     specs = weights.specs(merged)
-    rows = weights.Lazy(
-        {name: specs[name] for name in names if name in specs},
-        lambda name: _rows([head[name].float() for head in heads], labels, known),
-    )
+
+    def of_those(name: str) -> torch.Tensor:
+        """Row by row the mean over the experts that know the label."""
+        given = [head[name].float() for head in heads]
+        made = torch.zeros_like(given[0])
+        for place, label in enumerate(labels):
+            theirs = [head[place] for head, one in zip(given, known, strict=True) if label in one]
+            if theirs:
+                made[place] = torch.stack(theirs).mean(dim=0)
+        return made
+
+    rows = weights.Lazy({name: specs[name] for name in names if name in specs}, of_those)
     return weights.select(weights.union(rows, merged), list(merged))
-
-
-def _rows(
-    heads: Sequence[torch.Tensor], labels: Sequence[str], known: Sequence[Collection[str]]
-) -> torch.Tensor:
-    """Row by row the mean over the experts that know the label."""
-    made = torch.zeros_like(heads[0])
-    for place, label in enumerate(labels):
-        theirs = [head[place] for head, one in zip(heads, known, strict=True) if label in one]
-        if theirs:
-            made[place] = torch.stack(theirs).mean(dim=0)
-    return made

@@ -6,7 +6,6 @@ import os
 import warnings
 from pathlib import Path
 
-from harness import weights
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.layout import MERGE
 from harness.checkpoints.provenance import check_unchanged
@@ -16,9 +15,9 @@ from harness.merging.draws import check_one_draw
 from harness.merging.label_rows import as_stored
 from harness.merging.plan import Plan, plan, read_once, short_method
 from harness.merging.providers import passes, prepare
-from harness.merging.recipes import Recipe, read_recipe
+from harness.merging.recipes import Recipe, recipe_and_fields
 from harness.merging.spool import Spool
-from harness.merging.tune import candidates, found_once, scored, tuned
+from harness.merging.tune import candidates, found_once, grid, scored, tuned
 from harness.merging.write import TENSORS, write
 from harness.passes.workload import Workload
 from harness.types import Progress
@@ -40,21 +39,19 @@ def merge(
     much since the last call and how much in all, which may grow. Raises a HarnessError before
     anything is written, or for NaN and Inf while streaming, with no partial output left.
     """
-    asked = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
+    asked = recipe if isinstance(recipe, Recipe) else recipe_and_fields(recipe)[0]
     check_output(Path(out), MERGE, force=force)
+    grid(asked)  # is refused before a file is read
     workload = Workload(progress)
-    observed: dict[str, weights.Observed] = {}
     with Spool(Path(out)) as spool:
-        draft = plan(
-            asked, allow_pickle=allow_pickle, observed=observed, progress=workload.tell, spool=spool
-        )
+        draft = plan(asked, allow_pickle=allow_pickle, progress=workload.tell, spool=spool)
         for part in (*draft.experts, *([draft.base] if draft.base else [])):
             if part.path.resolve().is_relative_to(os.path.realpath(out)):
-                raise OutputExists(
-                    f"{out} holds {part.source}, which goes into the merge; expected another --out"
-                )
+                raise OutputExists(f"{out} holds {part.source}, an expert; expected another --out")
         tried = candidates(draft)
-        _warn_of_one(draft)
+        if len(draft.experts) == 1:
+            alone = f"there is one expert, {draft.experts[0].source}, and nothing to merge it with"
+            warnings.warn(f"{alone}: {short_method(draft.recipe)} is done to it", stacklevel=2)
         if dry_run:
             return draft
         providers = [provider for stage in draft.stages for provider in stage.providers]
@@ -66,20 +63,10 @@ def merge(
         for what, rows in (*passes(providers).items(), *scored(tried).items()):
             workload.plan(what, rows)
         workload.plan(TENSORS, len(draft.state))
-        prepare(providers, workload.tell)
+        prepare(providers)
         check_one_draw(draft)
         trials = None
         if tried:
             draft, trials = tuned(found_once(tried, spool), Path(out))
         draft = read_once(draft, spool)
-        return write(draft, Path(out), observed, workload.tell, trials=trials, force=force)
-
-
-def _warn_of_one(draft: Plan) -> None:
-    """Warn where there is nothing to merge with."""
-    if len(draft.experts) == 1:
-        warnings.warn(
-            f"there is one expert, {draft.experts[0].source}, and nothing to merge it with: what "
-            f"is written is that model as {short_method(draft.recipe)} leaves it",
-            stacklevel=3,
-        )
+        return write(draft, Path(out), workload.tell, trials=trials, force=force)

@@ -7,13 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness import weights
-from harness.checkpoints.align import (
-    aligned_base,
-    check_architecture,
-    in_all,
-    new_in_any,
-    under_prefix,
-)
+from harness.checkpoints import align
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.families.family import Family
@@ -28,13 +22,11 @@ from harness.entries import Merger, Method, Premerge
 from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import kind_of
 from harness.labels import same
-from harness.merging.candidates import checked_values
 from harness.merging.label_rows import of_those_who_know, ordered_as
 from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeStep, StageClock
 from harness.merging.recipes import Recipe, methods_of, with_choices
 from harness.merging.spool import Spool
 from harness.merging.stages import Fold, Stage, entering, reported
-from harness.merging.validation import ValidationScorer
 from harness.methods import needs_of, reads_base, rereads, resolved
 from harness.passes.placement import check_placement
 from harness.presets import faithful
@@ -52,7 +44,7 @@ class Plan:
     `merged` is what the merger returned, `after` what each post-merging method made of it, `state`
     what is written: with averaged heads and buffers, in the experts' types, without kept heads.
     `measured` is what each pre-merging method did, known when the merge has been written. `given`
-    is the base under its own names.
+    is the base under its own names, `observed` what has been read of every source.
     """
 
     recipe: Recipe
@@ -69,16 +61,11 @@ class Plan:
     state: StateDict = field(default_factory=dict)
     measured: tuple[PremergeReport, ...] = ()
     given: Checkpoint | None = None
+    observed: Mapping[str, weights.Observed] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        called, heads = short_method(self.recipe), self.recipe.heads
-        many = f"{len(self.experts)} experts, heads: {heads}, {len(self.state)} tensors"
-        return f"Plan({called!r} of {many}, {self.size / 1e6:.1f} MB)"
-
-    @property
-    def scorer(self) -> ValidationScorer | None:
-        """What scores candidates of the merger, if any are scored."""
-        return self.merging.scorer
+        many = f"{len(self.experts)} experts, heads: {self.recipe.heads}, {len(self.state)} tensors"
+        return f"Plan({short_method(self.recipe)!r} of {many}, {self.size / 1e6:.1f} MB)"
 
     @property
     def merging(self) -> Stage:
@@ -105,7 +92,6 @@ def plan(
     recipe: Recipe,
     *,
     allow_pickle: bool = False,
-    observed: dict[str, weights.Observed] | None = None,
     progress: Progress | None = None,
     spool: Spool | None = None,
 ) -> Plan:
@@ -119,21 +105,20 @@ def plan(
     recipe = _filled(recipe)
     if not recipe.experts:
         raise BadRecipe("no experts to merge; expected at least one folder or Hub id")
-    if recipe.tune is not None:
-        checked_values(recipe.tune, merger)
-    if recipe.base is None:
-        _check_without_base(recipe)
+    for entry, choice in methods_of(recipe) if recipe.base is None else ():
+        if reads_base(entry, choice.options):
+            raise BadRecipe(f"{_short(entry, choice)} is given the base, too; name it with --base")
+
+    observed: dict[str, weights.Observed] = {}
 
     def opened(source: str, base: str | None = None) -> Checkpoint:
         checkpoint = open_checkpoint(source, allow_pickle=allow_pickle, base=base)
-        watched = weights.Observed(checkpoint.weights, source)
-        if observed is not None:
-            observed[source] = watched
+        watched = observed[source] = weights.Observed(checkpoint.weights, source)
         return replace(checkpoint, weights=weights.stored(checkpoint.weights, watched.__getitem__))
 
     experts = tuple(opened(source, recipe.base) for source in recipe.experts)
     given = base = opened(recipe.base) if recipe.base is not None else None
-    check_architecture([*experts, *([base] if base else [])])
+    align.check_architecture([*experts, *([base] if base else [])])
     if not recipe.other_base:
         check_bases(experts, read=False)
     learn(experts, by_file((*recipe.tasks, *recipe.tune_on)))
@@ -144,17 +129,18 @@ def plan(
     ordered = tuple(ordered_as(expert, experts[0].labels) for expert in experts)
     heads = _heads(recipe, ordered, tasks, merger)
     if heads == "none":
-        experts = tuple(map(under_prefix, experts))
+        experts = tuple(map(align.under_prefix, experts))
     elif heads != "keep":
         experts = ordered
     if base is not None:
-        base = aligned_base(base, in_all(experts))
-    fresh = new_in_any(base, experts)
-    recipe = recipe.model_copy(update={"heads": heads, "tasks": tasks})
+        base = align.aligned_base(base, align.in_all(experts))
+    fresh = align.new_in_any(base, experts)
+    recipe = recipe.but(heads=heads, tasks=tasks)
     fold = Fold(recipe, fresh, progress, spool)
     fold.check()
     of_tasks = () if heads == "none" else tasks  # whose rows are read is not what a model is of
-    return composed(_folded(Plan(recipe, base, experts, of_tasks, given=given), fold))
+    draft = Plan(recipe, base, experts, of_tasks, given=given, observed=observed)
+    return composed(_folded(draft, fold))
 
 
 def composed(draft: Plan, **changed: Scalar) -> Plan:
@@ -164,7 +150,7 @@ def composed(draft: Plan, **changed: Scalar) -> Plan:
     """
     choice, stage = draft.recipe.merger, draft.merging
     chosen = resolved(stage.entry, Choice(choice.name, {**choice.options, **changed}))
-    recipe = draft.recipe.model_copy(update={"merger": Choice(choice.name, chosen)})
+    recipe = draft.recipe.but(merger=Choice(choice.name, chosen))
     stage = replace(stage, options=chosen)
     before = (step.stage for step in draft.steps)
     draft = replace(draft, recipe=recipe, stages=(*before, stage, *draft.finishing))
@@ -238,22 +224,13 @@ def _short(entry: Method, choice: Choice) -> Choice:
 # Checks ------------------------------------------------------------------------------------
 
 
-def _check_without_base(recipe: Recipe) -> None:
-    """Raise BadRecipe, naming the first, for a method that reads the base."""
-    for entry, choice in methods_of(recipe):
-        if reads_base(entry, choice.options):
-            raise BadRecipe(
-                f"{_short(entry, choice)} is given the base as well; name it with --base"
-            )
-
-
 def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
     """The task of each expert: as asked, else as recorded in its folder; () if nobody knows."""
     if recipe.tasks:
         named = tuple(parse_task(name)[0] for name in recipe.tasks)
         if len(named) not in (1, len(experts)):
             raise BadRecipe(
-                f"{len(named)} tasks for {len(experts)} experts; expected one for all or one each"
+                f"{len(named)} tasks, expected one or {len(experts)}: as many as experts"
             )
         each = named * len(experts) if len(named) == 1 else named
         for expert, task in zip(experts, each, strict=True):
@@ -273,19 +250,13 @@ def _heads(
         unread = not any(need.embeds for one, _ in methods_of(recipe) for need in needs_of(one))
         if (recipe.tasks and unread) or recipe.heads not in ("auto", "none"):
             flag = "--tasks" if recipe.tasks and unread else "--heads"
-            raise BadRecipe(
-                f"{experts[0].source} is an embedding model, of no task and without a head; "
-                f"leave out {flag}"
-            )
+            raise BadRecipe(f"{experts[0].source} is an embedding model, of no task; omit {flag}")
         return "none"
     for expert in experts:
         if recipe.heads == "none" and expert.labels is not None:
             raise BadRecipe(f"{expert.source} has a head; leave out --heads none")
         if expert.labels is None:
-            raise MissingHead(
-                f"{expert.source} has no classification head; expected a fine-tuned classifier, "
-                "or a head for it in --heads-from, written by `harness heads`"
-            )
+            raise MissingHead(f"{expert.source} has no head; expected one, or --heads-from")
     first = experts[0]
     odd = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
     different = len(set(tasks)) > 1 and not (odd is None and one_space(tasks))
@@ -294,10 +265,7 @@ def _heads(
         if not tasks:
             raise BadRecipe("kept heads are stored by task; name one task per expert with --tasks")
         if repeated:
-            raise BadRecipe(
-                f"two experts of task {repeated[0]} and heads kept: which head is not defined; "
-                "merge the experts of one task first"
-            )
+            raise BadRecipe(f"two experts of {repeated[0]}, and heads kept; merge these two first")
         return "keep"
     if odd is not None:
         raise LabelMismatch(
@@ -356,27 +324,23 @@ def _folded(draft: Plan, fold: Fold) -> Plan:
         latest = tuple(map(LastRead, after))
         steps.append(PremergeStep(stage, tuple(wholes), latest, body, clock, number))
         wholes = steps[-1].leaving
-    bodies = [weights.select(whole, body) for whole in wholes]
-    tops = [_without(whole, {*body}) for whole in wholes]
+    bodies = tuple(weights.select(whole, body) for whole in wholes)
+    tops = tuple(_without(whole, {*body}) for whole in wholes)
     heads = draft.recipe.heads
     if heads != "keep":
         weights.check_same(tops, called)
     if heads == "merge":
         own = ordered_as(base, experts[0].labels) if base else None
         origin = _with_head(origin, own, tops[0], MERGERS[draft.recipe.merger.name])
-        bodies = [weights.union(b, top) for b, top in zip(bodies, tops, strict=True)]
+        bodies = tuple(map(weights.union, bodies, tops))
     averaged = None
     if heads == "average":
         averaged = of_those_who_know(experts, tops, weights.mean(tops))
     entered = entering(experts, wholes)
     later = [fold.stage(*method, entered, averaged) for method in methods[before:]]
+    stages = (*(step.stage for step in steps), *later)
     return replace(
-        draft,
-        bodies=tuple(bodies),
-        origin=origin,
-        tops=tuple(tops),
-        steps=tuple(steps),
-        stages=(*(step.stage for step in steps), *later),
+        draft, bodies=bodies, origin=origin, tops=tops, steps=tuple(steps), stages=stages
     )
 
 
@@ -387,10 +351,8 @@ def _with_head(
     if not (merger.task_vectors and base):
         return origin
     if lacking := [name for name in head if name not in base.weights]:
-        raise MissingHead(
-            f"the base {base.source} has no tensor '{lacking[0]}', so {merger.name} has "
-            "no task vector for the head; use --heads average"
-        )
+        lacks = f"the base {base.source} has no '{lacking[0]}'"
+        raise MissingHead(f"{lacks}, so the head has no task vector; use --heads average")
     return weights.union(origin, _part(base.weights, head))
 
 
@@ -411,9 +373,7 @@ def _premerged(
     seen = [in_table(family, one) if by_table else one for one in (*wholes, given)]
     changed: Sequence[StateDict] = stage.run(seen[:-1], seen[-1])
     if len(changed) != len(wholes):
-        raise IncompatibleWeights(
-            f"{name} makes {len(changed)} experts of {len(wholes)}, expected as many"
-        )
+        raise IncompatibleWeights(f"{name} makes {len(changed)} experts, expected {len(wholes)}")
     if by_table:
         changed = [as_stored(family, *pair) for pair in zip(changed, wholes, strict=True)]
     for index, pair in enumerate(zip(wholes, changed, strict=True), start=1):

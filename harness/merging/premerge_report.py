@@ -59,10 +59,10 @@ class DistanceTracker:
 
     def distances(self) -> list[tuple[float, float] | None]:
         """Before and after each stage; None for a single expert."""
-        far = [
-            distance([weights.select(state, self._names) for state in states], known)
-            for states, known in zip(_between(self._steps), self._squares, strict=True)
-        ]
+        far = []
+        for states, known in zip(_between(self._steps), self._squares, strict=True):
+            encoders = [weights.select(state, self._names) for state in states]
+            far.append(distance(encoders, known))
         return [None if a is None or b is None else (a, b) for a, b in pairwise(far)]
 
 
@@ -84,18 +84,13 @@ def measured(plan: Plan, tracker: DistanceTracker) -> tuple[PremergeReport, ...]
     for step, both in zip(plan.steps, distances, strict=True):
         if both:
             _call_out(step, *both)
-        merger = plan.stages[len(plan.steps)].entry
+        merger = plan.merging.entry
         if "absorbed" in step.report and getattr(merger, "task_vectors", False):
-            warnings.warn(
-                f"{merger.name} subtracted the base, whose norms are as they were, from experts "
-                f"whose norms {step.stage.entry.name} absorbed; expected a merger without task "
-                "vectors, such as average",
-                stacklevel=2,
-            )
-    reports = zip(distances, seconds, plan.steps, _drifts(plan), strict=True)
-    return tuple(
-        PremergeReport(both, took, one.report, moved) for both, took, one, moved in reports
-    )
+            how = f"experts whose norms {step.stage.entry.name} absorbed"
+            said = f"{merger.name} subtracted the base from {how}; expected one like average"
+            warnings.warn(said, stacklevel=2)
+    reports = (one.report for one in plan.steps)
+    return tuple(map(PremergeReport, distances, seconds, reports, _drifts(plan)))
 
 
 APART = 1.01
@@ -114,12 +109,9 @@ def _call_out(step: PremergeStep, before: float, after: float) -> None:
             *(["try fewer layers (layers=last:1)"] if options.get("layers") == "all" else []),
             *(["try more rows (examples=N)"] if "activations" in method.needs else []),
         ]
-        warnings.warn(
-            f"{method.name} drove the experts apart, from a distance of {before:.4g} to "
-            f"{after:.4g}, and is meant to bring them together; {', '.join(instead)} or another "
-            "method: permutation and rotation match weights",
-            stacklevel=2,
-        )
+        apart = f"drove the experts apart, from a distance of {before:.4g} to {after:.4g}"
+        said = f"{method.name} {apart}; {', '.join(instead)} or another method"
+        warnings.warn(said, stacklevel=2)
 
 
 def distance(states: Sequence[StateDict], known: Squares | None = None) -> float | None:

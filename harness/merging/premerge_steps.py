@@ -133,12 +133,10 @@ class PremergeReport:
 
     def recorded(self) -> dict[str, Any]:
         """As merge.json says it, where there is something to say."""
-        distance = dict(zip(("before", "after"), self.distance or (), strict=False))
-        seconds = round(self.seconds, 3)
         return {
-            "distance": distance,
+            "distance": dict(zip(("before", "after"), self.distance or (), strict=False)),
             "drift": list(self.drift),
-            "seconds": seconds,
+            "seconds": round(self.seconds, 3),
             "report": dict(self.report),
         }
 

@@ -17,18 +17,10 @@ from harness.errors import BadOption, BadRecipe
 from harness.kinds import kind_of
 from harness.merging.label_rows import as_stored, tensors_ordered_as
 from harness.merging.recipes import Recipe
+from harness.passes import statistics
 from harness.passes.lengths import at_length
 from harness.passes.reading import Readings
 from harness.passes.statistic_file import Statistic, check_statistic
-from harness.passes.statistics import (
-    called,
-    collect,
-    drawn_as,
-    part_seen,
-    promised,
-    said,
-    steps,
-)
 from harness.types import TRAINED_ON, Checkpoint, Need, Progress, Rows, Scalar, StateDict
 
 
@@ -39,7 +31,7 @@ class ReadyProvider:
     need: Need
     given: Any
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self) -> None:
         """Nothing: what takes rows is done when the method asks for it."""
 
     def described(self) -> list[dict[str, Any]]:
@@ -52,39 +44,43 @@ def check_kinds(need: Need, tasks: Sequence[str]) -> None:
     for name in tasks:
         task = parse_task(name)[0]
         if task.kind not in need.kinds:
-            raise BadRecipe(
-                f"{need.name} reads rows of {' or '.join(need.kinds)}, found those of {task}, a "
-                f"{task.kind}; expected another method for it"
-            )
-
-
-def drawn_rows(
-    chosen: Mapping[str, Scalar], recipe: Recipe, checkpoints: Sequence[Checkpoint]
-) -> Callable[[int], Rows]:
-    """Reads the rows of a task that the options of a need say, once for all experts of them."""
-
-    @cache
-    def rows(name: str, part: Part | None) -> Rows:
-        drawn = drawn_as(chosen, parse_task(name)[0], recipe.data_dir, part)
-        return at_length(drawn, recipe.max_length, checkpoints)
-
-    return lambda place: rows(recipe.tasks[place], part_seen(checkpoints[place]))
+            known = " or ".join(need.kinds)
+            raise BadRecipe(f"{need.name} reads rows of {known}, found {task}, a {task.kind}")
 
 
 @dataclass(frozen=True)
-class JointProvider:
-    """A need of all experts at once, on rows of each one's own task or on the same rows.
-
-    `checkpoints` are the experts as they enter the method, with heads. No row is read before
-    `prepare`, or before what was given is used. Raises BadRecipe, where it is made, unless it is
-    known whose rows are drawn.
-    """
+class OfRows:
+    """A need of rows: all its options, and the experts as they enter the method, with heads."""
 
     need: Need
     chosen: Mapping[str, Scalar]
     checkpoints: tuple[Checkpoint, ...]
     recipe: Recipe
     progress: Progress | None = None
+
+    @cached_property
+    def draws(self) -> Callable[[int], Rows]:
+        """Reads the rows of an expert that the options say, once for all experts of a task."""
+
+        @cache
+        def rows(name: str, part: Part | None) -> Rows:
+            drawn = statistics.drawn_as(
+                self.chosen, parse_task(name)[0], self.recipe.data_dir, part
+            )
+            return at_length(drawn, self.recipe.max_length, self.checkpoints)
+
+        return lambda place: rows(
+            self.recipe.tasks[place], statistics.part_seen(self.checkpoints[place])
+        )
+
+
+@dataclass(frozen=True)
+class JointProvider(OfRows):
+    """A need of all experts at once, on rows of each one's own task or on the same rows.
+
+    No row is read before `prepare`, or before what was given is used. Raises BadRecipe, where it is
+    made, unless it is known whose rows are drawn.
+    """
 
     def __post_init__(self) -> None:
         known, same = len(self.recipe.tasks), self.need.rows == "same"
@@ -98,7 +94,7 @@ class JointProvider:
         """What the function makes of all readings, once."""
         return self.need.function(self._readings, **self.chosen)
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self) -> None:
         """Read rows; models are run when the method asks."""
         for place, checkpoint in enumerate(self.checkpoints):
             rows = self._readings.rows(place)
@@ -109,37 +105,26 @@ class JointProvider:
     def described(self) -> list[dict[str, Any]]:
         """Which rows each expert was shown, for the record."""
         readings = self._readings
-        return [
-            said(self.need, self.chosen, readings.of(place), readings.digest(place)).recorded()
-            for place in range(len(readings))
-        ]
+        shown = [(readings.of(place), readings.digest(place)) for place in range(len(readings))]
+        return [statistics.said(self.need, self.chosen, *one).recorded() for one in shown]
 
     @cached_property
     def _readings(self) -> Readings:
-        draws = drawn_rows(self.chosen, self.recipe, self.checkpoints)
-        same = self.need.rows == "same"
-
-        def rows(place: int) -> Rows:
-            return draws(0 if same else place)
-
+        first = self.need.rows == "same"
+        rows = (lambda _: self.draws(0)) if first else self.draws
         return Readings(self.checkpoints, rows, self.recipe.placement, self.progress)
 
 
 @dataclass(frozen=True)
-class StatisticsProvider:
+class StatisticsProvider(OfRows):
     """A need of each expert's own rows: from files, else from the cache, else by a pass.
 
-    `chosen` are all options of the need; `checkpoints` the experts as they enter the method, with
-    heads. `files` are those of the need: with `elsewhere` another method of the merge has it too,
+    `files` are those of the need: with `elsewhere` another method of the merge has it too,
     and those that do not fit here may be meant for it. Nothing but headers is read before `prepare`
     or before the first tensor is asked for. Raises BadRecipe or BadOption, where it is made, for
     files that cannot fit.
     """
 
-    need: Need
-    chosen: Mapping[str, Scalar]
-    checkpoints: tuple[Checkpoint, ...]
-    recipe: Recipe
     files: tuple[Statistic, ...] = ()
     elsewhere: bool = False
     _statistics: dict[int, Statistic] = field(default_factory=dict, init=False, repr=False)
@@ -153,55 +138,49 @@ class StatisticsProvider:
     @property
     def given(self) -> list[StateDict]:
         """The tensors of every expert's statistic, lazily."""
-        return [
-            promised(self.need, checkpoint, partial(self.obtain, index))
-            for index, checkpoint in enumerate(self.checkpoints)
-        ]
+        obtained = [partial(self.obtain, index) for index in range(len(self.checkpoints))]
+        promised = partial(statistics.promised, self.need)
+        return [*map(promised, self.checkpoints, obtained)]
 
     @property
     def obtained(self) -> list[Statistic]:
         """The statistics there are by now, in the order of the experts."""
         return [self._statistics[index] for index in sorted(self._statistics)]
 
-    def prepare(self, progress: Progress | None) -> None:
+    def prepare(self) -> None:
         """Obtain all: rows are read and checked for every expert before the first pass."""
         _ = self.rows
         for index in range(len(self.checkpoints)):
-            self.obtain(index, progress)
+            self.obtain(index)
 
     @property
-    def rows(self) -> list[tuple[str, int]]:
-        """What is told of the rows of each expert, and how many they are; none where files are."""
-        if self.files:
-            return []
-        places = enumerate(self.checkpoints)
-        return [(called(self.need, one), len(self._draws(place))) for place, one in places]
+    def rows(self) -> Counter[str]:
+        """How many rows each expert has, by what is told of them; none where files are."""
+        rows: Counter[str] = Counter()
+        for place, one in enumerate(() if self.files else self.checkpoints):
+            rows[statistics.called(self.need, one)] += len(self.draws(place))
+        return rows
 
     def described(self) -> list[dict[str, Any]]:
         """What was obtained, for the record."""
         return [one.said.recorded() for one in self.obtained]
 
-    def obtain(self, index: int, progress: Progress | None = None) -> Statistic:
+    def obtain(self, index: int) -> Statistic:
         """The statistic of one expert."""
         if index not in self._statistics:
-            self._statistics[index] = self._from_files(index) or self._collected(index, progress)
+            self._statistics[index] = self._from_files(index) or self._collected(index)
         return self._statistics[index]
 
     def _check_tasks(self) -> None:
         if len(self.recipe.tasks) != len(self.checkpoints):
-            raise BadRecipe(
-                f"{self.need.name} statistics are computed on each expert's own task; name it with "
-                "--tasks, or give files with --statistics"
-            )
+            raise BadRecipe(f"{self.need.name} is of tasks; expected --tasks, or --statistics")
         check_kinds(self.need, self.recipe.tasks)
 
     def _check_files(self) -> None:
         for file in self.files:
             if odd := self._odd_option(file):
-                raise BadOption(
-                    f"{file.source} was computed with {odd}={file.options.get(odd)}, "
-                    f"expected {self.chosen[odd]}: give that option, or another file"
-                )
+                found = f"{file.source} was computed with {odd}={file.options.get(odd)}"
+                raise BadOption(f"{found}, expected {self.chosen[odd]}: give that, or another file")
         count, files = len(self.checkpoints), len(self.files)
         if files != count:
             raise BadRecipe(f"{files} files of statistics for {count} experts; expected one each")
@@ -211,15 +190,16 @@ class StatisticsProvider:
         odd = (n for n, v in self.chosen.items() if n != "seed" and file.options.get(n) != v)
         return next(odd, None)
 
-    @cached_property
-    def _draws(self) -> Callable[[int], Rows]:
-        return drawn_rows(self.chosen, self.recipe, self.checkpoints)
-
-    def _collected(self, index: int, progress: Progress | None) -> Statistic:
+    def _collected(self, index: int) -> Statistic:
         self._check_tasks()
-        rows, checkpoint = self._draws(index), self.checkpoints[index]
-        step, placement = steps(progress, self.need, checkpoint, rows), self.recipe.placement
-        return collect(self.need, self.chosen, checkpoint, rows, placement=placement, progress=step)
+        rows, checkpoint = self.draws(index), self.checkpoints[index]
+        step, placement = (
+            statistics.steps(self.progress, self.need, checkpoint, rows),
+            self.recipe.placement,
+        )
+        return statistics.collect(
+            self.need, self.chosen, checkpoint, rows, placement=placement, progress=step
+        )
 
     def _from_files(self, index: int) -> Statistic | None:
         """The file of one expert; None where there are none, or those there are meant elsewhere."""
@@ -235,9 +215,9 @@ class StatisticsProvider:
             if self.elsewhere:
                 return None
             raise BadRecipe(
-                f"no file of statistics was computed on {checkpoint.source} as it goes into the "
-                f"merge: its weights hash to {digest[:12]}, found {_listed(files)}; expected those "
-                "of this very model, after pre-merging methods if there are any"
+                f"{checkpoint.source} hashes to {digest[:12]} as it enters the merge, found "
+                f"statistics of {_listed(files)}; expected some of this very model, after "
+                "pre-merging methods"
             )
         self._check_rows(of_it, index)
         check_statistic(of_it, checkpoint)
@@ -249,10 +229,8 @@ class StatisticsProvider:
         tasks = self.recipe.tasks
         if split != TRAINED_ON or (tasks and task != tasks[index]):
             wanted = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"a task's @{TRAINED_ON}"
-            raise BadRecipe(
-                f"{file.source} was computed on {file.task}, expected rows of "
-                f"{wanted}, on which {self.checkpoints[index].source} was trained"
-            )
+            trained = self.checkpoints[index].source
+            raise BadRecipe(f"{file.source} is of {file.task}, expected {wanted}, as {trained}")
 
 
 Provider: TypeAlias = ReadyProvider | JointProvider | StatisticsProvider
@@ -271,20 +249,20 @@ def passes(providers: Sequence[Provider]) -> Counter[str]:
     """How many rows are read of experts before the merge, by what is told of it."""
     rows: Counter[str] = Counter()
     for provider in providers:
-        for what, count in provider.rows if isinstance(provider, StatisticsProvider) else ():
-            rows[what] += count
+        if isinstance(provider, StatisticsProvider):
+            rows += provider.rows
     return rows
 
 
-def prepare(providers: Sequence[Provider], progress: Progress | None) -> None:
+def prepare(providers: Sequence[Provider]) -> None:
     """Read what all needs are met with. Raises BadRecipe for a file that none of them took."""
     for provider in providers:
-        provider.prepare(progress)
+        provider.prepare()
     own = [provider for provider in providers if isinstance(provider, StatisticsProvider)]
     taken = {(one.need, one.said.digest) for provider in own for one in provider.obtained}
     files = {file.source: file for provider in own for file in provider.files}.values()
     if unused := [file for file in files if (file.need, file.said.digest) not in taken]:
         raise BadRecipe(
             f"{_listed(unused)} was computed on no expert as it enters a method that asks for "
-            f"{unused[0].need}; expected those of these very models, with the method's options"
+            f"{unused[0].need}; expected these very models, with the method's options"
         )

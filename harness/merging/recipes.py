@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import PositiveInt
 
@@ -14,7 +14,7 @@ from harness.errors import BadRecipe
 from harness.files import read_yaml
 from harness.passes.placement import REFERENCE, DType, Placement
 from harness.presets import PresetName
-from harness.registry import MERGERS, POSTMERGE, PREMERGE, TASKS, YAML
+from harness.registry import STAGES, TASKS, YAML, Registry
 from harness.types import AUTO, Choice
 from harness.values import Chosen, Frozen, Tokens, validated
 
@@ -66,32 +66,26 @@ class Recipe(Frozen):
         return "+".join([merger, *map(str, self.postmerge)])
 
 
+def _choices(recipe: Recipe) -> list[tuple[Registry[Any], Choice]]:
+    chosen = {"premerge": recipe.premerge, "merger": [recipe.merger], "postmerge": recipe.postmerge}
+    return [(STAGES[stage], choice) for stage, choices in chosen.items() for choice in choices]
+
+
 def methods_of(recipe: Recipe) -> list[tuple[Method, Choice]]:
     """The methods of all stages in order, each with what is chosen of it."""
-    return [
-        *((PREMERGE[choice.name], choice) for choice in recipe.premerge),
-        (MERGERS[recipe.merger.name], recipe.merger),
-        *((POSTMERGE[choice.name], choice) for choice in recipe.postmerge),
-    ]
+    return [(registry[choice.name], choice) for registry, choice in _choices(recipe)]
 
 
 def with_choices(recipe: Recipe, fn: Callable[[Method, Choice], Choice]) -> Recipe:
     """The recipe with what `fn` makes of the choice of every stage."""
     first, made = len(recipe.premerge), tuple(fn(*one) for one in methods_of(recipe))
     chosen = {"premerge": made[:first], "merger": made[first], "postmerge": made[first + 1 :]}
-    return recipe.model_copy(update=chosen)
-
-
-def read_recipe(path: str | Path) -> Recipe:
-    """The recipe in a YAML (or JSON) file, its paths from where the file is.
-
-    Raises BadRecipe naming the file and the field.
-    """
-    return recipe_and_fields(path)[0]
+    return recipe.but(**chosen)
 
 
 def recipe_and_fields(path: str | Path) -> tuple[Recipe, frozenset[str]]:
-    """The recipe in a file, and the fields that a file of its kind can say.
+    """The recipe in a YAML (or JSON) file, its paths from where the file is, and the fields that a
+    file of its kind can say.
 
     Raises BadRecipe naming the file and the field. Names in it are registered ones: no file makes
     the harness import code.
@@ -102,11 +96,8 @@ def recipe_and_fields(path: str | Path) -> tuple[Recipe, frozenset[str]]:
 
         return recipe_of(values, path), frozenset({"experts", "base", "merger"})
     recipe: Recipe = validated(Recipe, values, str(path))
-    MERGERS.check_name(recipe.merger.name, str(path))
-    for choice in recipe.premerge:
-        PREMERGE.check_name(choice.name, str(path))
-    for choice in recipe.postmerge:
-        POSTMERGE.check_name(choice.name, str(path))
+    for registry, choice in _choices(recipe):
+        registry.check_name(choice.name, str(path))
     for task in (*recipe.tasks, *recipe.tune_on):
         TASKS.check_name(task.partition("@")[0], str(path))
     return _from_its_place(recipe, Path(path)), frozenset(Recipe.model_fields)
@@ -129,24 +120,19 @@ def _from_its_place(recipe: Recipe, file: Path) -> Recipe:
         if os.path.exists(beside):
             return beside
         if os.path.exists(source):
-            raise BadRecipe(
-                f"{file} names {source}, which is in the folder you are in and not in that of the "
-                f"recipe; expected the way to it from the recipe: "
-                f"{os.path.relpath(source, file.parent)}"
-            )
+            way = os.path.relpath(source, file.parent)
+            raise BadRecipe(f"{file} names {source}, expected the way from the recipe: {way}")
         return os.path.join(file.parent, source) if source.startswith(".") else source
 
     def task(name: str) -> str:
         return placed(name) if name.partition("@")[0].endswith(YAML) else name
 
-    return recipe.model_copy(
-        update={
-            "experts": tuple(map(model, recipe.experts)),
-            "base": None if recipe.base is None else model(recipe.base),
-            "tasks": tuple(map(task, recipe.tasks)),
-            "tune_on": tuple(map(task, recipe.tune_on)),
-            "statistics": tuple(map(placed, recipe.statistics)),
-            "heads_from": None if recipe.heads_from is None else placed(recipe.heads_from),
-            "data_dir": None if recipe.data_dir is None else placed(recipe.data_dir),
-        }
+    return recipe.but(
+        experts=tuple(map(model, recipe.experts)),
+        base=None if recipe.base is None else model(recipe.base),
+        tasks=tuple(map(task, recipe.tasks)),
+        tune_on=tuple(map(task, recipe.tune_on)),
+        statistics=tuple(map(placed, recipe.statistics)),
+        heads_from=None if recipe.heads_from is None else placed(recipe.heads_from),
+        data_dir=None if recipe.data_dir is None else placed(recipe.data_dir),
     )

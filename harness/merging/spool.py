@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, TypeAlias
 
 import torch
 
@@ -16,12 +16,8 @@ from harness import weights
 from harness.files import nameless, saying
 from harness.types import StateDict
 
-
-class Slot(NamedTuple):
-    """Where a tensor lies in the file."""
-
-    start: int
-    spec: weights.Spec
+Slot: TypeAlias = tuple[int, weights.Spec]
+"""Where a tensor begins in the file, and what it is."""
 
 
 class Spool:
@@ -87,14 +83,13 @@ class Spool:
             self._file.flush()
             # a map begins at a multiple of this
             self._end += -(-len(content) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
-        return Slot(start, weights.Spec(tuple(tensor.shape), tensor.dtype))
+        return start, weights.Spec(tuple(tensor.shape), tensor.dtype)
 
     def _get(self, slot: Slot) -> torch.Tensor:
         """The tensor, a copy as soon as it is written to."""
-        shape, dtype = slot.spec
-        if not slot.spec.bytes or self._file is None:
-            return torch.empty(shape, dtype=dtype)
-        content = mmap.mmap(
-            self._file.fileno(), slot.spec.bytes, access=mmap.ACCESS_COPY, offset=slot.start
-        )
-        return torch.frombuffer(content, dtype=dtype).view(shape)
+        start, spec = slot
+        if not spec.bytes or self._file is None:
+            return torch.empty(spec.shape, dtype=spec.dtype)
+        number, copied = self._file.fileno(), mmap.ACCESS_COPY
+        content = mmap.mmap(number, spec.bytes, access=copied, offset=start)
+        return torch.frombuffer(content, dtype=spec.dtype).view(spec.shape)

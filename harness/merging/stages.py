@@ -79,9 +79,8 @@ class Fold:
             raise BadRecipe(f"{self._called} needs no statistics; leave out --statistics")
         for file in files:
             if file.need not in wanted:
-                raise BadRecipe(
-                    f"{file.source} holds {file.need} statistics, expected {' or '.join(wanted)}"
-                )
+                expected = " or ".join(wanted)
+                raise BadRecipe(f"{file.source} holds {file.need} statistics, expected {expected}")
         return files
 
     def check(self) -> None:
@@ -93,9 +92,8 @@ class Fold:
         if self.recipe.heads == "none" and (headed or self.recipe.tune is not None):
             what = f"needs {headed[0].name}" if headed else "is tuned by scores"
             raise BadRecipe(
-                f"{self._called} {what}, which takes classifiers on rows of their tasks, and "
-                f"{self.recipe.experts[0]} is an embedding model; expected a method of weights "
-                "alone, or regmean"
+                f"{self._called} {what}, which takes classifiers, and {self.recipe.experts[0]} is "
+                "an embedding model; expected a method of weights alone, or regmean"
             )
         for need in self.needs:
             self.recipe.placement.check(need)
@@ -103,19 +101,17 @@ class Fold:
         if self.recipe.tune is None and not shared:
             for flag in ("tune_on", "tune_limit"):
                 if getattr(self.recipe, flag):
+                    name = flag.replace("_", "-")
                     raise BadRecipe(
-                        f"nothing is tuned and {self._called} scores nothing; "
-                        f"leave out --{flag.replace('_', '-')}"
+                        f"nothing tuned, and {self._called} scores nothing; leave out --{name}"
                     )
         if self.recipe.placement.recorded and not (reading or self.recipe.tune):
             raise BadRecipe(f"{self._called} runs no model; leave out --dtype")
 
     @property
     def _called(self) -> str:
-        names, first = (
-            [entry.name for entry, _ in methods_of(self.recipe)],
-            len(self.recipe.premerge),
-        )
+        first, methods = len(self.recipe.premerge), methods_of(self.recipe)
+        names = [entry.name for entry, _ in methods]
         called = f"{names[first]} after {', '.join(names[:first])}" if first else names[first]
         return ", then ".join([called, *names[first + 1 :]])
 
@@ -135,11 +131,9 @@ class Fold:
         shared = any(need.rows == "shared" for need in needs)
         scorer = scorer_of(self, entering, averaged or {}) if tuned or shared else None
         under = tuple(with_tensors(one, averaged or {}) for one in entering)
-        providers = [
-            self._provider(need, choice, under if need.rows == "tasks" else entering, scorer)
-            for need in needs
-        ]
-        return Stage(entry, choice.options, tuple(providers), scorer)
+        given = ((need, under if need.rows == "tasks" else entering) for need in needs)
+        providers = tuple(self._provider(need, choice, of, scorer) for need, of in given)
+        return Stage(entry, choice.options, providers, scorer)
 
     def _provider(
         self,
@@ -151,12 +145,13 @@ class Fold:
         chosen = {name: choice.options[name] for name in options(need.function)}
         if need.check:
             need.check(chosen)
+        common = need, chosen, entering, self.recipe, self.progress
         if need.rows == "own":
             files = tuple(file for file in self.files if file.need == need.name)
             elsewhere = self.needs.count(need) > 1
-            return StatisticsProvider(need, chosen, entering, self.recipe, files, elsewhere)
+            return StatisticsProvider(*common, files, elsewhere)
         if need.rows in DRAWN:
-            return JointProvider(need, chosen, entering, self.recipe, self.progress)
+            return JointProvider(*common)
         made_of = scorer if need.rows == "shared" else self._of_tasks(entering)
         return ReadyProvider(need, need.function(made_of, **chosen))
 
@@ -187,8 +182,8 @@ def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) ->
         for reported in task.splits:
             if share_rows(task, split, reported):
                 raise BadRecipe(
-                    f"{task}@{split} has rows of {task}@{reported}, which is reported, and nothing "
-                    f"may be tuned on it; expected another: --tune-on {task}@{HELD_OUT}"
+                    f"{task}@{split} has rows of {task}@{reported}, which is reported; expected "
+                    f"others: --tune-on {task}@{HELD_OUT}"
                 )
         of_task = [e for e, t in zip(experts, recipe.tasks, strict=False) if t == task.name]
         if recipe.heads == "keep" and not of_task:

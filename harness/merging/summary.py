@@ -31,10 +31,9 @@ def summary(plan: Plan) -> list[str]:
     if plan.base is not None:
         lines.append(f"base     {plan.base.source}")
     lines += [f"expert   {e.source} ({t})" for e, t in zip(plan.experts, tasks, strict=True)]
-    if plan.recipe.tune is not None and plan.scorer is not None:
-        lines.append(f"tuned    {plan.recipe.tune} on {', '.join(plan.scorer.splits)}")
-    told = zip(plan.recipe.premerge, plan.measured, strict=False)
-    for choice, one in told:
+    if plan.recipe.tune is not None and (scorer := plan.merging.scorer) is not None:
+        lines.append(f"tuned    {plan.recipe.tune} on {', '.join(scorer.splits)}")
+    for choice, one in zip(plan.recipe.premerge, plan.measured, strict=False):
         lines.append(f"{choice.name:<8} {', '.join([*one.changes, f'{one.seconds:.1f} s'])}")
     entries, megabytes = size(plan.state) / 1e6, plan.size / 1e6
     lines.append(f"weights  {len(plan.state)} tensors, {entries:.1f} M entries, {megabytes:.1f} MB")

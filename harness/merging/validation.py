@@ -61,18 +61,12 @@ class ValidationScorer:
             raise BadRecipe("no task to score candidates on; name it with --tune-on TASK@SPLIT")
         for _, task, _ in self.places:
             check_apart(task, self.data_dir)
-        read = [
-            load_rows(task, split, folder=self.data_dir, limit=self.limit)
-            for _, task, split in self.places
-        ]
-        for rows in read:
-            units = kind_of(rows.task).units(rows)
-            check_scored(rows.task, rows.labels, units, f"{rows.task}@{rows.split}")
-        models = (model for model, _, _ in self.places)
-        return tuple(
-            at_length(rows, self.max_length, [model])
-            for rows, model in zip(read, models, strict=True)
-        )
+        read = []
+        for model, task, split in self.places:
+            rows = load_rows(task, split, folder=self.data_dir, limit=self.limit)
+            check_scored(task, rows.labels, kind_of(task).units(rows), f"{task}@{split}")
+            read.append(at_length(rows, self.max_length, [model]))
+        return tuple(read)
 
     @property
     def reads(self) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from importlib.metadata import version
+from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,6 @@ TENSORS = "merging tensors"
 def write(
     plan: Plan,
     out: Path,
-    observed: Mapping[str, weights.Observed],
     progress: Progress,
     *,
     trials: Mapping[str, Any] | None = None,
@@ -68,7 +67,7 @@ def write(
         plan = replace(plan, measured=measured(plan, tracker))
         write_json(folder / "config.json", _config(plan))
         write_text(folder / "README.md", _card(plan))
-        MERGE.write(folder, _record(plan, out, digests, observed, trials), hashes)
+        MERGE.write(folder, _record(plan, out, digests, trials), hashes)
     return plan
 
 
@@ -147,14 +146,10 @@ def _config(plan: Plan) -> dict[str, Any]:
 
 
 def _record(
-    plan: Plan,
-    out: Path,
-    digests: Mapping[str, Any],
-    observed: Mapping[str, weights.Observed],
-    trials: Mapping[str, Any] | None,
+    plan: Plan, out: Path, digests: Mapping[str, Any], trials: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     def origin(checkpoint: Checkpoint) -> dict[str, str]:
-        named = {"source": checkpoint.source, "digest": observed[checkpoint.source].digest()}
+        named = {"source": checkpoint.source, "digest": plan.observed[checkpoint.source].digest()}
         if checkpoint.path.is_dir() and Path(checkpoint.source).exists():
             named["relative"] = os.path.relpath(checkpoint.path, out)
         return named
@@ -199,11 +194,12 @@ def _record(
         "tune_limit": recipe.tune_limit,
         "tuned": dict(trials or {}),
         "report": dict(plan.report),
-        "versions": dict(_versions()),
+        "versions": {name: version(name) for name in VERSIONS},
     }
     return _said(record)
 
 
+VERSIONS = ("merging-harness", "torch", "safetensors")
 ALWAYS = ("tasks", "base", "premerge", "options", "postmerge", "seed", "seconds", "max_length")
 """What a record says also where there is nothing; all else is left out then."""
 
@@ -219,21 +215,16 @@ def _chosen(choice: Choice) -> dict[str, Any]:
 def _needed(stages: Sequence[Stage]) -> dict[str, Any]:
     """What methods were given beside weights: statistics, and rows to score candidates on."""
     splits = [split for stage in stages if stage.scorer for split in stage.scorer.splits]
-    return {
-        "statistics": [one for stage in stages for one in stage.statistics()],
-        "scored_on": list(dict.fromkeys(splits)),
-    }
+    statistics = [one for stage in stages for one in stage.statistics()]
+    return {"statistics": statistics, "scored_on": list(dict.fromkeys(splits))}
 
 
 def _kept(plan: Plan) -> dict[str, list[str]]:
     """The tensors beside heads that tasks keep their own of: a pooler that not all models have."""
     if plan.recipe.heads != "keep":
         return {}
-    is_head = plan.experts[0].family.is_head
-    kept = {
-        task: [name for name in top if not is_head(name)]
-        for task, top in zip(plan.tasks, plan.tops, strict=True)
-    }
+    tops, is_head = zip(plan.tasks, plan.tops, strict=True), plan.experts[0].family.is_head
+    kept = {task: [*filterfalse(is_head, top)] for task, top in tops}
     return {task: names for task, names in kept.items() if names}
 
 
@@ -261,20 +252,14 @@ def _base_weights(plan: Plan) -> Mapping[str, str]:
     return first if all(first.items() <= one.items() for one in known) else {}
 
 
-@cache
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("merging-harness", "torch", "safetensors")}
-
-
 def _lengths(plan: Plan) -> dict[str, int]:
     """The tokens that were read of a row, by task and split."""
     stages = plan.stages
     told = [one for stage in stages for one in stage.statistics()]
     validated = [rows for stage in stages if stage.scorer for rows in stage.scorer.rows]
-    return {
-        **{str(one["task"]): int(one["max_length"]) for one in told},
-        **{f"{rows.task}@{rows.split}": rows.task.finetune.max_length for rows in validated},
-    }
+    lengths = {str(one["task"]): int(one["max_length"]) for one in told}
+    scored = {f"{rows.task}@{rows.split}": rows.task.finetune.max_length for rows in validated}
+    return lengths | scored
 
 
 def _card(plan: Plan) -> str:
@@ -289,20 +274,15 @@ def _card(plan: Plan) -> str:
     }
     if plan.experts[0].family.inputs == "image":
         metadata["pipeline_tag"] = "image-classification"
-    lines = ["---", yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip(), "---"]
-    lines += [
-        "",
-        f"# {markdown(short_method(recipe))}",
-        "",
-        f"Merged with `{plain(recipe.method)}`; heads: {recipe.heads}.",
-    ]
-    lines += ["", "| expert | task |", "|---|---|"]
+    header = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip()
+    how = f"Merged with `{plain(recipe.method)}`; heads: {recipe.heads}."
     tasks = plan.tasks or ("",) * len(plan.experts)
-    rows = zip(plan.experts, tasks, strict=True)
-    lines += [f"| {markdown(expert.source)} | {markdown(task)} |" for expert, task in rows]
+    rows = zip((one.source for one in plan.experts), tasks, strict=True)
+    table = ["| expert | task |", "|---|---|"]
+    table += [f"| {markdown(source)} | {markdown(task)} |" for source, task in rows]
+    # no seconds: a card is the same whenever it is written
     told = list(zip(plan.recipe.premerge, plan.measured, strict=True))
-    if any(one.changes for _, one in told):
-        # no seconds: a card is the same whenever it is written
-        lines += ["", *(f"- {markdown(c.name)}: {', '.join(one.changes)}" for c, one in told)]
-    lines += ["", f"All options, seeds and content hashes are in `{MERGE_FILE}`.", ""]
-    return "\n".join(lines)
+    changed = [f"- {markdown(choice.name)}: {', '.join(one.changes)}" for choice, one in told]
+    parts = [f"---\n{header}\n---", f"# {markdown(short_method(recipe))}", how, "\n".join(table)]
+    parts += ["\n".join(changed)] if any(one.changes for _, one in told) else []
+    return "\n\n".join([*parts, f"All options, seeds and content hashes are in `{MERGE_FILE}`.\n"])

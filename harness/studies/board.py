@@ -7,10 +7,10 @@ from pathlib import Path
 
 from harness.errors import HarnessError, MissingScores
 from harness.files import read_json, write_json
+from harness.hashes import digest_of
 from harness.reporting.boards.leaderboard import leaderboard
 from harness.studies.outcomes import OUTCOMES, Outcome
 from harness.studies.plan import Plan
-from harness.studies.steps import digest_of
 
 BOARDS = "boards"
 
@@ -23,11 +23,7 @@ def boards(
     Of what the plan asks for alone, though more records may lie there; nothing where they were
     drawn of these very records, unless `anew`. Raises MissingScores where there is no record.
     """
-    places: dict[str, set[Path]] = {}
-    for name, step in plan.steps.items():
-        if step.verb == "evaluate" and known[name].records:
-            reading = Path(step.request["output"]).name
-            places.setdefault(reading, set()).update(folder / one for one in known[name].records)
+    places = readings(plan, known, folder)
     if not places and any(step.verb == "evaluate" for step in plan.steps.values()):
         raise MissingScores(f"there is no record of {plan.study} in {folder}; run the study first")
     drawn = folder / OUTCOMES / BOARDS / f"{plan.study}.json"
@@ -38,6 +34,18 @@ def boards(
         leaderboard(sorted(records), out=folder / BOARDS / reading)
     write_json(drawn, of)  # last: whoever is killed before draws them again
     return [folder / BOARDS / reading for reading in places]
+
+
+def readings(
+    plan: Plan, known: Mapping[str, Outcome], folder: Path, base: str | None = None
+) -> dict[str, set[Path]]:
+    """The records of every reading, by the name of its board; those of one base, if it is said."""
+    places: dict[str, set[Path]] = {}
+    for name, step in plan.steps.items():
+        if step.verb == "evaluate" and known[name].records and base in (None, step.base):
+            reading = Path(step.request["output"]).name
+            places.setdefault(reading, set()).update(folder / one for one in known[name].records)
+    return places
 
 
 def _said(path: Path) -> Mapping[str, object]:

@@ -69,24 +69,19 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
     """All sets of experts of a study, base by base. Raises BadRecipe for what makes none."""
     experts = study.experts
     if bool(experts.folders) == bool(experts.tasks):
-        raise BadRecipe(
-            f"{study.study}: experts has {'both' if experts.tasks else 'neither'} tasks and "
-            "folders; expected one of them"
-        )
+        found = "both" if experts.tasks else "neither"
+        raise study.fault(f"experts has {found} of tasks and folders; expected one")
     if experts.folders:
         if len(study.base) > 1:
-            raise BadRecipe(f"{study.study}: folders of experts have one base; found several")
+            raise study.fault("folders of experts have one base; found several")
         base = relative(study.base[0], folder) if study.base else ""
         for name, places in experts.folders.items():
             yield ExpertSet(name, base, tuple(Expert(relative(p, folder)) for p in places))
         return
     if not study.base:
-        raise BadRecipe(f"{study.study}: names no base to fine-tune; expected one: --base")
+        raise study.fault("names no base to fine-tune; expected one: --base")
     if study.sets.by == "partition" and not experts.partition:
-        raise BadRecipe(
-            f"{study.study}: sets are by partition, and experts have none; expected "
-            f"partition: {len(PARTS)}"
-        )
+        raise study.fault(f"sets are by partition; expected experts.partition: {len(PARTS)}")
     tasks = expanded(experts.tasks, data_dir)
     _check(study, tasks)
     for source in study.base:
@@ -107,16 +102,13 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
     """A group of experts, or every so many of them."""
     many, members = study.sets.at_once, group.members
     if many is not None and many > len(members):
-        raise BadRecipe(
-            f"{study.study}: sets.choose is {many}, and {group.name} has "
-            f"{len(members)} experts; expected at most so many"
-        )
+        raise study.fault(f"sets.choose is {many} of {group.name}, expected at most {len(members)}")
     if study.sets.disjoint and many is None:
-        raise BadRecipe(f"{study.study}: disjoint sets have no size; expected choose, or by: pairs")
+        raise study.fault("disjoint sets have no size; expected choose, or by: pairs")
     if study.sets.disjoint and many and len(members) % many:
-        raise BadRecipe(
-            f"{study.study}: sets of {many} are disjoint, and {group.name} has {len(members)} "
-            f"experts; expected a multiple of {many}"
+        found = f"{group.name} has {len(members)} experts"
+        raise study.fault(
+            f"sets of {many} are disjoint, and {found}; expected a multiple of {many}"
         )
     if many is None or many == len(members):
         yield group
@@ -133,32 +125,25 @@ def _check(study: Study, tasks: Sequence[str]) -> None:
     """Raise a HarnessError for tasks that are not known, and for what is no flag of `finetune`."""
     experts = study.experts
     if odd := experts.by_task.keys() - {*tasks}:
-        raise BadRecipe(
-            f"{study.study}: experts.by_task names {min(odd)}; expected some of {', '.join(tasks)}"
-        )
+        raise study.fault(f"experts.by_task names {min(odd)}; expected some of {', '.join(tasks)}")
     known = {*inspect.signature(finetune).parameters, *asdict(Hyperparameters())} - SAID_ELSEWHERE
     for task in tasks:
         named, split = parse_task(task)
         if "@" in task:
-            raise BadRecipe(f"{study.study}: experts are trained on {named}, found '@{split}'")
+            raise study.fault(f"experts are trained on {named}, found '@{split}'")
         flags = {**experts.finetune, **experts.by_task.get(task, {})}
         if unknown := flags.keys() - known:
-            raise BadRecipe(
-                f"{study.study}: finetune has no '{min(unknown)}'; known: "
-                f"{', '.join(sorted(known))}"
-            )
+            these = ", ".join(sorted(known))
+            raise study.fault(f"finetune has no '{min(unknown)}'; known: {these}")
         for name, value in flags.items():
             if name in asdict(Hyperparameters()) and (expected := unfit(name, value)):
-                raise BadRecipe(f"{study.study}: {name} is {value}, expected {expected}")
+                raise study.fault(f"{name} is {value}, expected {expected}")
 
 
 def check_whole(one: ExpertSet) -> None:
     """Raise BadRecipe for a set that leaves nothing to merge."""
     if len(one.members) < 2:
-        raise BadRecipe(
-            f"the set {one.name} has {len(one.members)} expert; expected two or more: give more "
-            "tasks or seeds, or other sets"
-        )
+        raise BadRecipe(f"{one.name} has {len(one.members)} expert, expected more tasks or seeds")
 
 
 def _expert(study: Study, base: str, home: str, task: str, seed: int, part: str) -> Expert:

@@ -50,8 +50,7 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
         return Outcome("missing", step.request)
     raise BadRecipe(
         f"{folder / step.name} was made otherwise: {difference(known.request, step.request)}; "
-        "expected the same setting as before: choose another --out, or another name (called) for "
-        "the study's experts"
+        "expected the same: choose another --out, or another name (called) for the study's experts"
     )
 
 

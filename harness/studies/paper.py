@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import fsum
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,7 @@ from harness.reporting.grid import Cell, mean_cell, reported
 from harness.reporting.lines import CURRENT, Line
 from harness.reporting.sets import in_sets
 from harness.stats.intervals import Ends, interval
-from harness.studies.board import BOARDS
+from harness.studies.board import BOARDS, readings
 from harness.studies.experts import leaf, slug
 from harness.studies.outcomes import Outcome
 from harness.studies.plan import Plan
@@ -196,11 +197,8 @@ def _picked(place: Place, lines: Sequence[Line]) -> list[Line]:
     alone = len(place.of) == 1
     row = "individual" if alone else row
     roles = ROLES.get(row, ("merged", "reference"))
-    trained = {
-        digest: task
-        for line in lines
-        for (_, digest), (task, *_) in zip(line.experts, line.trained, strict=False)
-    }
+    made = (zip(line.experts, line.trained, strict=False) for line in lines)
+    trained = {digest: task for (_, digest), (task, *_) in chain(*made)}
     found = [
         line
         for line in lines
@@ -233,11 +231,8 @@ def _mean(lines: Sequence[Line]) -> float:
 def _cell(place: Place, lines: Sequence[Line], every: Sequence[Line]) -> Cell | None:
     """The mean over lines of one task, with its interval where their records have resamples."""
     if place.measure == "drop":
-        own = {
-            (one.digest, one.task): _mean([one])
-            for one in every
-            if one.role == "expert" and one.setting.protocol == place.protocol
-        }
+        alike = [one for one in every if one.setting.protocol == place.protocol]
+        own = {(one.digest, one.task): _mean([one]) for one in alike if one.role == "expert"}
         pairs = [(own.get((of, one.task), 0.0), one) for one in lines for _, of in one.experts]
         drops = [100 * (best - _mean([one])) / best for best, one in pairs if best > 0]
         return Cell((fsum(drops) / len(drops),)) if drops else None
@@ -267,11 +262,7 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
     made: dict[Path, str] = {}
     for base in bases:
         mine = [(step, one) for step, one in steps if step.base == base]
-        places: dict[str, set[Path]] = {}
-        for step, one in mine:
-            if step.verb == "evaluate" and one.records:
-                of_board = places.setdefault(Path(step.request["output"]).name, set())
-                of_board.update(folder / path for path in one.records)
+        places = readings(plan, known, folder, base)
         lines = {board: in_sets(reported(read_lines(sorted(of)))) for board, of in places.items()}
         lines[""] = lines.get(plan.study, [])
         for table in paper.tables:
@@ -303,12 +294,8 @@ def seconds_of(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
 def as_markdown(paper: Paper, table: Table, base: str, cells: Sequence[Beside]) -> str:
     """A table in the paper's layout, with what is to be known below it."""
     by_row = {row: [str(one) for one in cells if one.row == row] for row in table.rows}
-    drawn = tabulate(
-        [[row, *texts] for row, texts in by_row.items()],
-        ["", *table.columns],
-        tablefmt="pipe",
-        disable_numparse=True,
-    )
+    rows = [[row, *texts] for row, texts in by_row.items()]
+    drawn = tabulate(rows, ["", *table.columns], tablefmt="pipe", disable_numparse=True)
     said: dict[str, list[Beside]] = {}
     for one in cells:
         said.setdefault(one.said, []).append(one)
@@ -328,9 +315,8 @@ def as_markdown(paper: Paper, table: Table, base: str, cells: Sequence[Beside]) 
 
 def _listed(table: Table, cells: Sequence[Beside]) -> str:
     """Some cells by their columns or rows, where these are whole."""
-    rows, columns = (
-        [*dict.fromkeys(getattr(one, of) for one in cells)] for of in ("row", "column")
-    )
+    rows = [*dict.fromkeys(one.row for one in cells)]
+    columns = [*dict.fromkeys(one.column for one in cells)]
     if len(cells) == len(columns) * len(table.rows):
         return "; ".join(columns)
     if len(cells) == len(rows) * len(table.columns):

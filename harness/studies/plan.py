@@ -11,18 +11,10 @@ from typing import Any
 
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
-from harness.registry import (
-    MERGERS,
-    METRICS,
-    NEEDS,
-    POSTMERGE,
-    PREMERGE,
-    PROTOCOLS,
-    TASKS,
-    Registry,
-)
+from harness.hashes import digest_of
+from harness.registry import METRICS, NEEDS, PROTOCOLS, STAGES, TASKS, Registry
 from harness.studies.prices import price
-from harness.studies.steps import Step, digest_of
+from harness.studies.steps import Step
 
 VERSION = 1
 """Of the file of a plan; a worker refuses any other."""
@@ -32,14 +24,10 @@ UNKNOWN = 20.0
 """Seconds that a step counts for where none like it was timed."""
 PLACE = re.compile(r"(experts|statistics|merged|records)(/[\w.+-]+)+")
 REGISTERED: Mapping[str, Registry[Any]] = {
-    "merger": MERGERS,
-    "premerge": PREMERGE,
-    "postmerge": POSTMERGE,
+    **STAGES,
+    **dict.fromkeys(("task", "tasks", "tune_on"), TASKS),
     "protocols": PROTOCOLS,
     "need": NEEDS,
-    "task": TASKS,
-    "tasks": TASKS,
-    "tune_on": TASKS,
     "metrics": METRICS,
 }
 """Fields of a request that name something registered."""
@@ -104,20 +92,17 @@ def planned(study: str, steps: Sequence[Step], *, keep_merges: bool = True) -> P
         # steps of one model, or of the models of one set, read the same rows and experts
         inputs = step.needs[0] if step.needs else step.name
         groups.setdefault((level[step.name], inputs.rpartition("/")[0]), []).append(step)
-    chunks = [
-        Chunk(number, tuple(names))
-        for (number, _), group in groups.items()
-        for names in _cut(group)
-    ]
-    chunks.sort(key=lambda chunk: chunk.level)
+    cut = ((number, names) for (number, _), group in groups.items() for names in _cut(group))
+    chunks = sorted(
+        (Chunk(number, tuple(names)) for number, names in cut), key=lambda chunk: chunk.level
+    )
     by_name = {step.name: step for step in steps}
     return Plan(study, by_name, tuple(chunks), keep_merges)
 
 
 def _cut(group: Sequence[Step]) -> list[list[str]]:
     """The names of the steps of a group in chunks that are worth a worker's start."""
-    made: list[list[str]] = [[]]
-    seconds = 0.0
+    made, seconds = [list[str]()], 0.0
     for step in group:
         if seconds >= CHUNK:
             made.append([])
@@ -156,9 +141,8 @@ def read_plan(path: Path) -> Plan:
     """The plan in a file. Raises BadRecipe for what is none, or of another version."""
     said = read_json(path, "the plan of a study", error=BadRecipe)
     if said.get("version") != VERSION:
-        raise BadRecipe(
-            f"{path} is a plan of version {said.get('version')}, expected {VERSION}: plan again"
-        )
+        found = said.get("version")
+        raise BadRecipe(f"{path} is a plan of version {found}, expected {VERSION}: plan again")
     try:
         steps = {one["name"]: _step(one) for one in said["steps"]}
         chunks = tuple(Chunk(one["level"], tuple(one["steps"])) for one in said["chunks"])

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +83,6 @@ def settled_of(plan: Plan, known: Mapping[str, Outcome]) -> set[str]:
     return done | lost
 
 
-@dataclass
-class Worker:
-    """A process that does a chunk, and the place it has."""
-
-    chunk: int
-    place: int
-    process: subprocess.Popen[bytes]
-
-
 def _in_processes(
     plan: Plan,
     waiting: list[int],
@@ -108,13 +98,13 @@ def _in_processes(
             for number in [one for one in waiting if _ready(plan, one, settled)][: len(free)]:
                 waiting.remove(number)
                 place = free.pop()
-                working.append(Worker(number, place, start(number, place)))
+                working[start(number, place)] = number, place
             time.sleep(POLL)
-            for worker in [one for one in working if one.process.poll() is not None]:
-                working.remove(worker)
-                free.append(worker.place)
-                settled.update(plan.chunks[worker.chunk].steps)
-                tell(worker.chunk)
+            for process in [one for one in working if one.poll() is not None]:
+                number, place = working.pop(process)
+                free.append(place)
+                settled.update(plan.chunks[number].steps)
+                tell(number)
 
 
 def _ready(plan: Plan, number: int, settled: set[str]) -> bool:
@@ -183,13 +173,13 @@ def _asked_to_end() -> Iterator[list[int]]:
 
 
 @contextmanager
-def _workers() -> Iterator[list[Worker]]:
-    """Those that work now, who end with the run whatever ends it."""
-    working: list[Worker] = []
+def _workers() -> Iterator[dict[subprocess.Popen[bytes], tuple[int, int]]]:
+    """Those that work now, each on a chunk in a place, who end with the run whatever ends it."""
+    working: dict[subprocess.Popen[bytes], tuple[int, int]] = {}
     try:
         yield working
     finally:
-        for worker in working:
-            worker.process.terminate()
-        for worker in working:
-            worker.process.wait()
+        for process in working:
+            process.terminate()
+        for process in working:
+            process.wait()

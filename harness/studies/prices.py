@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -12,7 +11,8 @@ from statistics import median
 
 from harness.errors import HarnessError
 from harness.files import cache_dir, parse_json, saying
-from harness.studies.steps import Step, digest_of
+from harness.hashes import digest_of
+from harness.studies.steps import Step
 
 KEPT = 25
 """How many of the last times are regarded of one kind of step."""
@@ -36,11 +36,8 @@ def paid(step: Step, seconds: float) -> None:
     line = json.dumps({"kinds": [*_kinds(step)], "rate": seconds / step.size}).encode() + b"\n"
     with saying(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            os.write(number, line)
-        finally:
-            os.close(number)
+        with path.open("ab", buffering=0) as file:
+            file.write(line)
 
 
 def _kinds(step: Step) -> Iterator[tuple[str, ...]]:

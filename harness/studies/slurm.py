@@ -39,9 +39,7 @@ def read_header(path: Path) -> str:
     text = read_text(path, "the beginning of a job script", error=BadRecipe)
     if not text.startswith("#!"):
         begins = text.partition("\n")[0][:40]
-        raise BadRecipe(
-            f"{path} begins with {begins!r}, expected a line like #!/bin/bash: put it first"
-        )
+        raise BadRecipe(f"{path} begins with {begins!r}, expected a line like #!/bin/bash")
     return text.rstrip("\n") + "\n"
 
 
@@ -126,17 +124,11 @@ def queue_table(tasks: Mapping[tuple[str, str], Sequence[str]]) -> list[list[str
 def check_slurm(folder: Path) -> None:
     """Raise BadRecipe where there is no Slurm, or arrays of the study still wait or run."""
     if shutil.which("sbatch") is None:
-        raise BadRecipe(
-            "there is no sbatch on the PATH, expected Slurm's: submit where jobs are submitted, or "
-            "have your scheduler call `harness work PLAN --chunk I`"
-        )
+        raise BadRecipe("there is no sbatch on the PATH; expected Slurm, or call `harness work`")
     tasks = [one for key, names in tasks_of(folder).items() if key[0] in WORKING for one in names]
     if tasks:
         arrays = " ".join(dict.fromkeys(one.partition("_")[0] for one in tasks))
-        raise BadRecipe(
-            f"{len(tasks)} tasks of {folder} still wait or run; expected none: let them end, or "
-            f"scancel {arrays}"
-        )
+        raise BadRecipe(f"{len(tasks)} tasks of {folder} wait or run; end them: scancel {arrays}")
 
 
 def _told(words: Sequence[str], given: str = "") -> str:

@@ -43,9 +43,8 @@ def spreads(known: Mapping[str, Outcome], folder: Path, points: float) -> list[S
     frame = read_records(*(folder / path for path in sorted(paths)))
     of_sets = [*OF, "experts_digest", "method"]
     merged = frame[frame.role.astype(str) == "merged"].astype(dict.fromkeys(of_sets, str))
-    tasks = merged.groupby("experts_digest").task.transform(
-        lambda one: " ".join(sorted({*map(str, one)}))
-    )
+    by_experts = merged.groupby("experts_digest").task
+    tasks = by_experts.transform(lambda one: " ".join(sorted({*map(str, one)})))
     means = merged.assign(tasks=tasks).groupby([*of_sets, "tasks"]).value.mean()
     made = []
     for of, values in means.groupby([*OF, "tasks"]):
@@ -60,8 +59,5 @@ def spreads(known: Mapping[str, Outcome], folder: Path, points: float) -> list[S
         needed = sets_needed(deviation, points) if deviation else 2
         made.append(Spread(name, whole.shape[1], len(whole), deviation, needed))
     if not made:
-        raise BadRecipe(
-            f"{folder} has no two merges of two sets of experts; expected more seeds, to see"
-            " how far sets differ"
-        )
+        raise BadRecipe(f"{folder} has no two merges of two sets of experts; expected more seeds")
     return made

@@ -12,7 +12,7 @@ from harness.checkpoints.layout import MODEL_FILES
 from harness.studies.outcomes import Outcome
 from harness.studies.plan import Plan
 from harness.studies.prices import price
-from harness.studies.steps import VERBS, Step
+from harness.studies.steps import VERBS
 
 HOUR = 3600.0
 
@@ -59,11 +59,10 @@ def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | in
 def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
     """A line for each step that failed, with its reason, and how many wait for it."""
     waiting = {name: _users(plan, name) for name, one in known.items() if one.state == "failed"}
-    return [
-        f"failed: {name}: {known[name].reason}"
-        + (f" ({len(users)} steps need it)" if users else "")
-        for name, users in waiting.items()
-    ]
+    needed = {
+        name: f" ({len(users)} steps need it)" * bool(users) for name, users in waiting.items()
+    }
+    return [f"failed: {name}: {known[name].reason}{more}" for name, more in needed.items()]
 
 
 def _users(plan: Plan, name: str) -> set[str]:
@@ -81,12 +80,9 @@ def _users(plan: Plan, name: str) -> set[str]:
 def passes(plan: Plan) -> int:
     """How many rows go through a model that is scored; of models beside merges, once."""
     evaluations = [step for step in plan.steps.values() if step.verb == "evaluate"]
-    return sum(int(step.size) * (1 if step.after else _models(plan, step)) for step in evaluations)
-
-
-def _models(plan: Plan, step: Step) -> int:
-    """The merge, its experts of the task, the base and the references."""
-    return 3 + len(step.request.get("references", ()))
+    # the merge, its experts of the task, the base and the references
+    models = (1 if one.after else 3 + len(one.request.get("references", ())) for one in evaluations)
+    return sum(int(one.size) * count for one, count in zip(evaluations, models, strict=True))
 
 
 def bytes_of(plan: Plan, folder: Path) -> int:

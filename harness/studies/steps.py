@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
-
-import xxhash
+from typing import Any, Literal, get_args
 
 from harness.data.groups import expanded
 from harness.data.rows import count
@@ -19,6 +16,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadRecipe
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import protocols_of, unusual_of
+from harness.hashes import digest_of
 from harness.merging.recipes import Recipe, methods_of
 from harness.methods import needs_of, resolved
 from harness.options import options
@@ -30,7 +28,7 @@ from harness.types import ALL, TRAINED_ON, Choice, Shots
 from harness.values import validated
 
 Verb = Literal["finetune", "statistics", "merge", "evaluate"]
-VERBS: tuple[Verb, ...] = ("finetune", "statistics", "merge", "evaluate")
+VERBS: tuple[Verb, ...] = get_args(Verb)
 
 
 @dataclass(frozen=True)
@@ -97,11 +95,6 @@ def _called(stages: Sequence[Choice]) -> tuple[str, ...]:
     return tuple(name for one in stages for name in (str(one), one.name)) or (NONE,)
 
 
-def digest_of(value: object) -> str:
-    """A hash of a value of JSON."""
-    return str(xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode()))
-
-
 def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[Step]:
     """All steps of a study whose folder is `folder`, each after those that it needs.
 
@@ -113,25 +106,22 @@ def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[St
         step = replace(step, request=_from(folder, step.request))
         known = made.setdefault(step.name, step)
         if known.digest != step.digest:
-            raise BadRecipe(
-                f"{study.study}: two steps are called {step.name}, and ask for "
-                f"{difference(known.request, step.request)}; expected different names"
-            )
+            apart = difference(known.request, step.request)
+            raise study.fault(f"two steps are called {step.name}, with {apart}; expected one")
     if study.mergers is not None and not any(step.verb == "merge" for step in made.values()):
-        raise BadRecipe(f"{study.study}: mergers and exclude leave no merge; expected some")
+        raise study.fault("mergers and exclude leave no merge; expected some")
     return list(made.values())
 
 
 def _from(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
     """A request with full paths as those from the study's folder, wherever that is."""
-    return {
-        name: [relative(one, folder) if isinstance(one, str) else one for one in value]
-        if isinstance(value, list)
-        else relative(value, folder)
-        if isinstance(value, str)
-        else value
-        for name, value in request.items()
-    }
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [placed(one) for one in value]
+        return relative(value, folder) if isinstance(value, str) else value
+
+    return {name: placed(value) for name, value in request.items()}
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -141,7 +131,9 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
-    merges = _merges(study)
+    axes = [*product(study.premerge, study.postmerge)]
+    merges = [_merge(axis, *stages) for stages in axes for axis in study.mergers or ()]
+    merges += [_merge(axis, (), ()) for axis in study.include]
     _check_mergers(study, merges)
     for one in sets_of(study, folder, data_dir):
         if merges:
@@ -179,8 +171,8 @@ def _check_mergers(study: Study, merges: Sequence[Merge]) -> None:
     asked += [("exclude", (said["merger"],)) for said in study.exclude if "merger" in said]
     for where, names in asked:
         if odd := [name for name in names if name not in known]:
-            raise BadRecipe(
-                f"{study.study}: {where} names the merger '{odd[0]}', which is none of its; "
+            raise study.fault(
+                f"{where} names the merger '{odd[0]}', which is none of its; "
                 f"expected some of {', '.join(dict.fromkeys(merge.name for merge in merges))}"
             )
 
@@ -217,7 +209,7 @@ def _references(
     for name in names:
         if name == "mtl":
             if not one.members[0].request:
-                raise BadRecipe(f"{study.study}: mtl is trained beside experts, found folders")
+                raise study.fault("mtl is trained beside experts, found folders")
             seed = one.members[0].seed
             place = f"experts/{one.name}-mtl"
             request = {"base": one.base, "tasks": list(one.tasks), "seed": seed}
@@ -228,13 +220,6 @@ def _references(
 
 
 # Merges ------------------------------------------------------------------------------------
-
-
-def _merges(study: Study) -> list[Merge]:
-    """Every merge of a set: the product of the axes, and what is included beside it."""
-    axes = [*product(study.premerge, study.postmerge)]
-    plain = [_merge(axis, *stages) for stages in axes for axis in study.mergers or ()]
-    return [*plain, *(_merge(axis, (), ()) for axis in study.include)]
 
 
 def _merge(axis: MergerAxis, before: tuple[Choice, ...], after: tuple[Choice, ...]) -> Merge:
@@ -291,14 +276,8 @@ def _statistics(study: Study, one: ExpertSet, merge: Merge) -> Iterator[Step]:
         passed_on = ("dtype", "max_length", "heads_from", "other_tasks")
         request |= {name: study.merge[name] for name in passed_on if name in study.merge}
         name = f"statistics/{expert.place.partition('/')[2]}/{slug(str(need))}"
-        yield Step(
-            name,
-            "statistics",
-            request,
-            (expert.place,),
-            base=one.base,
-            about=f"{need} {expert.task}",
-        )
+        about = f"{need} {expert.task}"
+        yield Step(name, "statistics", request, (expert.place,), base=one.base, about=about)
 
 
 # Evaluations -------------------------------------------------------------------------------
@@ -334,7 +313,7 @@ def _evaluations(
         known = [protocol.name for protocol in protocols_of(run)]
         # where folders of experts are given, their tasks are theirs to say
         for task in dict.fromkeys(tasks) or ("",):
-            asked = run.model_copy(update={"tasks": (task,) if task else ()})
+            asked = run.but(tasks=(task,) if task else ())
             parts = [f"records/{name}", merging.name, leaf(task) or "all"]
             parts += [f"shots-{'-'.join(map(str, shots))}"] if shots else []
             yield Step(
@@ -357,14 +336,11 @@ def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...],
         given = {name: value for name, value in choice.options.items() if name != "shots"}
         several = [one.strip() for one in str(choice.options.get("shots", "")).split(":")]
         if odd := [one for one in several if one and one != ALL and not one.isdecimal()]:
-            raise BadRecipe(
-                f"{study.study}: shots of {choice.name} are {odd[0]!r}, expected whole numbers or "
-                f"{ALL}: [1,5,{ALL}]"
-            )
+            raise study.fault(f"shots of {choice.name} are {odd[0]!r}, expected numbers or {ALL}")
         if any(several) and PROTOCOLS[choice.name].all_rows:
-            raise BadRecipe(
-                f"{study.study}: {choice.name} has the shots {':'.join(several)}, and is trained "
-                "on all rows whatever they are; leave them out"
+            asked = ":".join(several)
+            raise study.fault(
+                f"{choice.name} has shots {asked} and trains on all rows; leave them out"
             )
         shots = tuple(ALL if one == ALL else int(one) for one in several if one)
         made.setdefault(shots, []).append(Choice(choice.name, given))

@@ -210,6 +210,10 @@ class Study(Frozen):
         """How merges are evaluated, by the name of the board."""
         return self.score_on or {self.study: Reading()}
 
+    def fault(self, what: str) -> BadRecipe:
+        """What is wrong with the study, as an error."""
+        return BadRecipe(f"{self.study}: {what}")
+
     def beside(self, reading: Reading) -> Names:
         """What stands beside the merges that are read so."""
         return self.references if reading.references is None else reading.references
@@ -238,20 +242,16 @@ def read_study(
     study: Study = validated(Study, values, str(path))
     study = _placed(study, path, out or Path(study.study))
     _check_names(study, str(path))
-    changed: dict[str, Any] = {"base": tuple(_model(one, Path(one), "--base") for one in base)}
-    if limit is not None:
-        changed["evaluate"] = {**study.evaluate, "limit": limit}
-        trained = {
-            "finetune": {**study.experts.finetune, "limit": limit},
-            "by_task": {
-                task: {**flags, "limit": limit} for task, flags in study.experts.by_task.items()
-            },
-        }
-        changed["experts"] = study.experts.model_copy(update=trained)
+    experts, fewer = study.experts, {} if limit is None else {"limit": limit}
+    by_task = {task: {**flags, **fewer} for task, flags in experts.by_task.items()}
+    trained: dict[str, Any] = {"finetune": {**experts.finetune, **fewer}, "by_task": by_task}
     if seeds is not None:
-        experts = changed.get("experts", study.experts)
-        changed["experts"] = experts.model_copy(update={"seeds": tuple(range(seeds))})
-    return study.model_copy(update={name: one for name, one in changed.items() if one})
+        trained["seeds"] = tuple(range(seeds))
+    return study.but(
+        base=tuple(_model(one, Path(one), "--base") for one in base) or study.base,
+        evaluate={**study.evaluate, **fewer},
+        experts=experts.but(**trained),
+    )
 
 
 def _file_of(file: str | Path) -> Path:
@@ -322,29 +322,23 @@ def _placed(study: Study, file: Path, out: Path) -> Study:
         return {k: there(v) if k == "heads_from" else v for k, v in values.items()}
 
     experts, readings = study.experts, study.score_on
-    return study.model_copy(
-        update={
-            "base": tuple(map(model, study.base)),
-            "experts": experts.model_copy(
-                update={
-                    "tasks": tuple(map(task, experts.tasks)),
-                    "by_task": {task(name): one for name, one in experts.by_task.items()},
-                    "folders": {k: tuple(map(model, v)) for k, v in experts.folders.items()},
-                }
-            ),
-            "score_on": {
-                name: one.model_copy(
-                    update={
-                        "tasks": tuple(map(task, one.tasks)),
-                        "references": None if one.references is None else beside(one.references),
-                    }
-                )
-                for name, one in readings.items()
-            },
-            "references": beside(study.references),
-            "merge": flags(study.merge),
-            "evaluate": flags(study.evaluate),
-        }
+    return study.but(
+        base=tuple(map(model, study.base)),
+        experts=experts.but(
+            tasks=tuple(map(task, experts.tasks)),
+            by_task={task(name): one for name, one in experts.by_task.items()},
+            folders={k: tuple(map(model, v)) for k, v in experts.folders.items()},
+        ),
+        score_on={
+            name: one.but(
+                tasks=tuple(map(task, one.tasks)),
+                references=None if one.references is None else beside(one.references),
+            )
+            for name, one in readings.items()
+        },
+        references=beside(study.references),
+        merge=flags(study.merge),
+        evaluate=flags(study.evaluate),
     )
 
 

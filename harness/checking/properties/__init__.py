@@ -8,24 +8,6 @@ around it, and go through `harness.merge` itself.
 from __future__ import annotations
 
 from harness.checking.properties import calls, families, folders, sizes
-from harness.checking.properties.property import (
-    PROPERTIES,
-    Broken,
-    Method,
-    Property,
-    StageName,
-    global_seed,
-)
+from harness.checking.properties.property import PROPERTIES
 
-__all__ = [
-    "PROPERTIES",
-    "Broken",
-    "Method",
-    "Property",
-    "StageName",
-    "calls",
-    "families",
-    "folders",
-    "global_seed",
-    "sizes",
-]
+__all__ = ["PROPERTIES", "calls", "families", "folders", "sizes"]

@@ -12,16 +12,9 @@ import torch
 
 from harness import weights
 from harness.checking import toys
-from harness.checking.properties.compare import (
-    alike_at,
-    all_alike,
-    copied,
-    dtype_name,
-    same_names,
-    which,
-)
+from harness.checking.properties.compare import alike, all_alike, copied, dtype_name, same_names
 from harness.checking.properties.property import Broken, Method, checks, global_seed
-from harness.checking.toys import Tensors, ToyExperts
+from harness.checking.toys import ToyExperts
 from harness.types import Choice, StateDict
 
 ROUNDING = 1e-6
@@ -43,10 +36,8 @@ def shapes(method: Method) -> None:
             made = weights.Spec(tuple(state[name].shape), state[name].dtype)
             for what, have in (("", made), (" by its header", told[name])):
                 if have != spec:
-                    raise Broken(
-                        f"{which(place, method)}'{name}' is {_spec(have)}{what}, "
-                        f"expected {_spec(spec)}"
-                    )
+                    found = f"{method.which(place)}'{name}' is {_spec(have)}{what}"
+                    raise Broken(f"{found}, expected {_spec(spec)}")
 
 
 def _spec(spec: weights.Spec) -> str:
@@ -68,15 +59,14 @@ def inputs(method: Method) -> None:
 
 
 def _same_inputs(method: Method, family: ToyExperts, before: ToyExperts, when: str) -> None:
-    given = [("base", family.base, before.base)]
-    for place, pair in enumerate(zip(family.experts, before.experts, strict=True)):
-        given.append((f"expert {place + 1}", *pair))
+    alike(family.base, before.base, where=f"{when}base: ")
+    given = {"": (family.experts, before.experts)}
     for need in method.needs:
         if toys.are_states(family.needs[need]):
-            pairs = zip(family.needs[need], before.needs[need], strict=True)
-            given += [(f"the {need} of expert {i + 1}", *pair) for i, pair in enumerate(pairs)]
-    for called, state, old in given:
-        alike_at(f"{when}{called}: ", state, old)
+            given[f"the {need} of "] = family.needs[need], before.needs[need]
+    for called, pairs in given.items():
+        for place, (state, old) in enumerate(zip(*pairs, strict=True), start=1):
+            alike(state, old, where=f"{when}{called}expert {place}: ")
 
 
 @checks("order")
@@ -91,9 +81,8 @@ def order(method: Method) -> None:
         states = method(method.family().ordered(places))
         wanted = expected if method.makes_one else [expected[place] for place in places]
         shown = ", ".join(str(place + 1) for place in places)
-        all_alike(
-            method, states, wanted, tolerance=ROUNDING, when=f"with experts in order {shown}, "
-        )
+        when = f"with experts in order {shown}, "
+        all_alike(method, states, wanted, tolerance=ROUNDING, when=when)
 
 
 @checks("copies")
@@ -124,7 +113,8 @@ def scale(method: Method) -> None:
     far, near = (_at_scale(method, value) for value in (2.0, 0.5))
     if not (isinstance(far, weights.Line) and isinstance(near, weights.Line)):
         return
-    alike_at("the direction at scale 0.5, beside that at 2: ", near.direction, far.direction)
+    where = "the direction at scale 0.5, beside that at 2: "
+    alike(near.direction, far.direction, where=where)
     for line, value in ((far, 2.0), (near, 0.5)):
         if line.scale != value:
             raise Broken(f"at scale {value:g} the direction is taken {line.scale:g} times")
@@ -147,16 +137,15 @@ def same_bytes(method: Method) -> None:
     check = partial(all_alike, method, expected=expected)
     with global_seed(2):
         check(states=method(method.family()), when="run again, ")
-    backwards = [_read_backwards(state) for state in reversed(method(method.family()))]
+    backwards = [
+        {name: state[name].clone() for name in reversed(list(state))}
+        for state in reversed(method(method.family()))
+    ]
     check(states=backwards[::-1], when="asked for its tensors backwards, ")
     shuffled = method.family().every(partial(_shuffled, random.Random(0)))
     check(states=method(shuffled), when="with the tensors of the inputs in another order, ")
     with weights.pieces_of(17):
         check(states=method(method.family()), when="worked on in pieces of 17 entries, ")
-
-
-def _read_backwards(state: StateDict) -> Tensors:
-    return {name: state[name].clone() for name in reversed(list(state))}
 
 
 def _shuffled(numbers: random.Random, state: StateDict) -> StateDict:
@@ -189,10 +178,8 @@ def memory(method: Method) -> None:
             if again and watch.reads == before:
                 raise Broken(f"'{name}' is asked for again and nothing is read: it was kept")
             if watch.most > bound:
-                raise Broken(
-                    f"{watch.most} tensors of {watch.states} inputs are alive at '{name}', "
-                    f"expected at most {bound}"
-                )
+                alive = f"{watch.most} tensors of {watch.states} inputs are alive"
+                raise Broken(f"{alive} at '{name}', expected at most {bound}")
 
 
 class Watch:

@@ -13,44 +13,44 @@ from harness.checking.toys import Tensors
 from harness.types import StateDict
 
 
-def same_names(state: StateDict, expected: StateDict) -> None:
+def same_names(state: StateDict, expected: StateDict, where: str = "") -> None:
     """Raise Broken for a tensor that is missing or extra."""
     if missing := sorted(set(expected) - set(state)):
-        raise Broken(f"'{missing[0]}' is missing")
+        raise Broken(f"{where}'{missing[0]}' is missing")
     if extra := sorted(set(state) - set(expected)):
-        raise Broken(f"'{extra[0]}' is there, which no input has")
+        raise Broken(f"{where}'{extra[0]}' is there, which no input has")
 
 
-def alike(state: StateDict, expected: StateDict, *, tolerance: float = 0.0) -> None:
-    """Raise Broken where a tensor differs: in a bit, or by more than a tolerance that is given."""
-    same_names(state, expected)
+def alike(
+    state: StateDict, expected: StateDict, *, where: str = "", tolerance: float = 0.0
+) -> None:
+    """Raise Broken, saying `where`, for a tensor that differs: in a bit, or by more than a
+    tolerance that is given."""
+    same_names(state, expected, where)
     for name in expected:
-        have, want = state[name], expected[name]
-        if have.shape != want.shape:
-            raise Broken(f"'{name}' is {tuple(have.shape)}, expected {tuple(want.shape)}")
-        if tolerance:
-            _near(name, have, want, tolerance)
-        elif weights.tensor_digest(name, have) != weights.tensor_digest(name, want):
-            if have.dtype != want.dtype:
-                raise Broken(
-                    f"'{name}' is {dtype_name(have.dtype)}, expected {dtype_name(want.dtype)}"
-                )
-            raise Broken(_worst(name, have, want))
+        if told := _unlike(name, state[name], expected[name], tolerance):
+            raise Broken(f"{where}'{name}'{told[0]}, expected {told[1]}")
 
 
-def _near(name: str, have: torch.Tensor, want: torch.Tensor, tolerance: float) -> None:
-    near = torch.isclose(have.double(), want.double(), rtol=tolerance, atol=tolerance)
-    if not near.all():
-        raise Broken(_worst(name, have, want))
-
-
-def _worst(name: str, have: torch.Tensor, want: torch.Tensor) -> str:
-    """The entry that is furthest off, NaN before all."""
+def _unlike(
+    name: str, have: torch.Tensor, want: torch.Tensor, tolerance: float
+) -> tuple[str, str] | None:
+    """What a tensor is and should be; of one of the right kind its worst entry, NaN before all."""
+    if have.shape != want.shape:
+        return f" is {tuple(have.shape)}", str(tuple(want.shape))
+    if tolerance:
+        same = torch.allclose(have.double(), want.double(), rtol=tolerance, atol=tolerance)
+    else:
+        same = weights.tensor_digest(name, have) == weights.tensor_digest(name, want)
+    if same:
+        return None
+    if not tolerance and have.dtype != want.dtype:
+        return f" is {dtype_name(have.dtype)}", dtype_name(want.dtype)
     gap = (have.double() - want.double()).abs().nan_to_num(nan=torch.inf).flatten()
     place = int(gap.argmax())
     at = [int(i) for i in np.unravel_index(place, tuple(have.shape))]
     index = f" at {at}" if at else ""
-    return f"'{name}'{index} is {have.flatten()[place]:.9g}, expected {want.flatten()[place]:.9g}"
+    return f"{index} is {have.flatten()[place]:.9g}", f"{want.flatten()[place]:.9g}"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -61,19 +61,6 @@ def dtype_name(dtype: torch.dtype) -> str:
 def copied(state: StateDict) -> Tensors:
     """Every tensor computed, and apart from where it came from."""
     return {name: state[name].clone() for name in state}
-
-
-def alike_at(where: str, state: StateDict, expected: StateDict, *, tolerance: float = 0.0) -> None:
-    """As `alike`, saying where."""
-    try:
-        alike(state, expected, tolerance=tolerance)
-    except Broken as broken:
-        raise Broken(f"{where}{broken}") from None
-
-
-def which(place: int, method: Method) -> str:
-    """How a result is called in what is found: a merger has but one."""
-    return "" if method.makes_one else f"expert {place + 1}: "
 
 
 def all_alike(
@@ -88,4 +75,4 @@ def all_alike(
     if len(states) != len(expected):
         raise Broken(f"{when}{len(states)} experts come out, expected {len(expected)}")
     for place, (have, want) in enumerate(zip(states, expected, strict=True)):
-        alike_at(f"{when}{which(place, method)}", have, want, tolerance=tolerance)
+        alike(have, want, where=f"{when}{method.which(place)}", tolerance=tolerance)

@@ -31,15 +31,12 @@ from harness.registry import NEEDS
 from harness.types import StateDict
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
-BERT_LIKE: Mapping[str, Any] = {
-    **SIZES,
-    "intermediate_size": 12,
-    "vocab_size": len(toys.WORDS),
-    "max_position_embeddings": 16,
-    "pad_token_id": 0,
-}
+WIDE = {**SIZES, "intermediate_size": 12}
+WORDS = {"vocab_size": len(toys.WORDS), "max_position_embeddings": 16}
+BERT = {**WIDE, **WORDS, "pad_token_id": 0}
+NARROW = {**BERT, "embedding_size": 6}
 DEBERTA: Mapping[str, Any] = {
-    **BERT_LIKE,
+    **BERT,
     "model_type": "deberta-v2",
     "relative_attention": True,
     "pos_att_type": ["p2c", "c2p"],
@@ -49,29 +46,14 @@ DEBERTA: Mapping[str, Any] = {
     "pooler_hidden_size": 8,
 }
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
-    "bert": {"model_type": "bert", **BERT_LIKE},
-    "roberta": {"model_type": "roberta", **BERT_LIKE},
-    "distilbert": {
-        "model_type": "distilbert",
-        "dim": 8,
-        "n_layers": 2,
-        "n_heads": 2,
-        "hidden_dim": 12,
-        "vocab_size": len(toys.WORDS),
-        "max_position_embeddings": 16,
-    },
-    "electra": {"model_type": "electra", **BERT_LIKE, "embedding_size": 6},
+    "bert": BERT,
+    "roberta": BERT,
+    "distilbert": {**WORDS, "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12},
+    "electra": NARROW,
     "deberta-v2": DEBERTA,
     "deberta-v2, positions apart": {**DEBERTA, "share_att_key": False, "embedding_size": 6},
-    "clip": {
-        "model_type": "clip_vision_model",
-        **SIZES,
-        "intermediate_size": 12,
-        "projection_dim": 6,
-        **toys.IMAGES,
-    },
+    "clip": {"model_type": "clip_vision_model", **WIDE, "projection_dim": 6, **toys.IMAGES},
     "t5": {
-        "model_type": "t5",
         "d_model": 8,
         "d_kv": 4,
         "d_ff": 12,
@@ -82,17 +64,17 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "eos_token_id": toys.WORDS.index("[SEP]"),
         "decoder_start_token_id": 0,
     },
-    "vit": {"model_type": "vit", **SIZES, "intermediate_size": 12, **toys.IMAGES},
-    "albert": {"model_type": "albert", **BERT_LIKE, "embedding_size": 6},
+    "vit": {**WIDE, **toys.IMAGES},
+    "albert": NARROW,
     "modernbert": {
-        "model_type": "modernbert",
-        **BERT_LIKE,
+        **BERT,
         "sliding_window": 2,
         **dict.fromkeys(("bos_token_id", "cls_token_id"), 2),
         **dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
     },
-    "mpnet": {"model_type": "mpnet", **BERT_LIKE},
+    "mpnet": BERT,
 }
+CONFIGS = {name: {"model_type": name, **one} for name, one in CONFIGS.items()}
 """A configuration for every family, and another where it leads to further tensors."""
 
 DRIFT = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -132,9 +114,8 @@ def family(method: Method) -> str:
 
 def models() -> list[tuple[str, Unit]]:
     """The configurations with what their classifiers give outputs for: an image has no words."""
-    wordless = {name for name, one in CONFIGS.items() if KNOWN[one["model_type"]].word is None}
-    pairs: list[tuple[str, Unit]] = [*product(CONFIGS, UNITS)]
-    return [pair for pair in pairs if pair not in product(wordless, ["word"])]
+    worded = {name for name, one in CONFIGS.items() if KNOWN[one["model_type"]].word}
+    return [(name, of) for name, of in product(CONFIGS, UNITS) if of != "word" or name in worded]
 
 
 @dataclass(frozen=True)

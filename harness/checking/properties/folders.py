@@ -13,14 +13,7 @@ import torch
 
 from harness import weights
 from harness.checking import toys
-from harness.checking.properties.compare import (
-    alike,
-    alike_at,
-    all_alike,
-    copied,
-    dtype_name,
-    same_names,
-)
+from harness.checking.properties.compare import alike, all_alike, copied, dtype_name, same_names
 from harness.checking.properties.property import Broken, Method, checks
 from harness.checking.toys import Tensors, ToyExperts
 from harness.checkpoints.build import build_model
@@ -61,10 +54,8 @@ def written(
     config: Mapping[str, Any] | None = None,
 ) -> tuple[Path, list[Path]]:
     """The folders of the base and of the experts."""
-    made = [
-        toys.write(root / f"expert-{place}", state, config)
-        for place, state in enumerate(experts, start=1)
-    ]
+    named = {f"expert-{place}": state for place, state in enumerate(experts, start=1)}
+    made = [toys.write(root / name, state, config) for name, state in named.items()]
     return toys.write(root / "base", base, config), made
 
 
@@ -134,7 +125,7 @@ def tied(method: Method) -> None:
     family = method.family(shapes).each(toys.with_tied)
     first, second = toys.TIED
     state = merged(method, family)
-    alike_at(f"untied from '{first}': ", {second: state[second]}, {second: state[first]})
+    alike({second: state[second]}, {second: state[first]}, where=f"untied from '{first}': ")
 
 
 @checks("buffers")
@@ -145,9 +136,7 @@ def buffers(method: Method) -> None:
     old = {**family.base, toys.BUFFER: counts}
     new = [{**expert, toys.BUFFER: counts + i + 1} for i, expert in enumerate(family.experts)]
     state = merged(method, ToyExperts(new, old, family.needs))
-    if toys.BUFFER not in state:
-        raise Broken(f"'{toys.BUFFER}' is missing")
-    alike({toys.BUFFER: state[toys.BUFFER]}, {toys.BUFFER: counts})
+    alike({n: state[n] for n in state if n == toys.BUFFER}, {toys.BUFFER: counts})
 
 
 @checks("exact", "premerge")
@@ -166,10 +155,8 @@ def exact(method: Method) -> str:
             same_names(after, old)
             moved = gap(said[place], outputs(after))
             if not moved <= DRIFT:
-                raise Broken(
-                    f"outputs of expert {place + 1} move by {moved:.2g} of the largest "
-                    f"(heads: {heads})"
-                )
+                where = f"expert {place + 1} (heads: {heads})"
+                raise Broken(f"outputs of {where} move by {moved:.2g} of the largest")
             largest = max(largest, moved)
             touched += sum(not torch.equal(after[name], old[name]) for name in old)
     return f"by {largest:.1g} of the largest at most, with {touched // 2} tensors changed"
@@ -184,19 +171,15 @@ def unlike_heads(method: Method) -> None:
     """
     family = method.family(toys.NETWORK)
     *others, last = family.experts
-    wider = {
-        name: torch.cat([tensor, tensor[:1]]) if name.startswith("classifier.") else tensor
-        for name, tensor in last.items()
-    }
-    unlike = ToyExperts([*others, wider], family.base, family.needs)
+    head = {name: last[name] for name in last if name.startswith("classifier.")}
+    wider = {name: torch.cat([tensor, tensor[:1]]) for name, tensor in head.items()}
+    unlike = replace(family, experts=[*others, {**last, **wider}])
     for place, old in enumerate(unlike.experts):
         after = alone(method, unlike, place, "keep")
         for name, tensor in old.items():
-            if after[name].shape != tensor.shape:
-                raise Broken(
-                    f"expert {place + 1}: '{name}' is {tuple(after[name].shape)}, expected "
-                    f"{tuple(tensor.shape)}"
-                )
+            have, want = tuple(after[name].shape), tuple(tensor.shape)
+            if have != want:
+                raise Broken(f"expert {place + 1}: '{name}' is {have}, expected {want}")
 
 
 def alone(
@@ -228,7 +211,7 @@ def gap(before: torch.Tensor, after: torch.Tensor) -> float:
     return float((after - before).abs().max() / before.abs().max())
 
 
-WRONG = "bert.encoder.layer.0.output.dense.weight"
+WRONG, EXTRA = "bert.encoder.layer.0.output.dense.weight", "bert.extra.weight"
 """The tensor that is wrong in the last expert: one that is read by nobody before the method."""
 
 
@@ -239,10 +222,10 @@ def errors(method: Method) -> None:
     They leave nothing behind; and the function neither swallows what is found while it reads a
     tensor nor, called from Python, makes do with a tensor of another shape.
     """
-    for what, damage in DAMAGES.items():
-        damaged, name = _damaged(method, damage)
+    for what in DAMAGES:
+        name = EXTRA if what == "an extra tensor" else WRONG
         try:
-            merged(method, damaged)
+            merged(method, _damaged(method, what, name))
         except HarnessError as error:
             if name not in str(error):
                 raise Broken(f"{what}: the error does not name '{name}': {error}") from None
@@ -253,47 +236,33 @@ def errors(method: Method) -> None:
         _not_made_do(method)
 
 
-def _no_tensor(state: Tensors) -> str:
-    del state[WRONG]
-    return WRONG
+def _with_entry(value: float, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.flatten().index_fill(0, torch.tensor(3), value).view_as(tensor)
 
 
-def _new_tensor(state: Tensors) -> str:
-    state["bert.extra.weight"] = torch.zeros(2)
-    return "bert.extra.weight"
-
-
-def _other_shape(state: Tensors) -> str:
-    state[WRONG] = torch.zeros(state[WRONG].shape[0] + 1, *state[WRONG].shape[1:])
-    return WRONG
-
-
-def _entry(value: float, state: Tensors) -> str:
-    state[WRONG] = state[WRONG].clone()
-    state[WRONG].view(-1)[3] = value
-    return WRONG
-
-
-DAMAGES: Mapping[str, Callable[[Tensors], str]] = {
-    "a missing tensor": _no_tensor,
-    "an extra tensor": _new_tensor,
-    "another shape": _other_shape,
-    "NaN": partial(_entry, float("nan")),
-    "an infinite entry": partial(_entry, float("inf")),
+DAMAGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
+    "a missing tensor": lambda _: None,
+    "an extra tensor": torch.clone,
+    "another shape": lambda tensor: torch.cat([tensor, tensor[:1]]),
+    "NaN": partial(_with_entry, float("nan")),
+    "an infinite entry": partial(_with_entry, float("inf")),
 }
-"""What can be wrong with an expert: each damages it and returns the name of the tensor."""
+"""What can be wrong with an expert, and the tensor that it then has."""
 
 
-def _damaged(method: Method, damage: Callable[[Tensors], str]) -> tuple[ToyExperts, str]:
-    """Toys of which the last expert is damaged, and the name of the tensor."""
+def _damaged(method: Method, what: str, name: str = WRONG) -> ToyExperts:
+    """Toys of which the last expert is damaged in the tensor of a name."""
     family = method.family(toys.NETWORK)
-    name = damage(last := dict(family.experts[-1]))
-    return replace(family, experts=[*family.experts[:-1], last]), name
+    *others, last = family.experts
+    made = DAMAGES[what](last[WRONG])
+    kept = {key: last[key] for key in last if key != name}
+    damaged = kept if made is None else {**kept, name: made}
+    return replace(family, experts=[*others, damaged])
 
 
 def _not_swallowed(method: Method) -> None:
     """An error that is found while a tensor is read must come out of the method."""
-    family, _ = _damaged(method, DAMAGES["NaN"])
+    family = _damaged(method, "NaN")
     *others, last = family.experts
     observed = weights.Observed(last, "the last expert")  # checks every tensor as it is read
     watched = weights.Lazy(weights.specs(last), observed.__getitem__)
@@ -307,9 +276,8 @@ def _not_swallowed(method: Method) -> None:
 
 def _not_made_do(method: Method) -> None:
     """Called from Python with a tensor of another shape, a merger must not merge all the others."""
-    family, _ = _damaged(method, _other_shape)
     try:
-        for state in method(family):
+        for state in method(_damaged(method, "another shape")):
             copied(state)
     except Exception:  # torch raises many types for shapes that do not fit
         return

@@ -54,6 +54,10 @@ class Method:
         """Whether one model comes of it, and not as many as went in."""
         return self.stage != "premerge"
 
+    def which(self, place: int) -> str:
+        """How a result is called in what is found: where one is made, not at all."""
+        return "" if self.makes_one else f"expert {place + 1}: "
+
     def family(self, shapes: toys.Shapes | None = None) -> ToyExperts:
         """Fresh toys for it."""
         return toys.family(self.experts, self.needs, shapes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -48,7 +49,7 @@ def large(method: Method) -> None:
     """
     family = _family(method.experts, method.needs)
     states = [copied(state) for state in method(family)]
-    if all(_near(state[MANY], state[TWIN]) for state in states):
+    if all(torch.allclose(one[MANY], one[TWIN], rtol=NEAR, atol=NEAR) for one in states):
         turned = [_turned(state) for state in method(family_turned(family))]
         all_alike(method, states, turned, tolerance=NEAR, when="beside worked on back to front, ")
         return
@@ -57,10 +58,6 @@ def large(method: Method) -> None:
         for name in ("odd.some", MANY, "odd.most"):
             for known in (family.base, *experts):
                 _check_even(name, state[name] == known[name])
-
-
-def _near(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return bool(torch.isclose(first, second, rtol=NEAR, atol=NEAR).all())
 
 
 def _check_even(name: str, marked: torch.Tensor) -> None:
@@ -120,14 +117,10 @@ def family_turned(family: ToyExperts) -> ToyExperts:
     """The same with every tensor back to front; a score is of what was turned."""
 
     def turned(given: Any) -> Any:
-        return _scored_turned(given) if callable(given) else given
+        return (lambda state: given(_turned(state))) if callable(given) else given
 
     every = family.every(_turned)
-    return ToyExperts(every.experts, every.base, {n: turned(v) for n, v in every.needs.items()})
-
-
-def _scored_turned(score: Callable[[StateDict], float]) -> Callable[[StateDict], float]:
-    return lambda state: score(_turned(state))
+    return replace(every, needs={name: turned(given) for name, given in every.needs.items()})
 
 
 def _turned(state: StateDict) -> Tensors:

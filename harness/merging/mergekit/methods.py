@@ -50,10 +50,8 @@ def family(method: str) -> Merger:
         """
         for name, value in parameters.items():
             if isinstance(value, list) and len(value) != len(experts):
-                raise BadOption(
-                    f"mergekit:{method} got {len(value)} values of {name} for {len(experts)} "
-                    "experts; expected one each, or one for all"
-                )
+                found = f"mergekit:{method} got {len(value)} values of {name}"
+                raise BadOption(f"{found}; expected one for all, or {len(experts)}")
         kit = installed()
         config = _config(method, len(experts), parameters)
         states = [*experts, base] if reads_base else experts
@@ -70,10 +68,8 @@ def _config(method: str, count: int, parameters: Mapping[str, Any]) -> dict[str,
     """mergekit's configuration of the files that `_run` writes."""
     files = [_file(index) for index in range(count + 1)]
     own = {name: value for name, value in parameters.items() if isinstance(value, list)}
-    models = [
-        {"model": file, "parameters": {name: value[index] for name, value in own.items()}}
-        for index, file in enumerate(files[:count])
-    ]
+    each = [{name: value[index] for name, value in own.items()} for index in range(count)]
+    models = [{"model": file, "parameters": one} for file, one in zip(files, each, strict=False)]
     shared = {name: value for name, value in parameters.items() if name not in own}
     base = {} if method in BASELESS else {"base_model": files[0 if method in ENDPOINTS else count]}
     return {"merge_method": method, "models": models, "parameters": shared, **base}
@@ -126,12 +122,7 @@ def installed() -> Mergekit:
 
     Raises BadRecipe if there is none.
     """
-    return _kit(os.environ.get(VARIABLE, ""), os.environ.get("PATH", ""))
-
-
-@cache
-def _kit(named: str, _path: str) -> Mergekit:
-    if named:
+    if named := os.environ.get(VARIABLE):
         place = Path(named).expanduser()
         beside = [place / "bin", place / "Scripts"] if place.is_dir() else [place.parent]
         what = f"{VARIABLE} is {named}, where there is no {SCRIPT}"

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,8 +15,9 @@ import torch
 from harness.checkpoints.mergekit import Config, Models, read_config
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import vocabulary
-from harness.errors import BadRecipe, BrokenCheckpoint
+from harness.errors import BadOption, BadRecipe, BrokenCheckpoint
 from harness.merging.recipes import Recipe
+from harness.options import Option
 from harness.types import Checkpoint, Choice, Scalar
 from harness.weights import floating, specs
 
@@ -69,17 +71,13 @@ def _warn_of_few(
     density, gamma = (float(str(options[name])) for name in ("density", "gamma"))
     if density == 1:
         return
-    few = [
-        name
-        for one in models
-        for name, spec in specs(one.weights).items()
-        if int(density * math.prod(spec.shape)) and not int(gamma * math.prod(spec.shape))
-    ]
+    known = chain(*(specs(one.weights).items() for one in models))
+    sizes = [(name, math.prod(spec.shape)) for name, spec in known]
+    few = [name for name, size in sizes if int(density * size) and not int(gamma * size)]
     if few:
         warnings.warn(
-            f"{config.path}: gamma {gamma:g} takes no entry out of {len(few)} tensors, such as "
-            f"{few[0]}: releases of mergekit before 0.1.5 drop the task vectors of these, "
-            f"where 0.1.5 and this merge keep a share of {density:g}",
+            f"{config.path}: gamma {gamma:g} takes no entry of {len(few)} tensors, as {few[0]}: "
+            f"mergekit before 0.1.5 drops these task vectors, this merge keeps {density:g} of them",
             stacklevel=2,
         )
 
@@ -93,10 +91,9 @@ def _check_types(config: Config, models: Sequence[Checkpoint]) -> None:
     stored: dict[str, str] = {}
     for checkpoint in models:
         known = specs(checkpoint.weights)
-        stored |= {
-            str(checkpoint.narrow.get(name, known[name].dtype))[6:]: checkpoint.source
-            for name in floating(checkpoint.weights)
-        }
+        for name in floating(checkpoint.weights):
+            kind = str(checkpoint.narrow.get(name, known[name].dtype))[6:]
+            stored[kind] = checkpoint.source
     if not stored:
         return
     if len(stored) > 1:
@@ -108,9 +105,8 @@ def _check_types(config: Config, models: Sequence[Checkpoint]) -> None:
     exact = works in ("float32", "float64") or config.method in ("linear", "slerp")
     if writes != kind or works not in (kind, "float32") or not exact:
         raise config.refuse(
-            f"with dtype {config.dtype} and out_dtype {config.out_dtype} mergekit computes in "
-            f"{works} and writes {writes}, where ours computes in float32 and writes the models' "
-            f"{kind}; expected dtype: float32 and out_dtype: {kind}"
+            f"mergekit computes in {works} and writes {writes}, where ours computes in float32 and "
+            f"writes the models' {kind}; expected dtype: float32 and out_dtype: {kind}"
         )
 
 
@@ -128,60 +124,43 @@ def _check_parameters(config: Config, shared: tuple[str, ...], each: tuple[str, 
     """Raise BadRecipe for a parameter that mergekit would pass over in silence."""
     known = (*shared, *each)
     for name in (one for one in config.parameters if one not in known):
-        raise config.refuse(
-            f"parameter '{name}' is not one of {config.method}, which has {', '.join(known)}"
-        )
+        named = ", ".join(known)
+        raise config.refuse(f"parameter '{name}' is not one of {config.method}'s: {named}")
     for model, own in config.models:
         for name in (one for one in own if one not in each):
-            raise config.refuse(
-                f"parameter '{name}' of {model} is not one that {config.method} reads there, "
-                f"expected {', '.join(each) or 'none'}"
-            )
+            those = ", ".join(each) or "none"
+            where = f"{config.method} reads of {model}"
+            raise config.refuse(f"parameter '{name}' is not one that {where}: {those}")
+
+
+def _read(
+    config: Config,
+    name: str,
+    default: bool | float | None,
+    model: tuple[str, Mapping[str, Any]] | None = None,
+) -> Any:
+    """A parameter: that of one model, else that of all, else the default, whose type it has."""
+    called, own = model or (config.method, {})
+    value = own.get(name, config.parameters.get(name))
+    value = default if value is None else value
+    if value is None:
+        raise config.refuse(f"{called} has no {name}, which mergekit requires")
+    kind = bool if isinstance(default, bool) else float
+    try:
+        return Option(name, kind, default).read(value, f"parameter '{name}'")
+    except BadOption as error:
+        raise config.refuse(str(error)) from None
 
 
 def _each(config: Config, models: Models, name: str, default: float | None = None) -> list[float]:
-    """A parameter of each model: its own, else that of all, else the default."""
-    values = []
-    for model, own in models:
-        value = own.get(name, config.parameters.get(name, default))
-        if value is None:
-            raise config.refuse(f"{model} has no {name}, which mergekit requires")
-        values.append(_number(config, name, value))
-    return values
-
-
-def _number(config: Config, name: str, value: object) -> float:
-    if isinstance(value, (list, Mapping)):
-        raise config.refuse(
-            f"parameter '{name}' is {value!r}; values by layer or by filter are not supported, "
-            "expected one number"
-        )
-    try:
-        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-            raise ValueError
-        return float(value)  # YAML reads 1e-3 as text
-    except (ValueError, OverflowError):
-        raise config.refuse(f"parameter '{name}' is {value!r:.80}, expected a number") from None
-
-
-def _shared(config: Config, name: str, default: float) -> float:
-    value = config.parameters.get(name)
-    return default if value is None else _number(config, name, value)
-
-
-def _flag(config: Config, name: str, default: bool) -> bool:
-    value = config.parameters.get(name, default)
-    if not isinstance(value, bool):
-        raise config.refuse(f"parameter '{name}' is {value!r}, expected true or false")
-    return value
+    """A parameter of each model."""
+    return [_read(config, name, default, model) for model in models]
 
 
 def _all_equal(config: Config, name: str, values: list[float]) -> float:
     if len(set(values)) > 1:
-        raise config.refuse(
-            f"parameter '{name}' differs between models ({', '.join(f'{v:g}' for v in values)}), "
-            f"expected one {name} for all: {config.method} of ours has no more"
-        )
+        found = ", ".join(f"{value:g}" for value in values)
+        raise config.refuse(f"parameter '{name}' differs ({found}), expected one for all models")
     return values[0]
 
 
@@ -213,27 +192,24 @@ def _linear(config: Config) -> Translated:
         models = (*models, (config.base, {}))
     options: dict[str, Scalar] = {
         "weights": _each(config, models, "weight"),
-        "normalize": _flag(config, "normalize", True),
+        "normalize": _read(config, "normalize", True),
     }
     return _names(models), None, Choice("linear", options)
 
 
 def _slerp(config: Config) -> Translated:
     """The base is the first of the two: the end at t = 0."""
-    base, t = _needs_base(config), config.parameters.get("t")
+    base = _needs_base(config)
     if len(config.experts) != 1:
         raise config.refuse(f"slerp got {len(config.experts)} models beside the base, expected 1")
-    if t is None:
-        raise config.refuse("slerp has no t, which mergekit requires")
-    merger = Choice("slerp", {"t": _number(config, "t", t)})
-    return [base, *_names(config.experts)], None, merger
+    return [base, *_names(config.experts)], None, Choice("slerp", {"t": _read(config, "t", None)})
 
 
 def _task_arithmetic(config: Config) -> Translated:
     base = _needs_base(config)
     weights = _each(config, config.experts, "weight")
-    factor = _shared(config, "lambda", 1.0)
-    if _flag(config, "normalize", False) and abs(sum(weights)) >= 1e-8:
+    factor = _read(config, "lambda", 1.0)
+    if _read(config, "normalize", False) and abs(sum(weights)) >= 1e-8:
         factor /= sum(weights)
     scaled: list[float] = [weight * factor for weight in weights]
     return _names(config.experts), base, Choice("task_arithmetic", {"weights": scaled})
@@ -242,14 +218,14 @@ def _task_arithmetic(config: Config) -> Translated:
 def _ties(config: Config) -> Translated:
     _no_rescale(config)
     base = _needs_base(config)
-    _flag(config, "int8_mask", False)
+    _read(config, "int8_mask", False)
     options: dict[str, Scalar] = {
         "trim": "tensor",
         "undecided": "positive",
         "density": [min(1.0, d) for d in _each(config, config.experts, "density", 1.0)],
         "weights": _each(config, config.experts, "weight"),
-        "combine": "mean" if _flag(config, "normalize", True) else "sum",
-        "scale": _shared(config, "lambda", 1.0),
+        "combine": "mean" if _read(config, "normalize", True) else "sum",
+        "scale": _read(config, "lambda", 1.0),
     }
     return _names(config.experts), base, Choice("ties", options)
 
@@ -263,18 +239,16 @@ def _breadcrumbs(config: Config) -> Translated:
     if density >= 1:
         density, gamma = 1.0, 0.0
     if density + gamma > 1:
-        raise config.refuse(
-            f"density {density:g} and gamma {gamma:g} together pass 1, expected at most 1"
-        )
-    scale = _shared(config, "lambda", 1.0) * weight
-    if _flag(config, "normalize", False) and abs(weight * len(experts)) >= 1e-8:
+        raise config.refuse(f"density {density:g} and gamma {gamma:g}: expected at most 1 together")
+    scale = _read(config, "lambda", 1.0) * weight
+    if _read(config, "normalize", False) and abs(weight * len(experts)) >= 1e-8:
         scale /= weight * len(experts)
     options: dict[str, Scalar] = {"density": density, "gamma": gamma, "scale": scale}
     return _names(experts), base, Choice("breadcrumbs", options)
 
 
 def _no_rescale(config: Config) -> None:
-    if _flag(config, "rescale", False):
+    if _read(config, "rescale", False):
         raise config.refuse("parameter 'rescale' is true, which ours has not; expected false")
 
 
