@@ -23,9 +23,9 @@ from harness.reporting.comparison import (
     TaskDifference,
     Terms,
 )
-from harness.reporting.difference import apart, away, enough_draws, fewest_draws
+from harness.reporting.difference import apart, enough_draws, fewest_draws
 from harness.reporting.grid import check_columns, reported
-from harness.reporting.lines import Line, flag
+from harness.reporting.lines import Line, far, flag
 from harness.reporting.names import marked
 from harness.reporting.ranking import standings
 from harness.stats.estimate import Estimate, minus
@@ -170,7 +170,7 @@ def _shots(evaluated: Evaluated, tasks: Iterable[str], wanted: Shots | None) -> 
     if wanted is not None and wanted not in shared:
         known = f"with {', '.join(map(str, shared))}" if shared != [0] else "without; leave it out"
         raise BadOption(f"shots is {wanted}, but all models were evaluated {known}")
-    return min(shared, key=away) if wanted is None else wanted
+    return min(shared, key=far) if wanted is None else wanted
 
 
 def _check(sides: Sides) -> None:

@@ -24,6 +24,7 @@ from harness.stats.estimate import Estimate
 from harness.types import ALL, Choice, Shots
 
 T = TypeVar("T")
+HEADLINE_SHOTS = 5
 CURRENT = "current"
 TUNED = "ft-classifier"
 PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
@@ -57,6 +58,24 @@ class Setting:
 def in_order(settings: Iterable[Setting]) -> list[Setting]:
     """Settings with Current first, then KNN, FT-Classifier and others; of each by its shots."""
     return sorted(settings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
+
+
+def far(shots: Shots, wanted: Shots = HEADLINE_SHOTS) -> tuple[float, float]:
+    """How far a number of shots is from the one that is wanted; of two that are as far, the less.
+
+    From `all`, everything else is as far off, and it is not a number to itself.
+    """
+    return 0 if shots == wanted else abs(amount(shots) - amount(wanted)), amount(shots)
+
+
+def headlines(settings: Iterable[Setting], wanted: Shots = HEADLINE_SHOTS) -> dict[str, Setting]:
+    """By protocol, as they come, the setting with the number of shots nearest to the wanted one."""
+    nearest: dict[str, Setting] = {}
+    for one in settings:
+        nearest[one.protocol] = min(
+            nearest.get(one.protocol, one), one, key=lambda one: far(one.shots, wanted)
+        )
+    return nearest
 
 
 @dataclass(frozen=True, slots=True)

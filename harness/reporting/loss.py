@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from harness.reporting.difference import (
-    Difference,
     apart,
     by_task,
     constants_of,
@@ -22,6 +21,9 @@ from harness.reporting.lines import CURRENT, Line, Setting
 from harness.stats.intervals import Ends, Ratio, credit, ratio
 from harness.stats.tests import p_value
 from harness.text import points
+
+LEAST = 1.0
+"""Points: without an interval, a smaller loss counts as none."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,9 @@ class Loss:
     @property
     def standing(self) -> Literal["below", "above", "cannot tell"]:
         """Where the merge is, of its experts; what is printed as 0.0 is nowhere."""
-        lost = Difference(self.loss, self.spread.loss if self.spread else None)
-        if not lost.significant or points(self.loss) == "0.0":
+        low, high = self.spread.loss if self.spread else (0.0, 0.0)
+        unclear = low <= 0 <= high if self.spread else round(abs(self.loss), 6) < LEAST
+        if unclear or points(self.loss) == "0.0":
             return "cannot tell"
         return "below" if self.loss > 0 else "above"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.reporting.difference import away, fewest_draws, in_percent
+from harness.reporting.difference import fewest_draws, in_percent
 from harness.reporting.grid import reported
-from harness.reporting.lines import Line, Setting
+from harness.reporting.lines import Line, Setting, headlines
 from harness.reporting.loss import Compared, Loss, compared, loss_of, mean
 from harness.reporting.sentences import UNEQUAL, said
 from harness.stats.tests import FEWEST_DRAWS
@@ -53,17 +53,9 @@ def verdicts(lines: Sequence[Line], merged: Sequence[Line] | None = None) -> lis
     """
     lines = reported(lines)
     mine = [one for one in lines if one.role == "merged"] if merged is None else merged
-    settings = _nearest(dict.fromkeys(line.setting for line in mine if line.tuned))
+    settings = headlines(line.setting for line in mine if line.tuned).values()
     found = [(compared(lines, mine, setting), setting) for setting in settings]
     return [_verdict(of, setting) for of, setting in found if of is not None]
-
-
-def _nearest(settings: Iterable[Setting]) -> list[Setting]:
-    """By protocol, the setting whose number of shots is nearest to the papers' five."""
-    by_name: dict[str, list[Setting]] = {}
-    for one in settings:
-        by_name.setdefault(one.protocol, []).append(one)
-    return [min(each, key=lambda one: away(one.shots)) for each in by_name.values()]
 
 
 def _verdict(of: Compared, setting: Setting) -> Verdict:

@@ -9,8 +9,8 @@ from harness.text import plain, points
 
 def about(board: Board) -> dict[str, str]:
     """Base, experts, test rows and merges of a board, and a half precision, by name."""
-    merges = [of for of in board.scores.by_row.values() if of[0].role == "merged"]
-    made_of = [line for of in merges for line in of]
+    merges = board.scores.models("merged")
+    made_of = [line for row in merges for line in board.scores.by_row[row]]
     bases = [line.base for line in made_of] + [
         line.model for line in board.lines if line.role == "base"
     ]

@@ -286,7 +286,7 @@ def credits_of(board: Board) -> Credits | None:
     if tuned is None or current is None:
         return None
     against = against_of(board.lines)
-    merges = {row: line for row, line in board.of_row.items() if line.role == "merged"}
+    merges = board.scores.models("merged")
     found = {row: _scored(board, row, current, tuned, against) for row in merges}
     scored = {row: one for row, one in found.items() if one is not None}
     if not scored:
@@ -298,7 +298,7 @@ def credits_of(board: Board) -> Credits | None:
         {row: one for row, one in scored.items() if row in kept},
         setting=tuned,
         tasks=tasks,
-        transductive=[row for row in kept if merges[row].made_on_test],
+        transductive=[row for row in kept if board.scores.of_row[row].made_on_test],
         constants=constants_of(lines),
         several_metrics=not one_metric(lines),
         others=len(scored) - len(kept),
@@ -319,11 +319,12 @@ def _scored(
 ) -> Scored | None:
     """A merge and what it is measured by; None unless all of it is there, on the same resamples."""
     places = [[(row, one, task) for task in board.tasks] for one in (current, tuned)]
+    known = board.scores.cells
     if not all(place in board.scores.lines for of in places for place in of):
         return None
-    own, head = ([line for place in of for line in board.scores.lines_at(place)] for of in places)
+    own, head = ([line for place in of for line in known[place].lines] for of in places)
     beside = compared(head, against)
     experts = [line for line in beside if line.role == "expert"]
     bases = [line for line in beside if line.role == "base" and line.setting == tuned]
-    known = by_task(bases, own, head, experts) if enough_draws([*head, *bases]) else None
-    return None if known is None else Scored(*known)
+    found = by_task(bases, own, head, experts) if enough_draws([*head, *bases]) else None
+    return None if found is None else Scored(*found)

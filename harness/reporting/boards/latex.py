@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 from harness.reporting.boards.board import Board, Shown
-from harness.reporting.boards.gains import OPEN
 from harness.reporting.boards.legend import BOLD, legend, notes
 from harness.reporting.boards.templates import template
+from harness.reporting.difference import OPEN
 from harness.reporting.grid import MEAN, short_task
 from harness.text import points, tex
 
@@ -71,7 +71,7 @@ def _gains(board: Board) -> Iterator[Table]:
     for setting in board.scores.headlines.values():
         groups: dict[str, list[str]] = {}
         for row, cells in board.under(setting):
-            line = board.of_row.get(row)
+            line = board.scores.of_row.get(row)
             group = line.premerge if line and line.role == "merged" else "references"
             texts = [_with_gain(one) for one in cells]
             groups.setdefault(group, []).append(" & ".join([tex(row), *texts]))

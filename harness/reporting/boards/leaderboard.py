@@ -17,11 +17,12 @@ from harness.reporting.bases import by_base
 from harness.reporting.boards import latex, markdown, page
 from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.gains import Gain, any_known
 from harness.reporting.boards.over import credit_of, over
 from harness.reporting.boards.page import hash_of, shades
 from harness.reporting.boards.templates import source, template
+from harness.reporting.boards.tested import any_known
 from harness.reporting.chosen import Chosen, read_lines
+from harness.reporting.difference import Difference
 from harness.reporting.frame import as_csv, table
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import Line
@@ -157,7 +158,7 @@ def _table(board: Board, out: Path) -> pandas.DataFrame:
         return made
     rows = zip(board.rows_of_lines, named_rows(board.lines), board.lines, strict=True)
     gains = [
-        Gain(0.0, significant=False)
+        Difference(0.0, significant=False)
         if own in board.unchanged
         else board.gained.get((row, line.setting, line.task))
         for row, own, line in rows

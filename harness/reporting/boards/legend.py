@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from harness.reporting.boards.best import WAYS
-from harness.reporting.boards.board import HOW, Board
-from harness.reporting.boards.folded import SAME
-from harness.reporting.boards.gains import OPEN, OPEN_SAYS
+from harness.reporting.boards.board import HOW, SAME, Board
+from harness.reporting.difference import OPEN, Way
 from harness.reporting.grid import CONSTANT, Grid
 from harness.reporting.lines import Line, Setting
 from harness.stats.intervals import FEWEST_SETS
@@ -22,6 +20,17 @@ EXPERTS = "standard deviation over the experts of a task (n - 1)."
 SETS = "standard deviation over sets of experts, or over the experts of a task (n - 1)."
 OVER_SETS = " With three sets of experts or more, the test is over these, too."
 OF_THESE = " A mean is over these very tasks; harness compare tests a claim about others."
+OPEN_SAYS = (
+    "a difference that is not significant (paired test over test units and draws, Holm over the "
+    "column; of records without resamples: intervals or draws overlap)."
+)
+WAYS: Mapping[Way, str] = {
+    "paired": "that do not differ significantly from it (paired test over test units and draws, "
+    "Holm over the column)",
+    "intervals": "whose interval over test rows, or whose draws, overlap with those of the best "
+    "(records without resamples)",
+    "printed": "that are printed alike (records without an interval)",
+}
 ADAPTED = {
     "chose the rows": "adapted to drawn rows; their labels only stratify the draw",
     "chose the rows and were read": "tuned on drawn rows and their labels",
@@ -33,7 +42,7 @@ ADAPTED = {
 def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
     """Each mark and row of the board with what it means; `is_open`: some difference has OPEN."""
     cells, rows = board.scores.cells.values(), board.scores.rows
-    spread = SETS if board.scores.sets else EXPERTS
+    spread = SETS if board.sets > 1 else EXPERTS
     levels = sorted({line.level for line in board.scores.lines.values() if line.level})
     said = {
         "±": DRAWS if any(len(cell.values) > 1 for cell in cells) else "",

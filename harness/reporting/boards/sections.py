@@ -77,7 +77,7 @@ def _most(board: Board, rows: Sequence[Row]) -> list[Row]:
     """So many rows, as they come: references, and of merges those with the highest means."""
 
     def order(row: Row) -> tuple[bool, float]:
-        line, last = board.of_row.get(row[0]), row[1][-1]
+        line, last = board.scores.of_row.get(row[0]), row[1][-1]
         mean = -inf if last is None else last.cell.mean
         return line is not None and line.role == "merged", -mean
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.reporting.boards.gains import Gain, gaps
+from harness.reporting.boards.tested import gaps
+from harness.reporting.difference import Difference
 from harness.reporting.grid import Grid, reported
 from harness.reporting.lines import CURRENT, TUNED, Line, Setting
 from harness.reporting.verdict import Verdict, verdicts
@@ -22,8 +23,8 @@ class Share:
 
     row: str
     verdict: Verdict
-    lost: Gain
-    recovered: Gain
+    lost: Difference
+    recovered: Difference
 
     @property
     def setting(self) -> str:
@@ -64,8 +65,8 @@ def _shares(scores: Grid, known: Mapping[str, Verdict]) -> list[Share]:
         Share(
             row,
             verdict,
-            Gain(verdict.loss, lost.get(row)),
-            recovered.get((row, scores.columns[-1]), Gain(verdict.recovered)),
+            Difference(verdict.loss, significant=lost.get(row)),
+            recovered.get((row, scores.columns[-1]), Difference(verdict.recovered)),
         )
         for row, verdict in known.items()
     ]

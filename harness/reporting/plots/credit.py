@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import MissingScores
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit import Credits, Merge
-from harness.reporting.difference import CI, LEAST
+from harness.reporting.difference import CI
 from harness.reporting.figures import wrapped
-from harness.reporting.grid import CURRENT
-from harness.reporting.lines import TUNED, Line
+from harness.reporting.lines import CURRENT, TUNED, Line
+from harness.reporting.loss import LEAST
 from harness.reporting.plots.marks import (
     BLACK,
     GREY,
@@ -27,7 +27,7 @@ from harness.reporting.plots.marks import (
     key,
     width_of,
 )
-from harness.reporting.plots.scores import Scores, View
+from harness.reporting.plots.scores import View, title_of, unit_of
 from harness.text import plain, points
 
 if TYPE_CHECKING:
@@ -83,12 +83,12 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
             f"draws or more, with resamples of all of them, found no such merge; make them with "
             f"{MAKE}"
         )
-    scores = Scores(board.scores)
-    column = scores.grid.columns[-1]
+    column = board.scores.columns[-1]
     counts = {line.rows for line in board.tasks.values()}
     each = " each" if len(board.tasks) > 1 else ""
     rows = f", {counts.pop():,} test rows{each}" if len(counts) == 1 else ""
-    return draw(board.credits, f"{scores.unit(column)}, {scores.title(column)}{rows}")
+    unit, title = unit_of(board.scores, column), title_of(board.scores, column)
+    return draw(board.credits, f"{unit}, {title}{rows}")
 
 
 def draw(credits: Credits, unit: str) -> Figure:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.errors import MissingScores
-from harness.reporting.grid import Cell, Setting
+from harness.reporting.grid import Cell, Grid
+from harness.reporting.lines import Setting
 from harness.reporting.plots.marks import PALE, along_x, drawn, levels, marks, signs
-from harness.reporting.plots.scores import Scores
+from harness.reporting.plots.scores import columns_of, levels_of, spread_of, title_of, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +21,7 @@ DODGE = 0.02
 
 
 def scores_along(
-    scores: Scores, curves: Curves, row: str, column: str
+    scores: Grid, curves: Curves, row: str, column: str
 ) -> dict[str, list[tuple[float, Cell]]]:
     """The scores of each curve of a panel, along x."""
     known: dict[str, list[tuple[float, Cell]]] = {}
@@ -33,7 +34,7 @@ def scores_along(
 
 def draw(
     what: str,
-    scores: Scores,
+    scores: Grid,
     curves: Curves,
     ticks: Mapping[str, float],
     x_label: str,
@@ -44,32 +45,32 @@ def draw(
     Signs joined by lines, bars for the spread, levels across; the names of ticks have a `slant` in
     degrees. Raises MissingScores where no row has a mean, as none was evaluated on all tasks.
     """
-    mean = scores.grid.columns[-1]
-    if len(scores.rows()) > 1:
-        title, spots = f"{what}, {scores.title(mean)}", {row: (row, mean) for row in scores.rows()}
+    mean, rows = scores.columns[-1], scores.models("merged", "base")
+    if len(rows) > 1:
+        title, spots = f"{what}, {title_of(scores, mean)}", {row: (row, mean) for row in rows}
     else:
-        (row,) = scores.rows()
+        (row,) = rows
         title = f"{what}: {row}"
-        spots = {scores.title(one): (row, one) for one in scores.columns(*curves)}
+        spots = {title_of(scores, one): (row, one) for one in columns_of(scores, *curves)}
     known = {name: scores_along(scores, curves, *spot) for name, spot in spots.items()}
     spots = {name: spot for name, spot in spots.items() if known[name]}
     if not spots:
         raise MissingScores(
-            f"no merge was evaluated on all of {len(scores.grid.tasks)} tasks, expected one for a "
+            f"no merge was evaluated on all of {len(scores.tasks)} tasks, expected one for a "
             "mean over them; name fewer with --tasks"
         )
     looks = marks(dict.fromkeys(name for name, _ in curves.values()))
     step, middle = DODGE * (max(ticks.values()) - min(ticks.values())), (len(looks) - 1) / 2
     with drawn(title, [*spots], (2.6, 2.1), left=0.5, most=4) as (figure, panels):
-        units = [scores.unit(column) for _, column in spots.values()]
+        units = [unit_of(scores, column) for _, column in spots.values()]
         for axes, (name, (row, column)), unit in zip(panels, spots.items(), units, strict=True):
             for at, (curve, look) in enumerate(looks.items()):
                 aside = step * (at - middle)
                 cells = [(x + aside, cell) for x, cell in known[name].get(curve, [])]
                 how: Any = {"linestyle": look.line, "linewidth": 1.4, "along": "y"}
                 if cells:
-                    signs(axes, cells, look, curve, scores.spread, **how)
-            levels(axes, scores.levels(column, row), "y")
+                    signs(axes, cells, look, curve, spread_of(scores), **how)
+            levels(axes, levels_of(scores, column, row), "y")
             axes.grid(axis="y", color=PALE, linewidth=0.5)
             axes.set_xticks([*ticks.values()], [*ticks])
             if slant:
