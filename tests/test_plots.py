@@ -55,11 +55,11 @@ from harness.reporting.plots import (
     shots,
     transforms,
 )
-from harness.reporting.plots.scores import columns_of, headline, levels_of, scores_of
+from harness.reporting.plots.scores import headline, scores_of
 from harness.reporting.plots.tsne import balanced, clouds, draw, in_the_plane
-from harness.reporting.ranking import Standings, standings
 from harness.stats.estimate import minus
 from harness.stats.intervals import interval
+from harness.stats.ranks import Standings, standings
 from tests import test_credit
 from tests.conftest import TAGS as TAG_NAMES
 from tests.resampled import kept, resampled
@@ -151,8 +151,8 @@ def test_a_mean_over_tasks_goes_draw_by_draw_and_needs_all_tasks() -> None:
     assert mean is not None
     # 60 and 70 on one task, 70 and 80 on the other
     assert mean.values == pytest.approx([65, 75])
-    assert columns_of(scores, tuned) == [RTE, MRPC, "mean"]
-    assert levels_of(scores, "mean", "ties") == pytest.approx(
+    assert scores.columns_under(tuned) == [RTE, MRPC, "mean"]
+    assert scores.levels("mean", "ties") == pytest.approx(
         {"experts under current": 85, "current": 65}
     )
     part = scored([one for one in several() if (one.model, one.task) != ("m", MRPC)])
@@ -166,7 +166,7 @@ def test_of_several_experts_of_a_task_the_mean_is_shown() -> None:
     experts = [
         read(name, "expert", RTE, "current", value) for name, value in (("x", 0.6), ("y", 0.8))
     ]
-    assert levels_of(scored([*experts, several()[0]]), RTE) == pytest.approx(
+    assert scored([*experts, several()[0]]).levels(RTE) == pytest.approx(
         {"experts under current": 70}
     )
 

@@ -87,7 +87,6 @@ def evaluate(
 
 def print_evaluation(records: Sequence[Record], out: Path) -> None:
     """The table, what is to be said of it, and the verdicts of a run."""
-    from harness.reporting.basis import bases, left_open
     from harness.reporting.lines import lines_of
     from harness.reporting.table import (
         PARTS,
@@ -97,7 +96,7 @@ def print_evaluation(records: Sequence[Record], out: Path) -> None:
         parts_table,
         protocols_saw,
     )
-    from harness.reporting.verdict import verdicts
+    from harness.reporting.verdict import bases, left_open, verdicts
 
     table = evaluation_table(records, width())
     print(f"{table}\n")

@@ -27,10 +27,9 @@ from harness.reporting.difference import apart, enough_draws, fewest_draws
 from harness.reporting.grid import check_columns, reported
 from harness.reporting.lines import Line, far, flag
 from harness.reporting.names import marked
-from harness.reporting.ranking import standings
 from harness.stats.estimate import Estimate, minus
 from harness.stats.intervals import FARTHEST, LEVEL, interval
-from harness.stats.ranks import left_out, over_tasks, sign_flip, tie_groups
+from harness.stats.ranks import left_out, over_tasks, sign_flip, standings, tie_groups
 from harness.stats.tests import detectable, holm, p_value, units_needed
 from harness.types import Array64, Choice, Shots
 from harness.values import validated
@@ -261,13 +260,9 @@ def _two(
 def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:
     if len(differences) < 2:
         return None
-    without = left_out(differences)
-    return OverTasks(
-        p=float(sign_flip(differences)),
-        within=over_tasks(differences),
-        left_out=without.ends,
-        deciding=tuple(terms.tasks[at] for at in without.deciding),
-    )
+    ends, deciding = left_out(differences)
+    tasks = tuple(terms.tasks[at] for at in deciding)
+    return OverTasks(float(sign_flip(differences)), over_tasks(differences), ends, tasks)
 
 
 def _several(sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms) -> Ranking:

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum, sqrt
+from statistics import fmean
 from typing import TypeAlias, TypeVar
 
 from harness.errors import BrokenRecord
 from harness.evaluation.records import Record, Role
 from harness.reporting.lines import CURRENT, Line, Setting, flag, headlines, in_order, lines_of
-from harness.reporting.names import row_names
+from harness.reporting.names import EXPERT, row_names
 from harness.reporting.sets import in_sets
 from harness.text import points
 from harness.types import HELD_OUT
@@ -46,7 +47,7 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        return _mean(self.values)
+        return fmean(self.values)
 
     @property
     def deviation(self) -> float | None:
@@ -78,14 +79,10 @@ class Cell:
         return f"{self} [{points(low)}, {points(high)}]"
 
 
-def _mean(values: Sequence[float]) -> float:
-    return fsum(values) / len(values)
-
-
 def _deviation(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
-    mean = _mean(values)
+    mean = fmean(values)
     return sqrt(fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1))
 
 
@@ -151,6 +148,44 @@ class Grid:
         """A score; of the mean, None unless every task has one."""
         return dict(zip(self.columns, self.row(row, setting), strict=True)).get(column)
 
+    def columns_under(self, *known: Setting) -> list[str]:
+        """The tasks, and the mean over them where a merge or the base has it under any."""
+        rows = self.models("merged", "base")
+        whole = any(self.cell(row, one, MEAN) for one in known for row in rows)
+        return [column for column in self.columns if column != MEAN or whole]
+
+    def levels(self, column: str, row: str | None = None) -> dict[str, float]:
+        """The mean of the experts and of a row under Current Eval, and that of the constant."""
+        current = tuple(one for one in self.settings if one.protocol == CURRENT)
+        wanted = [(f"experts under {CURRENT}", name, current) for name in (EXPERT, SUMMARY[1])]
+        wanted += [(CURRENT, row, current)] if row else []
+        wanted += [(CONSTANT, CONSTANT, self.settings)]
+        return {
+            label: cell.mean
+            for label, name, settings in wanted
+            for one in reversed(settings)
+            if (cell := self.cell(name, one, column)) is not None
+        }
+
+    def title(self, column: str) -> str:
+        """The name of a column, with its task if there are several."""
+        if column == MEAN:
+            return f"mean of {len(self.tasks)} tasks"
+        return short_task(column, self.tasks)
+
+    def unit(self, column: str) -> str:
+        """What a column is measured by, with its scale."""
+        lines = self.lines.values()
+        metrics = {"+".join(one.metrics) for one in lines if column in (one.task, MEAN)}
+        return f"{metrics.pop() if len(metrics) == 1 else 'score'} × 100"
+
+    @property
+    def spread(self) -> str:
+        """What the deviation of a cell is, in words."""
+        drawn = (one for one in self.lines.values() if one.role in ("merged", "base"))
+        counts = sorted({len(line.values) for line in drawn} - {1})
+        return f"± standard deviation over {' or '.join(map(str, counts))} draws"
+
     def under(self, setting: Setting) -> list[tuple[str, list[Cell | None]]]:
         """The rows that have any cell under a setting, with their cells, mean last."""
         rows = [(name, self.row(name, setting)) for name in self.rows]
@@ -166,7 +201,7 @@ def mean_cell(cells: Sequence[Cell]) -> Cell:
     draws = [cell.values if alike else (cell.mean,) for cell in cells]
     numbers = {tuple(line.set for line in cell.lines) for cell in cells}
     sets = [cell.experts for cell in cells] if len(numbers) == 1 and len(*numbers) > 1 else []
-    values, experts = (tuple(map(_mean, zip(*of, strict=True))) for of in (draws, sets))
+    values, experts = (tuple(map(fmean, zip(*of, strict=True))) for of in (draws, sets))
     lines = tuple(line for cell in cells for line in cell.lines)
     return Cell(values, _interval(cells), experts, lines)
 
@@ -350,12 +385,12 @@ def _over_experts(
     """The rows over the experts that were evaluated on a task, by digest; `own` are those of it."""
     rows = {}
     if scored.keys() - own:
-        rows[AVERAGE_SINGLE] = Cell((_mean([cell.mean for cell in scored.values()]),))
+        rows[AVERAGE_SINGLE] = Cell((fmean([cell.mean for cell in scored.values()]),))
     if best is not None:
         rows[BEST_SINGLE] = best
     means = [cell.mean for digest, cell in scored.items() if digest in own]
     if means and not one_each:
-        each = Cell((min(means),)), Cell((_mean(means),), experts=(*means,)), Cell((max(means),))
+        each = Cell((min(means),)), Cell((fmean(means),), experts=(*means,)), Cell((max(means),))
         rows |= dict(zip(SUMMARY, each, strict=True))
     return rows
 
@@ -382,7 +417,7 @@ def best_single(lines: Sequence[Line]) -> dict[str, str]:
         ours = [line for line in lines if line.task in shared]
         merged = [digest for one in ours if one.role == "merged" for _, digest in one.experts]
         order = [d for d in dict.fromkeys([*merged, *(one.digest for one in ours)]) if d in pool]
-        scores = {digest: _mean([known[digest] for known in values]) for digest in order}
+        scores = {digest: fmean([known[digest] for known in values]) for digest in order}
         best |= dict.fromkeys(shared, max(order, key=lambda digest: scores[digest]))
     return best
 

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import fsum
+from statistics import fmean
 from typing import Any, TypeVar
 
 import xxhash
 
 from harness.data.shots import amount, counted
-from harness.evaluation.records import LATER, DrawScore, Record, Role
+from harness.evaluation.records import LATER, Record, Role
 from harness.evaluation.resamples import Resamples, read
 from harness.passes.placement import REFERENCE
 from harness.readout import LAST_LINEAR, POOLED
@@ -246,14 +247,10 @@ def method_of(record: Record) -> str:
     """
     method = record.method
     for name in record.recipe.tuned if record.recipe else ():
-        method = re.sub(rf"([:,]){name}=[^,+\]]*(,?)", _without, method)
+        # what it stood behind stays, if another one follows
+        method = re.sub(rf"([:,]){name}=[^,+\]]*(,?)", lambda f: f[1] if f[2] else "", method)
         method += f" ({name} tuned)"
     return method
-
-
-def _without(found: re.Match[str]) -> str:
-    """What stays where an option was: what it stood behind, if another one follows."""
-    return found[1] if found[2] else ""
 
 
 def _trained(record: Record) -> tuple[tuple[str, int, int], ...]:
@@ -278,17 +275,15 @@ def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
         "values": tuple([100 * score.value for score in scores]),
         "parts": tuple(means.items()),
         "fewest": min(score.facts.get(DETERMINED, 1.0) for score in scores),
-        "facts": tuple((name, _mean_fact(name, scores)) for name in scores[0].facts),
+        "facts": tuple(
+            (name, fmean(one.facts[name] for one in scores if name in one.facts))
+            for name in scores[0].facts
+        ),
         "resamples": next((one for one in record.resamples if one.shots == shots), None),
         "interval": interval and (100 * interval.low, 100 * interval.high),
         "level": interval and interval.level,
         "majority": record.majority and 100 * record.majority.value,
     }
-
-
-def _mean_fact(name: str, scores: Sequence[DrawScore]) -> float:
-    told = [score.facts[name] for score in scores if name in score.facts]
-    return fsum(told) / len(told)
 
 
 def _identity(record: Record) -> str:

@@ -26,12 +26,8 @@ def in_sets(lines: Sequence[Line]) -> list[Line]:
     for line, at in zip(lines, own, strict=True):
         # a base may say under one protocol whose heads it has
         of_set = of_model[line.digest] if at is None else {at}
-        made.append(_at(line, min(of_set) if len(of_set) == 1 else 0))
+        made.append(replace(line, set=min(of_set) if len(of_set) == 1 else 0))
     return made
-
-
-def _at(line: Line, number: int) -> Line:
-    return line if line.set == number else replace(line, set=number)
 
 
 def _own(line: Line, number: Mapping[str, int]) -> int | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import count
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -139,11 +141,5 @@ def sets_needed(deviation: float, difference: float) -> int:
         end = float(t.isf((1 - LEVEL) / 2, few))
         return float(nct.sf(end, few, apart) + nct.cdf(-end, few, apart))
 
-    high = 2
-    while power(high) < POWER:
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        between = (low + high) // 2
-        low, high = (low, between) if power(between) >= POWER else (between, high)
-    return max(high, 2)
+    high = next(2**at for at in count(1) if power(2**at) >= POWER)
+    return bisect_left(range(high), POWER, lo=2, key=power)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
@@ -84,9 +83,9 @@ def leaderboard(
                 board = board_of(lines)
                 said[called] = {**about(board), "finding": finding(board)}
                 credits[called] = credit_of(board)
-                for path, content in _files(board, place):
-                    written.append(path)
-                    yield path, content
+                for file, content in rendered(board, place):
+                    written.append(place / file)
+                    yield place / file, content
         if [*said] != [""]:
             check_ours({folder / INDEX: MARKS[INDEX]})
             written.append(folder / INDEX)
@@ -119,11 +118,14 @@ def _drop_single(folder: Path) -> None:
             path.unlink()
 
 
-def _files(board: Board, folder: Path) -> Iterator[tuple[Path, str | bytes]]:
-    tidy = _table(board, folder)
-    for name, text in _texts(board, folder, tidy).items():
-        yield folder / name, text()
-    yield folder / "board.parquet", _parquet(tidy)
+def rendered(board: Board, out: Path) -> Iterator[tuple[str, str | bytes]]:
+    """Each file of a board whose links start in the folder `out`, with its name."""
+    tidy = _table(board, out)
+    yield "board.md", markdown.rendered(board)
+    yield "board.csv", as_csv(tidy)
+    yield "board.tex", latex.rendered(board)
+    yield "index.html", page.rendered(board, [*tidy["record"]])
+    yield "board.parquet", tidy.to_parquet()
 
 
 def index(
@@ -141,17 +143,6 @@ def index(
     )
 
 
-def _parquet(table: pandas.DataFrame) -> bytes:
-    content = io.BytesIO()
-    table.to_parquet(content)
-    return content.getvalue()
-
-
-def rendered(board: Board, out: Path) -> dict[str, str]:
-    """By name, the text of every file of a board whose links start in the folder `out`."""
-    return {name: text() for name, text in _texts(board, out, _table(board, out)).items()}
-
-
 def _table(board: Board, out: Path) -> pandas.DataFrame:
     made = table(board.lines, board.rows_of_lines, files(board.lines, out))
     if not any_known(board.gained):
@@ -167,15 +158,6 @@ def _table(board: Board, out: Path) -> pandas.DataFrame:
     known = [None if gain is None else gain.significant for gain in gains]
     made = made.assign(gain=points, significant=known)
     return made.astype({"gain": "float64", "significant": "boolean"})
-
-
-def _texts(board: Board, out: Path, table: pandas.DataFrame) -> dict[str, Callable[[], str]]:
-    return {
-        "board.md": lambda: markdown.rendered(board),
-        "board.csv": lambda: as_csv(table),
-        "board.tex": lambda: latex.rendered(board),
-        "index.html": lambda: page.rendered(board, [*table["record"]]),
-    }
 
 
 def files(lines: Sequence[Line], start: Path) -> list[str]:

@@ -14,7 +14,6 @@ from harness.reporting.boards.credit import Credits, Merge
 from harness.reporting.difference import CI
 from harness.reporting.figures import wrapped
 from harness.reporting.lines import CURRENT, TUNED, Line
-from harness.reporting.loss import LEAST
 from harness.reporting.plots.marks import (
     BLACK,
     GREY,
@@ -27,7 +26,8 @@ from harness.reporting.plots.marks import (
     key,
     width_of,
 )
-from harness.reporting.plots.scores import View, title_of, unit_of
+from harness.reporting.plots.scores import View
+from harness.reporting.verdict import LEAST
 from harness.text import plain, points
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     counts = {line.rows for line in board.tasks.values()}
     each = " each" if len(board.tasks) > 1 else ""
     rows = f", {counts.pop():,} test rows{each}" if len(counts) == 1 else ""
-    unit, title = unit_of(board.scores, column), title_of(board.scores, column)
+    unit, title = board.scores.unit(column), board.scores.title(column)
     return draw(board.credits, f"{unit}, {title}{rows}")
 
 

@@ -9,7 +9,6 @@ from harness.errors import MissingScores
 from harness.reporting.grid import Cell, Grid
 from harness.reporting.lines import Setting
 from harness.reporting.plots.marks import PALE, along_x, drawn, levels, marks, signs
-from harness.reporting.plots.scores import columns_of, levels_of, spread_of, title_of, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,11 +46,11 @@ def draw(
     """
     mean, rows = scores.columns[-1], scores.models("merged", "base")
     if len(rows) > 1:
-        title, spots = f"{what}, {title_of(scores, mean)}", {row: (row, mean) for row in rows}
+        title, spots = f"{what}, {scores.title(mean)}", {row: (row, mean) for row in rows}
     else:
         (row,) = rows
         title = f"{what}: {row}"
-        spots = {title_of(scores, one): (row, one) for one in columns_of(scores, *curves)}
+        spots = {scores.title(one): (row, one) for one in scores.columns_under(*curves)}
     known = {name: scores_along(scores, curves, *spot) for name, spot in spots.items()}
     spots = {name: spot for name, spot in spots.items() if known[name]}
     if not spots:
@@ -62,15 +61,15 @@ def draw(
     looks = marks(dict.fromkeys(name for name, _ in curves.values()))
     step, middle = DODGE * (max(ticks.values()) - min(ticks.values())), (len(looks) - 1) / 2
     with drawn(title, [*spots], (2.6, 2.1), left=0.5, most=4) as (figure, panels):
-        units = [unit_of(scores, column) for _, column in spots.values()]
+        units = [scores.unit(column) for _, column in spots.values()]
         for axes, (name, (row, column)), unit in zip(panels, spots.items(), units, strict=True):
             for at, (curve, look) in enumerate(looks.items()):
                 aside = step * (at - middle)
                 cells = [(x + aside, cell) for x, cell in known[name].get(curve, [])]
                 how: Any = {"linestyle": look.line, "linewidth": 1.4, "along": "y"}
                 if cells:
-                    signs(axes, cells, look, curve, spread_of(scores), **how)
-            levels(axes, levels_of(scores, column, row), "y")
+                    signs(axes, cells, look, curve, scores.spread, **how)
+            levels(axes, scores.levels(column, row), "y")
             axes.grid(axis="y", color=PALE, linewidth=0.5)
             axes.set_xticks([*ticks.values()], [*ticks])
             if slant:

@@ -14,15 +14,7 @@ from harness.reporting.figures import wrapped
 from harness.reporting.grid import Cell, Grid
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.plots.marks import BLACK, Mark, drawn_rows, height_of, key, marks, whisker
-from harness.reporting.plots.scores import (
-    View,
-    columns_of,
-    one_setting,
-    scores_of,
-    spread_of,
-    title_of,
-    unit_of,
-)
+from harness.reporting.plots.scores import View, one_setting, scores_of
 from harness.stats.intervals import Ends
 from harness.text import plain
 
@@ -97,7 +89,7 @@ def gains(lines: Sequence[Line], view: View) -> Gains:
     added = {
         (row, column): _added(scores, setting, row, over[row], column, known[row, setting, column])
         for row in over
-        for column in columns_of(scores, setting)
+        for column in scores.columns_under(setting)
         if (row, setting, column) in known
     }
     mergers = [*dict.fromkeys(over.values())]
@@ -135,13 +127,13 @@ def draw(shown: Gains) -> Figure:
     for merger, group in groupby(bars, key=lambda row: bars[row][0]):
         rows += [(merger, None), *((bars[row][1], row) for row in group)]
     heights = [height_of([name]) - (0 if row is None else CLOSER) for name, row in rows]
-    columns = columns_of(shown.scores, shown.setting)
+    columns = shown.scores.columns_under(shown.setting)
     title = f"Gain over the same merger without, under {shown.setting}"
     looks = marks(dict.fromkeys(before for _, before in bars.values()))
     with drawn_rows(
         title if len(columns) == 1 else f"{title} (each panel on a scale of its own)",
         [name for name, _ in rows],
-        [(title_of(shown.scores, one), unit_of(shown.scores, one)) for one in columns],
+        [(shown.scores.title(one), shown.scores.unit(one)) for one in columns],
         1.9,
         heights,
         most=6,
@@ -190,7 +182,7 @@ def _bar(axes: Axes, shown: Gains, one: Added, y: float, look: Mark) -> None:
     elif one.deviation:
         axes.errorbar(
             one.gain.points, y, xerr=one.deviation, fmt="none", ecolor=BLACK, elinewidth=1,
-            capsize=2, label=spread_of(shown.scores),
+            capsize=2, label=shown.scores.spread,
         )  # fmt: skip
     right = one.gain.points >= 0
     axes.annotate(

@@ -22,16 +22,7 @@ from harness.reporting.plots.marks import (
     signs,
     whisker,
 )
-from harness.reporting.plots.scores import (
-    View,
-    columns_of,
-    headline,
-    levels_of,
-    scores_of,
-    spread_of,
-    title_of,
-    unit_of,
-)
+from harness.reporting.plots.scores import View, headline, scores_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +43,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     """
     scores = scores_of(lines, view, *PROTOCOL_ORDER)
     known = headline(scores.settings, view.shots)
-    columns = columns_of(scores, *known)
+    columns = scores.columns_under(*known)
     merges = [
         row
         for row in scores.models("merged")
@@ -77,7 +68,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     with drawn_rows(
         f"The same encoders under Current Eval and under {last}",
         rows,
-        [(title_of(scores, column), unit_of(scores, column)) for column in columns],
+        [(scores.title(column), scores.unit(column)) for column in columns],
         2.45,
         [height_of(rows) + (BELOW if paired else 0)] * len(rows),
     ) as (figure, panels, places):
@@ -88,7 +79,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                     (y, scores.cell(row, one, column)) for row, y in zip(rows, places, strict=True)
                 ]
                 cells = [(y, cell) for y, cell in each if cell is not None]
-                signs(axes, cells, look, str(one), spread_of(scores), along="x", linestyle="none")
+                signs(axes, cells, look, str(one), scores.spread, along="x", linestyle="none")
                 for y, cell in cells:
                     if cell.interval is not None:
                         axes.hlines(y, *cell.interval, color=look.colour, zorder=2, **BAND)
@@ -104,5 +95,5 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                 if paired:
                     of = " of the gap, from current on"
                     whisker(axes, y + BELOW, gap, told=gap.clear, start=start.mean, of=of)
-            levels(axes, levels_of(scores, column), "x")
+            levels(axes, scores.levels(column), "x")
     return figure

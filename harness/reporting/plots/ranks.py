@@ -13,8 +13,7 @@ from harness.reporting.grid import Grid
 from harness.reporting.lines import CURRENT, TUNED, Line, Setting
 from harness.reporting.plots.marks import BLUE, GREY, SERIES, drawn_rows
 from harness.reporting.plots.scores import View, headline, scores_of
-from harness.reporting.ranking import Standings, standings
-from harness.stats.ranks import fewest_tasks
+from harness.stats.ranks import Standings, fewest_tasks, standings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

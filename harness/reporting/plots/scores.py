@@ -10,14 +10,9 @@ from pydantic import PositiveInt
 from harness.data.shots import counted
 from harness.errors import MissingScores
 from harness.reporting.chosen import Chosen
-from harness.reporting.grid import CONSTANT, MEAN, SUMMARY, Grid, laid_out, short_task
-from harness.reporting.lines import CURRENT, HEADLINE_SHOTS, Line, Setting, headlines, in_order
-from harness.reporting.names import EXPERT
+from harness.reporting.grid import Grid, laid_out
+from harness.reporting.lines import HEADLINE_SHOTS, Line, Setting, headlines, in_order
 from harness.types import Shots
-
-OF_MANY = "score"
-EXPERTS = (EXPERT, SUMMARY[1])
-"""The row of the experts, where every task has one, or of their mean where one has several."""
 
 
 class View(Chosen):
@@ -32,48 +27,6 @@ class View(Chosen):
     rows: PositiveInt = 500
     option: str = ""
     loss: bool = False
-
-
-def columns_of(scores: Grid, *known: Setting) -> list[str]:
-    """The tasks, and the mean over them where any row has one under one of the settings."""
-    rows = scores.models("merged", "base")
-    whole = any(scores.cell(row, one, MEAN) for one in known for row in rows)
-    return [column for column in scores.columns if column != MEAN or whole]
-
-
-def levels_of(scores: Grid, column: str, row: str | None = None) -> dict[str, float]:
-    """What goes across a panel: the experts, and a row, under Current Eval; the constant."""
-    current = tuple(one for one in scores.settings if one.protocol == CURRENT)
-    wanted = [(f"experts under {CURRENT}", name, current) for name in EXPERTS]
-    wanted += [(CURRENT, row, current)] if row else []
-    wanted += [(CONSTANT, CONSTANT, scores.settings)]
-    return {
-        label: cell.mean
-        for label, name, settings in wanted
-        for one in reversed(settings)
-        if (cell := scores.cell(name, one, column)) is not None
-    }
-
-
-def title_of(scores: Grid, column: str) -> str:
-    """The name of a column, with its task if there are several."""
-    if column == MEAN:
-        return f"mean of {len(scores.tasks)} tasks"
-    return short_task(column, scores.tasks)
-
-
-def unit_of(scores: Grid, column: str) -> str:
-    """What a column is measured by, with its scale."""
-    lines = scores.lines.values()
-    metrics = {"+".join(one.metrics) for one in lines if column in (one.task, MEAN)}
-    return f"{metrics.pop() if len(metrics) == 1 else OF_MANY} × 100"
-
-
-def spread_of(scores: Grid) -> str:
-    """What the deviation of a cell is, in words."""
-    drawn = (one for one in scores.lines.values() if one.role in ("merged", "base"))
-    counts = sorted({len(line.values) for line in drawn} - {1})
-    return f"± standard deviation over {' or '.join(map(str, counts))} draws"
 
 
 def scores_of(lines: Iterable[Line], view: View, *protocols: str) -> Grid:
