@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 from harness.reporting.lines import Line
 from harness.stats.estimate import Estimate, mean_of, minus, over_sets
 from harness.stats.intervals import LEVEL, Ends, Ratio, interval
-from harness.stats.tests import FEWEST_DRAWS
+from harness.stats.sets import Prior
+from harness.stats.tests import FEWEST_DRAWS, holm, p_value
 from harness.text import points
 
 CI = f"{100 * LEVEL:.0f} % CI"
@@ -100,6 +102,20 @@ def difference_of(first: Sequence[Line], second: Sequence[Line]) -> Estimate | N
     """The mean over tasks of the difference; None where the lines are not paired."""
     known = by_task(first, second) if first and second else None
     return None if known is None else apart(*known)
+
+
+def significant_pairs(
+    models: Sequence[Sequence[Estimate]], known: Prior | None = None
+) -> dict[tuple[int, int], int]:
+    """The pairs of models whose means over tasks differ, Holm over all; the better of each."""
+    pairs = list(combinations(range(len(models)), 2))
+    differences = [apart(models[one], models[other]) for one, other in pairs]
+    adjusted = holm([p_value(one, known) for one in differences])
+    return {
+        pair: pair[one.point <= 0]
+        for pair, one, p in zip(pairs, differences, adjusted, strict=True)
+        if p < 1 - LEVEL
+    }
 
 
 def fewest_draws(lines: Sequence[Line]) -> int:

@@ -186,11 +186,6 @@ class Grid:
         counts = sorted({len(line.values) for line in drawn} - {1})
         return f"± standard deviation over {' or '.join(map(str, counts))} draws"
 
-    def under(self, setting: Setting) -> list[tuple[str, list[Cell | None]]]:
-        """The rows that have any cell under a setting, with their cells, mean last."""
-        rows = [(name, self.row(name, setting)) for name in self.rows]
-        return [(name, cells) for name, cells in rows if any(cells)]
-
 
 def mean_cell(cells: Sequence[Cell]) -> Cell:
     """The mean over tasks, draw by draw where every task has the same number of draws.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import fsum
@@ -25,6 +25,7 @@ from harness.stats.estimate import Estimate
 from harness.types import ALL, Choice, Shots
 
 T = TypeVar("T")
+K = TypeVar("K")
 HEADLINE_SHOTS = 5
 CURRENT = "current"
 TUNED = "ft-classifier"
@@ -376,9 +377,14 @@ def without_first(method: str) -> str | None:
     return f"{others}[{rest}" if others else merger + after
 
 
-def tasks_by(lines: Iterable[Line]) -> Mapping[str, Line]:
+def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Things by what they have in common, all in the order in which they come."""
+    groups: dict[K, list[T]] = {}
+    for one in things:
+        groups.setdefault(key(one), []).append(one)
+    return groups
+
+
+def tasks_by(lines: Iterable[Line]) -> dict[str, Line]:
     """A line of every task, in the order in which tasks come."""
-    first: dict[str, Line] = {}
-    for line in lines:
-        first.setdefault(line.task, line)
-    return first
+    return {task: of[0] for task, of in grouped(lines, lambda line: line.task).items()}

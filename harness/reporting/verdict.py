@@ -20,7 +20,7 @@ from harness.reporting.difference import (
     one_metric,
 )
 from harness.reporting.grid import check_work, reported, settings_of, short_task
-from harness.reporting.lines import CURRENT, Line, Setting, headlines
+from harness.reporting.lines import CURRENT, Line, Setting, grouped, headlines
 from harness.reporting.sentences import UNEQUAL, said
 from harness.stats.intervals import Ends, Ratio, credit, ratio
 from harness.stats.tests import FEWEST_DRAWS, p_value
@@ -158,11 +158,12 @@ class Compared(NamedTuple):
 
 def against_of(lines: Sequence[Line]) -> dict[str, list[Line]]:
     """By task, the lines that merges are compared with: of experts, and of the base as control."""
-    against: dict[str, list[Line]] = {}
-    for line in reported(lines):
-        if line.role == "base" or (line.role, line.protocol) == ("expert", CURRENT):
-            against.setdefault(line.task, []).append(line)
-    return against
+    kept = [
+        line
+        for line in reported(lines)
+        if line.role == "base" or (line.role, line.protocol) == ("expert", CURRENT)
+    ]
+    return grouped(kept, lambda line: line.task)
 
 
 def compared(
@@ -173,20 +174,14 @@ def compared(
     All experts, and every base, of a task where none is of this merge. None without experts, or
     where a task was not evaluated.
     """
-    found = Compared(
-        [],
-        [one for one in merged if one.protocol == CURRENT],
-        [one for one in merged if one.setting == setting],
-        [],
-    )
-    tasks = dict.fromkeys(line.task for line in merged)
-    for task in tasks:
-        mine = [one for one in merged if one.task == task]
+    current = [one for one in merged if one.protocol == CURRENT]
+    found = Compared([], current, [one for one in merged if one.setting == setting], [])
+    tasks = grouped(merged, lambda line: line.task)
+    for task, mine in tasks.items():
         made_of = {digest for one in mine for _, digest in one.experts}
         heads = {(one.head, one.set) for one in mine}
         experts = [one for one in against.get(task, ()) if one.role == "expert"]
-        bases = [one for one in against.get(task, ()) if one.role == "base"]
-        bases = [one for one in bases if one.setting == setting]
+        bases = [o for o in against.get(task, ()) if (o.role, o.setting) == ("base", setting)]
         found.experts.extend([one for one in experts if one.digest in made_of] or experts)
         found.base.extend([one for one in bases if (one.head, one.set) in heads] or bases)
     *needed, base = ({line.task for line in part} == {*tasks} for part in found)
@@ -212,10 +207,8 @@ def loss_of(of: Compared, setting: Setting) -> Loss:
 
 def mean(lines: Sequence[Line]) -> float:
     """The mean over tasks of that over models and draws."""
-    values: dict[str, list[float]] = {}
-    for line in lines:
-        values.setdefault(line.task, []).extend(line.values)
-    return float(np.mean([np.mean(values[task]) for task in sorted(values)]))
+    tasks = sorted(grouped(lines, lambda line: line.task).items())
+    return float(np.mean([np.mean([v for one in of for v in one.values]) for _, of in tasks]))
 
 
 def _spread(of: Compared) -> Spread | None:

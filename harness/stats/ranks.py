@@ -109,11 +109,17 @@ def win_rates(values: Array64) -> Array64:
 
 def friedman(values: Array64) -> float:
     """The p-value of several models being alike on all tasks, by their ranks: [models, tasks]."""
+    return _friedman(values)[1]
+
+
+def _friedman(values: Array64) -> tuple[float, float]:
+    """The statistic of the test and its p-value."""
     from scipy.stats import friedmanchisquare
 
     if not np.ptp(ranks(values), axis=0).any():
-        return 1.0
-    return float(friedmanchisquare(*values).pvalue)
+        return 0.0, 1.0
+    statistic, p = friedmanchisquare(*values)
+    return float(statistic), float(p)
 
 
 def concordance(values: Array64) -> float:
@@ -122,12 +128,8 @@ def concordance(values: Array64) -> float:
     0 where the ranks have one sum, and where no task ranks anything. By hand: of three models
     that two tasks rank 1, 2, 3 and 1, 3, 2, with sums 2, 5 and 5: 12 x 6 / (4 x 24) = 0.75.
     """
-    from scipy.stats import friedmanchisquare
-
-    if not np.ptp(ranks(values), axis=0).any():
-        return 0.0
     models, tasks = values.shape
-    return float(friedmanchisquare(*values).statistic / (tasks * (models - 1)))
+    return float(_friedman(values)[0] / (tasks * (models - 1)))
 
 
 def fewest_tasks(models: int) -> int:

@@ -94,13 +94,10 @@ def detectable(one: Estimate) -> float:
     The error of few draws, or sets, is on average estimated too small, by 1 - 1 / (4 x degrees)
     of it.
     """
-    of_units, of_draws, of_sets = variances(one)
     few = degrees(one, difference=True)
-    parts = (
-        of_units,
-        of_draws / (1 - 1 / (4 * few[1])) ** 2,
-        of_sets / (1 - 1 / (4 * few[2])) ** 2,
-    )
+    of_units, *of_others = variances(one)
+    larger = [part / (1 - 1 / (4 * d)) ** 2 for part, d in zip(of_others, few[1:], strict=True)]
+    parts = [of_units, *larger]
     whole = sum(parts)
     if not math.isfinite(whole) or not (whole or one.point):
         return math.inf  # nothing is known of how far units differ

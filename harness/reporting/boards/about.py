@@ -63,13 +63,12 @@ def finding(board: Board) -> str:
         return plain(board.credits.finding[0])
     setting, column = board.scores.settings[0], board.scores.columns[-1]
     best = board.best.get((setting, column))
-    cells = {row: cell for row, cells in board.scores.under(setting) if (cell := cells[-1])}
     if best is None:
         return ""
     if not best.rows:
         return plain(f"Under {setting} no merge scores more than the {CONSTANT} prediction.")
-    first = max(best.rows, key=lambda row: cells[row].mean)
+    means = {row: cells[-1].cell.mean for row, cells in board.under(setting) if cells[-1]}
+    first = max(best.rows, key=means.__getitem__)
     others = len(best.rows) - 1
     more = f"; {others} more do not differ significantly from it" if others else ""
-    score = points(cells[first].mean)
-    return plain(f"Under {setting} {first} scores highest with {score}{more}.")
+    return plain(f"Under {setting} {first} scores highest with {points(means[first])}{more}.")

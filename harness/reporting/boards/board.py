@@ -8,8 +8,15 @@ from functools import cached_property
 from typing import NamedTuple
 
 from harness.reporting.boards.credit import Credits, credits_of
-from harness.reporting.boards.share import Share, shares
-from harness.reporting.boards.tested import Best, best_of, counterparts, gained, gaps, settled
+from harness.reporting.boards.tested import (
+    Best,
+    best_of,
+    counterparts,
+    gained,
+    gaps,
+    settled,
+    tested,
+)
 from harness.reporting.difference import Difference
 from harness.reporting.grid import (
     AVERAGE_SINGLE,
@@ -22,8 +29,9 @@ from harness.reporting.grid import (
     laid_out,
     named_rows,
 )
-from harness.reporting.lines import CURRENT, TUNED, Line, Setting, tasks_by
+from harness.reporting.lines import CURRENT, TUNED, Line, Setting, grouped, tasks_by
 from harness.reporting.sets import in_sets
+from harness.reporting.verdict import Verdict, against_of, verdicts_on
 from harness.types import HELD_OUT
 
 HOW = {
@@ -46,6 +54,29 @@ class Shown(NamedTuple):
     line: Line | None
     best: bool
     gain: Difference | None
+
+
+@dataclass(frozen=True)
+class Share:
+    """The row of a merge (or the base), its verdict, and how far a tuned head is above its own.
+
+    `lost` is significant with Holm over the rows of a setting; only then there is a share.
+    """
+
+    row: str
+    verdict: Verdict
+    lost: Difference
+    recovered: Difference
+
+    @property
+    def setting(self) -> str:
+        """FT-Classifier Eval with its options and shots."""
+        return str(self.verdict.setting)
+
+    @property
+    def share(self) -> str:
+        """How much of the loss the head explains, with its interval; "" of none that is known."""
+        return "" if self.lost.significant is False else self.verdict.share
 
 
 @dataclass(frozen=True)
@@ -83,10 +114,8 @@ class Board:
     @cached_property
     def settings(self) -> Mapping[Setting, Line]:
         """A line of every setting, which knows how drawn rows were used."""
-        first: dict[Setting, Line] = {}
-        for line in self.scores.lines.values():
-            first.setdefault(line.setting, line)
-        return first
+        each = grouped(self.scores.lines.values(), lambda line: line.setting)
+        return {setting: of[0] for setting, of in each.items()}
 
     @cached_property
     def rows_of_lines(self) -> list[str]:
@@ -180,3 +209,27 @@ def _gaps(scores: Grid) -> dict[tuple[str, str], Difference]:
     if not {CURRENT, TUNED} <= first.keys():
         return {}
     return gaps(scores, scores.of_row, first[CURRENT], first[TUNED])
+
+
+def shares(scores: Grid, lines: Sequence[Line]) -> tuple[Share, ...]:
+    """A share for every row and setting that can have one, settings in the order they come."""
+    against = against_of(lines)
+    found = []
+    for row in scores.rows:
+        mine = [one for one in scores.by_row.get(row, ()) if one.role in ("merged", "base")]
+        found += [(row, one) for one in verdicts_on(mine, against)]
+    families = grouped(found, lambda one: one[1].setting)
+    protocols = [*dict.fromkeys(setting.protocol for setting in families)]
+    order = sorted(families, key=lambda setting: protocols.index(setting.protocol))
+    return tuple(one for at in order for one in _shares(scores, at, dict(families[at])))
+
+
+def _shares(scores: Grid, tuned: Setting, known: Mapping[str, Verdict]) -> list[Share]:
+    """Those of the rows that have a verdict under one setting."""
+    p = {row: one.spread.p if one.spread else None for row, one in known.items()}
+    lost = tested({row: Difference(one.loss, p=p[row]) for row, one in known.items()})
+    recovered, mean = gaps(scores, known, scores.headlines[CURRENT], tuned), scores.columns[-1]
+    return [
+        Share(row, one, lost[row], recovered.get((row, mean), Difference(one.recovered)))
+        for row, one in known.items()
+    ]

@@ -10,21 +10,25 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.reporting.difference import by_task, constants_of, enough_draws, one_metric
+from harness.reporting.difference import (
+    by_task,
+    constants_of,
+    enough_draws,
+    one_metric,
+    significant_pairs,
+)
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.sentences import said
 from harness.reporting.verdict import against_of, compared
-from harness.stats.estimate import Estimate, mean_of, minus
-from harness.stats.intervals import LEVEL, Ratio, credit
+from harness.stats.estimate import Estimate, mean_of
+from harness.stats.intervals import Ratio, credit
 from harness.stats.ranks import places
 from harness.stats.sets import prior_of
-from harness.stats.tests import holm, p_value
 
 if TYPE_CHECKING:
     from harness.reporting.boards.board import Board
@@ -183,30 +187,12 @@ def _merge(
     def mean(each: Sequence[Estimate]) -> float:
         return 100 * float(np.mean([one.point for one in each]))
 
-    return Merge(
-        name=name,
-        base=mean(scored.base),
-        current=mean(scored.current),
-        tuned=mean(scored.tuned),
-        experts=mean(scored.experts),
-        credit=whole,
-        by_task=by_task,
-        transductive=transductive,
-    )
+    means: dict[str, Any] = {what: mean(of) for what, of in vars(scored).items()}
+    return Merge(name, **means, credit=whole, by_task=by_task, transductive=transductive)
 
 
 def _significant(models: Sequence[Sequence[Estimate]]) -> dict[tuple[int, int], int]:
-    """The pairs of models whose means over tasks differ significantly, Holm over all; the better of
-    each."""
-    pairs = list(combinations(range(len(models)), 2))
-    differences = [mean_of(list(map(minus, models[one], models[other]))) for one, other in pairs]
-    known = prior_of([*map(mean_of, models)]) if models else None
-    adjusted = holm([p_value(one, known) for one in differences]) if pairs else ()
-    return {
-        pair: pair[0] if one.point > 0 else pair[1]
-        for pair, one, p in zip(pairs, differences, adjusted, strict=True)
-        if p < 1 - LEVEL
-    }
+    return significant_pairs(models, prior_of([*map(mean_of, models)]) if models else None)
 
 
 def _places(values: Sequence[float], known: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:
@@ -225,7 +211,7 @@ def credits_of(board: Board) -> Credits | None:
     without experts or base.
     """
     shown = board.scores.headlines
-    tuned = next((one for one in shown.values() if _is_tuned(board, one)), None)
+    tuned = next((one for one in shown.values() if board.settings[one].tuned), None)
     if tuned is None or CURRENT not in shown:
         return None
     against = against_of(board.lines)
@@ -246,11 +232,6 @@ def credits_of(board: Board) -> Credits | None:
         several_metrics=not one_metric(lines),
         others=len(scored) - len(kept),
     )
-
-
-def _is_tuned(board: Board, setting: Setting) -> bool:
-    line = board.settings.get(setting)
-    return line is not None and line.tuned
 
 
 def _scored(

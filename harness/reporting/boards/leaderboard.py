@@ -24,7 +24,7 @@ from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.difference import Difference
 from harness.reporting.frame import as_csv, table
 from harness.reporting.grid import named_rows
-from harness.reporting.lines import Line
+from harness.reporting.lines import Line, grouped
 from harness.stats.intervals import Ratio
 from harness.values import validated
 
@@ -99,10 +99,7 @@ def leaderboard(
 
 def _by_name(places: Sequence[str | Path]) -> dict[str, list[str | Path]]:
     """By its name, what the board of each place is of. Raises BadRecipe for two of one name."""
-    boards: dict[str, list[str | Path]] = {}
-    for place in places:
-        name = Path(place).absolute().name.removesuffix(SUFFIX)
-        boards.setdefault(name, []).append(place)
+    boards = grouped(places, lambda place: Path(place).absolute().name.removesuffix(SUFFIX))
     if doubled := next((of for of in boards.values() if len(of) > 1), None):
         raise BadRecipe(
             f"{doubled[0]} and {doubled[1]} would be one board; expected places of other names"

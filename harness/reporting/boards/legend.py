@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from harness.reporting.boards.board import HOW, SAME, Board
 from harness.reporting.difference import OPEN
 from harness.reporting.grid import Grid
-from harness.reporting.lines import Line, Setting
+from harness.reporting.lines import Line, Setting, grouped
 from harness.reporting.sentences import said
 
 BOLD = "Bold"
@@ -37,10 +37,8 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
 
 def _folded(board: Board) -> str:
     """Which rows are one."""
-    groups: dict[str, list[str]] = {}
-    for row, name in board.called.items():
-        groups.setdefault(name, []).append(row)
-    each = "; ".join(SAME.join(rows) for rows in groups.values())
+    groups = grouped(board.called, board.called.__getitem__).values()
+    each = "; ".join(map(SAME.join, groups))
     return f"rows with the same score in every column are one: {each}."
 
 
