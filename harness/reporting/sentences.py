@@ -9,7 +9,7 @@ from typing import Any
 from harness.data.shots import counted
 from harness.reporting.boards.templates import environment
 from harness.reporting.difference import CI, in_percent
-from harness.reporting.grid import CONSTANT, short_task
+from harness.reporting.grid import CONSTANT, MAX, short_task
 from harness.reporting.names import marked
 from harness.stats.intervals import FEWEST_SETS, LEVEL, Ends
 from harness.stats.ranks import FEWEST_TASKS, fewest_tasks
@@ -43,6 +43,7 @@ def _module() -> Any:
     made.globals |= {
         "CI": CI,
         "CONSTANT": CONSTANT,
+        "MAX": MAX,
         "FEWEST_SETS": FEWEST_SETS,
         "LEVEL": f"{100 * LEVEL:.0f} %",
         "POWER": f"{100 * POWER:.0f} %",
@@ -60,6 +61,11 @@ def ordinal(number: int) -> str:
     """1st, 2nd, 3rd, 4th; 11th."""
     ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
+
+
+def span(ends: Ends | None, joint: str = " to ", times: int = 1) -> str:
+    """`2 to 5`, `1` of equals, and nothing of nothing."""
+    return joint.join(dict.fromkeys(f"{times * end:.0f}" for end in ends or ()))
 
 
 def signed(difference: float) -> str:

@@ -10,7 +10,7 @@ from harness.reporting.boards.credit import Credits, Merge
 from harness.reporting.difference import in_percent
 from harness.reporting.grid import short_task
 from harness.reporting.names import marked
-from harness.reporting.sentences import said
+from harness.reporting.sentences import said, span
 from harness.stats.intervals import Ratio
 from harness.text import plain, points
 
@@ -78,7 +78,7 @@ def _bar(one: Merge, at: Callable[[float], float]) -> dict[str, Any]:
         "called": called,
         "name": _broken(f"{name}{ASIDE if one.transductive else ''}"),
         "options": _broken(options),
-        "place": ASIDE.strip() if one.transductive else _range(one.place),
+        "place": ASIDE.strip() if one.transductive else span(one.place, "–"),
         "rects": [(kind, x, round(end - x, 2)) for kind, x, end in parts if end > x],
         "ends": [at(one.base + end * way) for end in (low, high)] if low < high else None,
         "scores": shown,
@@ -88,7 +88,7 @@ def _bar(one: Merge, at: Callable[[float], float]) -> dict[str, Any]:
         "in_full": _in_full(one.credit),
         "tasks": [leaf(of) for of in one.by_task],
         "range": "" if one.range is None else " to ".join(map(_percent, one.range)) + " %",
-        "current_place": _range(one.current_place),
+        "current_place": span(one.current_place, "–"),
         "low": one.too_low,
         "high": one.too_high,
     }
@@ -98,11 +98,6 @@ def _named(one: Merge) -> str:
     """The name with a sign, in the place of the words, if it is out of competition."""
     bare = one.name.removesuffix(marked("", transductive=True))
     return f"{bare}{ASIDE}" if one.transductive else one.name
-
-
-def _range(places: tuple[int, int] | None) -> str:
-    """`2-5`; '' where there is no place."""
-    return "–".join(map(str, dict.fromkeys(places or ())))
 
 
 def _percent(share: float) -> str:

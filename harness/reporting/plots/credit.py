@@ -27,6 +27,7 @@ from harness.reporting.plots.marks import (
     width_of,
 )
 from harness.reporting.plots.scores import View
+from harness.reporting.sentences import span
 from harness.reporting.verdict import LEAST
 from harness.text import plain, points
 
@@ -165,21 +166,16 @@ def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
 
 def _numbers(one: Merge) -> list[str]:
     """Credit in percent, its interval, its range over tasks, and the place that it gives."""
-    at = _range(one.place) or "–"
+    at = span(one.place) or "–"
     if one.credit is None:
         return ["–", "", "", at]
     alone = one.credit.ends[0] == one.credit.ends[1]
     return [
         f"{100 * one.credit.point:.0f}",
-        "" if alone else _range(one.credit.ends, 100),
-        _range(one.range, 100),
+        "" if alone else span(one.credit.ends, times=100),
+        span(one.range, times=100),
         at,
     ]
-
-
-def _range(ends: tuple[float, float] | None, times: int = 1) -> str:
-    """`2 to 5`, `1` of equals, and nothing of nothing."""
-    return " to ".join(dict.fromkeys(f"{times * end:.0f}" for end in ends or ()))
 
 
 def _row(axes: Axes, y: float, columns: Sequence[float], texts: Sequence[str], **how: Any) -> None:
@@ -193,7 +189,7 @@ def _moves(axes: Axes, merges: Sequence[Merge], places: Sequence[float]) -> None
         start = places[merges.index(one)]
         low, high = one.too_low and y > start, one.too_high and y < start
         axes.plot([0, MOVE], [start, y], **MOVES["low" if low else "high" if high else "grey"])
-        _row(axes, y, (1.3, 1.85), [_range(one.current_place), points(one.current)])
+        _row(axes, y, (1.3, 1.85), [span(one.current_place), points(one.current)])
         turned = {"▼": one.too_low, "▲": one.too_high}
         signs = [f" {sign}{count}" for sign, count in turned.items() if count]
         _row(axes, y, (2.1,), [broken(one.name) + "".join(signs)], ha="left")
