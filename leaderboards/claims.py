@@ -116,7 +116,7 @@ def mean(place: Path, name: str, row: str, protocol: str) -> str:
 
 def _lines(board: Board, row: str, at: Setting) -> list[Line]:
     shown = board.called.get(row, row)
-    return [line for task in board.tasks for line in board.scores.lines_at((shown, at, task))]
+    return [line for task in board.tasks for line in board.scores.cells[shown, at, task].lines]
 
 
 # Five topics -------------------------------------------------------------------------------

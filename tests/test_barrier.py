@@ -19,8 +19,7 @@ from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadOption, LabelMismatch, MissingScores, UnknownName
 from harness.reporting.barrier import AS_THEY_ARE, Curve, Line, lines_between
-from harness.stats.estimate import Estimate
-from harness.stats.line import highest, rises
+from harness.stats.estimate import Estimate, highest, rises
 from tests.conftest import FAST, model
 from tests.mistakes import mistake
 from tests.toys import MOODS, THREE, TOY, registered

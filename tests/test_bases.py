@@ -135,14 +135,13 @@ def test_credits_of_boards_are_in_one_table() -> None:
         )
         boards[name] = credit_of(made)
     found = over(boards)
-    assert found is not None
-    assert found.heads == ("first", "second", "third")
-    assert [name for name, _ in found.rows] == ["ties", "average"]  # places 0, 1, 0 and 1, 0, 1
-    for (_, cells), merge in zip(found.rows, ("ties", "average"), strict=True):
+    assert found["heads"] == ["first", "second", "third"]
+    assert [name for name, _ in found["rows"]] == ["ties", "average"]  # places 0, 1, 0 and 1, 0, 1
+    for (_, cells), merge in zip(found["rows"], ("ties", "average"), strict=True):
         for (text, *_), known in zip(cells, boards.values(), strict=True):
             assert text == f"{100 * known[merge].point:.0f}"
-    assert found.finding[0] == "ties has the most credit on 2 of 3 boards."
-    assert over({"first": boards["first"]}) is None
+    assert found["finding"][0] == "ties has the most credit on 2 of 3 boards."
+    assert over({"first": boards["first"]}) == {}
 
 
 def test_rows_that_are_one_are_apart_in_the_table() -> None:

@@ -27,7 +27,6 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
 from harness.evaluation.resamples import estimate_of
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.frame import FRAME, TABLE
 from harness.reporting.grid import Cell, mean_cell
 from harness.reporting.lines import lines_of, stages, without_first
@@ -36,7 +35,7 @@ from harness.text import csv_cell, markdown, points, tex
 from harness.types import Array64
 from tests.mistakes import mistake, names, refused
 from tests.resampled import kept, resampled
-from tests.test_boards import MRPC, RTE, record, two_tasks, written
+from tests.test_boards import MRPC, RTE, record, texts_of, two_tasks, written
 
 HOSTILE = "<script>alert(1)</script>|a\n\x1b[31m`*_]($%&{}\\ =1+1"
 
@@ -46,7 +45,7 @@ def made(records: list[Record]) -> Board:
 
 
 def texts(records: list[Record]) -> dict[str, str]:
-    return rendered(made(records), Path())
+    return texts_of(made(records))
 
 
 def interval(low: float, high: float, shots: int | None = None) -> tuple[Interval, ...]:
@@ -868,7 +867,7 @@ def test_a_page_needs_nothing_and_runs_only_its_own() -> None:
 
 def test_a_page_holds_the_cells_of_the_board() -> None:
     board = made(full())
-    shown = data(rendered(board, Path())["index.html"])
+    shown = data(texts_of(board)["index.html"])
     cells = shown["cells"]
     names = [shown["rows"][row]["name"] for row in cells["row"]]
     place = names.index("dare[ties]")

@@ -15,11 +15,10 @@ from pylatexenc.macrospec import EnvironmentSpec, LatexContextDb, MacroSpec, Spe
 from harness import Record
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.latex import COMMANDS as DEFINED
-from harness.reporting.boards.leaderboard import rendered
 from harness.reporting.lines import lines_of
 from harness.text import tex
 from tests.test_board_formats import HOSTILE, full, hostile, merges, pairs, texts
-from tests.test_boards import LEADERBOARDS, MRPC, RTE, one_task, record, two_tasks
+from tests.test_boards import LEADERBOARDS, MRPC, RTE, one_task, record, texts_of, two_tasks
 
 RULES = ("toprule", "midrule", "bottomrule")
 #: every command that a table needs, of LaTeX, booktabs and the board, with its arguments
@@ -252,4 +251,4 @@ def test_no_two_signs_are_drawn_as_one() -> None:
 def test_a_board_has_each_layout_of_the_papers() -> None:
     """Each of two protocols by itself, methods by protocols, and the domains of each."""
     lines = [*lines_of(("0.json", one) for one in in_and_out())]
-    assert read(rendered(board_of(lines), Path())["board.tex"]) == 2 + 1 + 2
+    assert read(texts_of(board_of(lines))["board.tex"]) == 2 + 1 + 2

@@ -41,8 +41,8 @@ from harness.registry import PROTOCOLS
 from harness.reporting import figures
 from harness.reporting.chosen import among
 from harness.reporting.difference import Difference
-from harness.reporting.grid import CURRENT, grid
-from harness.reporting.lines import Line, lines_of
+from harness.reporting.grid import Grid
+from harness.reporting.lines import CURRENT, Line, lines_of
 from harness.reporting.plots import (
     credit,
     curves,
@@ -55,11 +55,11 @@ from harness.reporting.plots import (
     shots,
     transforms,
 )
-from harness.reporting.plots.scores import Scores, headline, scores_of
+from harness.reporting.plots.scores import headline, scores_of
 from harness.reporting.plots.tsne import balanced, clouds, draw, in_the_plane
-from harness.reporting.ranking import Standings, standings
 from harness.stats.estimate import minus
 from harness.stats.intervals import interval
+from harness.stats.ranks import Standings, standings
 from tests import test_credit
 from tests.conftest import TAGS as TAG_NAMES
 from tests.resampled import kept, resampled
@@ -88,7 +88,7 @@ def of(records: Sequence[Record], view: View = ALL) -> list[Line]:
     return among([*lines_of(("", one) for one in records)], view)
 
 
-def scored(records: Sequence[Record], *protocols: str) -> Scores:
+def scored(records: Sequence[Record], *protocols: str) -> Grid:
     return scores_of(of(records), ALL, *protocols)
 
 
@@ -146,12 +146,12 @@ def probing(as_found: None) -> None:
 
 def test_a_mean_over_tasks_goes_draw_by_draw_and_needs_all_tasks() -> None:
     scores = scored(several())
-    current, *_, tuned = headline(scores.grid.settings)
+    current, *_, tuned = headline(scores.settings)
     mean = scores.cell("ties", tuned, "mean")
     assert mean is not None
     # 60 and 70 on one task, 70 and 80 on the other
     assert mean.values == pytest.approx([65, 75])
-    assert scores.columns(tuned) == [RTE, MRPC, "mean"]
+    assert scores.columns_under(tuned) == [RTE, MRPC, "mean"]
     assert scores.levels("mean", "ties") == pytest.approx(
         {"experts under current": 85, "current": 65}
     )
@@ -159,7 +159,7 @@ def test_a_mean_over_tasks_goes_draw_by_draw_and_needs_all_tasks() -> None:
     assert part.cell("ties", tuned, "mean") is None
     assert part.cell("base", tuned, "mean") is not None
     few = scored(several(), CURRENT)
-    assert few.grid.settings == (current,)
+    assert few.settings == (current,)
 
 
 def test_of_several_experts_of_a_task_the_mean_is_shown() -> None:
@@ -173,22 +173,20 @@ def test_of_several_experts_of_a_task_the_mean_is_shown() -> None:
 
 def test_models_of_one_method_on_one_task_are_told_apart() -> None:
     twins = [read(name, "ties", RTE, "current", 0.5) for name in ("one", "two")]
-    assert scored(twins).rows() == ("ties (one)", "ties (two)")
+    assert scored(twins).rows == ("ties (one)", "ties (two)")
     apart = [read("one", "ties", RTE, "current", 0.5), read("two", "ties", MRPC, "current", 0.5)]
-    assert scored(apart).rows() == ("ties",)
+    assert scored(apart).rows == ("ties",)
     heads = [
         read("b", "base", RTE, "current", 0.5, digest=head, head=head) for head in ("own", "kept")
     ]
-    assert scored(heads).rows() == ("base (own head)", "base (kept head)")
+    assert scored(heads).rows == ("base (own head)", "base (kept head)")
     same = [read("b", "base", RTE, "current", 0.5, digest=digest) for digest in ("1", "2")]
-    assert scored(same).rows() == ("base (1)", "base (2)")
-    for records in (twins, apart, heads, same):  # as on a board
-        assert scored(records).rows() == grid(records, by_method=True).rows
+    assert scored(same).rows == ("base (1)", "base (2)")
 
 
 def test_the_number_of_shots_is_the_nearest_to_five_or_the_one_asked_for() -> None:
     made = [*several(), read("m", "ties", "a@b", "knn", {7: [0.1], 3: [0.2]})]
-    known = scored(made).grid.settings
+    known = scored(made).settings
     assert [(one.protocol, one.shots) for one in headline(known)] == [
         ("current", 0),
         ("knn", 5),
@@ -230,9 +228,9 @@ def test_every_dot_is_where_its_score_is() -> None:
     figure = picture(protocols, several())
     looks = marks.OF_CURRENT, marks.KNOWN["knn"], marks.KNOWN["ft-classifier"]
     scores = scored(several())
-    known = headline(scores.grid.settings)
+    known = headline(scores.settings)
     assert [axes.get_title() for axes in figure.axes] == ["rte", "mrpc", "mean of 2 tasks"]
-    for axes, column in zip(figure.axes, scores.grid.columns, strict=True):
+    for axes, column in zip(figure.axes, scores.columns, strict=True):
         rows = rows_of(axes)
         assert [*rows.values()] == ["dare[ties]", "ties", "base"]  # the best under current first
         for setting, look in zip(known, looks, strict=True):
@@ -351,7 +349,7 @@ def test_shots_by_hand() -> None:
     assert [(x, label.get_text()) for x, label in ticks] == [(0, "1"), (math.log(5), "5")]
     assert [y for _, y in drawn_at(first, "^")] == pytest.approx([60, 66])
     scores = scored(several())
-    known = {one: (one.protocol, float(one.shots)) for one in scores.grid.settings if one.shots}
+    known = {one: (one.protocol, float(one.shots)) for one in scores.settings if one.shots}
     points = curves.scores_along(scores, known, "ties", "mean")
     assert [*points] == ["knn", "ft-classifier"]
     x, cell = points["knn"][0]
@@ -558,16 +556,16 @@ def test_gains_have_the_interval_that_compare_gives_them(tmp_path: Path) -> None
         made = harness.compare([{"dare": "n", "p": "o"}[stage], "m"], records=folder)
         assert isinstance(made, harness.Comparison)
         ends = [*(one.within for one in made.tasks), made.within]
-        columns = shown.scores.grid.columns
+        columns = shown.scores.columns
         for axes, column, end in zip(figure.axes, columns, ends, strict=True):
             gain = shown.added[row, column]
-            assert gain.within == pytest.approx([100 * one for one in end], abs=1e-4)
+            assert gain.gain.within == pytest.approx([100 * one for one in end], abs=1e-4)
             assert gain.gain.significant == (stage == "dare")
-            assert whiskers_of(axes)[at] == pytest.approx([*gain.within])
+            assert whiskers_of(axes)[at] == pytest.approx([*gain.gain.within])
             (x, _, filled) = faces(axes)[at]
             assert (x, filled) == (pytest.approx(gain.gain.points), stage == "dare")
             low, high = axes.get_xlim()
-            assert low < gain.within[0] < gain.within[1] < high
+            assert low < gain.gain.within[0] < gain.gain.within[1] < high
     assert {*signs(figure)} == {
         "significant",
         "not significant, or not tested",
@@ -597,7 +595,7 @@ def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
     shown = drop.drops(of(records), ALL)
     assert (shown.unit, [*shown.methods]) == ("task", ["average", "ties"])
     for method, found in shown.methods.items():
-        assert all(one.significant for one in found) == (method == "ties")
+        assert all(one.clear for one in found) == (method == "ties")
     merge, expert = (
         next(one for one in records if (one.model, one.task) == (name, "toy/a@test"))
         for name in "me"
@@ -842,7 +840,7 @@ def test_a_box_of_quartiles_takes_ten_values(count: int, box: bool) -> None:
     """The median and every value are there in any case."""
     points = [float(value) for value in range(count)]
     differences = [Difference(one) for one in points]
-    setting = scored(several()).grid.settings[0]
+    setting = scored(several()).settings[0]
     axes = drop.draw(drop.Drops({"ties": differences}, "merge", setting, 0)).axes[0]
     assert [(one.get_x(), one.get_width()) for one in axes.patches] == [(2.5, 5)] * box  # type: ignore[attr-defined]
     assert [x for x, _ in drawn_at(axes, "o")] == points

@@ -26,11 +26,9 @@ from harness.data.rows import load_rows
 from harness.errors import BadOption, CellsFailed, MissingTeacher
 from harness.evaluation.records import each_record, identity, predictions_of
 from harness.passes import features
-from harness.reporting.basis import Basis, bases, left_open
 from harness.reporting.boards.board import board_of
 from harness.reporting.lines import Setting, lines_of
-from harness.reporting.loss import Spread
-from harness.reporting.verdict import verdicts
+from harness.reporting.verdict import Basis, Spread, bases, left_open, verdicts
 from harness.stats.intervals import Ratio
 from harness.types import Progress
 from tests.conftest import WORDS, model

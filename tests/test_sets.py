@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import stdev
 from typing import Any
 
@@ -12,11 +11,11 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import Recipe, Record, Source, Stage
 from harness.reporting.boards.about import about
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.leaderboard import rendered
+from harness.reporting.boards.tested import above
 from harness.reporting.lines import lines_of, method_of
 from harness.reporting.sets import in_sets
 from tests.resampled import resampled
-from tests.test_boards import MRPC, RTE, record
+from tests.test_boards import MRPC, RTE, record, texts_of
 
 TASKS = (RTE, MRPC)
 
@@ -135,7 +134,7 @@ def test_what_are_no_replicates_stay_apart(why: str) -> None:
 
 
 def test_sets_have_their_files_and_their_spread_in_every_format() -> None:
-    files = rendered(made(three(0.1, 0.1, 0.1)), Path())
+    files = texts_of(made(three(0.1, 0.1, 0.1)))
     assert "61.0 (sd 3.6)" in files["board.md"]
     assert (
         "`(sd)`: standard deviation over sets of experts, or over the experts" in files["board.md"]
@@ -183,3 +182,16 @@ def test_the_name_of_a_tuned_merge_has_the_option_and_no_value(method: str, expe
     one = record("merged", "m", RTE, "current", 0.5)
     assert method_of(tuned(one, method, "scale", 0.4)) == expected
     assert method_of(one.model_copy(update={"method": method})) == method
+
+
+def test_the_interval_of_a_difference_over_sets_is_around_it() -> None:
+    """It is over all sets, as the difference is, and not over the first alone."""
+    scores = made(three(0.1, 0.2, 0.05)).scores
+    current = scores.settings[0]
+    ties, average = (scores.row(row, current)[-1] for row in ("ties", "average"))
+    assert ties is not None
+    assert average is not None
+    found = above(ties, average)
+    assert found.points == pytest.approx(100 * (0.1 + 0.2 + 0.05) / 3)
+    assert found.within is not None
+    assert sum(found.within) / 2 == pytest.approx(found.points, abs=1e-4)

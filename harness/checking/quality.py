@@ -39,7 +39,7 @@ from harness.methods import needs_of, resolved
 from harness.passes.workload import Workload
 from harness.plugins import code_of
 from harness.registry import MERGERS, PROTOCOLS, TASKS
-from harness.reporting.grid import HEADLINE_SHOTS, PROTOCOL_ORDER
+from harness.reporting.lines import HEADLINE_SHOTS, PROTOCOL_ORDER
 from harness.text import points
 from harness.types import TRAINED_ON, Choice, Progress, Scalar
 from harness.values import Frozen

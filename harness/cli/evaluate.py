@@ -83,19 +83,18 @@ def evaluate(
 def print_evaluation(records: Sequence[Record], out: Path) -> None:
     """The table, what is to be said of it, and the verdicts of a run."""
     from harness.reporting import table as told
-    from harness.reporting.basis import bases, left_open
+    from harness.reporting import verdict
     from harness.reporting.lines import lines_of
-    from harness.reporting.verdict import verdicts
 
     table = told.evaluation_table(records, width())
     print(f"{table}\n")
     if parts := told.parts_table(records, width()):
         print(f"{told.PARTS}\n\n{parts}\n")
     every = [*lines_of(("", one) for one in records)]
-    said = (*told.other_shots(records), *told.protocols_saw(records), *left_open(every))
+    said = (*told.other_shots(records), *told.protocols_saw(records), *verdict.left_open(every))
     for line in (told.legend(table), *said):
         say(plain(line))
     say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
     print(f"  harness leaderboard {out} --out board")
-    for one in (*verdicts(every), *bases(every)):
+    for one in (*verdict.verdicts(every), *verdict.bases(every)):
         say(f"Verdict: {plain(one)}")

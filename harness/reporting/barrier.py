@@ -21,9 +21,8 @@ from harness.evaluation.resamples import estimate_of, loss_of
 from harness.reporting.difference import CI
 from harness.reporting.lines import stages
 from harness.reporting.plots.marks import PALE, Mark, along_x, drawn, key, marks, named
-from harness.stats.estimate import Estimate, mean_of, of
+from harness.stats.estimate import Estimate, highest, mean_of, of, rises
 from harness.stats.intervals import interval
-from harness.stats.line import highest, rises
 from harness.text import csv_cell, markdown, number
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -23,14 +22,13 @@ from harness.reporting.comparison import (
     TaskDifference,
     Terms,
 )
-from harness.reporting.difference import apart, away, enough_draws, fewest_draws
+from harness.reporting.difference import apart, enough_draws, fewest_draws, significant_pairs
 from harness.reporting.grid import check_columns, reported
-from harness.reporting.lines import Line, flag
+from harness.reporting.lines import Line, far, flag
 from harness.reporting.names import marked
-from harness.reporting.ranking import standings
 from harness.stats.estimate import Estimate, minus
-from harness.stats.intervals import FARTHEST, LEVEL, interval
-from harness.stats.ranks import left_out, over_tasks, sign_flip, tie_groups
+from harness.stats.intervals import FARTHEST, interval
+from harness.stats.ranks import left_out, over_tasks, sign_flip, standings, tie_groups
 from harness.stats.tests import detectable, holm, p_value, units_needed
 from harness.types import Array64, Choice, Shots
 from harness.values import validated
@@ -170,7 +168,7 @@ def _shots(evaluated: Evaluated, tasks: Iterable[str], wanted: Shots | None) -> 
     if wanted is not None and wanted not in shared:
         known = f"with {', '.join(map(str, shared))}" if shared != [0] else "without; leave it out"
         raise BadOption(f"shots is {wanted}, but all models were evaluated {known}")
-    return min(shared, key=away) if wanted is None else wanted
+    return min(shared, key=far) if wanted is None else wanted
 
 
 def _check(sides: Sides) -> None:
@@ -261,20 +259,16 @@ def _two(
 def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:
     if len(differences) < 2:
         return None
-    without = left_out(differences)
-    return OverTasks(
-        p=float(sign_flip(differences)),
-        within=over_tasks(differences),
-        left_out=without.ends,
-        deciding=tuple(terms.tasks[at] for at in without.deciding),
-    )
+    ends, deciding = left_out(differences)
+    tasks = tuple(terms.tasks[at] for at in deciding)
+    return OverTasks(float(sign_flip(differences)), over_tasks(differences), ends, tasks)
 
 
 def _several(sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms) -> Ranking:
     names, every = [*sides], [line for lines in sides.values() for line in lines]
     values = np.array([[one.point for one in each] for each in scores])
     made = standings(terms.tasks, values, by="score")
-    here = tie_groups(made.order, _differ_here(scores)) if enough_draws(every) else []
+    here = tie_groups(made.order, significant_pairs(scores)) if enough_draws(every) else []
 
     def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(names[at] for at in group) for group in groups)
@@ -284,10 +278,3 @@ def _several(sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms) -
         for at in made.order
     )
     return Ranking(terms, fewest_draws(every), models, named(made.groups), named(here))
-
-
-def _differ_here(known: Sequence[Sequence[Estimate]]) -> set[tuple[int, int]]:
-    """The pairs of models whose means over these very tasks differ, Holm over all pairs."""
-    pairs = list(combinations(range(len(known)), 2))
-    p = holm([p_value(apart(known[i], known[j])) for i, j in pairs])
-    return {pair for pair, value in zip(pairs, p, strict=True) if value < 1 - LEVEL}

@@ -13,7 +13,7 @@ from tabulate import tabulate
 from harness.data.shots import counted
 from harness.reporting.difference import CI
 from harness.reporting.grid import short_task
-from harness.reporting.sentences import said, signed
+from harness.reporting.sentences import said, signed, span
 from harness.reporting.table import fits
 from harness.stats.intervals import Ends
 from harness.stats.tests import Outcome, outcome
@@ -222,7 +222,7 @@ class Ranking:
                 f"{one.rank:.2f}",
                 f"{100 * one.wins:.0f} %",
                 _letters(one.model, self.here),
-                *([_letters(one.model, self.groups), _range(one.places)] if several else []),
+                *([_letters(one.model, self.groups), span(one.places, "-")] if several else []),
             ]
             for one in self.models
         ]
@@ -245,11 +245,6 @@ def _letters(model: str, groups: Sequence[Sequence[str]]) -> str:
 
 def _p(value: float) -> str:
     return f"{value:.3f}" if value >= 0.001 else "<0.001"
-
-
-def _range(places: tuple[int, int]) -> str:
-    low, high = places
-    return str(low) if low == high else f"{low}-{high}"
 
 
 def _table(lines: Sequence[Sequence[str]], headers: Sequence[str]) -> str:

@@ -4,36 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from typing import Literal
 
-from harness.data.shots import amount
-from harness.reporting.grid import HEADLINE_SHOTS
 from harness.reporting.lines import Line
 from harness.stats.estimate import Estimate, mean_of, minus, over_sets
 from harness.stats.intervals import LEVEL, Ends, Ratio, interval
-from harness.stats.tests import FEWEST_DRAWS
-from harness.types import Shots
+from harness.stats.sets import Prior
+from harness.stats.tests import FEWEST_DRAWS, holm, p_value
+from harness.text import points
 
-LEAST = 1.0
-"""Points: without an interval, a smaller difference counts as none."""
 CI = f"{100 * LEVEL:.0f} % CI"
+OPEN = "?"
+"""Stands behind a difference that is not significant."""
+Way = Literal["paired", "intervals", "printed"]
+"""How scores are compared: by a paired test, by stored intervals, or by values as printed."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Points between two scores, with their 95 % interval over test units and draws.
+    """Points between two scores; whether they are significant, None if nothing says.
 
-    `within` is None where the records keep no resamples.
+    `paired` is what is known of it by resamples and draws, and `p` of its test; None where records
+    keep no resamples, or have too few draws. `ahead`: all that is known are the two numbers, which
+    are printed differently.
     """
 
     points: float
-    within: Ends | None = None
+    paired: Estimate | None = None
+    significant: bool | None = None
+    p: float | None = None
+    way: Way = "paired"
+    ahead: bool = False
+
+    def __str__(self) -> str:
+        return f"{points(self.points, '+')}{self.mark}"
 
     @property
-    def significant(self) -> bool:
-        """Whether the interval leaves out zero; without one, whether it is `LEAST` or more."""
-        if self.within is None:
-            return round(abs(self.points), 6) >= LEAST
-        return not self.within[0] <= 0 <= self.within[1]
+    def mark(self) -> str:
+        """What stands behind the number."""
+        return OPEN if self.significant is False else ""
+
+    @property
+    def within(self) -> Ends | None:
+        """The 95 % interval over test units and draws."""
+        return None if self.paired is None else in_points(self.paired)
+
+    @property
+    def clear(self) -> bool:
+        """Whether this interval leaves out zero: a test of this difference alone."""
+        return self.within is not None and not self.within[0] <= 0 <= self.within[1]
 
 
 def in_points(one: Estimate) -> Ends:
@@ -84,6 +104,20 @@ def difference_of(first: Sequence[Line], second: Sequence[Line]) -> Estimate | N
     return None if known is None else apart(*known)
 
 
+def significant_pairs(
+    models: Sequence[Sequence[Estimate]], known: Prior | None = None
+) -> dict[tuple[int, int], int]:
+    """The pairs of models whose means over tasks differ, Holm over all; the better of each."""
+    pairs = list(combinations(range(len(models)), 2))
+    differences = [apart(models[one], models[other]) for one, other in pairs]
+    adjusted = holm([p_value(one, known) for one in differences])
+    return {
+        pair: pair[one.point <= 0]
+        for pair, one, p in zip(pairs, differences, adjusted, strict=True)
+        if p < 1 - LEVEL
+    }
+
+
 def fewest_draws(lines: Sequence[Line]) -> int:
     """How many draws of shots every score is the mean of, at least."""
     return min(len(line.values) for line in lines)
@@ -104,8 +138,3 @@ def constants_of(lines: Sequence[Line]) -> list[float | None]:
     """By task, in the order of `by_task`, the best constant prediction as a fraction, if known."""
     known = {line.task: line.majority for line in lines}
     return [None if (value := known[task]) is None else value / 100 for task in sorted(known)]
-
-
-def away(shots: Shots) -> tuple[float, float]:
-    """How far a number of shots is from the papers' five."""
-    return abs(amount(shots) - HEADLINE_SHOTS), amount(shots)

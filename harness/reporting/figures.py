@@ -11,9 +11,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from harness.files import write_files
 from harness.text import number
@@ -106,7 +107,7 @@ def heat_map(shown: HeatMap) -> Figure:
 
 
 def _draw(axes: Axes, panel: Panel, colours: Any, form: str) -> None:
-    cells = [[float("nan") if v is None else v for v in row] for row in panel.values]
+    cells = np.array(panel.values, dtype=float)
     axes.pcolormesh(cells, norm=colours.norm, cmap=colours.cmap, edgecolors="white", linewidth=1)
     axes.set_xticks([at + 0.5 for at in range(len(panel.columns))], panel.columns)
     axes.set_yticks([at + 0.5 for at in range(len(panel.rows))], panel.rows)
@@ -115,18 +116,11 @@ def _draw(axes: Axes, panel: Panel, colours: Any, form: str) -> None:
     axes.set_frame_on(False)
     axes.set_xlabel(panel.column_label)
     axes.set_ylabel(panel.row_label)
-    for row, values in enumerate(panel.values):
-        for column, value in enumerate(values):
-            if value is not None:
-                axes.text(
-                    column + 0.5,
-                    row + 0.5,
-                    number(value, form),
-                    ha="center",
-                    va="center",
-                    color=readable(colours.to_rgba(value)),
-                    in_layout=False,
-                )
+    how: Any = {"ha": "center", "va": "center", "in_layout": False}
+    for (row, column), value in np.ndenumerate(cells):
+        if not np.isnan(value):
+            text, colour = number(value, form), readable(colours.to_rgba(value))
+            axes.text(column + 0.5, row + 0.5, text, color=colour, **how)
 
 
 def matrix_map(
@@ -160,10 +154,8 @@ def readable(colour: Sequence[float]) -> str:
 
 def _beyond(shown: HeatMap) -> Any:
     """At which ends of the scale something lies beyond it."""
-    rows = chain.from_iterable(panel.values for panel in shown.panels)
-    known = [value for value in chain.from_iterable(rows) if value is not None]
-    below = any(value < shown.low for value in known)
-    above = any(value > shown.high for value in known)
+    known = np.concatenate([np.array(one.values, dtype=float).ravel() for one in shown.panels])
+    below, above = bool((known < shown.low).any()), bool((known > shown.high).any())
     return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[below, above]
 
 

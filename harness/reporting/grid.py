@@ -4,31 +4,19 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum, sqrt
+from statistics import fmean
 from typing import TypeAlias, TypeVar
 
-from harness.data.shots import amount
 from harness.errors import BrokenRecord
 from harness.evaluation.records import Record, Role
-from harness.reporting.lines import (
-    CURRENT,
-    PROTOCOL_ORDER,
-    TUNED,
-    Line,
-    Setting,
-    flag,
-    in_order,
-    label,
-    lines_of,
-)
-from harness.reporting.names import row_names
+from harness.reporting.lines import CURRENT, Line, Setting, flag, headlines, in_order, lines_of
+from harness.reporting.names import EXPERT, row_names
 from harness.reporting.sets import in_sets
 from harness.text import points
 from harness.types import HELD_OUT
-
-__all__ = ["CURRENT", "PROTOCOL_ORDER", "TUNED", "Line", "Setting", "in_order", "label"]
 
 Read = TypeVar("Read", Record, Line)
 SINGLES = ("expert", "single")
@@ -38,7 +26,6 @@ BEST_SINGLE = f"best single ({HELD_OUT})"
 AVERAGE_SINGLE = "average single"
 CONSTANT = "best constant"
 """The best constant prediction: the most frequent label, or the mean of a regression."""
-HEADLINE_SHOTS = 5
 MEAN = "mean"
 """The column of the mean over tasks. A task has a split, and is never called so."""
 
@@ -49,16 +36,18 @@ class Cell:
 
     Three spreads that say different things: `values` are of the draws, `interval` is where their
     mean would lie on other test rows (None where it was not measured), `experts` are those of the
-    several experts, or sets of experts, of which this is the mean.
+    several experts, or sets of experts, of which this is the mean. `lines` are those that it is
+    of, of every task and set of experts; none of what is computed of others.
     """
 
     values: tuple[float, ...]
     interval: tuple[float, float] | None = None
     experts: tuple[float, ...] = ()
+    lines: tuple[Line, ...] = ()
 
     @property
     def mean(self) -> float:
-        return _mean(self.values)
+        return fmean(self.values)
 
     @property
     def deviation(self) -> float | None:
@@ -90,14 +79,10 @@ class Cell:
         return f"{self} [{points(low)}, {points(high)}]"
 
 
-def _mean(values: Sequence[float]) -> float:
-    return fsum(values) / len(values)
-
-
 def _deviation(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
-    mean = _mean(values)
+    mean = fmean(values)
     return sqrt(fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1))
 
 
@@ -107,18 +92,12 @@ Place: TypeAlias = "tuple[str, Setting, str]"
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows by name, settings and tasks in order, and the cells that are known.
-
-    `lines` are those that cells are of; a cell without one is computed of others. Of several sets
-    of experts it is that of the first, and `sets` has all.
-    """
+    """Rows by name, settings and tasks in order, and the cells that are known."""
 
     rows: tuple[str, ...]
     settings: tuple[Setting, ...]
     tasks: tuple[str, ...]
     cells: dict[Place, Cell]
-    lines: dict[Place, Line] = field(default_factory=dict)
-    sets: dict[Place, tuple[Line, ...]] = field(default_factory=dict)
 
     @property
     def columns(self) -> list[str]:
@@ -127,23 +106,29 @@ class Grid:
     @cached_property
     def headlines(self) -> dict[str, Setting]:
         """By protocol, the setting whose number of shots is nearest to the papers' five."""
-        nearest: dict[str, Setting] = {}
-        for one in sorted(self.settings, key=lambda one: abs(amount(one.shots) - HEADLINE_SHOTS)):
-            nearest.setdefault(one.protocol, one)
-        return {one.protocol: nearest[one.protocol] for one in self.settings}
+        return headlines(self.settings)
+
+    @cached_property
+    def lines(self) -> dict[Place, Line]:
+        """The line of each cell, of several sets of experts that of the first."""
+        return {place: cell.lines[0] for place, cell in self.cells.items() if cell.lines}
 
     @cached_property
     def by_row(self) -> dict[str, list[Line]]:
         """The lines that the cells of each row are of; rows that are computed have none."""
         by_row: dict[str, list[Line]] = {}
         for place in self.lines:
-            by_row.setdefault(place[0], []).extend(self.lines_at(place))
+            by_row.setdefault(place[0], []).extend(self.cells[place].lines)
         return by_row
 
-    def lines_at(self, place: Place) -> tuple[Line, ...]:
-        """The lines of a cell, one for each set of experts."""
-        line = self.lines.get(place)
-        return self.sets.get(place, () if line is None else (line,))
+    @cached_property
+    def of_row(self) -> dict[str, Line]:
+        """A line of every row that is scored by a model, which knows its role and method."""
+        return {row: lines[0] for row, lines in self.by_row.items()}
+
+    def models(self, *roles: Role) -> list[str]:
+        """The rows of models of these roles."""
+        return [row for role in roles for row, one in self.of_row.items() if one.role == role]
 
     @cached_property
     def _known(self) -> dict[tuple[str, Setting], list[Cell | None]]:
@@ -156,30 +141,64 @@ class Grid:
             cells = [self.cells.get((name, setting, task)) for task in self.tasks]
             known = [cell for cell in cells if cell is not None]
             whole = mean_cell(known) if len(known) == len(cells) else None
-            sets = {
-                tuple(line.set for line in self.sets.get((name, setting, task), ()))
-                for task in self.tasks
-            }
-            if whole and len(sets) == 1 and () not in sets:
-                each = zip(*(cell.experts for cell in known), strict=True)
-                whole = replace(whole, experts=tuple(map(_mean, each)))
             self._known[name, setting] = [*cells, *([whole] if len(cells) > 1 else [])]
         return self._known[name, setting]
 
-    def under(self, setting: Setting) -> list[tuple[str, list[Cell | None]]]:
-        """The rows that have any cell under a setting, with their cells, mean last."""
-        rows = [(name, self.row(name, setting)) for name in self.rows]
-        return [(name, cells) for name, cells in rows if any(cells)]
+    def cell(self, row: str, setting: Setting, column: str) -> Cell | None:
+        """A score; of the mean, None unless every task has one."""
+        return dict(zip(self.columns, self.row(row, setting), strict=True)).get(column)
+
+    def columns_under(self, *known: Setting) -> list[str]:
+        """The tasks, and the mean over them where a merge or the base has it under any."""
+        rows = self.models("merged", "base")
+        whole = any(self.cell(row, one, MEAN) for one in known for row in rows)
+        return [column for column in self.columns if column != MEAN or whole]
+
+    def levels(self, column: str, row: str | None = None) -> dict[str, float]:
+        """The mean of the experts and of a row under Current Eval, and that of the constant."""
+        current = tuple(one for one in self.settings if one.protocol == CURRENT)
+        wanted = [(f"experts under {CURRENT}", name, current) for name in (EXPERT, SUMMARY[1])]
+        wanted += [(CURRENT, row, current)] if row else []
+        wanted += [(CONSTANT, CONSTANT, self.settings)]
+        return {
+            label: cell.mean
+            for label, name, settings in wanted
+            for one in reversed(settings)
+            if (cell := self.cell(name, one, column)) is not None
+        }
+
+    def title(self, column: str) -> str:
+        """The name of a column, with its task if there are several."""
+        if column == MEAN:
+            return f"mean of {len(self.tasks)} tasks"
+        return short_task(column, self.tasks)
+
+    def unit(self, column: str) -> str:
+        """What a column is measured by, with its scale."""
+        lines = self.lines.values()
+        metrics = {"+".join(one.metrics) for one in lines if column in (one.task, MEAN)}
+        return f"{metrics.pop() if len(metrics) == 1 else 'score'} × 100"
+
+    @property
+    def spread(self) -> str:
+        """What the deviation of a cell is, in words."""
+        drawn = (one for one in self.lines.values() if one.role in ("merged", "base"))
+        counts = sorted({len(line.values) for line in drawn} - {1})
+        return f"± standard deviation over {' or '.join(map(str, counts))} draws"
 
 
 def mean_cell(cells: Sequence[Cell]) -> Cell:
-    """The mean over tasks, draw by draw where every task has the same number of draws."""
-    counts = {len(cell.values) for cell in cells}
-    interval = _interval(cells)
-    if len(counts) == 1:
-        draws = zip(*(cell.values for cell in cells), strict=True)
-        return Cell(tuple(map(_mean, draws)), interval)
-    return Cell((_mean([cell.mean for cell in cells]),), interval)
+    """The mean over tasks, draw by draw where every task has the same number of draws.
+
+    So is what it is in each set of experts, where every task has the same sets.
+    """
+    alike = len({len(cell.values) for cell in cells}) == 1
+    draws = [cell.values if alike else (cell.mean,) for cell in cells]
+    numbers = {tuple(line.set for line in cell.lines) for cell in cells}
+    sets = [cell.experts for cell in cells] if len(numbers) == 1 and len(*numbers) > 1 else []
+    values, experts = (tuple(map(fmean, zip(*of, strict=True))) for of in (draws, sets))
+    lines = tuple(line for cell in cells for line in cell.lines)
+    return Cell(values, _interval(cells), experts, lines)
 
 
 def _interval(cells: Sequence[Cell]) -> tuple[float, float] | None:
@@ -204,11 +223,7 @@ def settings_of(lines: Iterable[Line]) -> list[Setting]:
 
 def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     """Records as the rows and cells of `laid_out`."""
-    return laid_out(_lines(records), by_method=by_method)
-
-
-def _lines(records: Iterable[Record]) -> list[Line]:
-    return [*lines_of(("", record) for record in records)]
+    return laid_out([*lines_of(("", record) for record in records)], by_method=by_method)
 
 
 def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
@@ -230,14 +245,7 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     for line, rows in named:
         for row in rows:
             every.setdefault((row, line.setting, line.task), {})[line.set] = line
-    of_cell = {place: of[min(of)] for place, of in every.items()}
-    sets = {
-        place: tuple(of[number] for number in sorted(of))
-        for place, of in every.items()
-        if len(of) > 1
-    }
-    cells = {place: Cell(line.values, line.interval) for place, line in of_cell.items()}
-    cells |= {place: _over_sets(of) for place, of in sets.items()}
+    cells = {place: _over_sets([of[n] for n in sorted(of)]) for place, of in every.items()}
     experts: dict[tuple[Setting, str], dict[str, Cell]] = {}
     for line in lines:
         if line.majority is not None:
@@ -261,13 +269,15 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     # a merge may stand in the records for itself and, beside another one, as a reference
     kept = tuple(row for row in dict.fromkeys([*shown, CONSTANT]) if row in known)
     tasks = tuple(dict.fromkeys(line.task for line in lines))
-    return Grid(kept, tuple(settings_of(lines)), tasks, cells, of_cell, sets)
+    return Grid(kept, tuple(settings_of(lines)), tasks, cells)
 
 
 def _over_sets(lines: Sequence[Line]) -> Cell:
     """The mean over sets of experts, draw by draw, with what it is in each of them."""
-    each = [Cell(line.values) for line in lines]
-    return replace(mean_cell(each), experts=tuple(one.mean for one in each))
+    each = [Cell(line.values, line.interval, lines=(line,)) for line in lines]
+    if len(each) == 1:
+        return each[0]
+    return replace(mean_cell(each), interval=None, experts=tuple(one.mean for one in each))
 
 
 def named_rows(lines: Sequence[Line]) -> list[str]:
@@ -370,12 +380,12 @@ def _over_experts(
     """The rows over the experts that were evaluated on a task, by digest; `own` are those of it."""
     rows = {}
     if scored.keys() - own:
-        rows[AVERAGE_SINGLE] = Cell((_mean([cell.mean for cell in scored.values()]),))
+        rows[AVERAGE_SINGLE] = Cell((fmean([cell.mean for cell in scored.values()]),))
     if best is not None:
         rows[BEST_SINGLE] = best
     means = [cell.mean for digest, cell in scored.items() if digest in own]
     if means and not one_each:
-        each = Cell((min(means),)), Cell((_mean(means),), experts=(*means,)), Cell((max(means),))
+        each = Cell((min(means),)), Cell((fmean(means),), experts=(*means,)), Cell((max(means),))
         rows |= dict(zip(SUMMARY, each, strict=True))
     return rows
 
@@ -402,7 +412,7 @@ def best_single(lines: Sequence[Line]) -> dict[str, str]:
         ours = [line for line in lines if line.task in shared]
         merged = [digest for one in ours if one.role == "merged" for _, digest in one.experts]
         order = [d for d in dict.fromkeys([*merged, *(one.digest for one in ours)]) if d in pool]
-        scores = {digest: _mean([known[digest] for known in values]) for digest in order}
+        scores = {digest: fmean([known[digest] for known in values]) for digest in order}
         best |= dict.fromkeys(shared, max(order, key=lambda digest: scores[digest]))
     return best
 

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import fsum
+from statistics import fmean
 from typing import Any, TypeVar
 
 import xxhash
 
 from harness.data.shots import amount, counted
-from harness.evaluation.records import LATER, DrawScore, Record, Role
+from harness.evaluation.records import LATER, Record, Role
 from harness.evaluation.resamples import Resamples, read
 from harness.passes.placement import REFERENCE
 from harness.readout import LAST_LINEAR, POOLED
@@ -24,6 +25,8 @@ from harness.stats.estimate import Estimate
 from harness.types import ALL, Choice, Shots
 
 T = TypeVar("T")
+K = TypeVar("K")
+HEADLINE_SHOTS = 5
 CURRENT = "current"
 TUNED = "ft-classifier"
 PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
@@ -57,6 +60,24 @@ class Setting:
 def in_order(settings: Iterable[Setting]) -> list[Setting]:
     """Settings with Current first, then KNN, FT-Classifier and others; of each by its shots."""
     return sorted(settings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
+
+
+def far(shots: Shots, wanted: Shots = HEADLINE_SHOTS) -> tuple[float, float]:
+    """How far a number of shots is from the one that is wanted; of two that are as far, the less.
+
+    From `all`, everything else is as far off, and it is not a number to itself.
+    """
+    return 0 if shots == wanted else abs(amount(shots) - amount(wanted)), amount(shots)
+
+
+def headlines(settings: Iterable[Setting], wanted: Shots = HEADLINE_SHOTS) -> dict[str, Setting]:
+    """By protocol, as they come, the setting with the number of shots nearest to the wanted one."""
+    nearest: dict[str, Setting] = {}
+    for one in settings:
+        nearest[one.protocol] = min(
+            nearest.get(one.protocol, one), one, key=lambda one: far(one.shots, wanted)
+        )
+    return nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,14 +248,10 @@ def method_of(record: Record) -> str:
     """
     method = record.method
     for name in record.recipe.tuned if record.recipe else ():
-        method = re.sub(rf"([:,]){name}=[^,+\]]*(,?)", _without, method)
+        # what it stood behind stays, if another one follows
+        method = re.sub(rf"([:,]){name}=[^,+\]]*(,?)", lambda f: f[1] if f[2] else "", method)
         method += f" ({name} tuned)"
     return method
-
-
-def _without(found: re.Match[str]) -> str:
-    """What stays where an option was: what it stood behind, if another one follows."""
-    return found[1] if found[2] else ""
 
 
 def _trained(record: Record) -> tuple[tuple[str, int, int], ...]:
@@ -259,17 +276,15 @@ def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
         "values": tuple([100 * score.value for score in scores]),
         "parts": tuple(means.items()),
         "fewest": min(score.facts.get(DETERMINED, 1.0) for score in scores),
-        "facts": tuple((name, _mean_fact(name, scores)) for name in scores[0].facts),
+        "facts": tuple(
+            (name, fmean(one.facts[name] for one in scores if name in one.facts))
+            for name in scores[0].facts
+        ),
         "resamples": next((one for one in record.resamples if one.shots == shots), None),
         "interval": interval and (100 * interval.low, 100 * interval.high),
         "level": interval and interval.level,
         "majority": record.majority and 100 * record.majority.value,
     }
-
-
-def _mean_fact(name: str, scores: Sequence[DrawScore]) -> float:
-    told = [score.facts[name] for score in scores if name in score.facts]
-    return fsum(told) / len(told)
 
 
 def _identity(record: Record) -> str:
@@ -362,9 +377,14 @@ def without_first(method: str) -> str | None:
     return f"{others}[{rest}" if others else merger + after
 
 
-def tasks_by(lines: Iterable[Line]) -> Mapping[str, Line]:
+def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Things by what they have in common, all in the order in which they come."""
+    groups: dict[K, list[T]] = {}
+    for one in things:
+        groups.setdefault(key(one), []).append(one)
+    return groups
+
+
+def tasks_by(lines: Iterable[Line]) -> dict[str, Line]:
     """A line of every task, in the order in which tasks come."""
-    first: dict[str, Line] = {}
-    for line in lines:
-        first.setdefault(line.task, line)
-    return first
+    return {task: of[0] for task, of in grouped(lines, lambda line: line.task).items()}

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.data.shots import counted
+from harness.reporting.boards.templates import environment
 from harness.reporting.difference import CI, in_percent
-from harness.reporting.grid import short_task
+from harness.reporting.grid import CONSTANT, MAX, short_task
 from harness.reporting.names import marked
-from harness.stats.intervals import Ends
+from harness.stats.intervals import FEWEST_SETS, LEVEL, Ends
 from harness.stats.ranks import FEWEST_TASKS, fewest_tasks
 from harness.stats.tests import FEWEST_DRAWS, POWER
 from harness.text import points
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 UNEQUAL = 20.0
 """Points: experts that are further apart, or further below their merge, are called out."""
@@ -32,25 +30,22 @@ def said(macro: str, one: object) -> str:
 @cache
 def _module() -> Any:
     """The macros; a break of a line in the file is a space."""
-    source = " ".join(TEMPLATE.read_text(encoding="utf-8").split())
-    return _environment().from_string(source).module
-
-
-def _environment() -> Environment:
-    from jinja2 import Environment, StrictUndefined
-
-    made = Environment(undefined=StrictUndefined, autoescape=False)
+    made = environment()
     made.filters |= {
-        "points": points,
         "signed": signed,
         "to": to,
         "percent": in_percent,
         "shots": counted,
         "p": _p,
         "short": short_task,
+        "ordinal": ordinal,
     }
     made.globals |= {
         "CI": CI,
+        "CONSTANT": CONSTANT,
+        "MAX": MAX,
+        "FEWEST_SETS": FEWEST_SETS,
+        "LEVEL": f"{100 * LEVEL:.0f} %",
         "POWER": f"{100 * POWER:.0f} %",
         "FEWEST_DRAWS": FEWEST_DRAWS,
         "FEWEST_TASKS": FEWEST_TASKS,
@@ -58,7 +53,19 @@ def _environment() -> Environment:
         "fewest_tasks": fewest_tasks,
         "marked": marked,
     }
-    return made
+    source = " ".join(TEMPLATE.read_text(encoding="utf-8").split())
+    return made.from_string(source).module
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th; 11th."""
+    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def span(ends: Ends | None, joint: str = " to ", times: int = 1) -> str:
+    """`2 to 5`, `1` of equals, and nothing of nothing."""
+    return joint.join(dict.fromkeys(f"{times * end:.0f}" for end in ends or ()))
 
 
 def signed(difference: float) -> str:

@@ -15,10 +15,10 @@ def in_sets(lines: Sequence[Line]) -> list[Line]:
     Sets are experts of merges, of the same tasks, with other seeds and none in common; their merges
     and ensembles by one method, bases that they teach, and they themselves are replicates.
     """
-    number = _numbers(lines)
-    if not number:
+    numbers = _numbers(lines)
+    if not numbers:
         return [*lines]
-    own = [_own(line, number) for line in lines]
+    own = [_own(line, numbers) for line in lines]
     of_model: dict[str, set[int]] = {}
     for line, at in zip(lines, own, strict=True):
         of_model.setdefault(line.digest, set()).update([] if at is None else [at])
@@ -26,12 +26,10 @@ def in_sets(lines: Sequence[Line]) -> list[Line]:
     for line, at in zip(lines, own, strict=True):
         # a base may say under one protocol whose heads it has
         of_set = of_model[line.digest] if at is None else {at}
-        made.append(_at(line, min(of_set) if len(of_set) == 1 else 0))
+        number = min(of_set) if len(of_set) == 1 else 0
+        # one that is known already stays itself: boards look their lines up by identity
+        made.append(line if line.set == number else replace(line, set=number))
     return made
-
-
-def _at(line: Line, number: int) -> Line:
-    return line if line.set == number else replace(line, set=number)
 
 
 def _own(line: Line, number: Mapping[str, int]) -> int | None:

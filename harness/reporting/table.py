@@ -9,9 +9,9 @@ from tabulate import tabulate
 from harness.data.shots import amount
 from harness.evaluation.records import Record
 from harness.reporting.boards.legend import notes, seen
-from harness.reporting.grid import CONSTANT, MAX, Grid, grid, short_task
+from harness.reporting.grid import Grid, grid, short_task
 from harness.reporting.lines import CURRENT, Line, Setting, tasks_by
-from harness.stats.intervals import LEVEL
+from harness.reporting.sentences import said
 from harness.text import plain, points
 from harness.types import Shots
 
@@ -88,15 +88,7 @@ def _laid(
 
 def legend(table: str) -> str:
     """What the marks of a table mean, for those that are in it."""
-    marks = {
-        "±": "±: standard deviation over draws (n - 1); of a mean over tasks, that of the means of "
-        "each draw.",
-        "[": f"[ ]: {100 * LEVEL:.0f} % confidence interval over test rows, of this very model.",
-        "(sd ": "(sd): standard deviation over the experts of a task (n - 1).",
-        CONSTANT: f"{CONSTANT}: one prediction for every row; for accuracy the majority label.",
-        MAX: f"{MAX}: chosen on the scored rows, an oracle.",
-    }
-    return " ".join(["Values x100.", *(says for mark, says in marks.items() if mark in table)])
+    return said("marks", table)
 
 
 def fits(table: str, width: int | None) -> bool:
@@ -117,8 +109,8 @@ def protocols_saw(records: Sequence[Record]) -> list[str]:
     Fits that this leaves open have lines of their own: `left_open`.
     """
     scores = grid(records, by_method=False)
-    said = notes(scores, seen)
-    return [f"{one}: {said[one]}." for one in scores.headlines.values() if said[one]]
+    known = notes(scores, seen)
+    return [f"{one}: {known[one]}." for one in scores.headlines.values() if known[one]]
 
 
 def shared_texts(records: Sequence[Record]) -> list[str]:

@@ -1,16 +1,100 @@
-"""Pure: lines -> where the score of a merge goes, and how much of a loss is the head's."""
+"""Pure: lines -> what a merge loses against its experts, and how much of that is the head's, or a
+change of basis."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
-from harness.reporting.difference import away, fewest_draws, in_percent
-from harness.reporting.grid import reported
-from harness.reporting.lines import Line, Setting
-from harness.reporting.loss import Compared, Loss, compared, loss_of, mean
+import numpy as np
+
+from harness.reporting.difference import (
+    apart,
+    by_task,
+    constants_of,
+    enough_draws,
+    fewest_draws,
+    in_percent,
+    in_points,
+    one_metric,
+)
+from harness.reporting.grid import check_work, reported, settings_of, short_task
+from harness.reporting.lines import CURRENT, Line, Setting, grouped, headlines
 from harness.reporting.sentences import UNEQUAL, said
-from harness.stats.tests import FEWEST_DRAWS
+from harness.stats.intervals import Ends, Ratio, credit, ratio
+from harness.stats.tests import FEWEST_DRAWS, p_value
+from harness.text import points
+
+PROBE, TURN = "probe", '"transform": "orthogonal"'
+LEAST = 1.0
+"""Points: without an interval, a smaller loss counts as none."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The 95 % intervals of the differences of a loss, in points, over test units and draws.
+
+    `p` is that of the test of the `loss`; `share` is what the other setting recovers over the loss;
+    `above_control` is the merge minus the base under it, if the base was evaluated. Ratios are
+    None where they are undefined, or rest on too few draws; `credit` also where tasks have several
+    metrics, of which the mean has no scale.
+    """
+
+    loss: Ends
+    share: Ratio | None = None
+    above_control: Ends | None = None
+    credit: Ratio | None = None
+    p: float = 0.0
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How far a merge is below its experts under Current Eval, and its score under a `setting`.
+
+    All in points (x100), averaged over the tasks. `adapted` is the merge and `control` the base
+    under the setting: what that can do without any merge. Without a `spread`, which takes lines
+    that keep resamples, no ratio is said.
+    """
+
+    experts: float
+    current: float
+    adapted: float
+    setting: Setting
+    tasks: int
+    control: float | None = None
+    spread: Spread | None = None
+
+    @property
+    def loss(self) -> float:
+        return self.experts - self.current
+
+    @property
+    def recovered(self) -> float:
+        return self.adapted - self.current
+
+    @property
+    def standing(self) -> Literal["below", "above", "cannot tell"]:
+        """Where the merge is, of its experts; what is printed as 0.0 is nowhere."""
+        low, high = self.spread.loss if self.spread else (0.0, 0.0)
+        unclear = low <= 0 <= high if self.spread else round(abs(self.loss), 6) < LEAST
+        if unclear or points(self.loss) == "0.0":
+            return "cannot tell"
+        return "below" if self.loss > 0 else "above"
+
+    @property
+    def as_the_base(self) -> bool:
+        """Whether the merge is not above the base under the setting, which is then no evidence."""
+        if self.control is None:
+            return False
+        above = self.spread.above_control if self.spread else None
+        as_high = float(points(self.control)) >= float(points(self.adapted))
+        return as_high or (above is not None and above[0] <= 0)
+
+    @property
+    def ratio(self) -> Ratio | None:
+        """What the setting recovers of the loss, where that is known."""
+        return self.spread.share if self.spread else None
 
 
 @dataclass(frozen=True)
@@ -44,31 +128,133 @@ class Verdict(Loss):
         return said("verdict", self)
 
 
-def verdicts(lines: Sequence[Line], merged: Sequence[Line] | None = None) -> list[Verdict]:
-    """The verdict on the merged model for every way that FT-Classifier Eval was run.
+@dataclass(frozen=True)
+class Basis(Loss):
+    """How far a merge is below its experts, and its score under an orthogonal map of its features.
 
-    `merged` are its lines, if they are not those of that role. Of several numbers of shots, by the
-    nearest to the papers' five. None by a head that was tuned on the rows that are scored, without
-    experts, or where a task was not evaluated.
+    The setting is of the probe. `determined`: no fit had fewer rows than features have dimensions;
+    `transductive`: they were to the rows that are scored.
     """
-    lines = reported(lines)
-    mine = [one for one in lines if one.role == "merged"] if merged is None else merged
-    settings = _nearest(dict.fromkeys(line.setting for line in mine if line.tuned))
-    found = [(compared(lines, mine, setting), setting) for setting in settings]
-    return [_verdict(of, setting) for of, setting in found if of is not None]
+
+    determined: bool = True
+    transductive: bool = False
+
+    def __str__(self) -> str:
+        return said("basis", self)
 
 
-def _nearest(settings: Iterable[Setting]) -> list[Setting]:
-    """By protocol, the setting whose number of shots is nearest to the papers' five."""
-    by_name: dict[str, list[Setting]] = {}
-    for one in settings:
-        by_name.setdefault(one.protocol, []).append(one)
-    return [min(each, key=lambda one: away(one.shots)) for each in by_name.values()]
+# From lines --------------------------------------------------------------------------------
 
 
-def _verdict(of: Compared, setting: Setting) -> Verdict:
-    drawn = fewest_draws([*of.adapted, *of.base])
-    return Verdict(**vars(loss_of(of, setting)), draws=drawn, unequal=_unequal(of))
+class Compared(NamedTuple):
+    """Lines of the same tasks: of experts and of a merge under Current Eval, of that merge and of
+    its base, if it is of these tasks, under another setting."""
+
+    experts: list[Line]
+    current: list[Line]
+    adapted: list[Line]
+    base: list[Line]
+
+
+def against_of(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """By task, the lines that merges are compared with: of experts, and of the base as control."""
+    kept = [
+        line
+        for line in reported(lines)
+        if line.role == "base" or (line.role, line.protocol) == ("expert", CURRENT)
+    ]
+    return grouped(kept, lambda line: line.task)
+
+
+def compared(
+    merged: Sequence[Line], against: Mapping[str, Sequence[Line]], setting: Setting
+) -> Compared | None:
+    """A merge beside the experts that it is of, and the base under its head.
+
+    All experts, and every base, of a task where none is of this merge. None without experts, or
+    where a task was not evaluated.
+    """
+    current = [one for one in merged if one.protocol == CURRENT]
+    found = Compared([], current, [one for one in merged if one.setting == setting], [])
+    tasks = grouped(merged, lambda line: line.task)
+    for task, mine in tasks.items():
+        made_of = {digest for one in mine for _, digest in one.experts}
+        heads = {(one.head, one.set) for one in mine}
+        experts = [one for one in against.get(task, ()) if one.role == "expert"]
+        bases = [o for o in against.get(task, ()) if (o.role, o.setting) == ("base", setting)]
+        found.experts.extend([one for one in experts if one.digest in made_of] or experts)
+        found.base.extend([one for one in bases if (one.head, one.set) in heads] or bases)
+    *needed, base = ({line.task for line in part} == {*tasks} for part in found)
+    if not all(needed):
+        return None
+    check_work([*found.experts, *found.current])
+    is_base = any(line.role == "base" for line in merged)
+    return found if base and not is_base else found._replace(base=[])
+
+
+def loss_of(of: Compared, setting: Setting) -> Loss:
+    """The loss of a merge, with intervals where all lines keep resamples."""
+    return Loss(
+        experts=mean(of.experts),
+        current=mean(of.current),
+        adapted=mean(of.adapted),
+        setting=setting,
+        tasks=len({line.task for line in of.current}),
+        control=mean(of.base) if of.base else None,
+        spread=_spread(of),
+    )
+
+
+def mean(lines: Sequence[Line]) -> float:
+    """The mean over tasks of that over models and draws."""
+    tasks = sorted(grouped(lines, lambda line: line.task).items())
+    return float(np.mean([np.mean([v for one in of for v in one.values]) for _, of in tasks]))
+
+
+def _spread(of: Compared) -> Spread | None:
+    known = by_task(*(part for part in of if part))
+    if known is None:
+        return None
+    experts, current, adapted, *control = known
+    loss = apart(experts, current)
+    enough = enough_draws([*of.adapted, *of.base])
+    whole = None
+    if control and enough and one_metric(of.current):
+        whole = credit(adapted, control[0], experts, constants_of(of.current))
+    return Spread(
+        loss=in_points(loss),
+        p=p_value(loss),
+        share=ratio(apart(adapted, current), loss) if enough else None,
+        above_control=in_points(apart(adapted, control[0])) if control else None,
+        credit=whole,
+    )
+
+
+def verdicts(lines: Sequence[Line]) -> list[Verdict]:
+    """As `verdicts_on`, of the merged model of some lines."""
+    return verdicts_on(_merged(lines), against_of(lines))
+
+
+def _merged(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in reported(lines) if line.role == "merged"]
+
+
+def verdicts_on(merged: Sequence[Line], against: Mapping[str, Sequence[Line]]) -> list[Verdict]:
+    """The verdict on a merge for every way that FT-Classifier Eval was run.
+
+    Of several numbers of shots, by the nearest to the papers' five. None by a head that was tuned
+    on the rows that are scored, without experts, or where a task was not evaluated.
+    """
+    settings = headlines(line.setting for line in merged if line.tuned).values()
+    return [
+        Verdict(
+            **vars(loss_of(of, setting)),
+            draws=fewest_draws([*of.adapted, *of.base]),
+            unequal=_unequal(of),
+        )
+        for setting in settings
+        if (of := compared(merged, against, setting)) is not None
+    ]
 
 
 def _unequal(of: Compared) -> tuple[float, float] | None:
@@ -82,3 +268,39 @@ def _unequal(of: Compared) -> tuple[float, float] | None:
         far = far or max(*mine, *own, tuned) - min(mine) > UNEQUAL
     scores = [value for _, value in experts]
     return (min(scores), max(scores)) if far else None
+
+
+def bases(lines: Sequence[Line]) -> list[Basis]:
+    """What the orthogonal probe finds for the merged model, for every way that it was run.
+
+    By the most shots there are, which determine a turn best. None without experts, or where a task
+    was not evaluated.
+    """
+    merged, against = _merged(lines), against_of(lines)
+    turned = [line for line in merged if line.protocol == PROBE and TURN in line.options]
+    most = {setting.protocol: setting for setting in settings_of(turned)}
+    return [
+        Basis(
+            **vars(loss_of(of, setting)),
+            determined=all(line.fewest >= 1 for line in of.adapted),
+            transductive=any(line.transductive for line in of.adapted),
+        )
+        for setting in most.values()
+        if (of := compared(merged, against, setting)) is not None
+    ]
+
+
+def left_open(lines: Sequence[Line]) -> list[str]:
+    """A line for every setting with fits to fewer rows than features have dimensions."""
+    tasks = [*dict.fromkeys(line.task for line in lines)]
+    fewest: dict[Setting, dict[str, float]] = {}
+    for line in lines:
+        if line.fewest < 1:
+            known = fewest.setdefault(line.setting, {})
+            known[line.task] = min(known.get(line.task, 1), line.fewest)
+    return [
+        f"{setting}: fitted to fewer rows than features have dimensions, rows for each "
+        "dimension: "
+        + ", ".join(f"{short_task(task, tasks)} {value:.2f}" for task, value in known.items())
+        for setting, known in fewest.items()
+    ]

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
+from typing import Literal
 
 import numpy as np
 
@@ -67,30 +68,21 @@ def over_tasks(differences: Array64) -> Ends | None:
     return round(float(means[place - 1]), DIGITS), round(float(means[-place]), DIGITS)
 
 
-@dataclass(frozen=True)
-class LeftOut:
-    """A mean difference without one task after the other: between which `ends` it lies.
+def left_out(differences: Array64) -> tuple[Ends, list[int]]:
+    """What a mean difference over two or more tasks owes to each of them.
 
-    `deciding` are the tasks, by number, without which it has another sign, or another verdict of
-    the sign-flip test where enough tasks are left for one.
+    Between which ends it lies without one task after the other; and the tasks, by number, without
+    which it has another sign, or another verdict of the sign-flip test where enough are left for
+    one.
     """
-
-    ends: Ends
-    deciding: tuple[int, ...]
-
-
-def left_out(differences: Array64) -> LeftOut:
-    """What a mean difference over two or more tasks owes to each of them."""
     values = np.asarray(differences, dtype=np.float64)
     without = np.array([np.delete(values, at) for at in range(len(values))])
     means = without.mean(axis=1)
     other = np.sign(means) != np.sign(values.mean())
     if len(values) > FEWEST_TASKS:
         other |= (sign_flip(without) < 1 - LEVEL) != (sign_flip(values) < 1 - LEVEL)
-    return LeftOut(
-        (round(float(means.min()), DIGITS), round(float(means.max()), DIGITS)),
-        tuple(np.flatnonzero(other).tolist()),
-    )
+    ends = round(float(means.min()), DIGITS), round(float(means.max()), DIGITS)
+    return ends, np.flatnonzero(other).tolist()
 
 
 # Several models ----------------------------------------------------------------------------
@@ -117,11 +109,17 @@ def win_rates(values: Array64) -> Array64:
 
 def friedman(values: Array64) -> float:
     """The p-value of several models being alike on all tasks, by their ranks: [models, tasks]."""
+    return _friedman(values)[1]
+
+
+def _friedman(values: Array64) -> tuple[float, float]:
+    """The statistic of the test and its p-value."""
     from scipy.stats import friedmanchisquare
 
     if not np.ptp(ranks(values), axis=0).any():
-        return 1.0
-    return float(friedmanchisquare(*values).pvalue)
+        return 0.0, 1.0
+    statistic, p = friedmanchisquare(*values)
+    return float(statistic), float(p)
 
 
 def concordance(values: Array64) -> float:
@@ -130,12 +128,8 @@ def concordance(values: Array64) -> float:
     0 where the ranks have one sum, and where no task ranks anything. By hand: of three models
     that two tasks rank 1, 2, 3 and 1, 3, 2, with sums 2, 5 and 5: 12 x 6 / (4 x 24) = 0.75.
     """
-    from scipy.stats import friedmanchisquare
-
-    if not np.ptp(ranks(values), axis=0).any():
-        return 0.0
     models, tasks = values.shape
-    return float(friedmanchisquare(*values).statistic / (tasks * (models - 1)))
+    return float(_friedman(values)[0] / (tasks * (models - 1)))
 
 
 def fewest_tasks(models: int) -> int:
@@ -196,3 +190,59 @@ def places(
         better[last] += 1
         worse[first] += 1
     return [(1 + more, models - less) for more, less in zip(better, worse, strict=True)]
+
+
+# Both --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Standings:
+    """Mean ranks over tasks, 1 the best, and shares of wins, in the order given.
+
+    `left_out` is between which values a mean rank is without one of the tasks. `order` are the
+    models best first, by number. `groups` are the longest runs of them in which no two differ
+    significantly on tasks at large, `places` those that this leaves open to each model.
+    """
+
+    means: tuple[float, ...]
+    left_out: tuple[Ends, ...]
+    wins: tuple[float, ...]
+    order: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+    places: tuple[tuple[int, int], ...]
+
+    @property
+    def ties(self) -> tuple[tuple[int, ...], ...]:
+        """The groups of two or more."""
+        return tuple(group for group in self.groups if len(group) > 1)
+
+
+def standings(
+    tasks: Sequence[str], scores: Array64, *, by: Literal["rank", "score"] = "rank"
+) -> Standings:
+    """Ranks of scores [models, tasks], equal ones sharing their mean rank.
+
+    Models come, and are tested, `by` their mean rank or their mean score. By hand: the scores
+    (3, 1), (2, 2), (2, 3) of three models have the ranks (1, 3), (2.5, 2) and (2.5, 1), in the mean
+    2, 2.25 and 1.75.
+    """
+    by_name = np.argsort(np.asarray(tasks), kind="stable")  # whatever order tasks came in
+    scores = np.round(np.asarray(scores)[:, by_name], DIGITS)
+    of_tasks = ranks(scores)
+    means, height = of_tasks.mean(axis=1), scores.mean(axis=1)
+    first, second = (means, -height) if by == "rank" else (-height, means)
+    order = sorted(range(len(means)), key=lambda place: (first[place], second[place]))
+    known = significant_pairs(of_tasks if by == "rank" else scores)
+    several = len(tasks) > 1
+    without = [
+        np.delete(of_tasks, at, axis=1).mean(axis=1) if several else means
+        for at in range(len(tasks))
+    ]
+    return Standings(
+        means=tuple(means.tolist()),
+        left_out=tuple((float(min(each)), float(max(each))) for each in np.transpose(without)),
+        wins=tuple(win_rates(scores).tolist()),
+        order=tuple(order),
+        groups=tuple(tie_groups(order, known)),
+        places=tuple(places(len(means), order, known)),
+    )

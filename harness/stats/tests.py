@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import count
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -92,13 +94,10 @@ def detectable(one: Estimate) -> float:
     The error of few draws, or sets, is on average estimated too small, by 1 - 1 / (4 x degrees)
     of it.
     """
-    of_units, of_draws, of_sets = variances(one)
     few = degrees(one, difference=True)
-    parts = (
-        of_units,
-        of_draws / (1 - 1 / (4 * few[1])) ** 2,
-        of_sets / (1 - 1 / (4 * few[2])) ** 2,
-    )
+    of_units, *of_others = variances(one)
+    larger = [part / (1 - 1 / (4 * d)) ** 2 for part, d in zip(of_others, few[1:], strict=True)]
+    parts = [of_units, *larger]
     whole = sum(parts)
     if not math.isfinite(whole) or not (whole or one.point):
         return math.inf  # nothing is known of how far units differ
@@ -139,11 +138,5 @@ def sets_needed(deviation: float, difference: float) -> int:
         end = float(t.isf((1 - LEVEL) / 2, few))
         return float(nct.sf(end, few, apart) + nct.cdf(-end, few, apart))
 
-    high = 2
-    while power(high) < POWER:
-        high *= 2
-    low = high // 2
-    while high - low > 1:
-        between = (low + high) // 2
-        low, high = (low, between) if power(between) >= POWER else (between, high)
-    return max(high, 2)
+    high = next(2**at for at in count(1) if power(2**at) >= POWER)
+    return bisect_left(range(high), POWER, lo=2, key=power)

@@ -9,8 +9,8 @@ from harness.text import plain, points
 
 def about(board: Board) -> dict[str, str]:
     """Base, experts, test rows and merges of a board, and a half precision, by name."""
-    merges = [of for of in board.scores.by_row.values() if of[0].role == "merged"]
-    made_of = [line for of in merges for line in of]
+    merges = board.scores.models("merged")
+    made_of = [line for row in merges for line in board.scores.by_row[row]]
     bases = [line.base for line in made_of] + [
         line.model for line in board.lines if line.role == "base"
     ]
@@ -63,13 +63,12 @@ def finding(board: Board) -> str:
         return plain(board.credits.finding[0])
     setting, column = board.scores.settings[0], board.scores.columns[-1]
     best = board.best.get((setting, column))
-    cells = {row: cell for row, cells in board.scores.under(setting) if (cell := cells[-1])}
     if best is None:
         return ""
     if not best.rows:
         return plain(f"Under {setting} no merge scores more than the {CONSTANT} prediction.")
-    first = max(best.rows, key=lambda row: cells[row].mean)
+    means = {row: cells[-1].cell.mean for row, cells in board.under(setting) if cells[-1]}
+    first = max(best.rows, key=means.__getitem__)
     others = len(best.rows) - 1
     more = f"; {others} more do not differ significantly from it" if others else ""
-    score = points(cells[first].mean)
-    return plain(f"Under {setting} {first} scores highest with {score}{more}.")
+    return plain(f"Under {setting} {first} scores highest with {points(means[first])}{more}.")

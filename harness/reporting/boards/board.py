@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from harness.reporting.boards.best import Best, best_of
 from harness.reporting.boards.credit import Credits, credits_of
-from harness.reporting.boards.folded import folded, same_rows
-from harness.reporting.boards.gains import Gain, counterparts, gained, gaps, settled
-from harness.reporting.boards.share import Share, shares
+from harness.reporting.boards.tested import (
+    Best,
+    best_of,
+    counterparts,
+    gained,
+    gaps,
+    settled,
+    tested,
+)
+from harness.reporting.difference import Difference
 from harness.reporting.grid import (
     AVERAGE_SINGLE,
     BEST_SINGLE,
@@ -23,8 +29,9 @@ from harness.reporting.grid import (
     laid_out,
     named_rows,
 )
-from harness.reporting.lines import CURRENT, TUNED, Line, Setting, tasks_by
+from harness.reporting.lines import CURRENT, TUNED, Line, Setting, grouped, tasks_by
 from harness.reporting.sets import in_sets
+from harness.reporting.verdict import Verdict, against_of, verdicts_on
 from harness.types import HELD_OUT
 
 HOW = {
@@ -36,6 +43,8 @@ HOW = {
     "label, for a regression the mean, for tags no entity",
 }
 """What the rows are that are no model."""
+SAME = " = "
+"""Between the names of rows that are one."""
 
 
 class Shown(NamedTuple):
@@ -44,7 +53,30 @@ class Shown(NamedTuple):
     cell: Cell
     line: Line | None
     best: bool
-    gain: Gain | None
+    gain: Difference | None
+
+
+@dataclass(frozen=True)
+class Share:
+    """The row of a merge (or the base), its verdict, and how far a tuned head is above its own.
+
+    `lost` is significant with Holm over the rows of a setting; only then there is a share.
+    """
+
+    row: str
+    verdict: Verdict
+    lost: Difference
+    recovered: Difference
+
+    @property
+    def setting(self) -> str:
+        """FT-Classifier Eval with its options and shots."""
+        return str(self.verdict.setting)
+
+    @property
+    def share(self) -> str:
+        """How much of the loss the head explains, with its interval; "" of none that is known."""
+        return "" if self.lost.significant is False else self.verdict.share
 
 
 @dataclass(frozen=True)
@@ -54,8 +86,7 @@ class Board:
     `called` are the names of rows that are folded into one, as they have the same scores;
     `unchanged` are those of them that gain nothing over their counterpart, which is the same row.
     `best` has, for every column of a setting, the merges that are the best or do not differ from
-    it. `of_row` is a line of every row that is scored by a model, which knows its role and method;
-    `counterparts` are, for rows of merges, what their gains are over, and `gained` these gains;
+    it. `counterparts` are, for rows of merges, what their gains are over, and `gained` these gains;
     `gaps` are, by row and column, FT-Classifier Eval minus Current Eval.
     """
 
@@ -65,15 +96,14 @@ class Board:
     scores: Grid
     best: Mapping[tuple[Setting, str], Best]
     shares: tuple[Share, ...]
-    of_row: Mapping[str, Line]
     counterparts: Mapping[str, str]
-    gained: Mapping[Place, Gain]
-    gaps: Mapping[tuple[str, str], Gain]
+    gained: Mapping[Place, Difference]
+    gaps: Mapping[tuple[str, str], Difference]
 
     @property
     def sets(self) -> int:
         """How many sets of experts stand behind a row, at most."""
-        return max(map(len, self.scores.sets.values()), default=1)
+        return max(len(cell.lines) for cell in self.scores.cells.values())
 
     @cached_property
     def tasks(self) -> Mapping[str, Line]:
@@ -84,10 +114,8 @@ class Board:
     @cached_property
     def settings(self) -> Mapping[Setting, Line]:
         """A line of every setting, which knows how drawn rows were used."""
-        first: dict[Setting, Line] = {}
-        for line in self.scores.lines.values():
-            first.setdefault(line.setting, line)
-        return first
+        each = grouped(self.scores.lines.values(), lambda line: line.setting)
+        return {setting: of[0] for setting, of in each.items()}
 
     @cached_property
     def rows_of_lines(self) -> list[str]:
@@ -121,7 +149,7 @@ def board_of(lines: Sequence[Line]) -> Board:
     lines = in_sets(lines)
     whole = laid_out(lines, by_method=True)
     called = same_rows(whole)
-    over = counterparts({row: of[0] for row, of in whole.by_row.items()})
+    over = counterparts(whole.of_row)
     unchanged = frozenset(row for row in called if called[row] == called.get(over.get(row, "")))
     over = {
         called.get(row, row): called.get(other, other)
@@ -129,8 +157,7 @@ def board_of(lines: Sequence[Line]) -> Board:
         if row not in unchanged
     }
     scores = folded(whole, called)
-    merges = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
-    of_row = {row: of[0] for row, of in scores.by_row.items()}
+    merges = {*scores.models("merged")}
     return Board(
         lines=tuple(lines),
         called=called,
@@ -138,14 +165,40 @@ def board_of(lines: Sequence[Line]) -> Board:
         scores=scores,
         best=best_of(scores, [row for row in scores.rows if row in merges]),
         shares=shares(scores, lines),
-        of_row=of_row,
         counterparts=over,
-        gained=settled(gained(scores, over)),
-        gaps=settled(_gaps(scores, of_row)),
+        gained=gained(scores, over),
+        gaps=settled(_gaps(scores)),
     )
 
 
-def _gaps(scores: Grid, rows: Iterable[str]) -> dict[tuple[str, str], Gain]:
+def same_rows(scores: Grid) -> dict[str, str]:
+    """What rows of the same scores in every column, by models of the same experts, are called.
+
+    In a single column models may have the same score by chance: there, of the same weights.
+    """
+    groups: dict[object, list[str]] = {}
+    for row in (row for row in scores.rows if row in scores.by_row):
+        lines = scores.by_row[row]
+        cells = frozenset((one.setting, one.task, one.values) for one in lines)
+        alone = lines[0].digest if len(cells) == 1 else ""
+        key = lines[0].role, lines[0].made_on_test, lines[0].experts, cells, alone
+        groups.setdefault(key, []).append(row)
+    names = {SAME.join(rows[:2]): rows for rows in groups.values() if len(rows) > 1}
+    more = {name: f"{SAME}{len(rows) - 2} more" if rows[2:] else "" for name, rows in names.items()}
+    return {row: name + more[name] for name, rows in names.items() for row in rows}
+
+
+def folded(scores: Grid, called: Mapping[str, str]) -> Grid:
+    """The grid with rows renamed; of those of one name the first stays."""
+    rows: dict[str, str] = {}
+    for row in scores.rows:
+        rows.setdefault(called.get(row, row), row)
+    name = {row: new for new, row in rows.items()}
+    cells = {(name[at[0]], *at[1:]): one for at, one in scores.cells.items() if at[0] in name}
+    return replace(scores, rows=(*rows,), cells=cells)
+
+
+def _gaps(scores: Grid) -> dict[tuple[str, str], Difference]:
     """Between Current Eval and FT-Classifier Eval, as boards show them first; {} without both."""
     lines = {line.setting: line for line in scores.lines.values()}
     first: dict[str, Setting] = {}
@@ -155,4 +208,28 @@ def _gaps(scores: Grid, rows: Iterable[str]) -> dict[tuple[str, str], Gain]:
             first.setdefault(line.protocol, one)
     if not {CURRENT, TUNED} <= first.keys():
         return {}
-    return gaps(scores, rows, first[CURRENT], first[TUNED])
+    return gaps(scores, scores.of_row, first[CURRENT], first[TUNED])
+
+
+def shares(scores: Grid, lines: Sequence[Line]) -> tuple[Share, ...]:
+    """A share for every row and setting that can have one, settings in the order they come."""
+    against = against_of(lines)
+    found = []
+    for row in scores.rows:
+        mine = [one for one in scores.by_row.get(row, ()) if one.role in ("merged", "base")]
+        found += [(row, one) for one in verdicts_on(mine, against)]
+    families = grouped(found, lambda one: one[1].setting)
+    protocols = [*dict.fromkeys(setting.protocol for setting in families)]
+    order = sorted(families, key=lambda setting: protocols.index(setting.protocol))
+    return tuple(one for at in order for one in _shares(scores, at, dict(families[at])))
+
+
+def _shares(scores: Grid, tuned: Setting, known: Mapping[str, Verdict]) -> list[Share]:
+    """Those of the rows that have a verdict under one setting."""
+    p = {row: one.spread.p if one.spread else None for row, one in known.items()}
+    lost = tested({row: Difference(one.loss, p=p[row]) for row, one in known.items()})
+    recovered, mean = gaps(scores, known, scores.headlines[CURRENT], tuned), scores.columns[-1]
+    return [
+        Share(row, one, lost[row], recovered.get((row, mean), Difference(one.recovered)))
+        for row, one in known.items()
+    ]

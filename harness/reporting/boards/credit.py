@@ -10,21 +10,25 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.reporting.boards.share import against_of, compared
-from harness.reporting.difference import by_task, constants_of, enough_draws, in_percent, one_metric
+from harness.reporting.difference import (
+    by_task,
+    constants_of,
+    enough_draws,
+    one_metric,
+    significant_pairs,
+)
 from harness.reporting.lines import CURRENT, Line, Setting
-from harness.stats.estimate import Estimate, mean_of, minus
-from harness.stats.intervals import LEVEL, Ratio, credit
+from harness.reporting.sentences import said
+from harness.reporting.verdict import against_of, compared
+from harness.stats.estimate import Estimate, mean_of
+from harness.stats.intervals import Ratio, credit
 from harness.stats.ranks import places
 from harness.stats.sets import prior_of
-from harness.stats.tests import holm, p_value
-from harness.text import points
 
 if TYPE_CHECKING:
     from harness.reporting.boards.board import Board
@@ -106,63 +110,8 @@ class Credits:
     @property
     def finding(self) -> list[str]:
         """At most three sentences: what is first, which pairs it reverses, what it hides."""
-        if not self.defined:
-            return [
-                "No merge has credit: the experts are not significantly above their base under the "
-                "same tuned head, or above the best constant prediction."
-            ]
-        return [text for text in (self._first, self._turned, self._hidden) if text]
-
-    @property
-    def _first(self) -> str:
-        first = self.defined[0]
-        assert first.credit is not None
-        if self.several_metrics:
-            return (
-                f"{first.name} has the highest median credit over tasks, "
-                f"{100 * first.credit.point:.0f} %; the metrics have no common scale, so it has no "
-                "interval, and the order is weak evidence."
-            )
-        text = f"{first.name} has the most credit: {in_percent(first.credit)}"
-        if len(self.defined) == 1 or first.place is None:
-            return f"{text}."
-        ties = first.place[1] - 1
-        second = self.defined[1]
-        assert second.credit is not None
-        if not ties:
-            less = in_percent(second.credit)
-            return f"{text}; next is {second.name} with {less}, significantly less."
-        more = "one other is" if ties == 1 else f"{ties} others are"
-        return f"{text}; {more} not significantly behind."
-
-    @property
-    def _turned(self) -> str:
-        if not self.pairs:
-            return ""
-        first = max(self.defined, key=lambda one: one.current)
-        rank = 1 + sorted(self.defined, key=lambda one: -one.current).index(self.defined[0])
-        others = "" if rank == 1 else f", {self.defined[0].name} {ordinal(rank)}"
-        return (
-            f"Under Current Eval {first.name} scores highest{others}: of {self.pairs} pairs that "
-            f"differ significantly by both, {self.reversed or 'none'} are in the opposite order."
-        )
-
-    @property
-    def _hidden(self) -> str:
-        most = max(self.defined, key=lambda one: one.head)
-        if most.head <= 0:
-            return ""
-        return (
-            f"Current Eval hides most of {most.name}: it scores {points(most.current)} under "
-            f"the experts' heads and {points(most.tuned)} under a tuned one "
-            f"(base: {points(most.base)})."
-        )
-
-
-def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 4th; 11th."""
-    ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
+        macros = ("first", "turned", "hidden") if self.defined else ("no_credit",)
+        return [text for macro in macros if (text := said(macro, self))]
 
 
 # From estimates ----------------------------------------------------------------------------
@@ -238,30 +187,12 @@ def _merge(
     def mean(each: Sequence[Estimate]) -> float:
         return 100 * float(np.mean([one.point for one in each]))
 
-    return Merge(
-        name=name,
-        base=mean(scored.base),
-        current=mean(scored.current),
-        tuned=mean(scored.tuned),
-        experts=mean(scored.experts),
-        credit=whole,
-        by_task=by_task,
-        transductive=transductive,
-    )
+    means: dict[str, Any] = {what: mean(of) for what, of in vars(scored).items()}
+    return Merge(name, **means, credit=whole, by_task=by_task, transductive=transductive)
 
 
 def _significant(models: Sequence[Sequence[Estimate]]) -> dict[tuple[int, int], int]:
-    """The pairs of models whose means over tasks differ significantly, Holm over all; the better of
-    each."""
-    pairs = list(combinations(range(len(models)), 2))
-    differences = [mean_of(list(map(minus, models[one], models[other]))) for one, other in pairs]
-    known = prior_of([*map(mean_of, models)]) if models else None
-    adjusted = holm([p_value(one, known) for one in differences]) if pairs else ()
-    return {
-        pair: pair[0] if one.point > 0 else pair[1]
-        for pair, one, p in zip(pairs, differences, adjusted, strict=True)
-        if p < 1 - LEVEL
-    }
+    return significant_pairs(models, prior_of([*map(mean_of, models)]) if models else None)
 
 
 def _places(values: Sequence[float], known: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:
@@ -279,15 +210,13 @@ def credits_of(board: Board) -> Credits | None:
     evaluated under a tuned head with three draws or more, where records keep no resamples, and
     without experts or base.
     """
-    tuned = next((one for one in board.scores.headlines.values() if _is_tuned(board, one)), None)
-    current = next(
-        (one for one in board.scores.headlines.values() if one.protocol == CURRENT), None
-    )
-    if tuned is None or current is None:
+    shown = board.scores.headlines
+    tuned = next((one for one in shown.values() if board.settings[one].tuned), None)
+    if tuned is None or CURRENT not in shown:
         return None
     against = against_of(board.lines)
-    merges = {row: line for row, line in board.of_row.items() if line.role == "merged"}
-    found = {row: _scored(board, row, current, tuned, against) for row in merges}
+    merges = board.scores.models("merged")
+    found = {row: _scored(board, row, (shown[CURRENT], tuned), against) for row in merges}
     scored = {row: one for row, one in found.items() if one is not None}
     if not scored:
         return None
@@ -298,32 +227,22 @@ def credits_of(board: Board) -> Credits | None:
         {row: one for row, one in scored.items() if row in kept},
         setting=tuned,
         tasks=tasks,
-        transductive=[row for row in kept if merges[row].made_on_test],
+        transductive=[row for row in kept if board.scores.of_row[row].made_on_test],
         constants=constants_of(lines),
         several_metrics=not one_metric(lines),
         others=len(scored) - len(kept),
     )
 
 
-def _is_tuned(board: Board, setting: Setting) -> bool:
-    line = board.settings.get(setting)
-    return line is not None and line.tuned
-
-
 def _scored(
-    board: Board,
-    row: str,
-    current: Setting,
-    tuned: Setting,
-    against: Mapping[str, Sequence[Line]],
+    board: Board, row: str, settings: Sequence[Setting], against: Mapping[str, Sequence[Line]]
 ) -> Scored | None:
     """A merge and what it is measured by; None unless all of it is there, on the same resamples."""
-    places = [[(row, one, task) for task in board.tasks] for one in (current, tuned)]
-    if not all(place in board.scores.lines for of in places for place in of):
+    cells = [board.scores.cells.get((row, one, task)) for one in settings for task in board.tasks]
+    if not all(cells):
         return None
-    own, head = ([line for place in of for line in board.scores.lines_at(place)] for of in places)
-    beside = compared(head, against)
-    experts = [line for line in beside if line.role == "expert"]
-    bases = [line for line in beside if line.role == "base" and line.setting == tuned]
-    known = by_task(bases, own, head, experts) if enough_draws([*head, *bases]) else None
-    return None if known is None else Scored(*known)
+    of = compared([line for one in cells if one for line in one.lines], against, settings[-1])
+    if of is None or not enough_draws([*of.adapted, *of.base]):
+        return None
+    found = by_task(of.base, of.current, of.adapted, of.experts)
+    return None if found is None else Scored(*found)

@@ -10,7 +10,8 @@ from harness.reporting.boards.credit import Credits, Merge
 from harness.reporting.difference import in_percent
 from harness.reporting.grid import short_task
 from harness.reporting.names import marked
-from harness.stats.intervals import LEVEL, Ratio
+from harness.reporting.sentences import said, span
+from harness.stats.intervals import Ratio
 from harness.text import plain, points
 
 TASKS = 8
@@ -24,47 +25,8 @@ LEAVES = 10
 
 def terms(credits: Credits) -> list[tuple[str, str]]:
     """What the columns are."""
-    over = (
-        "the median over the tasks where it is defined"
-        if credits.several_metrics
-        else ("of the means over the tasks" if len(credits.tasks) > 1 else "of this task")
-    )
-    said = [
-        (
-            "Credit",
-            "(tuned head of the merge - tuned head of the base) / (experts - tuned head of the "
-            f"base), {over}: 0 % is the untouched base, 100 % the experts under their own heads. "
-            "Undefined where the experts are not significantly above the base, or above the best "
-            "constant prediction.",
-        ),
-        (
-            "Own heads",
-            "the merge under the heads that its experts were trained with (Current Eval). What "
-            "only a tuned head scores on top was in the encoder, too.",
-        ),
-    ]
-    if not credits.several_metrics:
-        level = f"{100 * LEVEL:.0f} %"
-        said += [
-            (
-                "±, line",
-                f"{level} confidence interval over test units, draws of shots and, of three or "
-                "more, sets of experts (Fieller).",
-            ),
-            (
-                "Place",
-                "the places that a merge may have, behind all that are significantly better "
-                "(Holm over all pairs, on these tasks).",
-            ),
-            (
-                "▼, ▲",
-                "how many merges Current Eval places above (▼) or below (▲) this one, against "
-                "credit, both differences significant.",
-            ),
-        ]
-    if any(one.transductive for one in credits.merges):
-        said.append(("†", "made with the rows that are scored, so without a place."))
-    return said
+    lines = filter(None, map(str.strip, said("terms", credits).split("\n")))
+    return [(term, text) for term, _, text in (line.partition(": ") for line in lines)]
 
 
 # Each merge --------------------------------------------------------------------------------
@@ -116,7 +78,7 @@ def _bar(one: Merge, at: Callable[[float], float]) -> dict[str, Any]:
         "called": called,
         "name": _broken(f"{name}{ASIDE if one.transductive else ''}"),
         "options": _broken(options),
-        "place": ASIDE.strip() if one.transductive else _range(one.place),
+        "place": ASIDE.strip() if one.transductive else span(one.place, "–"),
         "rects": [(kind, x, round(end - x, 2)) for kind, x, end in parts if end > x],
         "ends": [at(one.base + end * way) for end in (low, high)] if low < high else None,
         "scores": shown,
@@ -126,7 +88,7 @@ def _bar(one: Merge, at: Callable[[float], float]) -> dict[str, Any]:
         "in_full": _in_full(one.credit),
         "tasks": [leaf(of) for of in one.by_task],
         "range": "" if one.range is None else " to ".join(map(_percent, one.range)) + " %",
-        "current_place": _range(one.current_place),
+        "current_place": span(one.current_place, "–"),
         "low": one.too_low,
         "high": one.too_high,
     }
@@ -136,11 +98,6 @@ def _named(one: Merge) -> str:
     """The name with a sign, in the place of the words, if it is out of competition."""
     bare = one.name.removesuffix(marked("", transductive=True))
     return f"{bare}{ASIDE}" if one.transductive else one.name
-
-
-def _range(places: tuple[int, int] | None) -> str:
-    """`2-5`; '' where there is no place."""
-    return "–".join(map(str, dict.fromkeys(places or ())))
 
 
 def _percent(share: float) -> str:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 from harness.reporting.boards.board import Board, Shown
-from harness.reporting.boards.gains import OPEN
 from harness.reporting.boards.legend import BOLD, legend, notes
 from harness.reporting.boards.templates import template
-from harness.reporting.grid import MEAN, short_task
+from harness.reporting.difference import OPEN
+from harness.reporting.grid import MEAN, mean_cell, short_task
 from harness.text import points, tex
 
 RULE = r"\midrule"
@@ -71,12 +71,10 @@ def _gains(board: Board) -> Iterator[Table]:
     for setting in board.scores.headlines.values():
         groups: dict[str, list[str]] = {}
         for row, cells in board.under(setting):
-            line = board.of_row.get(row)
+            line = board.scores.of_row.get(row)
             group = line.premerge if line and line.role == "merged" else "references"
-            texts = [_with_gain(one) for one in cells]
-            groups.setdefault(group, []).append(" & ".join([tex(row), *texts]))
-        caption = f"{setting}: {_metrics(board)}"
-        rows = _grouped(groups.values())
+            groups.setdefault(group, []).append(" & ".join([tex(row), *map(_with_gain, cells)]))
+        caption, rows = f"{setting}: {_metrics(board)}", _grouped(groups.values())
         yield Table(caption, ["", *_heads(board)], rows, note=tex(said[setting]))
 
 
@@ -121,13 +119,13 @@ def _domains(board: Board) -> Iterator[Table]:
     for setting in board.scores.headlines.values():
         rows = []
         for row in board.scores.rows:
-            texts = [tex(row)]
+            texts = []
             for tasks in groups.values():
                 cells = [board.scores.cells.get((row, setting, task)) for task in tasks]
-                known = [cell.mean for cell in cells if cell is not None]
-                texts += ["" if cell is None else points(cell.mean) for cell in cells]
-                texts.append(points(sum(known) / len(known)) if len(known) == len(cells) else "")
-            rows += [" & ".join(texts)] if any(texts[1:]) else []
+                known = [cell for cell in cells if cell is not None]
+                mean = mean_cell(known) if len(known) == len(cells) else None
+                texts += [points(cell.mean) if cell else "" for cell in (*cells, mean)]
+            rows += [" & ".join([tex(row), *texts])] if any(texts) else []
         if rows:
             caption, note = f"{setting}, in and out of domain", tex(said[setting])
             yield Table(caption, heads, rows, above=" & ".join(above), note=note)

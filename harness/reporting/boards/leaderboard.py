@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
@@ -17,14 +16,15 @@ from harness.reporting.bases import by_base
 from harness.reporting.boards import latex, markdown, page
 from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.gains import Gain, any_known
 from harness.reporting.boards.over import credit_of, over
 from harness.reporting.boards.page import hash_of, shades
 from harness.reporting.boards.templates import source, template
+from harness.reporting.boards.tested import any_known
 from harness.reporting.chosen import Chosen, read_lines
+from harness.reporting.difference import Difference
 from harness.reporting.frame import as_csv, table
 from harness.reporting.grid import named_rows
-from harness.reporting.lines import Line
+from harness.reporting.lines import Line, grouped
 from harness.stats.intervals import Ratio
 from harness.values import validated
 
@@ -83,9 +83,9 @@ def leaderboard(
                 board = board_of(lines)
                 said[called] = {**about(board), "finding": finding(board)}
                 credits[called] = credit_of(board)
-                for path, content in _files(board, place):
-                    written.append(path)
-                    yield path, content
+                for file, content in rendered(board, place):
+                    written.append(place / file)
+                    yield place / file, content
         if [*said] != [""]:
             check_ours({folder / INDEX: MARKS[INDEX]})
             written.append(folder / INDEX)
@@ -99,10 +99,7 @@ def leaderboard(
 
 def _by_name(places: Sequence[str | Path]) -> dict[str, list[str | Path]]:
     """By its name, what the board of each place is of. Raises BadRecipe for two of one name."""
-    boards: dict[str, list[str | Path]] = {}
-    for place in places:
-        name = Path(place).absolute().name.removesuffix(SUFFIX)
-        boards.setdefault(name, []).append(place)
+    boards = grouped(places, lambda place: Path(place).absolute().name.removesuffix(SUFFIX))
     if doubled := next((of for of in boards.values() if len(of) > 1), None):
         raise BadRecipe(
             f"{doubled[0]} and {doubled[1]} would be one board; expected places of other names"
@@ -118,11 +115,14 @@ def _drop_single(folder: Path) -> None:
             path.unlink()
 
 
-def _files(board: Board, folder: Path) -> Iterator[tuple[Path, str | bytes]]:
-    tidy = _table(board, folder)
-    for name, text in _texts(board, folder, tidy).items():
-        yield folder / name, text()
-    yield folder / "board.parquet", _parquet(tidy)
+def rendered(board: Board, out: Path) -> Iterator[tuple[str, str | bytes]]:
+    """Each file of a board whose links start in the folder `out`, with its name."""
+    tidy = _table(board, out)
+    yield "board.md", markdown.rendered(board)
+    yield "board.csv", as_csv(tidy)
+    yield "board.tex", latex.rendered(board)
+    yield "index.html", page.rendered(board, [*tidy["record"]])
+    yield "board.parquet", tidy.to_parquet()
 
 
 def index(
@@ -140,24 +140,13 @@ def index(
     )
 
 
-def _parquet(table: pandas.DataFrame) -> bytes:
-    content = io.BytesIO()
-    table.to_parquet(content)
-    return content.getvalue()
-
-
-def rendered(board: Board, out: Path) -> dict[str, str]:
-    """By name, the text of every file of a board whose links start in the folder `out`."""
-    return {name: text() for name, text in _texts(board, out, _table(board, out)).items()}
-
-
 def _table(board: Board, out: Path) -> pandas.DataFrame:
     made = table(board.lines, board.rows_of_lines, files(board.lines, out))
     if not any_known(board.gained):
         return made
     rows = zip(board.rows_of_lines, named_rows(board.lines), board.lines, strict=True)
     gains = [
-        Gain(0.0, significant=False)
+        Difference(0.0, significant=False)
         if own in board.unchanged
         else board.gained.get((row, line.setting, line.task))
         for row, own, line in rows
@@ -166,15 +155,6 @@ def _table(board: Board, out: Path) -> pandas.DataFrame:
     known = [None if gain is None else gain.significant for gain in gains]
     made = made.assign(gain=points, significant=known)
     return made.astype({"gain": "float64", "significant": "boolean"})
-
-
-def _texts(board: Board, out: Path, table: pandas.DataFrame) -> dict[str, Callable[[], str]]:
-    return {
-        "board.md": lambda: markdown.rendered(board),
-        "board.csv": lambda: as_csv(table),
-        "board.tex": lambda: latex.rendered(board),
-        "index.html": lambda: page.rendered(board, [*table["record"]]),
-    }
 
 
 def files(lines: Sequence[Line], start: Path) -> list[str]:

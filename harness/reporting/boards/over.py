@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,18 +18,6 @@ FEWEST = 2
 """Boards that a merge of the table is on."""
 
 
-@dataclass(frozen=True)
-class Over:
-    """Merges by board: for each board its credit with half of its interval, and a shade of ten.
-
-    `heads` are the boards, `finding` sentences on what is first, and how far their orders agree.
-    """
-
-    heads: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[tuple[str, str, int], ...]], ...]
-    finding: tuple[str, ...]
-
-
 def credit_of(board: Board) -> dict[str, Ratio]:
     """The credit of each method where it is defined, the most first; rows that are one apart."""
     if board.credits is None:
@@ -40,25 +28,25 @@ def credit_of(board: Board) -> dict[str, Ratio]:
     return dict(sorted(known.items(), key=lambda one: -one[1].point))
 
 
-def over(boards: Mapping[str, Mapping[str, Ratio]]) -> Over | None:
-    """The table of the merges whose credit is defined on two boards or more; None without any.
+def over(boards: Mapping[str, Mapping[str, Ratio]]) -> dict[str, Any]:
+    """The table of the merges whose credit is defined on two boards or more; {} without any.
 
-    In the order of their mean place, which is 0 for the first of a board and 1 for its last.
+    `rows` have for each board the credit with half of its interval, and a shade of ten, in the
+    order of the mean place, which is 0 for the first of a board and 1 for its last; `heads` are the
+    boards, `finding` sentences on what is first, and how far their orders agree.
     """
     known = {name: of for name, of in boards.items() if of}
     count = Counter(merge for of in known.values() for merge in of)
     places: dict[str, list[float]] = {merge: [] for merge, on in count.items() if on >= FEWEST}
     if not places:
-        return None
+        return {}
     for of in known.values():
         inside = [merge for merge in of if merge in places]
         for at, merge in enumerate(inside):
             places[merge].append(at / max(len(inside) - 1, 1))
     order = sorted(places, key=lambda merge: float(np.mean(places[merge])))
-    rows = tuple(
-        (plain(one), tuple(map(_cell, (of.get(one) for of in known.values())))) for one in order
-    )
-    return Over(tuple(known), rows, tuple(_finding(known)))
+    rows = [(plain(one), [_cell(of.get(one)) for of in known.values()]) for one in order]
+    return {"heads": [*known], "rows": rows, "finding": _finding(known)}
 
 
 def _cell(credit: Ratio | None) -> tuple[str, str, int]:

@@ -11,10 +11,11 @@ from harness.reporting.boards.about import in_a_line
 from harness.reporting.boards.board import HOW, Board, Shown
 from harness.reporting.boards.credit import Credits
 from harness.reporting.boards.credit_table import LEAVES, view
-from harness.reporting.boards.gains import Gain, any_known
 from harness.reporting.boards.legend import legend, notes
 from harness.reporting.boards.sections import sections, share_of
 from harness.reporting.boards.templates import source, template
+from harness.reporting.boards.tested import any_known
+from harness.reporting.difference import Difference
 from harness.reporting.grid import short_task
 from harness.reporting.lines import Line
 from harness.text import plain, points
@@ -126,7 +127,7 @@ def _numbers(one: Shown, known: bool) -> dict[str, Any]:
     return said | {"best": int(one.best)} | ({"open": _is_open(one.gain)} if known else {})
 
 
-def _is_open(gain: Gain | None) -> int:
+def _is_open(gain: Difference | None) -> int:
     """Whether a difference is known not to be significant."""
     return int(gain is not None and gain.significant is False)
 
@@ -171,7 +172,7 @@ def _rows(board: Board) -> list[dict[str, Any]]:
     return [
         {
             "name": plain(row),
-            "role": line.role if (line := board.of_row.get(row)) else "computed",
+            "role": line.role if (line := board.scores.of_row.get(row)) else "computed",
             "premerge": plain(line.premerge) if line else "",
             "over": places.get(board.counterparts.get(row, ""), -1),
             "is": HOW.get(row, ""),

@@ -12,6 +12,7 @@ from harness.reporting.boards.board import Board, Shown
 from harness.reporting.boards.credit import MOST
 from harness.reporting.boards.legend import notes
 from harness.reporting.grid import short_task
+from harness.reporting.sentences import said
 from harness.text import points
 
 Row: TypeAlias = "tuple[str, list[Shown | None]]"
@@ -41,11 +42,11 @@ class Section:
 
 def sections(board: Board) -> Iterator[Section]:
     """The table of each protocol at one number of shots; behind that of a tuned head, its share."""
-    said = notes(board.scores)
+    known = notes(board.scores)
     share = share_of(board)
     for protocol, setting in board.scores.headlines.items():
         rows = board.under(setting)
-        note = said[setting] and f"{said[setting][0].upper()}{said[setting][1:]}."
+        note = known[setting] and f"{known[setting][0].upper()}{known[setting][1:]}."
         if len(rows) > MOST:
             note = f"{note} The references and the best merges: {MOST} of {len(rows)} rows.".strip()
         yield Section(str(setting), note, [_table(board, _most(board, rows))])
@@ -77,7 +78,7 @@ def _most(board: Board, rows: Sequence[Row]) -> list[Row]:
     """So many rows, as they come: references, and of merges those with the highest means."""
 
     def order(row: Row) -> tuple[bool, float]:
-        line, last = board.of_row.get(row[0]), row[1][-1]
+        line, last = board.scores.of_row.get(row[0]), row[1][-1]
         mean = -inf if last is None else last.cell.mean
         return line is not None and line.role == "merged", -mean
 
@@ -87,13 +88,6 @@ def _most(board: Board, rows: Sequence[Row]) -> list[Row]:
 
 def share_of(board: Board) -> Section | None:
     """How much of the loss of each row the head explains, a table for each setting."""
-    note = (
-        "Loss: experts minus merge under Current Eval, in points. Recovered: FT-Classifier Eval "
-        "minus Current Eval. Share: recovered over loss, with its 95 % confidence interval over "
-        "test units and draws, where the loss is significant (Holm over the rows) and records keep "
-        "resamples. As the base: under a tuned head the merge is not significantly above the base, "
-        "so a share would be no evidence about the merge."
-    )
     tables = []
     for setting, group in groupby(board.shares, key=lambda one: one.setting):
         rows = []
@@ -104,4 +98,5 @@ def share_of(board: Board) -> Section | None:
             rows.append([share.row, str(one.tasks), *shown, share.share])
         heads = ["", "tasks", "experts", "current", setting, "loss", "recovered", "share"]
         tables.append(Table(heads, rows))
-    return Section("How much of the loss is the head's", note, tables) if tables else None
+    title = "How much of the loss is the head's"
+    return Section(title, said("share_note", board), tables) if tables else None

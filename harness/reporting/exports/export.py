@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -12,14 +12,13 @@ from typing import Literal, TypeAlias
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.records import safe
 from harness.files import check_below, check_ours, check_place, write_files
-from harness.reporting.boards.share import against_of, compared
 from harness.reporting.chosen import EVERYTHING, Chosen, read_lines
 from harness.reporting.exports import every_eval_ever, lm_eval, model_index
 from harness.reporting.exports.results import by_model
 from harness.reporting.frame import as_csv, table
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import Line
-from harness.reporting.verdict import verdicts
+from harness.reporting.verdict import against_of, verdicts_on
 from harness.text import plain
 
 Format: TypeAlias = Literal["model-index", "every-eval-ever", "lm-eval", "csv"]
@@ -77,7 +76,7 @@ def export(
 def _documents(lines: Sequence[Line], format: Format, organization: str) -> dict[str, str]:
     every = partial(every_eval_ever.rendered, organization=organization, at=_now())
     writers: dict[str, tuple[str, Writer]] = {
-        "model-index": ("README.md", partial(_card, lines)),
+        "model-index": ("README.md", partial(_card, against_of(lines))),
         "every-eval-ever": ("every_eval_ever.json", every),
         "lm-eval": ("results.json", lm_eval.rendered),
     }
@@ -91,11 +90,11 @@ def _documents(lines: Sequence[Line], format: Format, organization: str) -> dict
     return texts
 
 
-def _card(lines: Sequence[Line], model: str, mine: Sequence[Line]) -> str:
+def _card(against: Mapping[str, Sequence[Line]], model: str, mine: Sequence[Line]) -> str:
     """The card of a model; of a merge with its verdict, where it has one."""
     merged = [line for line in mine if line.role == "merged"]
     try:
-        found = verdicts([*compared(merged, against_of(lines)), *merged], merged)
+        found = verdicts_on(merged, against)
     except BrokenRecord:  # experts that are no measure of it: the scores are what they are
         found = []
     return model_index.rendered(model, mine, found)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.reporting.exports.results import digests, limit, note, parts, under
-from harness.reporting.lines import Line
+from harness.reporting.lines import Line, grouped
 from harness.stats.intervals import variances
 from harness.text import plain
 
@@ -27,9 +27,7 @@ def rendered(model: str, lines: Sequence[Line]) -> str:
 
 def document(model: str, lines: Sequence[Line]) -> dict[str, Any]:
     """The scores of a model by task."""
-    tasks: dict[str, list[Line]] = {}
-    for line in lines:
-        tasks.setdefault(f"{plain(line.name)}@{line.split}", []).append(line)
+    tasks = grouped(lines, lambda line: f"{plain(line.name)}@{line.split}")
     first = {task: of[0] for task, of in tasks.items()}
     return {
         "results": {task: _metrics(task, of) for task, of in tasks.items()},

@@ -5,10 +5,10 @@ Scores of exports are between 0 and 1 (or -1 and 1).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from harness.reporting.boards.legend import noted
-from harness.reporting.lines import Line
+from harness.reporting.lines import Line, grouped
 from harness.reporting.names import experts_of, told_apart
 from harness.text import plain
 
@@ -78,10 +78,10 @@ def by_model(lines: Iterable[Line]) -> list[tuple[str, list[Line]]]:
     known = [line for line in lines if line.role not in SEVERAL]
     names = dict(zip(map(id, known), told_apart(known, [one.model for one in known]), strict=True))
     found = []
-    for alike in _grouped(known, lambda line: plain(names[id(line)])):
+    for alike in grouped(known, lambda line: plain(names[id(line)])).values():
         for name, model in _named(plain(names[id(alike[0])]), _models(alike)):
-            once = _grouped(model, lambda line: (line.task, line.setting))
-            found.append((name, [first for first, *_ in once]))
+            once = grouped(model, lambda line: (line.task, line.setting))
+            found.append((name, [first for first, *_ in once.values()]))
     return found
 
 
@@ -94,10 +94,10 @@ def _models(lines: Sequence[Line]) -> list[list[Line]]:
     """
     sources = {line.digest: line.made_of for line in lines if line.made_of}
     models: list[list[Line]] = []
-    for alike in _grouped(lines, lambda line: sources.get(line.digest, line.digest)):
+    for alike in grouped(lines, lambda line: sources.get(line.digest, line.digest)).values():
         of_task = {(line.task, line.digest) for line in alike}
         several = len(of_task) > len({task for task, _ in of_task})
-        models += _grouped(alike, lambda line: line.digest) if several else [alike]
+        models += grouped(alike, lambda line: line.digest).values() if several else [alike]
     return models
 
 
@@ -109,10 +109,3 @@ def _named(name: str, models: Sequence[list[Line]]) -> list[tuple[str, list[Line
     if not all(traits) or len({*traits}) < len(models):
         traits = [model[0].digest[:8] for model in models]
     return [(f"{name} ({plain(t)})", model) for t, model in zip(traits, models, strict=True)]
-
-
-def _grouped(lines: Iterable[Line], key: Callable[[Line], Hashable]) -> Iterable[list[Line]]:
-    groups: dict[Hashable, list[Line]] = {}
-    for line in lines:
-        groups.setdefault(key(line), []).append(line)
-    return groups.values()

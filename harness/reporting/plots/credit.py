@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import MissingScores
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit import Credits, Merge
-from harness.reporting.difference import CI, LEAST
+from harness.reporting.difference import CI
 from harness.reporting.figures import wrapped
-from harness.reporting.grid import CURRENT
-from harness.reporting.lines import TUNED, Line
+from harness.reporting.lines import CURRENT, TUNED, Line
 from harness.reporting.plots.marks import (
     BLACK,
     GREY,
@@ -27,7 +26,9 @@ from harness.reporting.plots.marks import (
     key,
     width_of,
 )
-from harness.reporting.plots.scores import Scores, View
+from harness.reporting.plots.scores import View
+from harness.reporting.sentences import span
+from harness.reporting.verdict import LEAST
 from harness.text import plain, points
 
 if TYPE_CHECKING:
@@ -83,12 +84,12 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
             f"draws or more, with resamples of all of them, found no such merge; make them with "
             f"{MAKE}"
         )
-    scores = Scores(board.scores)
-    column = scores.grid.columns[-1]
+    column = board.scores.columns[-1]
     counts = {line.rows for line in board.tasks.values()}
     each = " each" if len(board.tasks) > 1 else ""
     rows = f", {counts.pop():,} test rows{each}" if len(counts) == 1 else ""
-    return draw(board.credits, f"{scores.unit(column)}, {scores.title(column)}{rows}")
+    unit, title = board.scores.unit(column), board.scores.title(column)
+    return draw(board.credits, f"{unit}, {title}{rows}")
 
 
 def draw(credits: Credits, unit: str) -> Figure:
@@ -165,21 +166,16 @@ def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
 
 def _numbers(one: Merge) -> list[str]:
     """Credit in percent, its interval, its range over tasks, and the place that it gives."""
-    at = _range(one.place) or "–"
+    at = span(one.place) or "–"
     if one.credit is None:
         return ["–", "", "", at]
     alone = one.credit.ends[0] == one.credit.ends[1]
     return [
         f"{100 * one.credit.point:.0f}",
-        "" if alone else _range(one.credit.ends, 100),
-        _range(one.range, 100),
+        "" if alone else span(one.credit.ends, times=100),
+        span(one.range, times=100),
         at,
     ]
-
-
-def _range(ends: tuple[float, float] | None, times: int = 1) -> str:
-    """`2 to 5`, `1` of equals, and nothing of nothing."""
-    return " to ".join(dict.fromkeys(f"{times * end:.0f}" for end in ends or ()))
 
 
 def _row(axes: Axes, y: float, columns: Sequence[float], texts: Sequence[str], **how: Any) -> None:
@@ -193,7 +189,7 @@ def _moves(axes: Axes, merges: Sequence[Merge], places: Sequence[float]) -> None
         start = places[merges.index(one)]
         low, high = one.too_low and y > start, one.too_high and y < start
         axes.plot([0, MOVE], [start, y], **MOVES["low" if low else "high" if high else "grey"])
-        _row(axes, y, (1.3, 1.85), [_range(one.current_place), points(one.current)])
+        _row(axes, y, (1.3, 1.85), [span(one.current_place), points(one.current)])
         turned = {"▼": one.too_low, "▲": one.too_high}
         signs = [f" {sign}{count}" for sign, count in turned.items() if count]
         _row(axes, y, (2.1,), [broken(one.name) + "".join(signs)], ha="left")

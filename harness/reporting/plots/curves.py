@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.errors import MissingScores
-from harness.reporting.grid import Cell, Setting
+from harness.reporting.grid import Cell, Grid
+from harness.reporting.lines import Setting
 from harness.reporting.plots.marks import PALE, along_x, drawn, levels, marks, signs
-from harness.reporting.plots.scores import Scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ DODGE = 0.02
 
 
 def scores_along(
-    scores: Scores, curves: Curves, row: str, column: str
+    scores: Grid, curves: Curves, row: str, column: str
 ) -> dict[str, list[tuple[float, Cell]]]:
     """The scores of each curve of a panel, along x."""
     known: dict[str, list[tuple[float, Cell]]] = {}
@@ -33,7 +33,7 @@ def scores_along(
 
 def draw(
     what: str,
-    scores: Scores,
+    scores: Grid,
     curves: Curves,
     ticks: Mapping[str, float],
     x_label: str,
@@ -44,18 +44,18 @@ def draw(
     Signs joined by lines, bars for the spread, levels across; the names of ticks have a `slant` in
     degrees. Raises MissingScores where no row has a mean, as none was evaluated on all tasks.
     """
-    mean = scores.grid.columns[-1]
-    if len(scores.rows()) > 1:
-        title, spots = f"{what}, {scores.title(mean)}", {row: (row, mean) for row in scores.rows()}
+    mean, rows = scores.columns[-1], scores.models("merged", "base")
+    if len(rows) > 1:
+        title, spots = f"{what}, {scores.title(mean)}", {row: (row, mean) for row in rows}
     else:
-        (row,) = scores.rows()
+        (row,) = rows
         title = f"{what}: {row}"
-        spots = {scores.title(one): (row, one) for one in scores.columns(*curves)}
+        spots = {scores.title(one): (row, one) for one in scores.columns_under(*curves)}
     known = {name: scores_along(scores, curves, *spot) for name, spot in spots.items()}
     spots = {name: spot for name, spot in spots.items() if known[name]}
     if not spots:
         raise MissingScores(
-            f"no merge was evaluated on all of {len(scores.grid.tasks)} tasks, expected one for a "
+            f"no merge was evaluated on all of {len(scores.tasks)} tasks, expected one for a "
             "mean over them; name fewer with --tasks"
         )
     looks = marks(dict.fromkeys(name for name, _ in curves.values()))

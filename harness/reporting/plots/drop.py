@@ -11,13 +11,12 @@ import numpy as np
 
 from harness.errors import MissingScores
 from harness.reporting.difference import Difference, enough_draws
-from harness.reporting.grid import CURRENT, Cell, Setting
-from harness.reporting.lines import Line
+from harness.reporting.grid import Cell
+from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.names import marked
 from harness.reporting.plots.marks import BLACK, BLUE, SKY, drawn_rows, height_of, whisker
 from harness.reporting.plots.scores import View, one_setting, scores_of
 from harness.stats.estimate import Estimate, mean_of, of
-from harness.stats.intervals import interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,8 +117,7 @@ def _mean(pairs: Sequence[Pair]) -> Difference:
     known = [estimate for pair in pairs if (estimate := _estimate(*pair)) is not None]
     if len(known) < len(pairs):
         return Difference(100 * mean)
-    low, high = interval(mean_of(known))
-    return Difference(100 * mean, (100 * low, 100 * high))
+    return Difference(100 * mean, mean_of(known))
 
 
 def _estimate(expert: Line, merge: Line) -> Estimate | None:
@@ -138,7 +136,7 @@ def draw(shown: Drops) -> Figure:
     Where records say how far values may be off, each has its own whisker.
     """
     every = shown.methods.values()
-    paired = any(one.within for each in every for one in each)
+    paired = any(one.paired for each in every for one in each)
     count = sorted({len(each) for each in every})
     counted = " to ".join(map(str, dict.fromkeys([count[0], count[-1]])))
     noun = shown.unit if count == [1] else f"{shown.unit}s"
@@ -172,5 +170,4 @@ def _values(
         return
     for place, one in enumerate(sorted(values, key=lambda one: one.points)):
         aside = LINE_OF_ONE * (place - (len(values) - 1) / 2)
-        told = one.within is not None and one.significant
-        whisker(axes, y + aside, one, significant=told, of=f" of one {unit}")
+        whisker(axes, y + aside, one, told=one.clear, of=f" of one {unit}")

@@ -8,21 +8,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from harness.errors import MissingScores
-from harness.reporting.boards.gains import OPEN, Gain, counterparts, gained, settled
-from harness.reporting.difference import Difference
+from harness.reporting.boards.tested import counterparts, gained
+from harness.reporting.difference import OPEN, Difference
 from harness.reporting.figures import wrapped
-from harness.reporting.grid import CURRENT, Cell, Setting
-from harness.reporting.lines import Line
-from harness.reporting.plots.marks import (
-    BLACK,
-    Mark,
-    drawn_rows,
-    height_of,
-    key,
-    marks,
-    whisker,
-)
-from harness.reporting.plots.scores import Scores, View, one_setting, scores_of
+from harness.reporting.grid import Cell, Grid
+from harness.reporting.lines import CURRENT, Line, Setting
+from harness.reporting.plots.marks import BLACK, Mark, drawn_rows, height_of, key, marks, whisker
+from harness.reporting.plots.scores import View, one_setting, scores_of
 from harness.stats.intervals import Ends
 from harness.text import plain
 
@@ -42,21 +34,20 @@ BAR, CLOSER = 0.14, 0.05
 
 @dataclass(frozen=True)
 class Added:
-    """What a method before merging adds, with its paired interval, if records keep resamples.
+    """What a method before merging adds.
 
-    Without one, with its `deviation` over draws, if there are any: draws are those of the same rows
-    with it and without.
+    Without an interval, with its `deviation` over draws, if there are any: draws are those of the
+    same rows with it and without.
     """
 
-    gain: Gain
-    within: Ends | None = None
+    gain: Difference
     deviation: float = 0.0
 
     @property
     def span(self) -> Ends:
         """From where to where anything is drawn of it, beside its bar."""
         value = self.gain.points
-        ends = (value - self.deviation, value + self.deviation, *(self.within or ()))
+        ends = value - self.deviation, value + self.deviation, *(self.gain.within or ())
         return min(ends), max(ends)
 
 
@@ -64,7 +55,7 @@ class Added:
 class Gains:
     """By row, its merger and what comes before it; by row and column, what that adds."""
 
-    scores: Scores
+    scores: Grid
     setting: Setting
     rows: dict[str, tuple[str, str]]
     added: dict[tuple[str, str], Added]
@@ -87,25 +78,25 @@ def gains(lines: Sequence[Line], view: View) -> Gains:
     Under Current Eval, unless the view names another protocol. Raises MissingScores without pairs.
     """
     scores = scores_of(lines, view, CURRENT)
-    over = counterparts(scores.lines)
+    over = counterparts(scores.of_row)
     if not over:
         raise MissingScores(
             "gains shows merges with something before them beside the same without, found no such "
-            f"pair among {', '.join(scores.rows('merged')) or 'no merges'}; make them with {MAKE}"
+            f"pair among {', '.join(scores.models('merged')) or 'no merges'}; make them with {MAKE}"
         )
     setting = one_setting("gains", scores, view)
-    known = settled(gained(scores.grid, over))
+    known = gained(scores, over)
     added = {
         (row, column): _added(scores, setting, row, over[row], column, known[row, setting, column])
         for row in over
-        for column in scores.columns(setting)
+        for column in scores.columns_under(setting)
         if (row, setting, column) in known
     }
     mergers = [*dict.fromkeys(over.values())]
     rows = {
-        row: (merger, _before(scores.lines[row], scores.lines[merger]))
+        row: (merger, _before(scores.of_row[row], scores.of_row[merger]))
         for row, merger in sorted(over.items(), key=lambda pair: mergers.index(pair[1]))
-        if any((row, column) in added for column in scores.grid.columns)
+        if any((row, column) in added for column in scores.columns)
     }
     return Gains(scores, setting, rows, added)
 
@@ -117,17 +108,16 @@ def _before(line: Line, without: Line) -> str:
 
 
 def _added(
-    scores: Scores, setting: Setting, row: str, merger: str, column: str, gain: Gain
+    scores: Grid, setting: Setting, row: str, merger: str, column: str, gain: Difference
 ) -> Added:
-    told = scores.difference((row, setting), (merger, setting), column)
-    if told is not None and told.within is not None:
-        return Added(gain, told.within)
+    if gain.paired is not None:
+        return Added(gain)
     cells = [scores.cell(one, setting, column) for one in (row, merger)]
     values = [cell.values for cell in cells if cell is not None]
     if len({len(one) for one in values}) > 1:
         return Added(gain)
     paired = tuple(one - other for one, other in zip(*values, strict=True))
-    return Added(gain, deviation=Cell(paired).deviation or 0.0)
+    return Added(gain, Cell(paired).deviation or 0.0)
 
 
 def draw(shown: Gains) -> Figure:
@@ -137,7 +127,7 @@ def draw(shown: Gains) -> Figure:
     for merger, group in groupby(bars, key=lambda row: bars[row][0]):
         rows += [(merger, None), *((bars[row][1], row) for row in group)]
     heights = [height_of([name]) - (0 if row is None else CLOSER) for name, row in rows]
-    columns = shown.scores.columns(shown.setting)
+    columns = shown.scores.columns_under(shown.setting)
     title = f"Gain over the same merger without, under {shown.setting}"
     looks = marks(dict.fromkeys(before for _, before in bars.values()))
     with drawn_rows(
@@ -187,9 +177,8 @@ def _bar(axes: Axes, shown: Gains, one: Added, y: float, look: Mark) -> None:
     )
     if unsure:
         key(axes, f"{OPEN} and pale: not significant", linewidth=6, alpha=PALE)
-    if one.within is not None:
-        told = bool(one.gain.significant)
-        whisker(axes, y, Difference(one.gain.points, one.within), significant=told)
+    if one.gain.paired is not None:
+        whisker(axes, y, one.gain, told=bool(one.gain.significant))
     elif one.deviation:
         axes.errorbar(
             one.gain.points, y, xerr=one.deviation, fmt="none", ecolor=BLACK, elinewidth=1,

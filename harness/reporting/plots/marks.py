@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.reporting.difference import CI, Difference
 from harness.reporting.figures import settle, styled, wrapped
-from harness.reporting.grid import CONSTANT, CURRENT, Cell
+from harness.reporting.grid import CONSTANT, Cell
+from harness.reporting.lines import CURRENT
 from harness.text import plain
 
 if TYPE_CHECKING:
@@ -278,9 +279,9 @@ PAIRED = f"paired {CI} over test units and draws"
 
 
 def whisker(
-    axes: Axes, y: float, one: Difference, *, significant: bool, start: float = 0.0, of: str = ""
+    axes: Axes, y: float, one: Difference, *, told: bool, start: float = 0.0, of: str = ""
 ) -> None:
-    """A dot at a difference, counted from `start`, with its interval; hollow unless significant."""
+    """A dot at a difference, counted from `start`, with its interval; hollow unless `told`."""
     if one.within is not None:
         low, high = (start + end for end in one.within)
         axes.hlines(y, low, high, color=RIM, linewidth=2.5, zorder=5)
@@ -290,9 +291,9 @@ def whisker(
         y,
         "o",
         markersize=4,
-        markerfacecolor=BLACK if significant else RIM,
-        markeredgecolor=RIM if significant else BLACK,
+        markerfacecolor=BLACK if told else RIM,
+        markeredgecolor=RIM if told else BLACK,
         markeredgewidth=0.8,
         zorder=6,
-        label="significant" if significant else "not significant, or not tested",
+        label="significant" if told else "not significant, or not tested",
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,9 +61,8 @@ def check_what(what: str) -> None:
     """Raise UnknownName, with all that there are, for no picture."""
     known = (*OF_RECORDS, OF_FEATURES)
     if what not in known:
-        near = difflib.get_close_matches(what, known, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ";"
-        raise UnknownName(f"no picture is called '{what}'{hint} known: {', '.join(known)}")
+        near = "".join(f" did you mean '{one}'?" for one in get_close_matches(what, known, n=1))
+        raise UnknownName(f"no picture is called '{what}';{near} known: {', '.join(known)}")
 
 
 OTHERS = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".webp")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import MissingScores
+from harness.reporting.boards.tested import gaps
 from harness.reporting.difference import CI
-from harness.reporting.grid import CURRENT, PROTOCOL_ORDER
-from harness.reporting.lines import Line
+from harness.reporting.lines import CURRENT, PROTOCOL_ORDER, Line
 from harness.reporting.plots.marks import (
     GREY,
     drawn_rows,
@@ -42,12 +42,12 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     MissingScores.
     """
     scores = scores_of(lines, view, *PROTOCOL_ORDER)
-    known = headline(scores.grid.settings, view.shots)
-    columns = scores.columns(*known)
+    known = headline(scores.settings, view.shots)
+    columns = scores.columns_under(*known)
     merges = [
         row
-        for row in scores.rows("merged")
-        if any(scores.cell(row, one, task) for one in known for task in scores.grid.tasks)
+        for row in scores.models("merged")
+        if any(scores.cell(row, one, task) for one in known for task in scores.tasks)
     ]
     if not merges or len(known) < 2 or known[0].protocol != CURRENT:
         names = "; ".join(map(str, known)) or "none"
@@ -61,11 +61,9 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         cell = scores.cell(row, first, columns[-1])
         return float("-inf") if cell is None else cell.mean
 
-    rows = [*sorted(merges, key=height, reverse=True), *scores.rows("base")]
-    gaps = [
-        [scores.difference((row, last), (row, first), column) for row in rows] for column in columns
-    ]
-    paired = any(gap is not None and gap.within for each in gaps for gap in each)
+    rows = [*sorted(merges, key=height, reverse=True), *scores.models("base")]
+    known_gaps = gaps(scores, rows, first, last)
+    paired = any(one.paired for one in known_gaps.values())
     looks = marks(one.protocol for one in known)
     with drawn_rows(
         f"The same encoders under Current Eval and under {last}",
@@ -74,7 +72,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         2.45,
         [height_of(rows) + (BELOW if paired else 0)] * len(rows),
     ) as (figure, panels, places):
-        for axes, column, of_rows in zip(panels, columns, gaps, strict=True):
+        for axes, column in zip(panels, columns, strict=True):
             for one in known:
                 look = looks[one.protocol]
                 each = [
@@ -86,8 +84,8 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                     if cell.interval is not None:
                         axes.hlines(y, *cell.interval, color=look.colour, zorder=2, **BAND)
                         key(axes, CI, **BAND)
-            for row, y, gap in zip(rows, places, of_rows, strict=True):
-                start = scores.cell(row, first, column)
+            for row, y in zip(rows, places, strict=True):
+                gap, start = known_gaps.get((row, column)), scores.cell(row, first, column)
                 if gap is None or start is None:
                     continue
                 axes.barh(
@@ -95,8 +93,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                     linewidth=0.8, zorder=1.5, label=f"gap to {last.protocol}",
                 )  # fmt: skip
                 if paired:
-                    told = gap.within is not None and gap.significant
                     of = " of the gap, from current on"
-                    whisker(axes, y + BELOW, gap, significant=told, start=start.mean, of=of)
+                    whisker(axes, y + BELOW, gap, told=gap.clear, start=start.mean, of=of)
             levels(axes, scores.levels(column), "x")
     return figure

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.errors import MissingScores
-from harness.reporting.grid import CURRENT, Setting
-from harness.reporting.lines import TUNED, Line
+from harness.reporting.grid import Grid
+from harness.reporting.lines import CURRENT, TUNED, Line, Setting
 from harness.reporting.plots.marks import BLUE, GREY, SERIES, drawn_rows
-from harness.reporting.plots.scores import Scores, View, headline, scores_of
-from harness.reporting.ranking import Standings, standings
-from harness.stats.ranks import fewest_tasks
+from harness.reporting.plots.scores import View, headline, scores_of
+from harness.stats.ranks import Standings, fewest_tasks, standings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,26 +72,21 @@ def ranks(lines: Sequence[Line], view: View) -> Ranks:
     Raises MissingScores without two of them, or two tasks.
     """
     scores = scores_of(lines, view, CURRENT, TUNED)
-    known = headline(scores.grid.settings, view.shots)
+    known = headline(scores.settings, view.shots)
     methods = [
         row
-        for row in scores.rows("merged")
-        if known and all(scores.grid.row(row, one)[-1] for one in known)
+        for row in scores.models("merged")
+        if known and all(scores.row(row, one)[-1] for one in known)
     ]
-    if len(methods) < 2 or len(scores.grid.tasks) < 2:
+    if len(methods) < 2 or len(scores.tasks) < 2:
         raise MissingScores(
             "ranks shows two or more merges that were evaluated on the same two or more tasks, "
-            f"found {len(methods)} on all of {len(scores.grid.tasks)}; make them with {MAKE}"
+            f"found {len(methods)} on all of {len(scores.tasks)}; make them with {MAKE}"
         )
     best = [methods[at] for at in _ranked(scores, methods, known[0]).order]
-    return Ranks(
-        tuple(best), len(scores.grid.tasks), {one: _ranked(scores, best, one) for one in known}
-    )
+    return Ranks(tuple(best), len(scores.tasks), {one: _ranked(scores, best, one) for one in known})
 
 
-def _ranked(scores: Scores, methods: Sequence[str], setting: Setting) -> Standings:
-    cells = [
-        [scores.grid.cells[row, setting, task].mean for task in scores.grid.tasks]
-        for row in methods
-    ]
-    return standings(scores.grid.tasks, np.array(cells) / 100)
+def _ranked(scores: Grid, methods: Sequence[str], setting: Setting) -> Standings:
+    cells = [[scores.cells[row, setting, task].mean for task in scores.tasks] for row in methods]
+    return standings(scores.tasks, np.array(cells) / 100)

@@ -28,9 +28,9 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     if view.shots is not None:
         raise BadOption("shots shows every number of shots, found one of them; leave out --shots")
     scores = scores_of(lines, view)
-    drawn = [one for one in scores.grid.settings if one.shots]
+    drawn = [one for one in scores.settings if one.shots]
     counts = sorted({one.shots for one in drawn}, key=amount)
-    if len(counts) < 2 or not scores.rows():
+    if len(counts) < 2 or not scores.models("merged", "base"):
         raise MissingScores(
             "shots shows scores over two or more numbers of shots, found "
             f"{', '.join(map(str, counts)) or 'none'}; make them with {MAKE}"

@@ -20,8 +20,7 @@ from harness.evaluation.records import Record
 from harness.evaluation.resamples import LOSS, estimate_of, loss_of, range_of
 from harness.reporting.chosen import read_both
 from harness.reporting.difference import CI
-from harness.reporting.grid import CURRENT
-from harness.reporting.lines import Line
+from harness.reporting.lines import CURRENT, Line
 from harness.reporting.plots.marks import BLACK, PALE, Mark, drawn, key, marks, named
 from harness.reporting.plots.scores import View, headline
 from harness.stats.estimate import mean_of

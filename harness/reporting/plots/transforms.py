@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from harness.errors import MissingScores
 from harness.files import parse_json
 from harness.options import parse_choice
-from harness.reporting.grid import Setting
-from harness.reporting.lines import Line
+from harness.reporting.lines import Line, Setting
 from harness.reporting.names import marked
 from harness.reporting.plots.curves import draw
 from harness.reporting.plots.scores import View, headline, scores_of
@@ -44,7 +43,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     """
     scores, probes = scores_of(lines, view), _probes(lines, view)
     names = [name for name in STRICTER if name in {name for _, name in probes.values()}]
-    if len(names) < 2 or not scores.rows():
+    if len(names) < 2 or not scores.models("merged", "base"):
         raise MissingScores(
             f"transforms shows two or more transformations of the protocol '{PROBE}', found "
             f"{', '.join(names) or 'none'}; make them with {MAKE}"

@@ -20,13 +20,14 @@ def source(name: str) -> str:
     return HERE.joinpath(name).read_text(encoding="utf-8")
 
 
+@cache
 def template(name: str) -> Template:
     """The template of the file NAME.jinja; what it is given is text, and escaped in HTML alone."""
-    return _environment().get_template(f"{name}.jinja")
+    return environment().get_template(f"{name}.jinja")
 
 
-@cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Where templates are read, with filters for the texts in them."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(

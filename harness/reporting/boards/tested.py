@@ -1,0 +1,178 @@
+"""Pure: which cells of a board differ significantly: the best of a column, gains and gaps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from harness.reporting.difference import Difference, Way, by_task, difference_of, enough_draws
+from harness.reporting.grid import CONSTANT, Cell, Grid, Place
+from harness.reporting.lines import Line, Setting, without_first
+from harness.stats.estimate import mean_of
+from harness.stats.intervals import FEWEST_SETS, LEVEL, student
+from harness.stats.sets import Prior, prior_of
+from harness.stats.tests import holm, p_value
+from harness.text import points
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Best:
+    """The rows of a column that are the best or do not differ from it; how they were compared."""
+
+    rows: frozenset[str]
+    ways: frozenset[Way]
+
+
+def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Setting, str], Best]:
+    """For every column of every setting, the best among these rows, ties and all.
+
+    A column with a single one of the rows has no best, and nothing is that the best constant
+    prediction reaches.
+    """
+    best = {}
+    for setting in scores.settings:
+        table = {row: scores.row(row, setting) for row in rows}
+        for at, column in enumerate(scores.columns):
+            cells = {row: cell for row, of in table.items() if (cell := of[at]) is not None}
+            if len(cells) > 1:
+                best[setting, column] = _best(cells, scores.row(CONSTANT, setting)[at])
+    return best
+
+
+def _best(cells: Mapping[str, Cell], constant: Cell | None) -> Best:
+    first = max(cells, key=lambda row: cells[row].mean)
+    known = _prior(cells.values())
+    others = tested(
+        {row: above(cells[first], one, known) for row, one in cells.items() if row != first}
+    )
+    same = {row for row, one in others.items() if not one.significant and not one.ahead}
+    low = -math.inf if constant is None else constant.mean
+    rows = frozenset(row for row in {first, *same} if cells[row].mean > low)
+    return Best(rows, frozenset(one.way for one in others.values()))
+
+
+def tested(family: Mapping[K, Difference]) -> dict[K, Difference]:
+    """A family of differences, Holm over its tests."""
+    p = {key: one.p for key, one in family.items() if one.p is not None}
+    adjusted = dict(zip(p, holm([*p.values()]), strict=True))
+    return {
+        key: replace(one, significant=adjusted[key] < 1 - LEVEL) if key in p else one
+        for key, one in family.items()
+    }
+
+
+def _prior(cells: Collection[Cell]) -> Prior | None:
+    """How far the rows of a column differ over sets of experts; None of fewer than three."""
+    if any(len({line.set for line in one.lines}) < FEWEST_SETS for one in cells):
+        return None
+    each = [by_task(one.lines) for one in cells]
+    found = [mean_of(one) for (one,) in filter(None, each)]
+    return prior_of(found) if len(found) == len(each) else None
+
+
+def above(one: Cell, other: Cell, known: Prior | None = None) -> Difference:
+    """How far a cell is above another.
+
+    Of records without resamples, intervals over rows that do not overlap, and draws that do not
+    either, are of models that differ on the same rows as well; where they overlap, it is unknown.
+    """
+    far = one.mean - other.mean
+    shared = {line.set for line in one.lines} & {line.set for line in other.lines}
+    first, second = ([line for line in of.lines if line.set in shared] for of in (one, other))
+    if (paired := difference_of(first, second)) is not None:
+        if not enough_draws([*first, *second]):
+            return Difference(far, significant=False)
+        return Difference(far, paired, p=p_value(paired, known))
+    if one.interval is None or other.interval is None:
+        return Difference(far, way="printed", ahead=points(one.mean) != points(other.mean))
+    high, low = (one, other) if far >= 0 else (other, one)
+    reach = _below(high) + _below(low, up=True)
+    clear = abs(far) > math.hypot(reach, _of_draws(high, low))
+    return Difference(far, significant=clear, way="intervals")
+
+
+def _below(cell: Cell, *, up: bool = False) -> float:
+    """How far the interval of a cell goes down, or up."""
+    low, high = cell.interval or (cell.mean, cell.mean)
+    return high - cell.mean if up else cell.mean - low
+
+
+def _of_draws(one: Cell, other: Cell) -> float:
+    """Half of Student's interval of a difference over the draws that both have; 0 without any."""
+    count = min((len(cell.values) for cell in (one, other) if len(cell.values) > 1), default=1)
+    if count < 2:
+        return 0.0
+    each = [np.broadcast_to(cell.values[:count], count) for cell in (one, other)]
+    spread = float((each[0] - each[1]).std(ddof=1))
+    return student((1 - LEVEL) / 2, count - 1) * spread / math.sqrt(count)
+
+
+# Gains -------------------------------------------------------------------------------------
+
+
+def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
+    """For rows of merges, the row of the same with fewer stages before it, most of them."""
+    known = {}
+    for row, line in of_row.items():
+        less = without_first(line.method) if line.role == "merged" else None
+        while less is not None and row.replace(line.method, less, 1) not in of_row:
+            less = without_first(less)
+        if less is not None:
+            known[row] = row.replace(line.method, less, 1)
+    return known
+
+
+def gained(scores: Grid, over: Mapping[str, str]) -> dict[Place, Difference]:
+    """By row, setting and column, how far the rows are above those that they are `over`."""
+    return settled(
+        {
+            (row, setting, column): gain
+            for setting in scores.settings
+            for (row, column), gain in _by_column(
+                scores, {row: ((row, setting), (other, setting)) for row, other in over.items()}
+            ).items()
+        }
+    )
+
+
+def gaps(
+    scores: Grid, rows: Iterable[str], current: Setting, tuned: Setting
+) -> dict[tuple[str, str], Difference]:
+    """By row and column, how far the rows are above themselves under another protocol."""
+    return _by_column(scores, {row: ((row, tuned), (row, current)) for row in rows})
+
+
+def settled(gains: Mapping[K, Difference]) -> dict[K, Difference]:
+    """Gains; where of some it is known whether they are significant, the rest are not."""
+    known = any_known(gains)
+    return {
+        key: replace(one, significant=bool(one.significant)) if known else one
+        for key, one in gains.items()
+    }
+
+
+def any_known(gains: Mapping[K, Difference]) -> bool:
+    """Whether of any it is known if it is significant."""
+    return any(gain.significant is not None for gain in gains.values())
+
+
+def _by_column(
+    scores: Grid, pairs: Mapping[str, tuple[tuple[str, Setting], tuple[str, Setting]]]
+) -> dict[tuple[str, str], Difference]:
+    """By row and column, how far the first of each pair is above the second; Holm by column."""
+    cells = {row: [scores.row(*place) for place in pair] for row, pair in pairs.items()}
+    gains: dict[tuple[str, str], Difference] = {}
+    for at, column in enumerate(scores.columns):
+        family = {
+            (row, column): above(one, less)
+            for row, (first, second) in cells.items()
+            if (one := first[at]) is not None and (less := second[at]) is not None
+        }
+        gains |= tested(family)
+    return gains
