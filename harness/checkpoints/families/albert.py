@@ -5,18 +5,14 @@ What is done to a layer is done at each of its turns, so that its groups are tho
 
 from harness.checkpoints.families.family import (
     EMBEDDING,
-    FFN,
     POOLED,
-    QK,
     SETTINGS,
-    VO,
     WIDTH,
     Family,
+    block,
     embeddings,
     linear,
-    norm,
 )
-from harness.weights import dual
 
 KINDS = ("word", "position", "token_type")
 AT = "albert.encoder.albert_layer_groups.{layer}.albert_layers.0."
@@ -30,14 +26,12 @@ ALBERT = Family(
     axes={
         **embeddings("albert.embeddings.", *KINDS, group=EMBEDDING, norms=EMBEDDING),
         **linear(PROJECTION, WIDTH, EMBEDDING),
-        **linear(f"{AT}attention.query", QK, WIDTH),
-        **linear(f"{AT}attention.key", dual(QK), WIDTH),
-        **linear(f"{AT}attention.value", VO, WIDTH),
-        **linear(f"{AT}attention.dense", WIDTH, dual(VO)),
-        **norm(f"{AT}attention.LayerNorm"),
-        **linear(f"{AT}ffn", FFN, WIDTH),
-        **linear(f"{AT}ffn_output", WIDTH, dual(FFN)),
-        **norm(f"{AT}full_layer_layer_norm"),
+        **block(
+            AT,
+            "attention.query attention.key attention.value attention.dense",
+            "ffn ffn_output",
+            "attention.LayerNorm full_layer_layer_norm",
+        ),
         **linear("albert.pooler", POOLED, WIDTH),
     },
     projection=f"{PROJECTION}.weight",

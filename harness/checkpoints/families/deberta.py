@@ -33,7 +33,7 @@ DEBERTA = Family(
     axes={
         **embeddings("deberta.embeddings.", "word", "position", "token_type", group=EMBEDDING),
         PROJECTION: (WIDTH, EMBEDDING),
-        **layers(LAYERS, query="query_proj", key="key_proj", value="value_proj"),
+        **layers(LAYERS, "query_proj key_proj value_proj"),
         **linear(f"{SELF}pos_query_proj", QK, WIDTH),
         **linear(f"{SELF}pos_key_proj", dual(QK), WIDTH),
         "deberta.encoder.rel_embeddings.weight": (None, WIDTH),
