@@ -67,16 +67,13 @@ def cca(
     # of one layer: two matrices for each expert, as wide as its units
     maps = weights.latest(of_all)
 
-    def compute(index: int, name: str) -> torch.Tensor:
-        tensor = experts[index][name]
-        tensor = tensor.to(torch.promote_types(tensor.dtype, torch.float32)).clone()
-        for place, axis in enumerate(symmetry.axes.get(name, ())):
-            if axis and (group := weights.group_of(axis)) in chosen and index != home():
-                tensor = maps(group)[index]()(tensor, place, dual=axis != group).contiguous()
-        return tensor
+    def of(index: int, group: str) -> weights.Turned | None:
+        return maps(group)[index]() if group in chosen and index != home() else None
 
-    wide = [weights.specs(weights.each(torch.clone, expert)) for expert in experts]
-    return [weights.Lazy(one, partial(compute, i), what.report) for i, one in enumerate(wide)]
+    return [
+        weights.moved(expert, symmetry, partial(of, index), what.report)
+        for index, expert in enumerate(experts)
+    ]
 
 
 def _tell(what: weights.Alignment, index: int, group: str, found: weights.Turned) -> None:

@@ -211,10 +211,8 @@ def _in_turn(
     found: dict[str, weights.Map] = {}
 
     def moved(but: str = "") -> StateDict:
-        held: dict[str, weights.Maps] = {
-            group: partial(list, [one]) for group, one in found.items() if group != but
-        }
-        return weights.moved(expert, symmetry, held)
+        held = {group: one for group, one in found.items() if group != but}
+        return weights.moved(expert, symmetry, held.get)
 
     def apart(state: StateDict, *of: str) -> float:
         names = {one.name for group in of for one in symmetry.members(group, expert, anchor)}

@@ -10,7 +10,6 @@ from harness.weights.anchor import Alignment as Alignment
 from harness.weights.anchor import Finder as Finder
 from harness.weights.anchor import Match as Match
 from harness.weights.anchor import alignment as alignment
-from harness.weights.anchor import check_anchor as check_anchor
 from harness.weights.anchor import place_of as place_of
 from harness.weights.anchor import to_anchor as to_anchor
 from harness.weights.arithmetic import SCALE as SCALE
@@ -29,6 +28,7 @@ from harness.weights.arithmetic import task_vectors as task_vectors
 from harness.weights.arithmetic import total as total
 from harness.weights.arithmetic import warn_unless_one as warn_unless_one
 from harness.weights.arithmetic import where_shared as where_shared
+from harness.weights.arithmetic import widened as widened
 from harness.weights.decompositions import ALIKE as ALIKE
 from harness.weights.decompositions import EPSILON as EPSILON
 from harness.weights.decompositions import compact_svd as compact_svd
@@ -50,7 +50,6 @@ from harness.weights.election import global_trim as global_trim
 from harness.weights.election import majority_sign as majority_sign
 from harness.weights.frank_wolfe import objective as objective
 from harness.weights.frank_wolfe import universe as universe
-from harness.weights.lazy import Digests as Digests
 from harness.weights.lazy import Lazy as Lazy
 from harness.weights.lazy import Spec as Spec
 from harness.weights.lazy import after as after
@@ -59,7 +58,6 @@ from harness.weights.lazy import cast_like as cast_like
 from harness.weights.lazy import check_same as check_same
 from harness.weights.lazy import floating as floating
 from harness.weights.lazy import joined as joined
-from harness.weights.lazy import known_digests as known_digests
 from harness.weights.lazy import renamed as renamed
 from harness.weights.lazy import select as select
 from harness.weights.lazy import size as size
@@ -82,8 +80,6 @@ from harness.weights.matrices import by_matrix as by_matrix
 from harness.weights.matrices import is_matrix as is_matrix
 from harness.weights.order import smallest_magnitude as smallest_magnitude
 from harness.weights.overlap import Overlap as Overlap
-from harness.weights.overlap import cross as cross
-from harness.weights.overlap import cross_of_blocks as cross_of_blocks
 from harness.weights.overlap import distance as distance
 from harness.weights.overlap import overlap as overlap
 from harness.weights.overlap import units_of as units_of
@@ -95,7 +91,6 @@ from harness.weights.procrustes import turns_to as turns_to
 from harness.weights.symmetry import Axes as Axes
 from harness.weights.symmetry import Layer as Layer
 from harness.weights.symmetry import Map as Map
-from harness.weights.symmetry import Maps as Maps
 from harness.weights.symmetry import Member as Member
 from harness.weights.symmetry import Permuted as Permuted
 from harness.weights.symmetry import Symmetry as Symmetry

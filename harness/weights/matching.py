@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
@@ -16,7 +15,7 @@ from harness.types import StateDict
 from harness.weights.anchor import Match
 from harness.weights.lazy import specs
 from harness.weights.overlap import Overlap, distance, in_blocks, overlap, units_of
-from harness.weights.symmetry import Maps, Member, Permuted, Symmetry, moved
+from harness.weights.symmetry import Member, Permuted, Symmetry, moved
 
 
 def assignment(products: torch.Tensor) -> torch.Tensor:
@@ -169,8 +168,7 @@ class Pair:
 
     def ordered(self, orders: Mapping[str, Permuted]) -> StateDict:
         """The first model in these orders, by group."""
-        maps: dict[str, Maps] = {group: partial(list, [one]) for group, one in orders.items()}
-        return moved(self.first, self.symmetry, maps)
+        return moved(self.first, self.symmetry, orders.get)
 
     def distance(self, orders: Mapping[str, Permuted], names: Sequence[str]) -> float:
         """How far the first model in these orders is from the second, in some tensors."""

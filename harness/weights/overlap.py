@@ -50,29 +50,9 @@ def overlap(
             for units in (units_of(state, one) for state in (first, second))
         ]
         products = products + torch.bmm(parts[0], parts[1].mT)
-        here, there = here + _squares(parts[0]), there + _squares(parts[1])
+        squares = [part.square().sum((1, 2)) for part in parts]
+        here, there = here + squares[0], there + squares[1]
     return Overlap(products, here, there)
-
-
-def _squares(blocks: torch.Tensor) -> torch.Tensor:
-    return blocks.square().sum((1, 2))
-
-
-def cross(
-    first: StateDict, second: StateDict, members: Sequence[Member], blocks: int = 1
-) -> torch.Tensor:
-    """The inner products alone of `overlap`, [blocks, size, size]."""
-    return overlap(first, second, members, blocks).products
-
-
-def cross_of_blocks(
-    first: StateDict, second: StateDict, members: Sequence[Member], blocks: int
-) -> torch.Tensor:
-    """`cross` of every block of one model with every block of another.
-
-    [blocks, blocks, size, size], block i of the first and block j of the second.
-    """
-    return in_blocks(cross(first, second, members)[0], blocks)
 
 
 def in_blocks(products: torch.Tensor, blocks: int) -> torch.Tensor:
@@ -90,8 +70,5 @@ def units_of(state: StateDict, member: Member) -> torch.Tensor:
 
 def distance(first: StateDict, second: StateDict, names: Sequence[str]) -> float:
     """||first - second|| over tensors of these names, as float64; one of each at a time."""
-    return math.sqrt(sum(float(_gap(first[name], second[name])) for name in names))
-
-
-def _gap(here: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    return (here.double() - there.double()).square().sum()
+    gaps = (first[name].double() - second[name].double() for name in names)
+    return math.sqrt(sum(float(gap.square().sum()) for gap in gaps))

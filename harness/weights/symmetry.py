@@ -17,9 +17,8 @@ import torch
 
 from harness.errors import BadOption, IncompatibleWeights
 from harness.types import StateDict
-from harness.weights.arithmetic import wide
-from harness.weights.lazy import Lazy, Spec, specs
-from harness.weights.threads import once
+from harness.weights.arithmetic import wide, widened
+from harness.weights.lazy import Lazy, specs
 
 Axes: TypeAlias = "Mapping[str, tuple[str | None, ...]]"
 """For each tensor, the hidden group that each of its axes runs over; None: it stays as it is."""
@@ -244,37 +243,28 @@ class Turned:
         return turned.movedim(0, axis).to(tensor.dtype)
 
 
-Maps: TypeAlias = "Callable[[], Sequence[Map]]"
-"""Finds what is done to a group, one map after the other; called when a tensor is asked for."""
-
-
 def moved(
     state: StateDict,
     symmetry: Symmetry,
-    maps: Mapping[str, Maps],
+    find: Callable[[str], Map | None],
     report: Mapping[str, Any] | None = None,
 ) -> StateDict:
     """The state with the units of some groups moved, in at least float32.
 
-    `maps` are by group, found when a tensor of the group is first asked for and kept: they are
-    small. Tensors without an axis of these groups are copied. `report` is what there is to tell of
-    the work, which may be filled as maps are found.
+    `find` says what is done to a group, if anything is, each time that one of its tensors is asked
+    for. Tensors of which nothing is moved are copied. `report` is what there is to tell of the
+    work, which may be filled as maps are found.
     """
-    known = {group: once(find) for group, find in maps.items()}
 
     def compute(name: str) -> torch.Tensor:
-        tensor = wide(state[name])
+        given = state[name]
+        tensor = wide(given)
         for place, axis in enumerate(symmetry.axes.get(name, ())):
-            if axis is not None and group_of(axis) in known:
-                for one in known[group_of(axis)]():
-                    tensor = one(tensor, place, dual=axis.endswith(DUAL))
-        return tensor.clone() if tensor is state[name] else tensor.contiguous()
+            if axis is not None and (one := find(group_of(axis))) is not None:
+                tensor = one(tensor, place, dual=axis.endswith(DUAL))
+        return tensor.clone() if tensor is given else tensor.contiguous()
 
-    shapes = {
-        name: Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
-        for name, spec in specs(state).items()
-    }
-    return Lazy(shapes, compute, report=report)
+    return Lazy(widened(state), compute, report=report)
 
 
 # Norms -------------------------------------------------------------------------------------
@@ -296,11 +286,12 @@ def absorbed(state: StateDict, readers: Mapping[str, Sequence[str]]) -> StateDic
 
     def compute(name: str) -> torch.Tensor:
         module, _, kind = name.rpartition(".")
-        tensor, norm = wide(state[name]), norm_of.get(module)
+        given, norm = state[name], norm_of.get(module)
+        tensor = wide(given)
         if module in readers:
             return torch.ones_like(tensor) if kind == "weight" else torch.zeros_like(tensor)
         if norm is None:
-            return tensor.clone() if tensor is state[name] else tensor
+            return tensor.clone() if tensor is given else tensor
         if kind == "weight":
             made = tensor.double() * state[f"{norm}.weight"].double()
         else:
@@ -308,8 +299,4 @@ def absorbed(state: StateDict, readers: Mapping[str, Sequence[str]]) -> StateDic
             made = tensor.double() + weight @ state[f"{norm}.bias"].double()
         return made.to(tensor.dtype)
 
-    shapes = {
-        name: Spec(one.shape, torch.promote_types(one.dtype, torch.float32))
-        for name, one in known.items()
-    }
-    return Lazy(shapes, compute)
+    return Lazy(widened(state), compute)
