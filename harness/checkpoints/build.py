@@ -94,18 +94,10 @@ def build_model(
     tensor of the model is missing, left over or of another shape: nothing is ever newly
     initialised. So it does for a classifier of the other unit.
     """
-    from transformers.initialization import no_init_weights
-
     check_counts(config, state, what)
     _check_unit(config, what, unit)
-    with no_init_weights():  # to draw them takes longer than a forward pass over a few rows
-        model: Any = network(config, what, unit)
-    model.tie_weights()  # which goes with drawing them
-    check_tensors(model, state, what)
-    tensors = {name: state[name] for name in floating(state)}
-    model.load_state_dict(in_memory(model, tensors), strict=False)
-    built: torch.nn.Module = model.float().eval()
-    return built
+    check_tensors(classifier_on_meta(config, what, unit=unit), state, what)
+    return _filled(config, state, what, unit)
 
 
 def build_encoder(model: Checkpoint) -> torch.nn.Module:
@@ -114,14 +106,22 @@ def build_encoder(model: Checkpoint) -> torch.nn.Module:
     Only its `base_model` may be run: the head, and a pooler that the model lacks, have no values.
     Raises BrokenCheckpoint as `encoder_of` does.
     """
+    encoder = encoder_of(model)
+    return _filled(encoder.config, encoder.weights, model.source)
+
+
+def _filled(
+    config: Mapping[str, Any], state: StateDict, what: str, unit: Unit = "row"
+) -> torch.nn.Module:
     from transformers.initialization import no_init_weights
 
-    encoder = encoder_of(model)
-    with no_init_weights():
-        made = network(encoder.config, model.source)
-    tensors = {name: encoder.weights[name] for name in floating(encoder.weights)}
-    made.load_state_dict(in_memory(made, tensors), strict=False)
-    return made.float().eval()
+    with no_init_weights():  # to draw them takes longer than a forward pass over a few rows
+        model: Any = network(config, what, unit)
+    model.tie_weights()  # which goes with drawing them
+    tensors = {name: state[name] for name in floating(state)}
+    model.load_state_dict(in_memory(model, tensors), strict=False)
+    built: torch.nn.Module = model.float().eval()
+    return built
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -56,7 +55,10 @@ def cca(
         of_anchor, between, own = map(covariance, products)
         few = products[0].count <= len(own)  # tokens: some units correlate with nothing
         found = mapped(of_anchor, between.mT, own, gamma, full=not few)
-        _tell(what, index, group, found)
+        both = (experts[index], what.anchor)
+        match = weights.match_by(*both, symmetry.members(group, *both), found)
+        what.tell_of(index, "before", group, match.before)
+        what.tell_of(index, "after", group, match.after)
         return found
 
     def of_all(group: str) -> list[Callable[[], weights.Turned]]:
@@ -74,17 +76,6 @@ def cca(
         weights.moved(expert, symmetry, partial(of, index), what.report)
         for index, expert in enumerate(experts)
     ]
-
-
-def _tell(what: weights.Alignment, index: int, group: str, found: weights.Turned) -> None:
-    """Report how far an expert is from the anchor in a group, before and after it is mapped."""
-    before = after = 0.0
-    for name, axis, dual in what.symmetry.members(group, what.experts[index], what.anchor):
-        mine, goal = (state[name].double() for state in (what.experts[index], what.anchor))
-        before += float((mine - goal).square().sum())
-        after += float((found(mine, axis, dual=dual) - goal).square().sum())
-    what.tell_of(index, "before", group, math.sqrt(before))
-    what.tell_of(index, "after", group, math.sqrt(after))
 
 
 def covariance(products: Products) -> torch.Tensor:

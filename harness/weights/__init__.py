@@ -70,9 +70,9 @@ from harness.weights.matching import Units as Units
 from harness.weights.matching import assignment as assignment
 from harness.weights.matching import descent as descent
 from harness.weights.matching import gainful as gainful
+from harness.weights.matching import match_by as match_by
 from harness.weights.matching import matched as matched
 from harness.weights.matching import matched_units as matched_units
-from harness.weights.matching import reordered as reordered
 from harness.weights.matrices import Matrices as Matrices
 from harness.weights.matrices import Others as Others
 from harness.weights.matrices import Vectors as Vectors

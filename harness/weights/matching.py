@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -15,7 +16,9 @@ from harness.types import StateDict
 from harness.weights.anchor import Match
 from harness.weights.lazy import specs
 from harness.weights.overlap import Overlap, distance, in_blocks, overlap, units_of
-from harness.weights.symmetry import Member, Permuted, Symmetry, moved
+from harness.weights.symmetry import Map, Member, Permuted, Symmetry, moved
+
+F = TypeVar("F", bound=Map)
 
 
 def assignment(products: torch.Tensor) -> torch.Tensor:
@@ -65,16 +68,14 @@ def matched_units(
     return _match(both, products, gainful(products, float(both.first + both.second)))
 
 
-def reordered(
-    first: StateDict, second: StateDict, members: Sequence[Member], order: torch.Tensor
-) -> Match[Permuted]:
-    """An order of the first model's units, with its distances from the second in all `members`."""
+def match_by(first: StateDict, second: StateDict, members: Sequence[Member], found: F) -> Match[F]:
+    """What moves the first model's units, with its distances from the second in all `members`."""
     before = after = 0.0
     for one in members:
         here, there = units_of(first, one), units_of(second, one)
         before += float((here - there).square().sum())
-        after += float((here[order] - there).square().sum())
-    return Match(Permuted(order), math.sqrt(before), math.sqrt(after))
+        after += float((found(here, 0, dual=one.dual) - there).square().sum())
+    return Match(found, math.sqrt(before), math.sqrt(after))
 
 
 FEATURES = 64

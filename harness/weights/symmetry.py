@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -32,8 +33,6 @@ ATTENTION = ("qk", "rope", "vo")
 """The kinds of groups of attention heads, as far as a model has them."""
 CROSS = ".cross"
 """How groups of a decoder's attention to its encoder end: its heads have an order of their own."""
-NUMBER = re.compile("0|[1-9][0-9]{0,8}")
-"""The one spelling of a number of layers: others would be the same method by another name."""
 
 
 def dual(group: str) -> str:
@@ -132,30 +131,20 @@ class Symmetry:
         `encoder`, `decoder.first:5`. Raises BadOption for a layer that the model has not. A model
         without layers has none to choose.
         """
-        known = self.layers
-        if layers == "all" or not known:
-            return known
-        stacks = dict.fromkeys(str(layer).rpartition(".")[0] for layer in known)
-        stack, _, which = ("", "", layers) if "" in stacks else layers.partition(".")
-        own = tuple(one for one in known if str(one).rpartition(".")[0] == stack)
-        if layers and layers in stacks:
-            return own
-        end, colon, count = which.partition(":")
-        number = int(count or which) if NUMBER.fullmatch(count or which) else None
-        if end in ("first", "last") and number is not None and 1 <= number <= len(own):
-            return own[:number] if end == "first" else own[-number:]
-        named = f"{stack}.{number}" if stack else number
-        if not colon and named in own:
-            return (named,)
-        if "" not in stacks:
+        known, few = self.layers, ""
+        choices = {"all": known, **{str(one): (one,) for one in known}}
+        for stack, each in groupby(known, lambda layer: str(layer).rpartition(".")[0]):
+            own, at = tuple(each), f"{stack}." if stack else ""
+            choices |= {f"{at}first:{count}": own[:count] for count in range(1, len(own) + 1)}
+            choices |= {f"{at}last:{count}": own[-count:] for count in range(1, len(own) + 1)}
+            choices |= {stack: own} if stack else {}
+            few = f"{at}first:N or {at}last:N with N from 1 to {len(own)}"
+        if known and layers not in choices:
             raise BadOption(
-                f"layers is '{layers}', expected all, {' or '.join(stacks)}, or of one of them "
-                f"first:N, last:N or a number, as {[*stacks][-1]}.first:1"
+                f"layers is '{layers}', expected {', '.join(filter(str.isalpha, choices))}, {few}, "
+                f"or a layer from {known[0]} to {known[-1]}"
             )
-        raise BadOption(
-            f"layers is '{layers}', expected all, first:N or last:N with N from 1 to {len(known)}, "
-            f"or a layer from 0 to {len(known) - 1}"
-        )
+        return choices.get(layers, known)
 
     def within(self, layers: str, *kinds: str) -> list[str]:
         """The groups of some kinds in the layers that an option names, layer by layer."""
