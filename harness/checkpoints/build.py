@@ -32,12 +32,9 @@ LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "
 def labelled(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     """A configuration with these labels, and without what it said of another head."""
     said = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
-    names = dict(enumerate(labels))
-    return {
-        **said,
-        "id2label": {str(place): name for place, name in names.items()},
-        "label2id": {name: place for place, name in names.items()},
-    }
+    places = {name: place for place, name in enumerate(labels)}
+    names = {str(place): name for place, name in enumerate(labels)}
+    return {**said, "id2label": names, "label2id": places}
 
 
 def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:

@@ -112,5 +112,5 @@ def check_link(path: Path, folder: Path) -> None:
     cached = root.parent.name == "snapshots" and store.name.startswith("models--")
     if not place.is_relative_to(root) and not (cached and place.parent == store / "blobs"):
         raise BrokenCheckpoint(
-            f"{path} is a link to {place}, outside of the checkpoint; expected the file itself"
+            f"{path} is a link to {place}, outside of the folder; expected the file"
         )

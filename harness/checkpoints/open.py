@@ -81,8 +81,7 @@ def open_checkpoint(
     for key in OTHER_WEIGHTS:
         if config.get(key):
             raise BrokenCheckpoint(
-                f"{file} has {key}, which is not followed; expected plain weights "
-                f"in {SINGLE}, or in shards with {INDEX}"
+                f"{file} has {key}, which is not read; expected weights in {SINGLE} or {INDEX}"
             )
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
@@ -148,8 +147,7 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
         if name.endswith((".weight", ".bias")) and not spec.dtype.is_floating_point:
             kind = str(spec.dtype).removeprefix("torch.")
             raise BrokenCheckpoint(
-                f"'{name}' beside {where} is of {kind}, expected floating-point numbers: "
-                "quantized weights are not read"
+                f"'{name}' beside {where} is {kind}, expected floats: no quantized weights are read"
             )
     widest = max((max(spec.shape, default=0) for spec in known.values()), default=0)
     for key, value in config.items():
@@ -219,9 +217,7 @@ def _open_shards(path: Path) -> StateDict:
         raise BrokenCheckpoint(f"{path / INDEX} has no weight_map, expected names and shards")
     for shard in placed.values():
         if not isinstance(shard, str) or Path(shard).name != shard:
-            raise BrokenCheckpoint(
-                f"{path / INDEX} names the shard {shard!r:.80}, expected a file beside it"
-            )
+            raise BrokenCheckpoint(f"{path / INDEX} names the shard {shard!r:.80}, expected a file")
     parts = {shard: _open_plain(path / shard) for shard in sorted(set(placed.values()))}
     for name, shard in placed.items():
         if name not in parts[shard]:
@@ -232,8 +228,7 @@ def _open_shards(path: Path) -> StateDict:
             if last[name] != shard and placed.get(name) != last[name]:
                 raise BrokenCheckpoint(
                     f"'{name}' is in {shard} and in {last[name]} of {path}, and {INDEX} lists "
-                    f"{placed.get(name, 'neither')}; expected each tensor in one shard: "
-                    "transformers reads the last"
+                    f"{placed.get(name, 'neither')}; expected the last, which transformers reads"
                 )
     return _modern(union(*reversed(parts.values())), path)
 

@@ -22,8 +22,7 @@ def check_tokenizer(path: Path) -> None:
     check_files(path)
     if not any((path / name).is_file() for name in VOCABULARY_FILES):
         raise BrokenCheckpoint(
-            f"{path} has no tokenizer; expected its vocabulary beside the weights: "
-            f"{', '.join(VOCABULARY_FILES)}"
+            f"{path} has no tokenizer; expected one of {', '.join(VOCABULARY_FILES)}"
         )
 
 

@@ -57,13 +57,11 @@ def cca(
         found = mapped(of_anchor, between.mT, own, gamma, full=not few)
         both = (experts[index], what.anchor)
         match = weights.match_by(*both, symmetry.members(group, *both), found)
-        what.tell_of(index, "before", group, match.before)
-        what.tell_of(index, "after", group, match.after)
+        what.tell_of(index, group, before=match.before, after=match.after)
         return found
 
     def of_all(group: str) -> list[Callable[[], weights.Turned]]:
-        for when in ("before", "after"):
-            what.tell_of(home(), when, group, 0.0)
+        what.tell_of(home(), group, before=0.0, after=0.0)
         return [weights.once(partial(find, group, index)) for index in range(len(experts))]
 
     # of one layer: two matrices for each expert, as wide as its units

@@ -110,9 +110,9 @@ def _units(
 
 def _in_turn(what: weights.Alignment, units: Sequence[weights.Units], index: int) -> Matches:
     """The orders of groups that depend on one another."""
-    pair = weights.Pair(what.experts[index], what.anchor, what.symmetry, units)
-    matches, sweeps = weights.descent(pair)
-    what.tell_of(index, "iterations", "residual", sweeps)
+    both = (what.experts[index], what.anchor)
+    matches, sweeps = weights.descent(*both, what.symmetry, units)
+    what.tell_of(index, "residual", iterations=sweeps)
     return matches
 
 
@@ -137,8 +137,8 @@ def _solved(what: weights.Alignment, units: weights.Units) -> list[Matches]:
     same = [torch.arange(len(one)) for one in whole]
     before, matched = (weights.objective(whole, orders) for orders in (same, pairwise))
     objectives = {"before": before, "pairwise": matched, "cycle_consistent": solution.objective}
-    what.tell("objective", units.label, objectives)
-    what.tell("iterations", units.label, solution.iterations)
+    facts = {"objective": objectives, "iterations": solution.iterations}
+    weights.tell(what.report, units.label, facts)
     back = solution.orders[at].argsort()
     orders = [weights.Permuted(order[back]) for order in solution.orders]
     return [

@@ -65,7 +65,6 @@ from harness.weights.lazy import specs as specs
 from harness.weights.lazy import split as split
 from harness.weights.lazy import stored as stored
 from harness.weights.lazy import union as union
-from harness.weights.matching import Pair as Pair
 from harness.weights.matching import Units as Units
 from harness.weights.matching import assignment as assignment
 from harness.weights.matching import descent as descent

@@ -77,14 +77,11 @@ class Alignment:
         place = self.place()
         return self.base if place is None else self.experts[place]
 
-    def tell(self, what: str, key: str, value: Any) -> None:
-        """Report something of a group."""
-        self.report.setdefault(what, {})[key] = value
-
-    def tell_of(self, index: int, what: str, key: str, value: Any) -> None:
-        """Report something of a group of one expert: a list of all experts', None where unknown."""
-        of_all = self.report.setdefault(what, {}).setdefault(key, [None] * len(self.experts))
-        of_all[index] = value
+    def tell_of(self, index: int, group: str, **facts: float) -> None:
+        """Report facts of a group of one expert: lists of all experts', None where unknown."""
+        for fact, value in facts.items():
+            known = self.report.setdefault(fact, {})
+            known.setdefault(group, [None] * len(self.experts))[index] = value
 
 
 def alignment(
@@ -131,10 +128,10 @@ def _found(
         home = what.place() == index
         matches = {} if home else find(index)
         for group in groups:
-            match = matches.get(group)
-            if match or home:
-                what.tell_of(index, "before", group, match.before if match else 0.0)
-                what.tell_of(index, "after", group, match.after if match else 0.0)
+            if match := matches.get(group):
+                what.tell_of(index, group, before=match.before, after=match.after)
+            elif home:
+                what.tell_of(index, group, before=0.0, after=0.0)
         return matches
 
     found = {groups: once(partial(told, groups, find)) for groups, find in finders.items()}

@@ -153,30 +153,9 @@ NEARER = 1 - 1e-9
 """A distance that is not below this share of another is no smaller."""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A model that is matched to another, in all of these units."""
-
-    first: StateDict
-    second: StateDict
-    symmetry: Symmetry
-    units: Sequence[Units]
-
-    def names(self, *groups: str) -> list[str]:
-        """The tensors that run over some of the groups."""
-        by_group = (self.symmetry.members(group, self.first, self.second) for group in groups)
-        return sorted({one.name for members in by_group for one in members})
-
-    def ordered(self, orders: Mapping[str, Permuted]) -> StateDict:
-        """The first model in these orders, by group."""
-        return moved(self.first, self.symmetry, orders.get)
-
-    def distance(self, orders: Mapping[str, Permuted], names: Sequence[str]) -> float:
-        """How far the first model in these orders is from the second, in some tensors."""
-        return distance(self.ordered(orders), self.second, names)
-
-
-def descent(pair: Pair) -> tuple[dict[str, Match[Permuted]], int]:
+def descent(
+    first: StateDict, second: StateDict, symmetry: Symmetry, units: Sequence[Units]
+) -> tuple[dict[str, Match[Permuted]], int]:
     """The orders of all units, found in turn until none brings the models nearer, and the sweeps.
 
     Each is the best while the others are held, and is looked for again when one has changed that
@@ -184,34 +163,34 @@ def descent(pair: Pair) -> tuple[dict[str, Match[Permuted]], int]:
     two of its axes, where the assignment need not be an optimum: an order is taken only if the
     distance falls, so that it ends.
     """
-    names = {units.label: set(pair.names(*units.groups)) for units in pair.units}
+
+    def names(*groups: str) -> list[str]:
+        by_group = (symmetry.members(group, first, second) for group in groups)
+        return sorted({one.name for members in by_group for one in members})
+
+    def apart(orders: Mapping[str, Permuted], *groups: str) -> float:
+        return distance(moved(first, symmetry, orders.get), second, names(*groups))
+
+    known = {one.label: set(names(*one.groups)) for one in units}
     orders: dict[str, Permuted] = {}
-    stale, sweeps = set(names), 0
+    stale, sweeps = set(known), 0
     while stale:
         sweeps += 1
-        for units in pair.units:
-            if units.label in stale:
-                stale.remove(units.label)
-                if better := _better(pair, units, orders):
-                    orders = better
-                    mine = names[units.label]
-                    stale |= {one for one in names if one != units.label and names[one] & mine}
-    groups = [group for units in pair.units for group in units.groups if pair.names(group)]
-    return {group: _told(pair, group, orders) for group in groups}, sweeps
-
-
-def _better(pair: Pair, units: Units, orders: Mapping[str, Permuted]) -> dict[str, Permuted] | None:
-    """The orders with those of some units as good as they can be, if that is any better."""
-    matches = matched(pair.ordered(orders), pair.second, units, pair.symmetry)
-    tried = dict(orders)
-    for group, match in matches.items():
-        tried[group] = orders[group].then(match.map) if group in orders else match.map
-    names = pair.names(*units.groups)
-    return tried if pair.distance(tried, names) < pair.distance(orders, names) * NEARER else None
-
-
-def _told(pair: Pair, group: str, orders: Mapping[str, Permuted]) -> Match[Permuted]:
-    """The order of a group, with the distances before and after all have been ordered."""
-    names = pair.names(group)
-    order = orders.get(group) or Permuted(torch.arange(1))  # all units as one block
-    return Match(order, pair.distance({}, names), pair.distance(orders, names))
+        for one in units:
+            if one.label not in stale:
+                continue
+            stale.remove(one.label)
+            tried = dict(orders)
+            matches = matched(moved(first, symmetry, orders.get), second, one, symmetry)
+            for group, match in matches.items():
+                tried[group] = orders[group].then(match.map) if group in orders else match.map
+            if apart(tried, *one.groups) < apart(orders, *one.groups) * NEARER:
+                orders = tried
+                mine = known[one.label]
+                stale |= {other for other in known if other != one.label and known[other] & mine}
+    same = Permuted(torch.arange(1))  # all units as one block
+    groups = [group for one in units for group in one.groups if names(group)]
+    return {
+        group: Match(orders.get(group, same), apart({}, group), apart(orders, group))
+        for group in groups
+    }, sweeps

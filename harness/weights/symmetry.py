@@ -269,9 +269,7 @@ def absorbed(state: StateDict, readers: Mapping[str, Sequence[str]]) -> StateDic
     norm_of = {reader: norm for norm, each in readers.items() for reader in each}
     for reader, norm in norm_of.items():
         if f"{reader}.weight" in known and f"{reader}.bias" not in known:
-            raise IncompatibleWeights(
-                f"'{reader}.bias' is missing, expected it: it takes up the bias of '{norm}'"
-            )
+            raise IncompatibleWeights(f"'{reader}.bias' is missing; the bias of '{norm}' needs it")
 
     def compute(name: str) -> torch.Tensor:
         module, _, kind = name.rpartition(".")

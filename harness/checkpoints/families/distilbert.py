@@ -1,24 +1,12 @@
 """DistilBERT (Sanh et al. 2019, arXiv:1910.01108): names of its own, and a hidden layer as head."""
 
-from harness.checkpoints.families.family import (
-    POOLED,
-    WIDTH,
-    Family,
-    Top,
-    block,
-    embeddings,
-    linear,
-)
+from harness.checkpoints.families.family import Family, block, embeddings, two_layers
 
 DISTILBERT = Family(
     name="distilbert",
     model_types=("distilbert",),
     prefix="distilbert.",
-    row=Top(
-        ("pre_classifier", "classifier"),
-        "classifier",
-        {**linear("pre_classifier", POOLED, WIDTH), **linear("classifier", None, POOLED)},
-    ),
+    row=two_layers("pre_classifier", "classifier"),
     axes={
         **embeddings("distilbert.embeddings.", "word", "position"),
         **block(

@@ -194,10 +194,9 @@ def one_linear(into: str) -> Top:
     return Top(("classifier",), "classifier", linear("classifier", None, into))
 
 
-def two_layers() -> Top:
-    """RoBERTa's head for rows: a hidden layer, and the final one."""
-    axes = {
-        **linear("classifier.dense", POOLED, WIDTH),
-        **linear("classifier.out_proj", None, POOLED),
-    }
-    return Top(("classifier",), "classifier.out_proj", axes)
+def two_layers(hidden: str = "classifier.dense", final: str = "classifier.out_proj") -> Top:
+    """A hidden layer, and the final one: by default RoBERTa's head for rows."""
+    modules = dict.fromkeys(name.partition(".")[0] for name in (hidden, final))
+    return Top(
+        tuple(modules), final, {**linear(hidden, POOLED, WIDTH), **linear(final, None, POOLED)}
+    )
