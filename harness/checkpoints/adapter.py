@@ -218,7 +218,7 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
         if not fits or not floats or own[second].shape != (shape[0], rank):
             raise BrokenCheckpoint(
                 f"'{name}' of {folder} has the factors {own[second].shape} and {own[first].shape}, "
-                f"expected a product of rank {rank} and of the base's shape {shape}"
+                f"expected a product of rank {rank} of the shape {shape} of the base's"
             )
         places[place] = first, second
 

@@ -217,7 +217,9 @@ def _open_shards(path: Path) -> StateDict:
         raise BrokenCheckpoint(f"{path / INDEX} has no weight_map, expected names and shards")
     for shard in placed.values():
         if not isinstance(shard, str) or Path(shard).name != shard:
-            raise BrokenCheckpoint(f"{path / INDEX} names the shard {shard!r:.80}, expected a file")
+            raise BrokenCheckpoint(
+                f"{path / INDEX} names the shard {shard!r:.80}, expected a file beside it"
+            )
     parts = {shard: _open_plain(path / shard) for shard in sorted(set(placed.values()))}
     for name, shard in placed.items():
         if name not in parts[shard]:
@@ -228,7 +230,7 @@ def _open_shards(path: Path) -> StateDict:
             if last[name] != shard and placed.get(name) != last[name]:
                 raise BrokenCheckpoint(
                     f"'{name}' is in {shard} and in {last[name]} of {path}, and {INDEX} lists "
-                    f"{placed.get(name, 'neither')}; expected the last, which transformers reads"
+                    f"{placed.get(name, 'neither')}; expected each tensor in one shard"
                 )
     return _modern(union(*reversed(parts.values())), path)
 
