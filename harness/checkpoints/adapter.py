@@ -22,14 +22,7 @@ import torch
 from harness.checkpoints.build import encoder_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.symmetry import NUMBER
-from harness.checkpoints.layout import (
-    ADAPTER_FILE,
-    IMAGE_FILES,
-    VOCABULARY_FILES,
-    is_adapter,
-    odd,
-    read_config,
-)
+from harness.checkpoints.layout import ADAPTER_FILE, has_processor, is_adapter, odd, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file, twice
 from harness.checkpoints.pooling import read_pooling
 from harness.checkpoints.provenance import recorded_tasks
@@ -114,7 +107,6 @@ def open_adapter(
     weights = select(union(head, changed, encoder.weights), [*encoder.weights, *head])
     config = _config(folder, encoder, head)
     check_counts(config, weights, str(adapter.file))
-    own_words = any((folder / name).is_file() for name in (*VOCABULARY_FILES, *IMAGE_FILES))
     return replace(
         encoder,
         source=source,
@@ -123,7 +115,7 @@ def open_adapter(
         weights=weights,
         labels=labels_of(config, str(adapter.file)) if head else None,
         tasks=recorded_tasks(folder),
-        beside=None if own_words else model.processor,
+        beside=None if has_processor(folder) else model.processor,
         narrow={name: specs(encoder.weights)[name].dtype for name in changed},
         modules=cache(partial(read_pooling, folder)),
     )

@@ -63,6 +63,11 @@ def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER_FILE).is_file() and not whole
 
 
+def has_processor(folder: Path) -> bool:
+    """Whether a folder reads rows itself: by a vocabulary, or an image processor."""
+    return any((folder / name).is_file() for name in (*VOCABULARY_FILES, *IMAGE_FILES))
+
+
 def read_config(path: Path, what: str = "a configuration") -> dict[str, Any]:
     """The configuration in a file. Raises BrokenCheckpoint, also for one that names code of its own
     (`auto_map`)."""
