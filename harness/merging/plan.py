@@ -129,7 +129,7 @@ def plan(
         watched = weights.Observed(checkpoint.weights, source)
         if observed is not None:
             observed[source] = watched
-        return replace(checkpoint, weights=weights.stored(checkpoint.weights, watched.__getitem__))
+        return replace(checkpoint, weights=watched)
 
     experts = tuple(opened(source, recipe.base) for source in recipe.experts)
     given = base = opened(recipe.base) if recipe.base is not None else None
