@@ -15,8 +15,8 @@ from harness.checkpoints.layout import odd
 from harness.checkpoints.named import canonical, in_memory, parameters_of
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
-from harness.checkpoints.processor import check_image_processor, processor_digest
-from harness.checkpoints.tokenizer import open_tokenizer
+from harness.checkpoints.processor import check_image_processor
+from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 from harness.weights import floating, specs
@@ -139,9 +139,8 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
     if checkpoint.family.inputs == "image":
         check_image_processor(checkpoint)
-    elif (digest := processor_digest(checkpoint.processor)) not in _OPENED:
-        open_tokenizer(checkpoint.processor)
-        _OPENED.add(digest)
+    else:
+        shared_tokenizer(checkpoint.processor)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
     if checkpoint.pooling is not None:
         encoder_of(checkpoint)
@@ -218,7 +217,3 @@ def check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
         raise BrokenCheckpoint(
             f"{what} has an unknown tensor '{min(left)}', expected those of {kind}"
         )
-
-
-_OPENED: set[str] = set()
-"""Tokenizers that could be opened, by content: one and the same lies in many folders."""
