@@ -17,7 +17,6 @@ import argparse
 import shutil
 import tempfile
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -33,7 +32,7 @@ from harness.needs.symmetry import symmetry
 from harness.reporting.figures import save
 from harness.reporting.plots.marks import BLUE, GREY, drawn_rows
 from harness.rng import rng
-from harness.weights import Maps, Permuted, Symmetry, Turned
+from harness.weights import Permuted, Symmetry, Turned
 
 WIDTH = "permutation:residual=true"
 HEADS = "permutation:ffn=false,heads=true,rotated=true"
@@ -58,24 +57,32 @@ def moved_copy(expert: Path, out: Path, seed: int) -> Path:
         for group in sorted(known.groups)
         for member in known.members(group, checkpoint.weights)[:1]
     }
-    maps = {group: once(known, group, size, seed) for group, size in sizes.items()}
-    moved = weights.moved(checkpoint.weights, known, maps)
+    turns = {group: turned(known, group, size, seed) for group, size in sizes.items()}
+    orders = {group: ordered(known, group, size, seed) for group, size in sizes.items()}
+    moved = weights.moved(checkpoint.weights, known, turns.get)
+    moved = weights.moved(moved, known, orders.get)
     shutil.copytree(expert, out, ignore=shutil.ignore_patterns("*.safetensors*", "expert.json"))
     state = weights.cast_like(moved, checkpoint.weights)
     save_file({name: state[name] for name in state}, out / "model.safetensors", {"format": "pt"})
     return out
 
 
-def once(known: Symmetry, group: str, size: int, seed: int) -> Maps:
-    """What a group is moved by: the same whichever of its tensors asks."""
-    kind, _, layer = group.partition(".")
-    if kind not in ("qk", "vo"):
-        return partial(list, [Permuted(drawn_order(size, seed, group))])
+def turned(known: Symmetry, group: str, size: int, seed: int) -> Turned | None:
+    """How the heads of a group are turned, each within itself; None for other units."""
+    if group.partition(".")[0] not in ("qk", "vo"):
+        return None
     numbers = rng(seed, "rotations", group)
     drawn = numbers.normal(size=(known.heads, size // known.heads, size // known.heads))
+    return Turned(torch.linalg.qr(torch.from_numpy(drawn)).Q)
+
+
+def ordered(known: Symmetry, group: str, size: int, seed: int) -> Permuted:
+    """The order of the units of a group, or of its heads."""
+    kind, _, layer = group.partition(".")
+    if kind not in ("qk", "vo"):
+        return Permuted(drawn_order(size, seed, group))
     # queries and keys of a head stay with its values: one order for both
-    order = Permuted(drawn_order(known.heads, seed, "heads", layer))
-    return partial(list, [Turned(torch.linalg.qr(torch.from_numpy(drawn)).Q), order])
+    return Permuted(drawn_order(known.heads, seed, "heads", layer))
 
 
 def drawn_order(count: int, seed: int, *names: str) -> torch.Tensor:

@@ -20,7 +20,7 @@ from harness.checkpoints.families.known import KNOWN
 from harness.checkpoints.families.symmetry import as_stored, axes_of, in_table
 from harness.checkpoints.named import in_memory, parameters_of
 from harness.checkpoints.network import network
-from harness.weights import Axes, Maps, Symmetry, Turned
+from harness.weights import Axes, Symmetry, Turned
 from tests.conftest import BERT_LIKE, FAMILIES, NEWER
 
 #: a configuration of every model type of every family, and those that lead to further tensors
@@ -191,12 +191,8 @@ MOVES: dict[str, Moves] = {
 
 def moved(state: Tensors, axes: Axes, moves: Moves) -> Tensors:
     """The state with every axis of the groups mapped."""
-
-    def turned(matrix: torch.Tensor) -> Maps:
-        return lambda: [Turned(matrix[None], matrix.inverse()[None])]
-
-    maps = {group: turned(matrix) for group, matrix in moves.items()}
-    return dict(weights.moved(state, Symmetry(axes, HEADS), maps))
+    maps = {group: Turned(one[None], one.inverse()[None]) for group, one in moves.items()}
+    return dict(weights.moved(state, Symmetry(axes, HEADS), maps.get))
 
 
 def moved_folder(folder: Path, out: Path, variant: str, moves: Moves) -> Path:

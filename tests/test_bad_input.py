@@ -673,7 +673,7 @@ MISTAKES: dict[type, dict[str, Case]] = {
             lambda p: p.evaluate(p.wrote("a", "tokenizer_config.json", '{"cls_token": 7}')),
         ),
         "a token without a number": told(
-            "copies/b x inf",
+            "copies/b tokenizer read files",
             lambda p: p.merge(p["a"], p.tokenizer("b", model={"vocab": {"x": 1e999}})),
         ),
         "a token beyond all": told(
@@ -685,10 +685,11 @@ MISTAKES: dict[type, dict[str, Case]] = {
             ),
         ),
         "tokens that are none": told(
-            "copies/b vocabulary 7", lambda p: p.merge(p["a"], p.tokenizer("b", model={"vocab": 7}))
+            "copies/b tokenizer read files",
+            lambda p: p.merge(p["a"], p.tokenizer("b", model={"vocab": 7})),
         ),
         "a vocabulary that is no text": told(
-            "copies/b/vocab.txt vocabulary",
+            "copies/b tokenizer read files",
             lambda p: p.merge(
                 p["a"], p.wrote(Path(p.without("b", "tokenizer.json")).name, "vocab.txt", b"\xff")
             ),
@@ -833,7 +834,7 @@ MISTAKES: dict[type, dict[str, Case]] = {
             lambda p: p.evaluate(base=p.tensors("base", drop("encoder.layer.0.output.dense.bias"))),
         ),
         "vocabulary": told(
-            "vocabulary copies/b tokenizer",
+            "tokenizer copies/b model.vocab.W None one tokenizer",
             lambda p: p.merge(
                 p["a"],
                 p.wrote(

@@ -30,13 +30,13 @@ def turned(
     by a rotation of its own."""
 
     def one(expert: StateDict) -> StateDict:
-        maps: dict[str, weights.Maps] = {}
+        maps: dict[str, weights.Map] = {}
         for layer in symmetry.layers:
             size = weights.specs(expert)[symmetry.members(f"ffn.{layer}")[0].name].shape[0]
-            maps[f"ffn.{layer}"] = lambda size=size: [Permuted(torch.arange(size).flip(0))]
+            maps[f"ffn.{layer}"] = Permuted(torch.arange(size).flip(0))
             for group in ("qk", "vo"):
-                maps[f"{group}.{layer}"] = lambda: [Turned(rotations(symmetry.heads, heads))]
-        return weights.moved(expert, symmetry, maps)
+                maps[f"{group}.{layer}"] = Turned(rotations(symmetry.heads, heads))
+        return weights.moved(expert, symmetry, maps.get)
 
     return [weights.each(torch.clone, experts[0]), *(one(expert) for expert in experts[1:])]
 

@@ -257,8 +257,8 @@ def test_of_a_copy_with_other_units_first_those_that_stayed_are_counted(
     def permute(state: Tensors) -> None:
         settings = json.loads((expert / "config.json").read_text())
         symmetry = Symmetry(axes_of(family_of(settings), state), heads=2)
-        maps = {"ffn.1": lambda: [Permuted(order)]}
-        moved = dict(weights.moved(state, symmetry, maps))
+        maps = {"ffn.1": Permuted(order)}
+        moved = dict(weights.moved(state, symmetry, maps.get))
         assert any(not torch.equal(moved[name], state[name]) for name in state)
         state.update(moved)
 
@@ -279,8 +279,8 @@ def test_a_model_whose_units_stand_elsewhere_is_called_out(
         settings = json.loads((expert / "config.json").read_text())
         symmetry = Symmetry(axes_of(family_of(settings), state), heads=2)
         order = torch.arange(UNITS).roll(1)
-        maps = {f"ffn.{layer}": lambda: [Permuted(order)] for layer in (0, 1)}
-        state.update(weights.moved(state, symmetry, maps))
+        maps = {f"ffn.{layer}": Permuted(order) for layer in (0, 1)}
+        state.update(weights.moved(state, symmetry, maps.get))
 
     copy = changed(tmp_path / "copy", expert, permute)
     for more in ([], ["--base", base]):

@@ -62,8 +62,7 @@ def shuffled(state: StateDict, table: Symmetry, seed: int = 0) -> Tensors:
         for member in table.members(group, state)
     }
     orders = {group: Permuted(torch.randperm(n, generator=numbers)) for group, n in sizes.items()}
-    maps = {group: lambda one=one: [one] for group, one in orders.items()}
-    return dict(weights.moved(state, table, maps))  # type: ignore[arg-type]
+    return dict(weights.moved(state, table, orders.get))
 
 
 # OT fusion ---------------------------------------------------------------------------------

@@ -71,8 +71,8 @@ def orthogonal(size: int, *, ones: bool, seed: int = 3) -> torch.Tensor:
 def spun(state: Tensors, symmetry: Symmetry, turn: torch.Tensor) -> Tensors:
     """The state with its stream turned, norms and all."""
     axes = {n: axes for n, axes in symmetry.axes.items() if n not in norms(symmetry)}
-    maps = {"width": lambda: [Turned(turn[None])]}
-    return dict(weights.moved(state, Symmetry(axes, HEADS), maps))
+    maps = {"width": Turned(turn[None])}
+    return dict(weights.moved(state, Symmetry(axes, HEADS), maps.get))
 
 
 def rotation(experts: Sequence[Tensors], symmetry: Symmetry, **options: Any) -> list[Any]:

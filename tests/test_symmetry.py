@@ -49,7 +49,7 @@ def test_members_are_of_tensors_in_one_shape() -> None:
         assert [one.name for one in found] == ["down", "high", "up"]
 
 
-def test_cross_is_the_sum_of_inner_products_of_units() -> None:
+def test_overlap_is_the_sum_of_inner_products_of_units() -> None:
     first, second = model(1), model(2)
     expected = np.zeros((4, 4))
     for i in range(4):
@@ -60,11 +60,10 @@ def test_cross_is_the_sum_of_inner_products_of_units() -> None:
                 + float(first["down"][:, i].double() @ second["down"][:, j].double())
             )
     members = SYMMETRY.members("ffn.0")
-    assert np.allclose(weights.cross(first, second, members)[0], expected, atol=1e-12)
-    within = weights.cross(first, second, members, 2)
+    products = weights.overlap(first, second, members).products
+    assert np.allclose(products[0], expected, atol=1e-12)
+    within = weights.overlap(first, second, members, 2).products
     assert np.allclose(within[1], expected[2:, 2:], atol=1e-12)
-    pairs = weights.cross_of_blocks(first, second, members, 2)
-    assert np.allclose(pairs[0, 1], expected[:2, 2:], atol=1e-12)
 
 
 def test_maps_by_hand() -> None:
@@ -72,17 +71,17 @@ def test_maps_by_hand() -> None:
     scaled = Turned(torch.diag(torch.tensor([2.0, 4, 1, 1]))[None].double(),
                     torch.diag(torch.tensor([0.5, 0.25, 1, 1]))[None].double())  # fmt: skip
     state = {name: torch.ones_like(tensor) for name, tensor in model(0).items()}
-    found = weights.moved(state, SYMMETRY, {"ffn.0": lambda: [scaled]})
+    found = weights.moved(state, SYMMETRY, {"ffn.0": scaled}.get)
     assert found["bias"].tolist() == [2, 4, 1, 1]
     assert found["down"].tolist() == [[0.5, 0.25, 1, 1]] * 3
     assert torch.equal(found["high"], state["high"])
     turned = Permuted(torch.tensor([1, 0, 3, 2]))
     bias = {"bias": torch.arange(4.0)}
-    assert weights.moved(bias, SYMMETRY, {"ffn.0": lambda: [turned]})["bias"].tolist() == [
+    assert weights.moved(bias, SYMMETRY, {"ffn.0": turned}.get)["bias"].tolist() == [
         1, 0, 3, 2,
     ]  # fmt: skip
     blocks = Permuted(torch.tensor([1, 0]))
-    assert weights.moved(bias, SYMMETRY, {"ffn.0": lambda: [blocks]})["bias"].tolist() == [
+    assert weights.moved(bias, SYMMETRY, {"ffn.0": blocks}.get)["bias"].tolist() == [
         2, 3, 0, 1,
     ]  # fmt: skip
     columns = torch.arange(8.0).view(2, 4)
@@ -91,19 +90,19 @@ def test_maps_by_hand() -> None:
     assert after.order.tolist() == [0, 1, 2]
 
 
-def test_maps_are_found_once_and_applied_in_order() -> None:
+def test_what_moves_a_group_is_found_once_when_it_is_asked_for() -> None:
     calls: list[int] = []
 
-    def find() -> list[Turned | Permuted]:
-        calls.append(1)
-        scaled = Turned(torch.diag(torch.arange(1.0, 5)).double()[None])
-        return [Permuted(torch.tensor([3, 2, 1, 0])), scaled]
+    def find(index: int) -> dict[str, weights.Match[weights.Map]]:
+        calls.append(index)
+        return {"ffn.0": weights.Match(Permuted(torch.tensor([3, 2, 1, 0])), 1.0, 0.0)}
 
-    found = weights.moved(model(0), SYMMETRY, {"ffn.0": find})
+    what = weights.alignment([model(0), model(1)], {}, SYMMETRY, "first")
+    home, found = weights.to_anchor(what, {("ffn.0",): find})
     assert not calls
-    expected = model(0)["bias"].flip(0) * torch.arange(1.0, 5)
-    assert torch.allclose(found["bias"], expected)
-    assert torch.equal(found["up"], found["up"])
+    assert torch.equal(found["bias"], model(1)["bias"].flip(0))
+    assert torch.equal(found["up"], model(1)["up"].flip(0))
+    assert torch.equal(home["bias"], model(0)["bias"])
     assert calls == [1]
 
 
@@ -135,4 +134,4 @@ def test_the_most_central_expert_is_nearest_to_the_mean() -> None:
         symmetry = Symmetry({}, 1, head=("top",), one_task=one_task)
         assert weights.alignment(whole, {}, symmetry, "central").place() == place
     with mistake(BadOption, "anchor 4 1 3"):
-        weights.check_anchor(4, 3)
+        weights.alignment(whole, {}, Symmetry({}, 1), 4)

@@ -22,14 +22,7 @@ import torch
 from harness.checkpoints.build import encoder_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.symmetry import NUMBER
-from harness.checkpoints.layout import (
-    ADAPTER_FILE,
-    IMAGE_FILES,
-    VOCABULARY_FILES,
-    is_adapter,
-    odd,
-    read_config,
-)
+from harness.checkpoints.layout import ADAPTER_FILE, has_processor, is_adapter, odd, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file, twice
 from harness.checkpoints.pooling import read_pooling
 from harness.checkpoints.provenance import recorded_tasks
@@ -76,19 +69,6 @@ class Adapter:
     said: Mapping[str, Any]
     weights: StateDict
 
-    @property
-    def scale(self) -> float:
-        """What the product of the two factors is multiplied by."""
-        rank, alpha = self.said.get("r", 8), self.said.get("lora_alpha", 8)
-        return float(alpha) / (math.sqrt(rank) if self.said.get("use_rslora") else rank)
-
-    @property
-    def factors(self) -> dict[str, tuple[str, str]]:
-        """The names of A and B by that of the module they belong to."""
-        halves = [name for name in self.weights if name.endswith((FIRST, SECOND))]
-        modules = dict.fromkeys(name.removesuffix(FIRST).removesuffix(SECOND) for name in halves)
-        return {name.removeprefix(PREFIX): (name + FIRST, name + SECOND) for name in modules}
-
     def targets(self, module: str) -> bool:
         """Whether peft would put factors into a module, by the lists of its configuration.
 
@@ -104,12 +84,6 @@ class Adapter:
         within = not numbers or (number is not None and int(number[1]) in numbers)
         return within and _ends(module, wanted)
 
-    @property
-    def whole(self) -> dict[str, str]:
-        """The names of tensors that are taken as they are, by those in the model."""
-        rest = (name for name in self.weights if not name.endswith((FIRST, SECOND)))
-        return {name.removeprefix(PREFIX): name for name in rest}
-
 
 def open_adapter(
     folder: Path, source: str, base: str | Path | None, *, allow_pickle: bool = False
@@ -123,15 +97,16 @@ def open_adapter(
     model = _opened_base(adapter, base, allow_pickle)
     words = adapter.said.get("task_type") == "TOKEN_CLS"
     encoder = encoder_of(model, unit="word" if words else "row")
-    for name in adapter.whole:
+    rest = [name for name in adapter.weights if not name.endswith((FIRST, SECOND))]
+    whole = {name.removeprefix(PREFIX): name for name in rest}
+    for name in whole:
         if not model.family.is_head(name) or ".lora_" in name:
             raise odd(folder, "tensor", name, f"factors of matrices and a head; {INSTEAD}")
-    head = renamed(adapter.weights, adapter.whole)
+    head = renamed(adapter.weights, whole)
     changed = _changed(adapter, encoder.weights, model.family)
     weights = select(union(head, changed, encoder.weights), [*encoder.weights, *head])
     config = _config(folder, encoder, head)
     check_counts(config, weights, str(adapter.file))
-    own_words = any((folder / name).is_file() for name in (*VOCABULARY_FILES, *IMAGE_FILES))
     return replace(
         encoder,
         source=source,
@@ -140,7 +115,7 @@ def open_adapter(
         weights=weights,
         labels=labels_of(config, str(adapter.file)) if head else None,
         tasks=recorded_tasks(folder),
-        beside=None if own_words else model.processor,
+        beside=None if has_processor(folder) else model.processor,
         narrow={name: specs(encoder.weights)[name].dtype for name in changed},
         modules=cache(partial(read_pooling, folder)),
     )
@@ -166,8 +141,7 @@ def _read(folder: Path) -> Adapter:
             raise odd(file, key, value, "a number above 0")
     if not (folder / WEIGHTS).is_file():
         raise BrokenCheckpoint(
-            f"{folder} is an adapter without {WEIGHTS}; expected that file, which peft writes with "
-            "safe_serialization=True"
+            f"{folder} has no {WEIGHTS}, expected it: write it with safe_serialization=True"
         )
     weights = open_file(folder / WEIGHTS)
     for name in weights:
@@ -195,7 +169,7 @@ def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool)
         if given is not None:
             raise
         raise BrokenCheckpoint(
-            f"{error}; {adapter.file} names it as its base: say where it is with --base"
+            f"{error}; {adapter.file} names it: say where it is with --base"
         ) from error
 
 
@@ -206,7 +180,12 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
     """
     known, own, folder = specs(encoder), specs(adapter.weights), adapter.file.parent
     places: dict[str, tuple[str, str]] = {}
-    for module, (first, second) in adapter.factors.items():
+    halves = [name for name in own if name.endswith((FIRST, SECOND))]
+    modules = dict.fromkeys(name.removesuffix(FIRST).removesuffix(SECOND) for name in halves)
+    rank, alpha = adapter.said.get("r", 8), float(adapter.said.get("lora_alpha", 8))
+    scale = alpha / (math.sqrt(rank) if adapter.said.get("use_rslora") else rank)
+    for stored in modules:
+        module, first, second = stored.removeprefix(PREFIX), stored + FIRST, stored + SECOND
         name = family.canonical(f"{module}.weight")
         place = name if name in known else family.prefix + name
         if place in places:
@@ -220,20 +199,18 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
             )
         if not adapter.targets(module):
             raise BrokenCheckpoint(
-                f"{folder} adapts '{name}', which its {ADAPTER_FILE} leaves out "
-                "(target_modules, exclude_modules, layers_to_transform); expected those that it "
-                "names alone"
+                f"{folder} adapts '{name}', which its {ADAPTER_FILE} leaves out (target_modules, "
+                "exclude_modules, layers_to_transform); expected those that it names alone"
             )
-        rank, shape = adapter.said.get("r", 8), known[place].shape
+        shape = known[place].shape
         # a table of embeddings has factors of other names
         fits = len(shape) == 2 and not place.endswith("_embeddings.weight")
         fits = fits and own[first].shape == (rank, shape[1])
         floats = all(own[one].dtype.is_floating_point for one in (first, second))
         if not fits or not floats or own[second].shape != (shape[0], rank):
             raise BrokenCheckpoint(
-                f"'{name}' of {folder} has the factors {own[second].shape} and "
-                f"{own[first].shape}, expected a product of rank {rank} of the shape {shape} "
-                "of the base's"
+                f"'{name}' of {folder} has the factors {own[second].shape} and {own[first].shape}, "
+                f"expected a product of rank {rank} of the shape {shape} of the base's"
             )
         places[place] = first, second
 
@@ -246,7 +223,7 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
 
     def compute(name: str) -> torch.Tensor:
         first, second = (adapter.weights[one].double() for one in places[name])
-        return encoder[name].double() + adapter.scale * (second @ first)
+        return encoder[name].double() + scale * (second @ first)
 
     return Lazy({name: Spec(known[name].shape, torch.float64) for name in places}, compute)
 

@@ -21,7 +21,7 @@ def check_architecture(models: Sequence[Checkpoint]) -> None:
         model_type, expected = other.config.get("model_type"), first.config.get("model_type")
         if model_type != expected:
             raise IncompatibleWeights(
-                f"{other.source} is a {model_type} model, expected {expected} as {first.source}"
+                f"{other.source} is a {model_type}, expected {expected} as {first.source}"
             )
     check_tokens(models)
     check_settings(models)
@@ -79,8 +79,8 @@ def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
         elif base and name not in base.weights and spec.dtype.is_floating_point:
             if not family.is_pooler(name):
                 raise IncompatibleWeights(
-                    f"the base {base.source} has no tensor '{name}', which {expert.source} has; "
-                    "expected the checkpoint that the experts were fine-tuned from"
+                    f"the base {base.source} has no tensor '{name}' of {expert.source}; expected "
+                    "the checkpoint that the experts were fine-tuned from"
                 )
             fresh.append(name)
     return fresh

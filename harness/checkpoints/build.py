@@ -15,8 +15,8 @@ from harness.checkpoints.layout import odd
 from harness.checkpoints.named import canonical, in_memory, parameters_of
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
-from harness.checkpoints.processor import check_image_processor, processor_digest
-from harness.checkpoints.tokenizer import open_tokenizer
+from harness.checkpoints.processor import check_image_processor
+from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 from harness.weights import floating, specs
@@ -32,12 +32,9 @@ LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "
 def labelled(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     """A configuration with these labels, and without what it said of another head."""
     said = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
-    names = dict(enumerate(labels))
-    return {
-        **said,
-        "id2label": {str(place): name for place, name in names.items()},
-        "label2id": {name: place for place, name in names.items()},
-    }
+    places = {name: place for place, name in enumerate(labels)}
+    names = {str(place): name for place, name in enumerate(labels)}
+    return {**said, "id2label": names, "label2id": places}
 
 
 def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
@@ -94,18 +91,10 @@ def build_model(
     tensor of the model is missing, left over or of another shape: nothing is ever newly
     initialised. So it does for a classifier of the other unit.
     """
-    from transformers.initialization import no_init_weights
-
     check_counts(config, state, what)
     _check_unit(config, what, unit)
-    with no_init_weights():  # to draw them takes longer than a forward pass over a few rows
-        model: Any = network(config, what, unit)
-    model.tie_weights()  # which goes with drawing them
-    check_tensors(model, state, what)
-    tensors = {name: state[name] for name in floating(state)}
-    model.load_state_dict(in_memory(model, tensors), strict=False)
-    built: torch.nn.Module = model.float().eval()
-    return built
+    check_tensors(classifier_on_meta(config, what, unit=unit), state, what)
+    return _filled(config, state, what, unit)
 
 
 def build_encoder(model: Checkpoint) -> torch.nn.Module:
@@ -114,14 +103,22 @@ def build_encoder(model: Checkpoint) -> torch.nn.Module:
     Only its `base_model` may be run: the head, and a pooler that the model lacks, have no values.
     Raises BrokenCheckpoint as `encoder_of` does.
     """
+    encoder = encoder_of(model)
+    return _filled(encoder.config, encoder.weights, model.source)
+
+
+def _filled(
+    config: Mapping[str, Any], state: StateDict, what: str, unit: Unit = "row"
+) -> torch.nn.Module:
     from transformers.initialization import no_init_weights
 
-    encoder = encoder_of(model)
-    with no_init_weights():
-        made = network(encoder.config, model.source)
-    tensors = {name: encoder.weights[name] for name in floating(encoder.weights)}
-    made.load_state_dict(in_memory(made, tensors), strict=False)
-    return made.float().eval()
+    with no_init_weights():  # to draw them takes longer than a forward pass over a few rows
+        model: Any = network(config, what, unit)
+    model.tie_weights()  # which goes with drawing them
+    tensors = {name: state[name] for name in floating(state)}
+    model.load_state_dict(in_memory(model, tensors), strict=False)
+    built: torch.nn.Module = model.float().eval()
+    return built
 
 
 @contextmanager
@@ -142,9 +139,8 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     """Raise BrokenCheckpoint for a checkpoint that could not be run, without reading a tensor."""
     if checkpoint.family.inputs == "image":
         check_image_processor(checkpoint)
-    elif (digest := processor_digest(checkpoint.processor)) not in _OPENED:
-        open_tokenizer(checkpoint.processor)
-        _OPENED.add(digest)
+    else:
+        shared_tokenizer(checkpoint.processor)
     check_counts(checkpoint.config, checkpoint.weights, checkpoint.source)
     if checkpoint.pooling is not None:
         encoder_of(checkpoint)
@@ -221,7 +217,3 @@ def check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
         raise BrokenCheckpoint(
             f"{what} has an unknown tensor '{min(left)}', expected those of {kind}"
         )
-
-
-_OPENED: set[str] = set()
-"""Tokenizers that could be opened, by content: one and the same lies in many folders."""

@@ -34,9 +34,7 @@ def by_file(typed: Sequence[str]) -> set[str]:
         if name.endswith(YAML):
             task = TASKS[name].name
             if not os.path.samefile(files.setdefault(task, name), name):
-                raise BadRecipe(
-                    f"{files[task]} and {name} both describe '{task}'; give one another name"
-                )
+                raise BadRecipe(f"{files[task]} and {name} both describe '{task}'; rename one")
     return {*files}
 
 

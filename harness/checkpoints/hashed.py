@@ -51,11 +51,6 @@ def identity_of(path: Path) -> Identity | None:
     return Identity(str(place), status.st_size, *times, status.st_ino, status.st_dev)
 
 
-def settled(identity: Identity) -> bool:
-    """Whether a file has been left alone for so long that its next change will show."""
-    return time.time_ns() - max(identity.modified, identity.changed) >= RACY
-
-
 class Hashed:
     """The digests of an open file's tensors, each computed once while the file is as it was.
 
@@ -76,7 +71,7 @@ class Hashed:
         if self._known is None:
             self._known = recall(now)
         known = {own: dict(self._known.get(own, {})) for own in names.values()}
-        trusted = settled(now)
+        trusted = time.time_ns() - max(now.modified, now.changed) >= RACY
         missing = {called: own for called, own in names.items() if called not in known[own]}
         for called, own in missing.items():
             with suppress(BrokenCheckpoint):  # whoever reads it says where

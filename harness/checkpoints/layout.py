@@ -63,6 +63,11 @@ def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER_FILE).is_file() and not whole
 
 
+def has_processor(folder: Path) -> bool:
+    """Whether a folder reads rows itself: by a vocabulary, or an image processor."""
+    return any((folder / name).is_file() for name in (*VOCABULARY_FILES, *IMAGE_FILES))
+
+
 def read_config(path: Path, what: str = "a configuration") -> dict[str, Any]:
     """The configuration in a file. Raises BrokenCheckpoint, also for one that names code of its own
     (`auto_map`)."""
@@ -112,5 +117,5 @@ def check_link(path: Path, folder: Path) -> None:
     cached = root.parent.name == "snapshots" and store.name.startswith("models--")
     if not place.is_relative_to(root) and not (cached and place.parent == store / "blobs"):
         raise BrokenCheckpoint(
-            f"{path} is a link to {place}, outside of the checkpoint; expected the file itself"
+            f"{path} is a link to {place}, outside of the folder; expected the file"
         )

@@ -54,14 +54,13 @@ class Config:
 
 def read_config(values: Mapping[str, Any], path: Path) -> Config:
     """The configuration in a YAML file. Raises BadRecipe, naming the key, for what is not read."""
-    known: dict[str, str] = {}
     rebuilt = [key for key, value in values.items() if _same_tokens(key, value)]
     for key, value in values.items():
         if key not in (*KEYS, *rebuilt) and value is not None:
             raise BadRecipe(f"{path}: '{key}' is not supported; leave it out, {INSTEAD}")
-    for key in ("merge_method", "base_model", "dtype", "out_dtype"):
-        if values.get(key) is not None:
-            known[key] = _text(values[key], f"{path}: {key}")
+    texts = ("merge_method", "base_model", "dtype", "out_dtype")
+    said = {key: values[key] for key in texts if values.get(key) is not None}
+    known = {key: _text(value, f"{path}: {key}") for key, value in said.items()}
     if "merge_method" not in known:
         raise BadRecipe(f"{path} has no merge_method, expected the name of one")
     models = values.get("models")
@@ -116,8 +115,7 @@ def _plain(name: str, path: Path) -> str:
     for sign, what in (("+", "an adapter"), ("@", "a revision")):
         if sign in name and not os.path.exists(name):
             raise BadRecipe(
-                f"{path}: {name} names {what}, expected a folder or a Hub id alone; save the "
-                f"model that is meant to a folder, {INSTEAD}"
+                f"{path}: {name} names {what}, expected a folder or Hub id: save one, {INSTEAD}"
             )
     return name
 
@@ -144,8 +142,7 @@ def named_models(path: Path) -> NamedModels:
         named = [*_models(values)]
     except (AttributeError, KeyError, TypeError) as error:
         raise BrokenCheckpoint(
-            f"{path} does not name its models as mergekit does ({error}); expected models, slices "
-            "or modules"
+            f"{path} does not name its models ({error}); expected models, slices or modules"
         ) from error
     method = str(values["merge_method"])
     if method in ENDPOINTS and base is not None:

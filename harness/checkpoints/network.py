@@ -83,9 +83,7 @@ def of_transformers(what: str) -> Iterator[None]:
             yield
     except Exception as error:
         reason = " ".join(str(error).split()).partition(". ")[0]
-        raise BrokenCheckpoint(
-            f"{what}: no classifier can be made from its config.json: {reason}"
-        ) from error
+        raise BrokenCheckpoint(f"{what}: its config.json makes no classifier: {reason}") from error
 
 
 def classifier_on_meta(

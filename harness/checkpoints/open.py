@@ -81,8 +81,7 @@ def open_checkpoint(
     for key in OTHER_WEIGHTS:
         if config.get(key):
             raise BrokenCheckpoint(
-                f"{file} has {key}, which is not followed; expected plain weights "
-                f"in {SINGLE}, or in shards with {INDEX}"
+                f"{file} has {key}, which is not read; expected weights in {SINGLE} or {INDEX}"
             )
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
@@ -148,8 +147,7 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
         if name.endswith((".weight", ".bias")) and not spec.dtype.is_floating_point:
             kind = str(spec.dtype).removeprefix("torch.")
             raise BrokenCheckpoint(
-                f"'{name}' beside {where} is of {kind}, expected floating-point numbers: "
-                "quantized weights are not read"
+                f"'{name}' beside {where} is {kind}, expected floats: no quantized weights are read"
             )
     widest = max((max(spec.shape, default=0) for spec in known.values()), default=0)
     for key, value in config.items():
@@ -232,8 +230,7 @@ def _open_shards(path: Path) -> StateDict:
             if last[name] != shard and placed.get(name) != last[name]:
                 raise BrokenCheckpoint(
                     f"'{name}' is in {shard} and in {last[name]} of {path}, and {INDEX} lists "
-                    f"{placed.get(name, 'neither')}; expected each tensor in one shard: "
-                    "transformers reads the last"
+                    f"{placed.get(name, 'neither')}; expected each tensor in one shard"
                 )
     return _modern(union(*reversed(parts.values())), path)
 

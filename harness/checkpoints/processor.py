@@ -69,9 +69,7 @@ def open_image_processor(path: Path) -> Any:
     pillow()
     check_files(path)
     if not any((path / name).is_file() for name in IMAGE_FILES):
-        raise BrokenCheckpoint(
-            f"{path} has no image processor; expected {IMAGE_FILES[0]} beside the weights"
-        )
+        raise BrokenCheckpoint(f"{path} has no image processor; expected {IMAGE_FILES[0]}")
     from transformers import AutoImageProcessor
 
     try:
@@ -85,8 +83,7 @@ def open_image_processor(path: Path) -> Any:
     except Exception as error:  # every field has a way to fail of its own
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BrokenCheckpoint(
-            f"{path} has no image processor that can be read ({reason:.300}); expected its "
-            f"{IMAGE_FILES[0]} beside the weights"
+            f"{path} has no image processor that can be read ({reason:.300}); fix {IMAGE_FILES[0]}"
         ) from error
     sides = [side for key in ("size", "crop_size") for side in (said.get(key) or {}).values()]
     if big := [side for side in sides if not isinstance(side, int) or side > LARGEST_SIDE]:
@@ -125,8 +122,7 @@ def check_image_processor(model: Checkpoint) -> None:
     expected = [model.config.get("num_channels", 3), *sides]
     if [*made] != expected:
         raise BrokenCheckpoint(
-            f"the image processor of {model.source} makes {[*made]} of an image, expected "
-            f"{expected} as its config.json says"
+            f"the image processor of {model.source} makes {[*made]}, config.json says {expected}"
         )
 
 
@@ -141,6 +137,5 @@ def check_images_alike(models: Sequence[Checkpoint]) -> None:
             if found.get(key) != expected.get(key):
                 raise IncompatibleWeights(
                     f"the image processor of {other.source} has {key} {found.get(key)!r:.80}, "
-                    f"expected {expected.get(key)!r:.80} as {first.source}: models that see an "
-                    "image differently cannot be merged or compared; take models with one processor"
+                    f"expected {expected.get(key)!r:.80} as {first.source}; take models with one"
                 )

@@ -47,9 +47,8 @@ def check_settings(models: Sequence[Checkpoint]) -> None:
             if found.get(key) != expected.get(key):
                 raise IncompatibleWeights(
                     f"{other.source} has {_shown(other, key, found.get(key))}, expected "
-                    f"{_shown(first, key, expected.get(key))} as {first.source}: models that use "
-                    "their weights differently cannot be merged or compared; take models of one "
-                    "configuration"
+                    f"{_shown(first, key, expected.get(key))} as {first.source}: other "
+                    "functions of weights cannot be merged or compared; take one configuration"
                 )
 
 

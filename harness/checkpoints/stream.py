@@ -53,9 +53,7 @@ def write_file(
     codes = list(DTYPES)
     for name, spec in known.items():
         if spec.dtype not in CODES:
-            raise IncompatibleWeights(
-                f"'{name}' is {spec.dtype}, which is not written; expected {', '.join(codes)}"
-            )
+            raise IncompatibleWeights(f"'{name}' is {spec.dtype}, expected {', '.join(codes)}")
     called = {name: spelled.get(name, name) for name in known}
     names = sorted(known, key=lambda name: (codes.index(CODES[known[name].dtype]), called[name]))
     digests: dict[str, str] = {}
@@ -89,9 +87,8 @@ def _header(known: Mapping[str, weights.Spec], metadata: Mapping[str, str]) -> b
     described: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for name, spec in known.items():
-        shape, dtype = spec
         start, end = end, end + spec.bytes
-        about = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        about = {"dtype": CODES[spec.dtype], "shape": spec.shape, "data_offsets": (start, end)}
         described[name] = about
     text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -135,9 +135,7 @@ def _check_classes(base: Checkpoint, task: Task) -> None:
     check_inputs(base, task)
     kind = kind_of(task)
     if not kind.whole or kind.split_into_words or not task.labels:
-        raise BadRecipe(
-            f"{task} is a task of {task.kind}, expected one of classes, which texts name"
-        )
+        raise BadRecipe(f"{task} is a task of {task.kind}, expected one of classes")
 
 
 def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:

@@ -14,7 +14,6 @@ from harness.checkpoints.layout import VOCABULARY_FILES, check_files, odd
 from harness.checkpoints.network import silent
 from harness.checkpoints.processor import processor_digest
 from harness.errors import BrokenCheckpoint
-from harness.files import read_json, read_text
 
 
 def check_tokenizer(path: Path) -> None:
@@ -22,8 +21,7 @@ def check_tokenizer(path: Path) -> None:
     check_files(path)
     if not any((path / name).is_file() for name in VOCABULARY_FILES):
         raise BrokenCheckpoint(
-            f"{path} has no tokenizer; expected its vocabulary beside the weights: "
-            f"{', '.join(VOCABULARY_FILES)}"
+            f"{path} has no tokenizer; expected one of {', '.join(VOCABULARY_FILES)}"
         )
 
 
@@ -157,32 +155,3 @@ def _unheard() -> Iterator[None]:
             os.close(shown)
         kept.seek(0)
         sys.stderr.write(kept.read().decode("utf-8", "replace"))
-
-
-def vocabulary(path: Path) -> dict[str, int] | None:
-    """Tokens and their ids, from the tokenizer's own files; None where none of them is there."""
-    if (path / "tokenizer.json").is_file():
-        model = read_json(path / "tokenizer.json", "a tokenizer").get("model")
-        words = model.get("vocab") if isinstance(model, dict) else None
-        if isinstance(words, list):  # of tokens, each with its score
-            tokens = [one[0] if isinstance(one, list) and one else one for one in words]
-            words = {str(token): number for number, token in enumerate(tokens)}
-        if words is not None:
-            return _tokens(words, path)
-    if (path / "vocab.txt").is_file():
-        # of lines as files have them: a token may be one of the other signs that end a line
-        lines = read_text(path / "vocab.txt", "a vocabulary").replace("\r\n", "\n").split("\n")
-        return {word: index for index, word in enumerate(lines[: None if lines[-1] else -1])}
-    if (path / "vocab.json").is_file():
-        return _tokens(read_json(path / "vocab.json", "a vocabulary"), path)
-    return None
-
-
-def _tokens(words: object, path: Path) -> dict[str, int]:
-    """Tokens with their numbers. Raises BrokenCheckpoint for what is not that."""
-    if not isinstance(words, dict):
-        raise odd(path, "vocabulary", words, "tokens")
-    for token, index in words.items():
-        if not isinstance(index, int):
-            raise odd(path, f"token {token!r:.80} with the number", index, "a whole one")
-    return words

@@ -173,6 +173,5 @@ def check_asked_alike(models: Sequence[Checkpoint]) -> None:
             if said.get(key) != first.get(key):
                 raise BadRecipe(
                     f"{model.source} is asked with the {key} {said.get(key)!r:.80}, expected "
-                    f"{first.get(key)!r:.80} as {models[0].source}, for one head; keep a head for "
-                    "each task: --heads keep"
+                    f"{first.get(key)!r:.80} as {models[0].source}; or use --heads keep"
                 )

@@ -11,7 +11,7 @@ from harness.checkpoints.families.family import FFN, Family
 from harness.checkpoints.families.symmetry import axes_of, in_table, place_in
 from harness.inspecting.inspection import UnitsInPlace
 from harness.types import StateDict
-from harness.weights import Layer, Member, Symmetry, cross, select, specs, units_of
+from harness.weights import Layer, Member, Symmetry, overlap, select, specs, units_of
 
 TIED = 1e-9
 """How much more a unit gains elsewhere, relatively, where it does not stay."""
@@ -42,7 +42,7 @@ def units_kept(first: StateDict, second: StateDict, members: Sequence[Member]) -
     By hand: of units (1, 0), (0, 1) and (0, 1), and in the other model (0, 2), (2, 0) and (0, 2),
     the first goes to the second, and the second to the first; the third stays.
     """
-    alike = cross(first, second, members)[0]
+    alike = overlap(first, second, members).products[0]
     scale = float(alike.abs().amax()) if alike.numel() else 0.0
     alike += TIED * scale * torch.eye(len(alike), dtype=alike.dtype)
     rows, columns = linear_sum_assignment(alike.numpy(), maximize=True)
@@ -65,7 +65,7 @@ def alike(first: StateDict, second: StateDict, members: Sequence[Member]) -> tor
     both = ([units_of(state, one).square().sum(1) for one in members] for state in (first, second))
     norms = [torch.stack(squares).sum(0).sqrt() for squares in both]
     scale = norms[0][:, None] * norms[1]
-    return torch.where(scale > 0, cross(first, second, members)[0] / scale, 0.0)
+    return torch.where(scale > 0, overlap(first, second, members).products[0] / scale, 0.0)
 
 
 def in_squares(values: torch.Tensor) -> tuple[torch.Tensor, int]:

@@ -9,7 +9,7 @@ import torch
 
 from harness import StateDict, merger
 from harness.mergers.wudi import least_interference
-from harness.weights import Line, Matrices, Vectors, by_matrix, tell
+from harness.weights import Matrices, Vectors, by_matrix, tell
 
 
 @merger("actmat", paper="arXiv:2604.01329", breaks_with={"scale": ("copies",)})
@@ -48,4 +48,4 @@ def actmat(
         tell(report, name, facts)
         return solution
 
-    return Line(base, by_matrix(merge, experts, base, matrices=matrices, report=report), scale)
+    return by_matrix(merge, experts, base, scale, matrices=matrices, report=report)

@@ -12,7 +12,7 @@ import torch
 
 from harness import StateDict, merger
 from harness.options import Positive, PositiveShare, Share
-from harness.weights import Lazy, elected, entrywise, once, select, specs, total
+from harness.weights import Lazy, elected, entrywise, once, select, specs, total, widened
 
 Loss: TypeAlias = Callable[[StateDict], tuple[float, StateDict]]
 Shares: TypeAlias = dict[str, list[float]]
@@ -62,8 +62,7 @@ def adamerging(
         report.update({"coefficients": shown, "losses": [losses[0], losses[-1]]})
         return made
 
-    known = specs(entrywise(lambda *tensors: tensors[0], base, *experts))
-    return Lazy(known, lambda name: vectors.moved(shares(), name), report)
+    return Lazy(widened(base, *experts), lambda name: vectors.moved(shares(), name), report)
 
 
 @dataclass(frozen=True)

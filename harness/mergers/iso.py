@@ -66,8 +66,7 @@ def iso(
         left, values, right = whole
         return (left @ right).mul_(values.sum() / min(len(left), right.shape[1]))
 
-    direction = weights.by_matrix(merge, experts, base, matrices=matrices, others=others)
-    return weights.Line(base, direction, scale)
+    return weights.by_matrix(merge, experts, base, scale, matrices=matrices, others=others)
 
 
 def _with_tasks(

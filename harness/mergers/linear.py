@@ -35,7 +35,5 @@ def linear(
     total = math.fsum(given)
     # 0.1 + 0.2 - 0.3 is 2.8e-17 in binary, and 0 to who wrote it
     if normalize and abs(total) <= 1e-12 * math.fsum(map(abs, given)):
-        raise BadOption(
-            "the weights of linear sum to 0, expected a sum to divide by; or use normalize=false"
-        )
+        raise BadOption("the weights of linear sum to 0; expected another sum, or normalize=false")
     return mean(experts, [weight / total for weight in given] if normalize else given)

@@ -11,7 +11,6 @@ from harness import StateDict, merger
 from harness.options import NotNegative, Share
 from harness.weights import (
     Lazy,
-    Spec,
     check_not_all_zero,
     check_one_each,
     least_solution,
@@ -70,7 +69,7 @@ def regression_mean(
         warn_unless_one(method, weights)
     shares = [1 / len(experts)] * len(experts) if weights is None else weights
     averaged = mean(experts, shares)
-    known = specs(experts[0])
+    known = specs(averaged)
     solved = {name for name in known if all(name in one for one in gram)}
     report: dict[str, Any] = {"condition": {}}
 
@@ -82,12 +81,9 @@ def regression_mean(
         tensors = [expert[name].double() for expert in experts]
         solution, facts = nearest(tensors, grams, shares)
         tell(report, name, facts)
-        return solution.to(types[name].dtype)
+        return solution.to(known[name].dtype)
 
-    types = specs(averaged)
-    return Lazy(
-        {name: Spec(known[name].shape, types[name].dtype) for name in known}, compute, report
-    )
+    return Lazy(known, compute, report)
 
 
 def _shrunk(gram: torch.Tensor, off_diagonal: float) -> torch.Tensor:

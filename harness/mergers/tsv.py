@@ -60,10 +60,9 @@ def tsv(
 
     narrow = [name for name, count in kept.items() if not count]
     report = {"too narrow for a singular vector each": narrow} if narrow else {}
-    direction = weights.by_matrix(
-        merge, experts, base, matrices=matrices, others=others, report=report
+    return weights.by_matrix(
+        merge, experts, base, scale, matrices=matrices, others=others, report=report
     )
-    return weights.Line(base, direction, scale)
 
 
 def _kept(rank: int, experts: int, keep: float | None, at_least: int) -> int:

@@ -64,10 +64,9 @@ def wudi(
         weights.tell(report, name, facts)
         return solution
 
-    direction = weights.by_matrix(
-        merge, experts, base, matrices=matrices, others=others, report=report
+    return weights.by_matrix(
+        merge, experts, base, scale, matrices=matrices, others=others, report=report
     )
-    return weights.Line(base, direction, scale)
 
 
 def descended(vectors: Sequence[torch.Tensor], steps: int, learning_rate: float) -> torch.Tensor:

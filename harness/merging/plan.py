@@ -114,7 +114,7 @@ def plan(
     def opened(source: str, base: str | None = None) -> Checkpoint:
         checkpoint = open_checkpoint(source, allow_pickle=allow_pickle, base=base)
         watched = observed[source] = weights.Observed(checkpoint.weights, source)
-        return replace(checkpoint, weights=weights.stored(checkpoint.weights, watched.__getitem__))
+        return replace(checkpoint, weights=watched)
 
     experts = tuple(opened(source, recipe.base) for source in recipe.experts)
     given = base = opened(recipe.base) if recipe.base is not None else None

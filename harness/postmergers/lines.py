@@ -11,7 +11,7 @@ import torch
 
 from harness import StateDict, postmerge
 from harness.options import NotNegative
-from harness.weights import Lazy, each_named, once, select, specs, where_shared
+from harness.weights import after, each_named, once, select, where_shared
 
 NUMBER = re.compile(r"\.(\d+)\.")
 """The number of a layer, in the name of a tensor."""
@@ -56,13 +56,7 @@ def lines(
         depth = numbers.get(name, 0) / max(last, 1)
         return (weight - origin).mul_(first() + beta * depth).add_(origin)
 
-    rescaled = where_shared(scaled, merged, base)
-
-    def compute(name: str) -> torch.Tensor:
-        first()  # before a tensor of this name is in memory
-        return rescaled[name]
-
-    return Lazy(specs(rescaled), compute, report)
+    return after(first, where_shared(scaled, merged, base), report)
 
 
 def _ratio(merged: StateDict, experts: Sequence[StateDict], base: StateDict) -> float:

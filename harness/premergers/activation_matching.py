@@ -56,7 +56,8 @@ def activation_matching(
         alike = correlation(products) if pearson else products.inner
         squares = 2 * len(alike) if pearson else float(sum(map(torch.sum, products.squares)))
         both, order = (experts[index], what.anchor), weights.gainful(alike, squares)
-        return {group: weights.reordered(*both, symmetry.members(group, *both), order)}
+        members = symmetry.members(group, *both)
+        return {group: weights.match_by(*both, members, weights.Permuted(order))}
 
     groups = symmetry.within(layers, "ffn")
     return weights.to_anchor(what, {(group,): partial(matches, group) for group in groups})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -56,38 +55,25 @@ def cca(
         of_anchor, between, own = map(covariance, products)
         few = products[0].count <= len(own)  # tokens: some units correlate with nothing
         found = mapped(of_anchor, between.mT, own, gamma, full=not few)
-        _tell(what, index, group, found)
+        both = (experts[index], what.anchor)
+        match = weights.match_by(*both, symmetry.members(group, *both), found)
+        what.tell_of(index, group, before=match.before, after=match.after)
         return found
 
     def of_all(group: str) -> list[Callable[[], weights.Turned]]:
-        for when in ("before", "after"):
-            what.tell_of(home(), when, group, 0.0)
+        what.tell_of(home(), group, before=0.0, after=0.0)
         return [weights.once(partial(find, group, index)) for index in range(len(experts))]
 
     # of one layer: two matrices for each expert, as wide as its units
     maps = weights.latest(of_all)
 
-    def compute(index: int, name: str) -> torch.Tensor:
-        tensor = experts[index][name]
-        tensor = tensor.to(torch.promote_types(tensor.dtype, torch.float32)).clone()
-        for place, axis in enumerate(symmetry.axes.get(name, ())):
-            if axis and (group := weights.group_of(axis)) in chosen and index != home():
-                tensor = maps(group)[index]()(tensor, place, dual=axis != group).contiguous()
-        return tensor
+    def of(index: int, group: str) -> weights.Turned | None:
+        return maps(group)[index]() if group in chosen and index != home() else None
 
-    wide = [weights.specs(weights.each(torch.clone, expert)) for expert in experts]
-    return [weights.Lazy(one, partial(compute, i), what.report) for i, one in enumerate(wide)]
-
-
-def _tell(what: weights.Alignment, index: int, group: str, found: weights.Turned) -> None:
-    """Report how far an expert is from the anchor in a group, before and after it is mapped."""
-    before = after = 0.0
-    for name, axis, dual in what.symmetry.members(group, what.experts[index], what.anchor):
-        mine, goal = (state[name].double() for state in (what.experts[index], what.anchor))
-        before += float((mine - goal).square().sum())
-        after += float((found(mine, axis, dual=dual) - goal).square().sum())
-    what.tell_of(index, "before", group, math.sqrt(before))
-    what.tell_of(index, "after", group, math.sqrt(after))
+    return [
+        weights.moved(expert, symmetry, partial(of, index), what.report)
+        for index, expert in enumerate(experts)
+    ]
 
 
 def covariance(products: Products) -> torch.Tensor:

@@ -103,7 +103,8 @@ def _transported(
         if matches:  # the columns of these rows have gone where the units went
             (before,) = matches.values()
             rows = before.map(rows, 1, dual=True)
-        matches[group] = weights.reordered(*both, members, transport(rows, goals))
+        order = weights.Permuted(transport(rows, goals))
+        matches[group] = weights.match_by(*both, members, order)
     return matches
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -110,9 +110,9 @@ def _units(
 
 def _in_turn(what: weights.Alignment, units: Sequence[weights.Units], index: int) -> Matches:
     """The orders of groups that depend on one another."""
-    pair = weights.Pair(what.experts[index], what.anchor, what.symmetry, units)
-    matches, sweeps = weights.descent(pair)
-    what.tell_of(index, "iterations", "residual", sweeps)
+    both = (what.experts[index], what.anchor)
+    matches, sweeps = weights.descent(*both, what.symmetry, units)
+    what.tell_of(index, "residual", iterations=sweeps)
     return matches
 
 
@@ -130,36 +130,26 @@ def _solved(what: weights.Alignment, units: weights.Units) -> list[Matches]:
     place = what.place()
     models = [*what.experts, *([what.base] if place is None else [])]
     at = len(models) - 1 if place is None else place
-    by_group = [_stacked(what.symmetry, group, units.heads, models) for group in units.groups]
-    whole = [torch.cat(parts, 1) for parts in zip(*by_group, strict=True)]
+    by_group = {group: what.symmetry.members(group, *models) for group in units.groups}
+    whole = [_stacked(model, by_group.values(), units.heads) for model in models]
     pairwise = [weights.assignment(one @ whole[at].mT) for one in whole]
     solution = weights.universe(whole, pairwise)
     same = [torch.arange(len(one)) for one in whole]
     before, matched = (weights.objective(whole, orders) for orders in (same, pairwise))
     objectives = {"before": before, "pairwise": matched, "cycle_consistent": solution.objective}
-    what.tell("objective", units.label, objectives)
-    what.tell("iterations", units.label, solution.iterations)
+    facts = {"objective": objectives, "iterations": solution.iterations}
+    weights.tell(what.report, units.label, facts)
     back = solution.orders[at].argsort()
+    orders = [weights.Permuted(order[back]) for order in solution.orders]
     return [
-        {
-            group: _told(stack[index], stack[at], order[back])
-            for group, stack in zip(units.groups, by_group, strict=True)
-        }
-        for index, order in enumerate(solution.orders)
+        {group: weights.match_by(mine, models[at], each, order) for group, each in by_group.items()}
+        for mine, order in zip(models, orders, strict=True)
     ]
 
 
 def _stacked(
-    symmetry: weights.Symmetry, group: str, heads: int, models: Sequence[StateDict]
-) -> list[torch.Tensor]:
-    """[units, features] of every model: all that its tensors have for a unit, or for a head."""
-    members = symmetry.members(group, *models)
-    stacks = [torch.cat([weights.units_of(model, one) for one in members], 1) for model in models]
-    return [one.reshape(heads, -1) for one in stacks] if heads else stacks
-
-
-def _told(
-    mine: torch.Tensor, anchors: torch.Tensor, order: torch.Tensor
-) -> weights.Match[weights.Permuted]:
-    before, after = (float((one - anchors).norm()) for one in (mine, mine[order]))
-    return weights.Match(weights.Permuted(order), before, after)
+    model: StateDict, by_group: Iterable[Sequence[weights.Member]], heads: int
+) -> torch.Tensor:
+    """[units, features]: all that the tensors of a model have for a unit, or for a head."""
+    stacks = [torch.cat([weights.units_of(model, one) for one in each], 1) for each in by_group]
+    return torch.cat([one.reshape(heads or len(one), -1) for one in stacks], 1)

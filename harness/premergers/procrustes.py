@@ -226,8 +226,10 @@ def _aligned(
             return _rows_turned(tensor[None], analysis(biases[name]).turns[place], dtype)[0]
         return tensor.to(dtype).clone()
 
-    wide = [weights.specs(weights.each(torch.clone, expert)) for expert in experts]
-    return [weights.Lazy(one, partial(compute, i), report) for i, one in enumerate(wide)]
+    return [
+        weights.Lazy(weights.widened(one), partial(compute, i), report)
+        for i, one in enumerate(experts)
+    ]
 
 
 BLOCK = 4096

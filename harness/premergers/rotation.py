@@ -190,9 +190,8 @@ def _absorbed(
     readers = symmetry.readers
     if not readers:
         raise BadOption(
-            "residual=true of rotation turns the residual stream, which a model with norms before "
-            "its layers allows (vit), and this one has none; expected residual=false, or "
-            "permutation:residual=true"
+            "residual=true of rotation needs norms before layers (vit), and this model has none; "
+            "expected residual=false, or permutation:residual=true"
         )
     norms = {f"{norm}.{kind}" for norm in readers for kind in ("weight", "bias")}
     axes = {name: groups for name, groups in symmetry.axes.items() if name not in norms}
@@ -211,10 +210,8 @@ def _in_turn(
     found: dict[str, weights.Map] = {}
 
     def moved(but: str = "") -> StateDict:
-        held: dict[str, weights.Maps] = {
-            group: partial(list, [one]) for group, one in found.items() if group != but
-        }
-        return weights.moved(expert, symmetry, held)
+        held = {group: one for group, one in found.items() if group != but}
+        return weights.moved(expert, symmetry, held.get)
 
     def apart(state: StateDict, *of: str) -> float:
         names = {one.name for group in of for one in symmetry.members(group, expert, anchor)}
@@ -228,7 +225,7 @@ def _in_turn(
         last, sweeps = now, sweeps + 1
         for group in (*groups[1:], STREAM):
             found[group] = match(group, moved(group)).map
-    what.tell_of(index, "iterations", "residual", sweeps)
+    what.tell_of(index, "residual", iterations=sweeps)
     done = moved()
     return {
         group: weights.Match(one, apart(expert, group), apart(done, group))

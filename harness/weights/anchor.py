@@ -12,31 +12,11 @@ import torch
 from harness.errors import BadOption
 from harness.types import StateDict
 from harness.weights.lazy import specs
-from harness.weights.symmetry import Map, Maps, Symmetry, moved
+from harness.weights.symmetry import Map, Symmetry, moved
 from harness.weights.threads import once
 
 NEAR = 1e-6
 """Experts whose distances from the mean are closer than this, relatively, are equally central."""
-
-
-def most_central(experts: Sequence[StateDict], names: Sequence[str]) -> int:
-    """The place of the expert with the smallest sum of distances from the mean, tensor by tensor.
-
-    Of equally central ones, as two always are, the first (Zhang et al. 2025, arXiv:2502.00264).
-    """
-    if len(experts) <= 2:
-        return 0
-    far = torch.zeros(len(experts), dtype=torch.float64)
-    for name in names:
-        tensors = torch.stack([expert[name].double() for expert in experts])
-        far += (tensors - tensors.mean(0)).reshape(len(experts), -1).norm(dim=1)
-    return int((far <= far.min() * (1 + NEAR)).nonzero()[0])
-
-
-def check_anchor(anchor: str | int, count: int) -> None:
-    """Raise BadOption for an anchor that is none of so many experts."""
-    if isinstance(anchor, int) and not 1 <= anchor <= count:
-        raise BadOption(f"anchor is {anchor}, expected an expert from 1 to {count}")
 
 
 def place_of(
@@ -45,21 +25,23 @@ def place_of(
     """The place of the expert that all others are matched to; None: it is the base.
 
     `anchor` is `central`, `first`, `base`, or the number of an expert, from 1. The most central one
-    is that of the parameters that all have in one shape, but for those of the `head`.
+    has the smallest sum of distances from the mean, tensor by tensor, of the parameters that all
+    have in one shape, but for those of the `head`; of equals, as two always are, it is the first
+    (Zhang et al. 2025, arXiv:2502.00264).
     """
     if anchor == "base":
         return None
-    if anchor == "first":
-        return 0
     if isinstance(anchor, int):
         return anchor - 1
+    if anchor == "first" or len(experts) <= 2:
+        return 0
     known = [specs(expert) for expert in experts]
-    shared = [
-        name
-        for name, spec in known[0].items()
-        if name not in head and all(name in one and one[name].shape == spec.shape for one in known)
-    ]
-    return most_central(experts, shared)
+    far = torch.zeros(len(experts), dtype=torch.float64)
+    for name, (shape, _) in known[0].items():
+        if name not in head and all(name in one and one[name].shape == shape for one in known):
+            tensors = torch.stack([expert[name].double() for expert in experts])
+            far += (tensors - tensors.mean(0)).reshape(len(experts), -1).norm(dim=1)
+    return int((far <= far.min() * (1 + NEAR)).nonzero()[0])
 
 
 M = TypeVar("M", bound=Map, covariant=True)
@@ -95,14 +77,11 @@ class Alignment:
         place = self.place()
         return self.base if place is None else self.experts[place]
 
-    def tell(self, what: str, key: str, value: Any) -> None:
-        """Report something of a group."""
-        self.report.setdefault(what, {})[key] = value
-
-    def tell_of(self, index: int, what: str, key: str, value: Any) -> None:
-        """Report something of a group of one expert: a list of all experts', None where unknown."""
-        of_all = self.report.setdefault(what, {}).setdefault(key, [None] * len(self.experts))
-        of_all[index] = value
+    def tell_of(self, index: int, group: str, **facts: float) -> None:
+        """Report facts of a group of one expert: lists of all experts', None where unknown."""
+        for fact, value in facts.items():
+            known = self.report.setdefault(fact, {})
+            known.setdefault(group, [None] * len(self.experts))[index] = value
 
 
 def alignment(
@@ -113,7 +92,8 @@ def alignment(
     In the choice of the most central expert heads count as they are merged: those of one task do,
     and those of different tasks, which are kept, do not.
     """
-    check_anchor(anchor, len(experts))
+    if isinstance(anchor, int) and not 1 <= anchor <= len(experts):
+        raise BadOption(f"anchor is {anchor}, expected an expert from 1 to {len(experts)}")
     report: dict[str, Any] = {}
 
     def place() -> int | None:
@@ -134,29 +114,31 @@ def to_anchor(what: Alignment, finders: Mapping[tuple[str, ...], Finder]) -> lis
     `finders` are by the groups that are found together; what they leave out stays.
     """
     return [
-        moved(expert, what.symmetry.of(index), _maps(what, index, finders), what.report)
+        moved(expert, what.symmetry.of(index), _found(what, index, finders), what.report)
         for index, expert in enumerate(what.experts)
     ]
 
 
-def _maps(
+def _found(
     what: Alignment, index: int, finders: Mapping[tuple[str, ...], Finder]
-) -> dict[str, Maps]:
-    def told(groups: Sequence[str], find: Finder) -> dict[str, list[Map]]:
+) -> Callable[[str], Map | None]:
+    """What an expert's groups are moved by: found once, when one of them is first asked for."""
+
+    def told(groups: Sequence[str], find: Finder) -> Mapping[str, Match[Map]]:
         home = what.place() == index
         matches = {} if home else find(index)
         for group in groups:
-            match = matches.get(group)
-            if match or home:
-                what.tell_of(index, "before", group, match.before if match else 0.0)
-                what.tell_of(index, "after", group, match.after if match else 0.0)
-        return {group: [match.map] for group, match in matches.items()}
+            if match := matches.get(group):
+                what.tell_of(index, group, before=match.before, after=match.after)
+            elif home:
+                what.tell_of(index, group, before=0.0, after=0.0)
+        return matches
 
-    def of(group: str, found: Callable[[], Mapping[str, list[Map]]]) -> list[Map]:
-        return found().get(group, [])
+    found = {groups: once(partial(told, groups, find)) for groups, find in finders.items()}
+    known = {group: each for groups, each in found.items() for group in groups}
 
-    maps: dict[str, Maps] = {}
-    for groups, find in finders.items():
-        found = once(partial(told, groups, find))
-        maps |= {group: partial(of, group, found) for group in groups}
-    return maps
+    def of(group: str) -> Map | None:
+        match = known[group]().get(group) if group in known else None
+        return None if match is None else match.map
+
+    return of

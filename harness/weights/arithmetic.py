@@ -36,8 +36,7 @@ def where_shared(fn: Callable[..., torch.Tensor], expert: StateDict, base: State
 
 def each_named(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
     """Like `each`, with the name of the tensor as first argument of `fn`."""
-    known = _widened(states)
-    return Lazy(known, lambda name: fn(name, *(wide(state[name]) for state in states)))
+    return Lazy(widened(*states), lambda name: fn(name, *(wide(state[name]) for state in states)))
 
 
 def _flat(states: Sequence[StateDict], name: str) -> list[torch.Tensor]:
@@ -68,7 +67,7 @@ def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
         by_piece(fill, result.numel())
         return result
 
-    known = _widened(states)
+    known = widened(*states)
     return Lazy(known, compute)
 
 
@@ -86,7 +85,7 @@ def in_pieces(fn: Callable[..., T], *states: StateDict) -> Iterator[T]:
         yield from of_one(name)
 
 
-def _widened(states: Sequence[StateDict]) -> dict[str, Spec]:
+def widened(*states: StateDict) -> dict[str, Spec]:
     """Shapes of the first state, and the widest type of all, at least float32.
 
     Raises IncompatibleWeights, naming the tensor, where another state has not all of its names.

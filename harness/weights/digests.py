@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from functools import partial
 
 import torch
 import xxhash
@@ -11,7 +11,7 @@ import xxhash
 from harness.errors import BrokenCheckpoint, HarnessError
 from harness.hashes import join_digests
 from harness.types import StateDict
-from harness.weights.lazy import known_digests
+from harness.weights.lazy import Lazy, known_digests, specs
 
 PIECE = 32_000
 """Entries that are looked at and hashed while they are in the core's cache.
@@ -72,25 +72,19 @@ def check_finite(
             raise error(f"'{name}' of {where} has {kind} entries, expected finite weights")
 
 
-class Observed(Mapping[str, torch.Tensor]):
+class Observed(Lazy):
     """A state dict that checks and hashes every tensor the first time it is read."""
 
     def __init__(self, state: StateDict, source: str) -> None:
-        self._state = state
-        self._source = source
+        super().__init__(specs(state), self._read, digests=partial(known_digests, state))
+        self._state, self._source = state, source
         self._digests: dict[str, str] = {}
 
-    def __getitem__(self, name: str) -> torch.Tensor:
+    def _read(self, name: str) -> torch.Tensor:
         tensor = self._state[name]
         if name not in self._digests:
             self._digests[name] = finite_digest(name, tensor, self._source)
         return tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state)
-
-    def __len__(self) -> int:
-        return len(self._state)
 
     def digest(self) -> str:
         """The digest of all tensors, reading those that nobody has read yet and nobody knows."""

@@ -93,18 +93,20 @@ def size(state: StateDict) -> int:
     return sum(math.prod(spec.shape) for spec in specs(state).values())
 
 
-def after(ready: Callable[[], object], state: StateDict) -> StateDict:
+def after(
+    ready: Callable[[], object], state: StateDict, report: Mapping[str, Any] | None = None
+) -> StateDict:
     """The state, of which no tensor is computed before `ready` has been called.
 
     What a formula finds out once for all tensors is found out with all cores this way, and not
-    inside one of its pieces.
+    inside one of its pieces. `report` is what there is to tell of it.
     """
 
     def compute(name: str) -> torch.Tensor:
         ready()
         return state[name]
 
-    return Lazy(specs(state), compute)
+    return Lazy(specs(state), compute, report)
 
 
 def known_digests(state: StateDict, names: Mapping[str, str]) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
-"""Hidden units in the order in which they are nearest to another model's (weight matching).
+"""How alike two models are in a group, and the order in which units of one are nearest to another.
 
-Ainsworth et al. 2023, arXiv:2209.04836.
+Weight matching: Ainsworth et al. 2023, arXiv:2209.04836.
 """
 
 from __future__ import annotations
@@ -8,15 +8,81 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import TypeVar
 
 import torch
 
 from harness.types import StateDict
 from harness.weights.anchor import Match
 from harness.weights.lazy import specs
-from harness.weights.overlap import Overlap, distance, in_blocks, overlap, units_of
-from harness.weights.symmetry import Maps, Member, Permuted, Symmetry, moved
+from harness.weights.symmetry import Map, Member, Permuted, Symmetry, moved
+
+F = TypeVar("F", bound=Map)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Inner products of the units of two models in a group, in float64.
+
+    `products` [blocks, size, size] are those of unit i of the first model with unit j of the second
+    in the same block; `first` and `second` [blocks] are the squared norms of what each has there.
+    """
+
+    products: torch.Tensor
+    first: torch.Tensor
+    second: torch.Tensor
+
+    def distance(self, matched: torch.Tensor) -> float:
+        """||first, moved - second|| where the moved one has the inner product `matched`."""
+        square = self.first.sum() + self.second.sum() - 2 * matched.sum()
+        return math.sqrt(max(0.0, float(square)))
+
+    @property
+    def traces(self) -> torch.Tensor:
+        """The inner product of the two as they are, [blocks]."""
+        return self.products.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def overlap(
+    first: StateDict, second: StateDict, members: Sequence[Member], blocks: int = 1
+) -> Overlap:
+    """The overlap of two models in all `members`, the axes that tensors of both have for the units.
+
+    <first moved by A, second> is the sum of A * products for every A that is orthogonal within
+    blocks. One tensor of each is in memory at a time.
+    """
+    products, here, there = (torch.zeros((), dtype=torch.float64) for _ in range(3))
+    for one in members:
+        parts = [
+            units.reshape(blocks, -1, units.shape[1])
+            for units in (units_of(state, one) for state in (first, second))
+        ]
+        products = products + torch.bmm(parts[0], parts[1].mT)
+        squares = [part.square().sum((1, 2)) for part in parts]
+        here, there = here + squares[0], there + squares[1]
+    return Overlap(products, here, there)
+
+
+def in_blocks(products: torch.Tensor, blocks: int) -> torch.Tensor:
+    """A view [blocks, blocks, size, size] of products [units, units]."""
+    size = len(products) // blocks
+    return products.reshape(blocks, size, blocks, size).movedim(2, 1)
+
+
+def units_of(state: StateDict, member: Member) -> torch.Tensor:
+    """What a tensor has for each unit: [units, everything else] in float64."""
+    tensor = state[member.name]
+    axis = member.axis
+    return tensor.movedim(axis, 0).reshape(tensor.shape[axis], -1).double()
+
+
+def distance(first: StateDict, second: StateDict, names: Sequence[str]) -> float:
+    """||first - second|| over tensors of these names, as float64; one of each at a time."""
+    gaps = (first[name].double() - second[name].double() for name in names)
+    return math.sqrt(sum(float(gap.square().sum()) for gap in gaps))
+
+
+# Units in order ----------------------------------------------------------------------------
 
 
 def assignment(products: torch.Tensor) -> torch.Tensor:
@@ -66,16 +132,14 @@ def matched_units(
     return _match(both, products, gainful(products, float(both.first + both.second)))
 
 
-def reordered(
-    first: StateDict, second: StateDict, members: Sequence[Member], order: torch.Tensor
-) -> Match[Permuted]:
-    """An order of the first model's units, with its distances from the second in all `members`."""
+def match_by(first: StateDict, second: StateDict, members: Sequence[Member], found: F) -> Match[F]:
+    """What moves the first model's units, with its distances from the second in all `members`."""
     before = after = 0.0
     for one in members:
         here, there = units_of(first, one), units_of(second, one)
         before += float((here - there).square().sum())
-        after += float((here[order] - there).square().sum())
-    return Match(Permuted(order), math.sqrt(before), math.sqrt(after))
+        after += float((found(here, 0, dual=one.dual) - there).square().sum())
+    return Match(found, math.sqrt(before), math.sqrt(after))
 
 
 FEATURES = 64
@@ -153,31 +217,9 @@ NEARER = 1 - 1e-9
 """A distance that is not below this share of another is no smaller."""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A model that is matched to another, in all of these units."""
-
-    first: StateDict
-    second: StateDict
-    symmetry: Symmetry
-    units: Sequence[Units]
-
-    def names(self, *groups: str) -> list[str]:
-        """The tensors that run over some of the groups."""
-        by_group = (self.symmetry.members(group, self.first, self.second) for group in groups)
-        return sorted({one.name for members in by_group for one in members})
-
-    def ordered(self, orders: Mapping[str, Permuted]) -> StateDict:
-        """The first model in these orders, by group."""
-        maps: dict[str, Maps] = {group: partial(list, [one]) for group, one in orders.items()}
-        return moved(self.first, self.symmetry, maps)
-
-    def distance(self, orders: Mapping[str, Permuted], names: Sequence[str]) -> float:
-        """How far the first model in these orders is from the second, in some tensors."""
-        return distance(self.ordered(orders), self.second, names)
-
-
-def descent(pair: Pair) -> tuple[dict[str, Match[Permuted]], int]:
+def descent(
+    first: StateDict, second: StateDict, symmetry: Symmetry, units: Sequence[Units]
+) -> tuple[dict[str, Match[Permuted]], int]:
     """The orders of all units, found in turn until none brings the models nearer, and the sweeps.
 
     Each is the best while the others are held, and is looked for again when one has changed that
@@ -185,34 +227,34 @@ def descent(pair: Pair) -> tuple[dict[str, Match[Permuted]], int]:
     two of its axes, where the assignment need not be an optimum: an order is taken only if the
     distance falls, so that it ends.
     """
-    names = {units.label: set(pair.names(*units.groups)) for units in pair.units}
+
+    def names(*groups: str) -> list[str]:
+        by_group = (symmetry.members(group, first, second) for group in groups)
+        return sorted({one.name for members in by_group for one in members})
+
+    def apart(orders: Mapping[str, Permuted], *groups: str) -> float:
+        return distance(moved(first, symmetry, orders.get), second, names(*groups))
+
+    known = {one.label: set(names(*one.groups)) for one in units}
     orders: dict[str, Permuted] = {}
-    stale, sweeps = set(names), 0
+    stale, sweeps = set(known), 0
     while stale:
         sweeps += 1
-        for units in pair.units:
-            if units.label in stale:
-                stale.remove(units.label)
-                if better := _better(pair, units, orders):
-                    orders = better
-                    mine = names[units.label]
-                    stale |= {one for one in names if one != units.label and names[one] & mine}
-    groups = [group for units in pair.units for group in units.groups if pair.names(group)]
-    return {group: _told(pair, group, orders) for group in groups}, sweeps
-
-
-def _better(pair: Pair, units: Units, orders: Mapping[str, Permuted]) -> dict[str, Permuted] | None:
-    """The orders with those of some units as good as they can be, if that is any better."""
-    matches = matched(pair.ordered(orders), pair.second, units, pair.symmetry)
-    tried = dict(orders)
-    for group, match in matches.items():
-        tried[group] = orders[group].then(match.map) if group in orders else match.map
-    names = pair.names(*units.groups)
-    return tried if pair.distance(tried, names) < pair.distance(orders, names) * NEARER else None
-
-
-def _told(pair: Pair, group: str, orders: Mapping[str, Permuted]) -> Match[Permuted]:
-    """The order of a group, with the distances before and after all have been ordered."""
-    names = pair.names(group)
-    order = orders.get(group) or Permuted(torch.arange(1))  # all units as one block
-    return Match(order, pair.distance({}, names), pair.distance(orders, names))
+        for one in units:
+            if one.label not in stale:
+                continue
+            stale.remove(one.label)
+            tried = dict(orders)
+            matches = matched(moved(first, symmetry, orders.get), second, one, symmetry)
+            for group, match in matches.items():
+                tried[group] = orders[group].then(match.map) if group in orders else match.map
+            if apart(tried, *one.groups) < apart(orders, *one.groups) * NEARER:
+                orders = tried
+                mine = known[one.label]
+                stale |= {other for other in known if other != one.label and known[other] & mine}
+    same = Permuted(torch.arange(1))  # all units as one block
+    groups = [group for one in units for group in one.groups if names(group)]
+    return {
+        group: Match(orders.get(group, same), apart({}, group), apart(orders, group))
+        for group in groups
+    }, sweeps

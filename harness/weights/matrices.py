@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from harness.types import StateDict
-from harness.weights.arithmetic import entrywise, total
+from harness.weights.arithmetic import Line, entrywise, total
 from harness.weights.decompositions import EPSILON
 from harness.weights.lazy import Lazy, specs
 
@@ -55,12 +55,14 @@ def by_matrix(
     merge: Callable[[str, Vectors], torch.Tensor],
     experts: Sequence[StateDict],
     base: StateDict,
+    scale: float,
     *,
     matrices: Matrices = "all",
     others: Others = "mean",
     report: Mapping[str, Any] | None = None,
-) -> Lazy:
-    """The merged task vector: `merge(name, vectors)` of every matrix, in at least float32.
+) -> Line:
+    """base + scale * the merged task vector: `merge(name, vectors)` of every matrix, in at least
+    float32.
 
     Of all other tensors it is the mean of the task vectors, or zero. `merge` may use all cores.
     """
@@ -77,4 +79,4 @@ def by_matrix(
             return merge(name, Vectors(experts, base, name)).to(dtype)
         return averaged[name] if others == "mean" else torch.zeros(shape, dtype=dtype)
 
-    return Lazy(known, compute, report)
+    return Line(base, Lazy(known, compute, report), scale)

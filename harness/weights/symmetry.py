@@ -11,15 +11,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 
 from harness.errors import BadOption, IncompatibleWeights
 from harness.types import StateDict
-from harness.weights.arithmetic import wide
-from harness.weights.lazy import Lazy, Spec, specs
-from harness.weights.threads import once
+from harness.weights.arithmetic import wide, widened
+from harness.weights.lazy import Lazy, specs
 
 Axes: TypeAlias = "Mapping[str, tuple[str | None, ...]]"
 """For each tensor, the hidden group that each of its axes runs over; None: it stays as it is."""
@@ -33,8 +33,6 @@ ATTENTION = ("qk", "rope", "vo")
 """The kinds of groups of attention heads, as far as a model has them."""
 CROSS = ".cross"
 """How groups of a decoder's attention to its encoder end: its heads have an order of their own."""
-NUMBER = re.compile("0|[1-9][0-9]{0,8}")
-"""The one spelling of a number of layers: others would be the same method by another name."""
 
 
 def dual(group: str) -> str:
@@ -133,30 +131,20 @@ class Symmetry:
         `encoder`, `decoder.first:5`. Raises BadOption for a layer that the model has not. A model
         without layers has none to choose.
         """
-        known = self.layers
-        if layers == "all" or not known:
-            return known
-        stacks = dict.fromkeys(str(layer).rpartition(".")[0] for layer in known)
-        stack, _, which = ("", "", layers) if "" in stacks else layers.partition(".")
-        own = tuple(one for one in known if str(one).rpartition(".")[0] == stack)
-        if layers and layers in stacks:
-            return own
-        end, colon, count = which.partition(":")
-        number = int(count or which) if NUMBER.fullmatch(count or which) else None
-        if end in ("first", "last") and number is not None and 1 <= number <= len(own):
-            return own[:number] if end == "first" else own[-number:]
-        named = f"{stack}.{number}" if stack else number
-        if not colon and named in own:
-            return (named,)
-        if "" not in stacks:
+        known, few = self.layers, ""
+        choices = {"all": known, **{str(one): (one,) for one in known}}
+        for stack, each in groupby(known, lambda layer: str(layer).rpartition(".")[0]):
+            own, at = tuple(each), f"{stack}." if stack else ""
+            choices |= {f"{at}first:{count}": own[:count] for count in range(1, len(own) + 1)}
+            choices |= {f"{at}last:{count}": own[-count:] for count in range(1, len(own) + 1)}
+            choices |= {stack: own} if stack else {}
+            few = f"{at}first:N or {at}last:N with N from 1 to {len(own)}"
+        if known and layers not in choices:
             raise BadOption(
-                f"layers is '{layers}', expected all, {' or '.join(stacks)}, or of one of them "
-                f"first:N, last:N or a number, as {[*stacks][-1]}.first:1"
+                f"layers is '{layers}', expected {', '.join(filter(str.isalpha, choices))}, {few}, "
+                f"or a layer from {known[0]} to {known[-1]}"
             )
-        raise BadOption(
-            f"layers is '{layers}', expected all, first:N or last:N with N from 1 to {len(known)}, "
-            f"or a layer from 0 to {len(known) - 1}"
-        )
+        return choices.get(layers, known)
 
     def within(self, layers: str, *kinds: str) -> list[str]:
         """The groups of some kinds in the layers that an option names, layer by layer."""
@@ -244,37 +232,28 @@ class Turned:
         return turned.movedim(0, axis).to(tensor.dtype)
 
 
-Maps: TypeAlias = "Callable[[], Sequence[Map]]"
-"""Finds what is done to a group, one map after the other; called when a tensor is asked for."""
-
-
 def moved(
     state: StateDict,
     symmetry: Symmetry,
-    maps: Mapping[str, Maps],
+    find: Callable[[str], Map | None],
     report: Mapping[str, Any] | None = None,
 ) -> StateDict:
     """The state with the units of some groups moved, in at least float32.
 
-    `maps` are by group, found when a tensor of the group is first asked for and kept: they are
-    small. Tensors without an axis of these groups are copied. `report` is what there is to tell of
-    the work, which may be filled as maps are found.
+    `find` says what is done to a group, if anything is, each time that one of its tensors is asked
+    for. Tensors of which nothing is moved are copied. `report` is what there is to tell of the
+    work, which may be filled as maps are found.
     """
-    known = {group: once(find) for group, find in maps.items()}
 
     def compute(name: str) -> torch.Tensor:
-        tensor = wide(state[name])
+        given = state[name]
+        tensor = wide(given)
         for place, axis in enumerate(symmetry.axes.get(name, ())):
-            if axis is not None and group_of(axis) in known:
-                for one in known[group_of(axis)]():
-                    tensor = one(tensor, place, dual=axis.endswith(DUAL))
-        return tensor.clone() if tensor is state[name] else tensor.contiguous()
+            if axis is not None and (one := find(group_of(axis))) is not None:
+                tensor = one(tensor, place, dual=axis.endswith(DUAL))
+        return tensor.clone() if tensor is given else tensor.contiguous()
 
-    shapes = {
-        name: Spec(spec.shape, torch.promote_types(spec.dtype, torch.float32))
-        for name, spec in specs(state).items()
-    }
-    return Lazy(shapes, compute, report=report)
+    return Lazy(widened(state), compute, report=report)
 
 
 # Norms -------------------------------------------------------------------------------------
@@ -290,17 +269,16 @@ def absorbed(state: StateDict, readers: Mapping[str, Sequence[str]]) -> StateDic
     norm_of = {reader: norm for norm, each in readers.items() for reader in each}
     for reader, norm in norm_of.items():
         if f"{reader}.weight" in known and f"{reader}.bias" not in known:
-            raise IncompatibleWeights(
-                f"'{reader}.bias' is missing, expected it: it takes up the bias of '{norm}'"
-            )
+            raise IncompatibleWeights(f"'{reader}.bias' is missing; the bias of '{norm}' needs it")
 
     def compute(name: str) -> torch.Tensor:
         module, _, kind = name.rpartition(".")
-        tensor, norm = wide(state[name]), norm_of.get(module)
+        given, norm = state[name], norm_of.get(module)
+        tensor = wide(given)
         if module in readers:
             return torch.ones_like(tensor) if kind == "weight" else torch.zeros_like(tensor)
         if norm is None:
-            return tensor.clone() if tensor is state[name] else tensor
+            return tensor.clone() if tensor is given else tensor
         if kind == "weight":
             made = tensor.double() * state[f"{norm}.weight"].double()
         else:
@@ -308,8 +286,4 @@ def absorbed(state: StateDict, readers: Mapping[str, Sequence[str]]) -> StateDic
             made = tensor.double() + weight @ state[f"{norm}.bias"].double()
         return made.to(tensor.dtype)
 
-    shapes = {
-        name: Spec(one.shape, torch.promote_types(one.dtype, torch.float32))
-        for name, one in known.items()
-    }
-    return Lazy(shapes, compute)
+    return Lazy(widened(state), compute)

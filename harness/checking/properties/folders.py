@@ -264,8 +264,7 @@ def _not_swallowed(method: Method) -> None:
     """An error that is found while a tensor is read must come out of the method."""
     family = _damaged(method, "NaN")
     *others, last = family.experts
-    observed = weights.Observed(last, "the last expert")  # checks every tensor as it is read
-    watched = weights.Lazy(weights.specs(last), observed.__getitem__)
+    watched = weights.Observed(last, "the last expert")  # checks every tensor as it is read
     try:
         for state in method(replace(family, experts=[*others, watched])):
             copied(state)

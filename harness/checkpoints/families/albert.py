@@ -3,43 +3,30 @@
 What is done to a layer is done at each of its turns, so that its groups are those of any layer.
 """
 
-from harness.checkpoints.families.family import (
-    EMBEDDING,
-    FFN,
-    POOLED,
-    QK,
-    SETTINGS,
-    VO,
-    WIDTH,
-    Family,
-    embeddings,
-    linear,
-    norm,
-)
-from harness.weights import dual
+from harness.checkpoints.families import family
 
 KINDS = ("word", "position", "token_type")
 AT = "albert.encoder.albert_layer_groups.{layer}.albert_layers.0."
 PROJECTION = "albert.encoder.embedding_hidden_mapping_in"
 
-ALBERT = Family(
+ALBERT = family.Family(
     name="albert",
     model_types=("albert",),
     prefix="albert.",
     pooler="albert.pooler",
     axes={
-        **embeddings("albert.embeddings.", *KINDS, group=EMBEDDING, norms=EMBEDDING),
-        **linear(PROJECTION, WIDTH, EMBEDDING),
-        **linear(f"{AT}attention.query", QK, WIDTH),
-        **linear(f"{AT}attention.key", dual(QK), WIDTH),
-        **linear(f"{AT}attention.value", VO, WIDTH),
-        **linear(f"{AT}attention.dense", WIDTH, dual(VO)),
-        **norm(f"{AT}attention.LayerNorm"),
-        **linear(f"{AT}ffn", FFN, WIDTH),
-        **linear(f"{AT}ffn_output", WIDTH, dual(FFN)),
-        **norm(f"{AT}full_layer_layer_norm"),
-        **linear("albert.pooler", POOLED, WIDTH),
+        **family.embeddings(
+            "albert.embeddings.", *KINDS, group=family.EMBEDDING, norms=family.EMBEDDING
+        ),
+        **family.linear(PROJECTION, family.WIDTH, family.EMBEDDING),
+        **family.block(
+            AT,
+            "attention.query attention.key attention.value attention.dense",
+            "ffn ffn_output",
+            "attention.LayerNorm full_layer_layer_norm",
+        ),
+        **family.linear("albert.pooler", family.POOLED, family.WIDTH),
     },
     projection=f"{PROJECTION}.weight",
-    settings={**SETTINGS, "num_hidden_layers": 12},
+    settings={**family.SETTINGS, "num_hidden_layers": 12},
 )

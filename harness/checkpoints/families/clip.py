@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from harness.checkpoints.families.family import FFN, QK, VO, WIDTH, Family, Top, Unit, linear, norm
-from harness.weights import dual
+from harness.checkpoints.families.family import WIDTH, Family, Top, Unit, block, norm
 
-EMBEDDINGS, AT = "vision_model.embeddings.", "vision_model.encoder.layers.{layer}."
+EMBEDDINGS = "vision_model.embeddings."
 
 
 def classifier(config: Any, unit: Unit) -> torch.nn.Module:
@@ -56,14 +55,12 @@ CLIP = Family(
         f"{EMBEDDINGS}position_embedding.weight": (None, WIDTH),
         f"{EMBEDDINGS}patch_embedding.weight": (WIDTH, None, None, None),
         **norm("vision_model.pre_layrnorm"),
-        **norm(f"{AT}layer_norm1"),
-        **linear(f"{AT}self_attn.q_proj", QK, WIDTH),
-        **linear(f"{AT}self_attn.k_proj", dual(QK), WIDTH),
-        **linear(f"{AT}self_attn.v_proj", VO, WIDTH),
-        **linear(f"{AT}self_attn.out_proj", WIDTH, dual(VO)),
-        **norm(f"{AT}layer_norm2"),
-        **linear(f"{AT}mlp.fc1", FFN, WIDTH),
-        **linear(f"{AT}mlp.fc2", WIDTH, dual(FFN)),
+        **block(
+            "vision_model.encoder.layers.{layer}.",
+            "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.out_proj",
+            "mlp.fc1 mlp.fc2",
+            "layer_norm1 layer_norm2",
+        ),
         **norm("vision_model.post_layernorm"),
         "visual_projection.weight": (None, WIDTH),
     },

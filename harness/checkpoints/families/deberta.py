@@ -4,45 +4,35 @@ Its pooler stands beside the encoder, and v3 was published without. Relative pos
 the projections of queries and keys, or by projections of their own, which share their groups.
 """
 
-from harness.checkpoints.families.family import (
-    EMBEDDING,
-    POOLED,
-    QK,
-    SETTINGS,
-    WIDTH,
-    Family,
-    Settings,
-    embeddings,
-    layers,
-    linear,
-    norm,
-)
+from harness.checkpoints.families import family
 from harness.weights import dual
 
 LAYERS = "deberta.encoder.layer."
 SELF = LAYERS + "{layer}.attention.self."
 PROJECTION = "deberta.embeddings.embed_proj.weight"
-RELATIVE: Settings = {"position_buckets": -1, "norm_rel_ebd": "none", "share_att_key": False}
+RELATIVE: family.Settings = {"position_buckets": -1, "norm_rel_ebd": "none", "share_att_key": False}
 """How relative positions are read."""
 
-DEBERTA = Family(
+DEBERTA = family.Family(
     name="deberta",
     model_types=("deberta-v2",),
     prefix="deberta.",
     pooler="pooler",
     axes={
-        **embeddings("deberta.embeddings.", "word", "position", "token_type", group=EMBEDDING),
-        PROJECTION: (WIDTH, EMBEDDING),
-        **layers(LAYERS, query="query_proj", key="key_proj", value="value_proj"),
-        **linear(f"{SELF}pos_query_proj", QK, WIDTH),
-        **linear(f"{SELF}pos_key_proj", dual(QK), WIDTH),
-        "deberta.encoder.rel_embeddings.weight": (None, WIDTH),
-        **norm("deberta.encoder.LayerNorm"),
-        "deberta.encoder.conv.conv.weight": (WIDTH, WIDTH, None),
-        "deberta.encoder.conv.conv.bias": (WIDTH,),
-        **norm("deberta.encoder.conv.LayerNorm"),
-        **linear("pooler.dense", POOLED, WIDTH),
+        **family.embeddings(
+            "deberta.embeddings.", "word", "position", "token_type", group=family.EMBEDDING
+        ),
+        PROJECTION: (family.WIDTH, family.EMBEDDING),
+        **family.layers(LAYERS, "query_proj key_proj value_proj"),
+        **family.linear(f"{SELF}pos_query_proj", family.QK, family.WIDTH),
+        **family.linear(f"{SELF}pos_key_proj", dual(family.QK), family.WIDTH),
+        "deberta.encoder.rel_embeddings.weight": (None, family.WIDTH),
+        **family.norm("deberta.encoder.LayerNorm"),
+        "deberta.encoder.conv.conv.weight": (family.WIDTH, family.WIDTH, None),
+        "deberta.encoder.conv.conv.bias": (family.WIDTH,),
+        **family.norm("deberta.encoder.conv.LayerNorm"),
+        **family.linear("pooler.dense", family.POOLED, family.WIDTH),
     },
     projection=PROJECTION,
-    settings={**SETTINGS, **RELATIVE, "conv_act": "tanh", "conv_groups": 1},
+    settings={**family.SETTINGS, **RELATIVE, "conv_act": "tanh", "conv_groups": 1},
 )

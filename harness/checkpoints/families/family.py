@@ -159,19 +159,34 @@ def embeddings(prefix: str, *kinds: str, group: str = WIDTH, norms: str = WIDTH)
     return {**tables, **norm(f"{prefix}LayerNorm", norms)}
 
 
-def layers(prefix: str, *, query: str = "query", key: str = "key", value: str = "value") -> Axes:
-    """The layers of BERT: attention, and two feed-forward layers, each with what it adds to."""
-    at = prefix + "{layer}."
+def block(at: str, attention: str, units: str, norms: str) -> Axes:
+    """A layer: attention and two feed-forward layers, each with what it adds to.
+
+    By their names after `at`, with spaces between: of what makes queries, keys, values and the
+    output of attention, of what makes and what reads the units, and of the norms.
+    """
+    query, key, value, out = (f"{at}{name}" for name in attention.split())
+    up, down = (f"{at}{name}" for name in units.split())
     return {
-        **linear(f"{at}attention.self.{query}", QK, WIDTH),
-        **linear(f"{at}attention.self.{key}", dual(QK), WIDTH),
-        **linear(f"{at}attention.self.{value}", VO, WIDTH),
-        **linear(f"{at}attention.output.dense", WIDTH, dual(VO)),
-        **norm(f"{at}attention.output.LayerNorm"),
-        **linear(f"{at}intermediate.dense", FFN, WIDTH),
-        **linear(f"{at}output.dense", WIDTH, dual(FFN)),
-        **norm(f"{at}output.LayerNorm"),
+        **linear(query, QK, WIDTH),
+        **linear(key, dual(QK), WIDTH),
+        **linear(value, VO, WIDTH),
+        **linear(out, WIDTH, dual(VO)),
+        **linear(up, FFN, WIDTH),
+        **linear(down, WIDTH, dual(FFN)),
+        **{name: axes for one in norms.split() for name, axes in norm(f"{at}{one}").items()},
     }
+
+
+def layers(prefix: str, made: str = "query key value") -> Axes:
+    """The layers of BERT, which may have other names for what makes queries, keys and values."""
+    attention = [f"attention.self.{name}" for name in made.split()]
+    return block(
+        prefix + "{layer}.",
+        " ".join([*attention, "attention.output.dense"]),
+        "intermediate.dense output.dense",
+        "attention.output.LayerNorm output.LayerNorm",
+    )
 
 
 def one_linear(into: str) -> Top:
@@ -179,10 +194,9 @@ def one_linear(into: str) -> Top:
     return Top(("classifier",), "classifier", linear("classifier", None, into))
 
 
-def two_layers() -> Top:
-    """RoBERTa's head for rows: a hidden layer, and the final one."""
-    axes = {
-        **linear("classifier.dense", POOLED, WIDTH),
-        **linear("classifier.out_proj", None, POOLED),
-    }
-    return Top(("classifier",), "classifier.out_proj", axes)
+def two_layers(hidden: str = "classifier.dense", final: str = "classifier.out_proj") -> Top:
+    """A hidden layer, and the final one: by default RoBERTa's head for rows."""
+    modules = dict.fromkeys(name.partition(".")[0] for name in (hidden, final))
+    return Top(
+        tuple(modules), final, {**linear(hidden, POOLED, WIDTH), **linear(final, None, POOLED)}
+    )

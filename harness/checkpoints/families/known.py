@@ -18,19 +18,7 @@ from harness.checkpoints.families.t5 import T5
 from harness.checkpoints.families.vit import VIT
 from harness.errors import BadOption
 
-FAMILIES = (
-    BERT,
-    ROBERTA,
-    DISTILBERT,
-    DEBERTA,
-    ELECTRA,
-    VIT,
-    ALBERT,
-    CLIP,
-    MODERNBERT,
-    MPNET,
-    T5,
-)
+FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT, ALBERT, CLIP, MODERNBERT, MPNET, T5)
 KNOWN: dict[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
 WHOLE: Mapping[str, Family] = {one.whole: one for one in FAMILIES if one.whole is not None}
 

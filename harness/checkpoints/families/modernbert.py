@@ -5,44 +5,34 @@ head comes before the final layer, and some bases are published without. What co
 positions within a head, a turn of each pair of units that turn together, is not in the table.
 """
 
-from harness.checkpoints.families.family import (
-    FFN,
-    POOLED,
-    ROPE,
-    VO,
-    WIDTH,
-    Family,
-    linear,
-    norm,
-    one_linear,
-)
+from harness.checkpoints.families import family
 from harness.weights import dual
 
 AT = "model.layers.{layer}."
 QKV, UP = f"{AT}attn.Wqkv", f"{AT}mlp.Wi"
 PARTS = {QKV: ("query", "key", "value"), UP: ("input", "gate")}
 
-MODERNBERT = Family(
+MODERNBERT = family.Family(
     name="modernbert",
     model_types=("modernbert",),
     prefix="model.",
-    word=one_linear(POOLED),
+    word=family.one_linear(family.POOLED),
     pooler="head",
     axes={
-        "model.embeddings.tok_embeddings.weight": (None, WIDTH),
-        **norm("model.embeddings.norm"),
-        **norm(f"{AT}attn_norm"),
-        **linear(f"{QKV}.query", ROPE, WIDTH),
-        **linear(f"{QKV}.key", dual(ROPE), WIDTH),
-        **linear(f"{QKV}.value", VO, WIDTH),
-        **linear(f"{AT}attn.Wo", WIDTH, dual(VO)),
-        **norm(f"{AT}mlp_norm"),
-        **linear(f"{UP}.input", FFN, WIDTH),
-        **linear(f"{UP}.gate", FFN, WIDTH),
-        **linear(f"{AT}mlp.Wo", WIDTH, dual(FFN)),
-        **norm("model.final_norm"),
-        **linear("head.dense", POOLED, WIDTH),
-        **norm("head.norm", POOLED),
+        "model.embeddings.tok_embeddings.weight": (None, family.WIDTH),
+        **family.norm("model.embeddings.norm"),
+        **family.norm(f"{AT}attn_norm"),
+        **family.linear(f"{QKV}.query", family.ROPE, family.WIDTH),
+        **family.linear(f"{QKV}.key", dual(family.ROPE), family.WIDTH),
+        **family.linear(f"{QKV}.value", family.VO, family.WIDTH),
+        **family.linear(f"{AT}attn.Wo", family.WIDTH, dual(family.VO)),
+        **family.norm(f"{AT}mlp_norm"),
+        **family.linear(f"{UP}.input", family.FFN, family.WIDTH),
+        **family.linear(f"{UP}.gate", family.FFN, family.WIDTH),
+        **family.linear(f"{AT}mlp.Wo", family.WIDTH, dual(family.FFN)),
+        **family.norm("model.final_norm"),
+        **family.linear("head.dense", family.POOLED, family.WIDTH),
+        **family.norm("head.norm", family.POOLED),
     },
     parts={
         f"{stored}.{kind}": tuple(f"{stored}.{part}.{kind}" for part in parts)

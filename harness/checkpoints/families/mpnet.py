@@ -3,21 +3,7 @@
 All layers add one table of biases of relative positions, which has a column for each head.
 """
 
-from harness.checkpoints.families.family import (
-    FFN,
-    HEADS,
-    QK,
-    VO,
-    WIDTH,
-    Family,
-    embeddings,
-    linear,
-    norm,
-    two_layers,
-)
-from harness.weights import dual
-
-AT = "mpnet.encoder.layer.{layer}."
+from harness.checkpoints.families.family import HEADS, Family, block, embeddings, two_layers
 
 MPNET = Family(
     name="mpnet",
@@ -26,14 +12,12 @@ MPNET = Family(
     row=two_layers(),
     axes={
         **embeddings("mpnet.embeddings.", "word", "position"),
-        **linear(f"{AT}attention.attn.q", QK, WIDTH),
-        **linear(f"{AT}attention.attn.k", dual(QK), WIDTH),
-        **linear(f"{AT}attention.attn.v", VO, WIDTH),
-        **linear(f"{AT}attention.attn.o", WIDTH, dual(VO)),
-        **norm(f"{AT}attention.LayerNorm"),
-        **linear(f"{AT}intermediate.dense", FFN, WIDTH),
-        **linear(f"{AT}output.dense", WIDTH, dual(FFN)),
-        **norm(f"{AT}output.LayerNorm"),
+        **block(
+            "mpnet.encoder.layer.{layer}.",
+            "attention.attn.q attention.attn.k attention.attn.v attention.attn.o",
+            "intermediate.dense output.dense",
+            "attention.LayerNorm output.LayerNorm",
+        ),
         "mpnet.encoder.relative_attention_bias.weight": (None, HEADS),
     },
     settings={},

@@ -4,7 +4,7 @@ layer and the role of each."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from harness.checkpoints.families.family import (
@@ -67,7 +67,7 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
         axes = table.get(in_any_layer(name))
         if axes is None:
             raise IncompatibleWeights(
-                f"'{name}' is not in the table of {family.name}, expected its tensors alone"
+                f"'{name}' is no tensor of the table of {family.name}; expected its own"
             )
         layer = str(layer_in(family, name))
         placed[name] = tuple(group and group.replace("{layer}", layer) for group in axes)
@@ -155,21 +155,14 @@ more is known than `matrix`, two or more axes, and `vector`.
 ROLES: tuple[Role, ...] = get_args(Role)
 """All of them, in the order of data through a model."""
 
-_BY_GROUP: Mapping[str | None, Role] = {
-    QK: "query",
-    dual(QK): "key",
-    ROPE: "query",
-    dual(ROPE): "key",
-    VO: "value",
-    dual(VO): "attention output",
-    CROSS_QK: "query",
-    dual(CROSS_QK): "key",
-    CROSS_VO: "value",
-    dual(CROSS_VO): "attention output",
-    FFN: "up",
-    dual(FFN): "down",
-    EMBEDDING: "embeddings",
-}
+_BY_GROUP: dict[str, Role] = {EMBEDDING: "embeddings"}
+_SIDES: tuple[tuple[tuple[str, ...], Role, Role], ...] = (
+    ((QK, ROPE, CROSS_QK), "query", "key"),
+    ((VO, CROSS_VO), "value", "attention output"),
+    ((FFN,), "up", "down"),
+)
+for _groups, _made, _read in _SIDES:
+    _BY_GROUP |= dict.fromkeys(_groups, _made) | dict.fromkeys(map(dual, _groups), _read)
 
 
 class Place(NamedTuple):
@@ -199,7 +192,7 @@ def _role(family: Family, name: str) -> Role | None:
         return None
     if len(axes) == 1 and weight in family.axes:
         return "norm"
-    for axis in axes:
+    for axis in filter(None, axes):
         if axis in _BY_GROUP:
             return _BY_GROUP[axis]
     # a parameter of no module is of a token

@@ -12,29 +12,16 @@ from typing import Any
 
 import torch
 
-from harness.checkpoints.families.family import (
-    CROSS_QK,
-    CROSS_VO,
-    FFN,
-    HEADS,
-    POOLED,
-    QK,
-    VO,
-    WIDTH,
-    Family,
-    Top,
-    Unit,
-    linear,
-)
+from harness.checkpoints.families import family
 from harness.weights import Axes, dual
 
 
-def _attention(at: str, qk: str = QK, vo: str = VO) -> Axes:
+def _attention(at: str, qk: str = family.QK, vo: str = family.VO) -> Axes:
     return {
-        f"{at}.q.weight": (qk, WIDTH),
-        f"{at}.k.weight": (dual(qk), WIDTH),
-        f"{at}.v.weight": (vo, WIDTH),
-        f"{at}.o.weight": (WIDTH, dual(vo)),
+        f"{at}.q.weight": (qk, family.WIDTH),
+        f"{at}.k.weight": (dual(qk), family.WIDTH),
+        f"{at}.v.weight": (vo, family.WIDTH),
+        f"{at}.o.weight": (family.WIDTH, dual(vo)),
     }
 
 
@@ -46,12 +33,12 @@ def _stack(stack: str, *parts: Axes) -> Axes:
     norms = [f"{block}.layer.{part}.layer_norm.weight" for part in range(2 + len(parts))]
     return {
         **_attention(self),
-        f"{self}.relative_attention_bias.weight": (None, f"{HEADS}.{stack}"),
+        f"{self}.relative_attention_bias.weight": (None, f"{family.HEADS}.{stack}"),
         **{name: axes for part in parts for name, axes in part.items()},
-        **{f"{ffn}.{made}.weight": (FFN, WIDTH) for made in ("wi", "wi_0", "wi_1")},
-        f"{ffn}.wo.weight": (WIDTH, dual(FFN)),
-        **dict.fromkeys(norms, (WIDTH,)),
-        f"transformer.{stack}.final_layer_norm.weight": (WIDTH,),
+        **{f"{ffn}.{made}.weight": (family.FFN, family.WIDTH) for made in ("wi", "wi_0", "wi_1")},
+        f"{ffn}.wo.weight": (family.WIDTH, dual(family.FFN)),
+        **dict.fromkeys(norms, (family.WIDTH,)),
+        f"transformer.{stack}.final_layer_norm.weight": (family.WIDTH,),
     }
 
 
@@ -64,7 +51,7 @@ def is_scaled(config: Any) -> bool:
     return bool(getattr(config, "scale_decoder_outputs", False))
 
 
-def of_words(config: Any, unit: Unit) -> torch.nn.Module | None:
+def of_words(config: Any, unit: family.Unit) -> torch.nn.Module | None:
     """A classifier of rows by a head of words, where a configuration has one."""
     if unit == "word" or DECODER not in (getattr(config, "text_head", None) or {}):
         return None
@@ -103,23 +90,23 @@ def _class(model_type: str) -> Any:
 
 CROSS = "transformer.decoder.block.{layer}.layer.1.EncDecAttention"
 HEAD = "classification_head"
-T5 = Family(
+T5 = family.Family(
     name="t5",
     model_types=("t5", "mt5"),
     prefix="transformer.",
-    row=Top(
+    row=family.Top(
         (HEAD,),
         f"{HEAD}.out_proj",
         {
-            **linear(f"{HEAD}.dense", POOLED, WIDTH),
-            **linear(f"{HEAD}.out_proj", None, POOLED),
-            "classifier.weight": (None, WIDTH),  # of words, in their place
+            **family.linear(f"{HEAD}.dense", family.POOLED, family.WIDTH),
+            **family.linear(f"{HEAD}.out_proj", None, family.POOLED),
+            "classifier.weight": (None, family.WIDTH),  # of words, in their place
         },
     ),
     axes={
-        "transformer.shared.weight": (None, WIDTH),
+        "transformer.shared.weight": (None, family.WIDTH),
         **_stack("encoder"),
-        **_stack("decoder", _attention(CROSS, CROSS_QK, CROSS_VO)),
+        **_stack("decoder", _attention(CROSS, family.CROSS_QK, family.CROSS_VO)),
     },
     heads="num_heads",
     settings={"decoder_start_token_id": None, "eos_token_id": 1, "tie_word_embeddings": True},

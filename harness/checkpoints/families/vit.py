@@ -4,19 +4,10 @@ The norms come before attention and feed-forward layers, and one after the last 
 those that transformers writes; the models of its newer releases have others in memory.
 """
 
-from harness.checkpoints.families.family import (
-    FFN,
-    QK,
-    VO,
-    WIDTH,
-    Family,
-    linear,
-    norm,
-    one_linear,
-)
-from harness.weights import dual
+from harness.checkpoints.families.family import WIDTH, Family, block, norm, one_linear
 
 EMBEDDINGS, AT = "vit.embeddings.", "vit.encoder.layer.{layer}."
+MAKES = "attention.attention.query attention.attention.key attention.attention.value"
 
 VIT = Family(
     name="vit",
@@ -31,21 +22,17 @@ VIT = Family(
         f"{EMBEDDINGS}position_embeddings": (None, None, WIDTH),
         f"{EMBEDDINGS}patch_embeddings.projection.weight": (WIDTH, None, None, None),
         f"{EMBEDDINGS}patch_embeddings.projection.bias": (WIDTH,),
-        **norm(f"{AT}layernorm_before"),
-        **linear(f"{AT}attention.attention.query", QK, WIDTH),
-        **linear(f"{AT}attention.attention.key", dual(QK), WIDTH),
-        **linear(f"{AT}attention.attention.value", VO, WIDTH),
-        **linear(f"{AT}attention.output.dense", WIDTH, dual(VO)),
-        **norm(f"{AT}layernorm_after"),
-        **linear(f"{AT}intermediate.dense", FFN, WIDTH),
-        **linear(f"{AT}output.dense", WIDTH, dual(FFN)),
+        **block(
+            AT,
+            f"{MAKES} attention.output.dense",
+            "intermediate.dense output.dense",
+            "layernorm_before layernorm_after",
+        ),
         **norm("vit.layernorm"),
     },
     settings={},
     readers={
-        f"{AT}layernorm_before": tuple(
-            f"{AT}attention.attention.{one}" for one in ("query", "key", "value")
-        ),
+        f"{AT}layernorm_before": tuple(f"{AT}{one}" for one in MAKES.split()),
         f"{AT}layernorm_after": (f"{AT}intermediate.dense",),
         "vit.layernorm": ("classifier",),
     },

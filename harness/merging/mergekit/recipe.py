@@ -14,7 +14,7 @@ import torch
 
 from harness.checkpoints.mergekit import Config, Models, read_config
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.tokenizer import vocabulary
+from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint
 from harness.merging.recipes import Recipe
 from harness.options import Option
@@ -56,8 +56,8 @@ def _opened(sources: Sequence[str]) -> Iterator[Checkpoint]:
 
 def _check_embeddings(config: Config, models: Sequence[Checkpoint]) -> None:
     for checkpoint in models:
-        words, rows = vocabulary(checkpoint.processor), checkpoint.config.get("vocab_size")
-        if words is not None and rows != len(words):
+        words, rows = shared_tokenizer(checkpoint.processor), checkpoint.config.get("vocab_size")
+        if rows != len(words):
             raise config.refuse(
                 f"{checkpoint.source} has {rows} token embeddings for a tokenizer of {len(words)}, "
                 "and with a tokenizer_source mergekit cuts them; expected none"
