@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from harness import Draw, Encoded, Predictions, Teacher, protocol
-from harness.errors import BadData, IncompatibleWeights, MissingTeacher
+from harness.errors import BadData, IncompatibleWeights
 from harness.options import Count, Positive, StepCount
 from harness.rng import rng
 from harness.types import Array64, Units
@@ -50,11 +50,6 @@ def surgery(
     Facts, in the mean over experts: `fit_error` is the mean absolute difference afterwards,
     `rows_per_dimension` says how many rows there were to a dimension of the features.
     """
-    if encoded.pool is None or not encoded.teachers:
-        raise MissingTeacher(
-            f"protocol 'surgery' needs an expert of task '{encoded.task}' as teacher; "
-            "name it with --experts"
-        )
     _check(encoded)
     lessons = [
         Lesson(encoded, draw, place, teacher)
