@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -169,22 +170,20 @@ def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[R
 
     Raises BrokenRecord where the labels leave a metric nothing to score.
     """
-    design, row = design_of(predicted), kind_of(predicted.task).row
-    made = []
+    of, made = _units_of(predicted), []
     for shots in predicted.shots:
         each = resampled_draws(predicted, shots)
-        made.append(
-            written(
-                values_of(scores, shots),
-                each.mean(axis=0),
-                each[:, : ALONE if len(each) > 1 else 0],
-                shots=shots,
-                unit=row if predicted.documents is None else "document",
-                units=design.counts.shape[1],
-                design=design.digest,
-            )
-        )
+        alone = each[:, : ALONE if len(each) > 1 else 0]
+        points = values_of(scores, shots)
+        made.append(written(points, each.mean(axis=0), alone, shots=shots, **of))
     return tuple(made)
+
+
+def _units_of(predicted: Predicted) -> dict[str, Any]:
+    """What resamples say of the units that they took."""
+    design, row = design_of(predicted), kind_of(predicted.task).row
+    unit = row if predicted.documents is None else "document"
+    return {"unit": unit, "units": design.counts.shape[1], "design": design.digest}
 
 
 def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] | None:
@@ -193,7 +192,6 @@ def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] 
     `losses` are of every label, NaN where there is none or the model did not see the unit. None
     where that is so of all of them.
     """
-    design, row = design_of(predicted), kind_of(predicted.task).row
     known = np.isfinite(losses)
     each = np.stack([np.where(known, losses, 0.0), known], axis=-1).reshape(len(losses), -1, 2)
     table = np.zeros((len(predicted.units), 2))
@@ -203,17 +201,10 @@ def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] 
     if not labels:
         return None
     mean = round(float(total / labels), DIGITS)
-    sums = np.concatenate([block @ table for block in design.blocks()])
+    sums = np.concatenate([block @ table for block in design_of(predicted).blocks()])
     found = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), mean), where=sums[:, 1] > 0)
-    return mean, written(
-        [mean],
-        found,
-        np.empty((1, 0)),
-        step=STEP_OF_LOSS,
-        unit=row if predicted.documents is None else "document",
-        units=design.counts.shape[1],
-        design=design.digest,
-    )
+    of = _units_of(predicted)
+    return mean, written([mean], found, np.empty((1, 0)), step=STEP_OF_LOSS, **of)
 
 
 def intervals(

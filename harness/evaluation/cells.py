@@ -97,10 +97,6 @@ class Cell:
         return self.data.segments if self.protocol.entry.apart else (self.data.test,)
 
     @property
-    def max_length(self) -> int:
-        return self.data.max_length
-
-    @property
     def readout(self) -> Readout:
         """How the rows are put before the model, and where its features are taken."""
         return self.readout_of(self.evaluated)
@@ -156,7 +152,7 @@ class Cell:
         run, data = self.run, self.data
         settings: dict[str, Any] = {
             "features": self.readout.name,
-            "max_length": self.max_length,
+            "max_length": self.data.max_length,
             "limit": run.limit,
             **run.placement.recorded,
             **self.evaluated.members[0].family.recorded,
@@ -228,7 +224,7 @@ class Cell:
         for key in settings:
             value = getattr(self.run, key)
             if value != getattr(self.protocol.drawing(DEFAULTS), key):
-                value = self.max_length if key == "max_length" else value
+                value = self.data.max_length if key == "max_length" else value
                 unusual[key] = "-".join(map(str, value)) if isinstance(value, tuple) else value
         return unusual
 

@@ -52,16 +52,16 @@ class OpenedModel:
     @cached_property
     def sources(self) -> dict[str, Any]:
         """Base and experts, as records of what they were made into name them."""
-        base, experts = self.base, []
-        for one, task in zip(self.experts, self.expert_tasks, strict=True):
+
+        def named(one: Checkpoint) -> dict[str, Any]:
+            return {"source": one.source, "digest": weights.digest(one.weights)}
+
+        experts = []
+        for one, task in self._experts:
             said = trained_by(one.path) or Trained()
-            known = {"source": one.source, "digest": weights.digest(one.weights)}
-            named = {**known, "task": task or None}
-            experts.append({**named, "seed": said.seed, "head_seed": said.head_seed})
-        if base is None:
-            return {"base": None, "experts": experts}
-        named = {"source": base.source, "digest": weights.digest(base.weights)}
-        return {"base": named, "experts": experts}
+            seeds = {"seed": said.seed, "head_seed": said.head_seed}
+            experts.append({**named(one), "task": task or None, **seeds})
+        return {"base": self.base and named(self.base), "experts": experts}
 
     def has_head(self, task: Task) -> bool:
         """Whether it brings a head for a task: kept, recorded, or with the task's labels."""
@@ -236,15 +236,14 @@ def models_on(
         role, method = "single", ""  # of another task, by its own record
     one = evaluated_as(task, run, role, model.name, (merged,), head, method)
     yield replace(one, shown=model.shown, recipe=model.recipe)
-    if model.base is not None and one.pooling is not None:
-        control = replace(merged, weights=model.base.weights, source=model.base.source)
-        yield evaluated_as(task, run, "base", model.base.name, (control,), head)
-    elif model.base is not None:
-        heads = [one.members[0] for one in own] or model.others_of(task)
-        fresh = _fresh(merged, model.base, heads)
-        known = weights.union(without_head(model.base), fresh, merged.weights)
-        whole = weights.select(known, list(merged.weights))
-        control = replace(merged, weights=whole, source=model.base.source)
+    if model.base is not None:
+        state = model.base.weights
+        if one.pooling is None:
+            heads = [one.members[0] for one in own] or model.others_of(task)
+            fresh = _fresh(merged, model.base, heads)
+            known = weights.union(without_head(model.base), fresh, merged.weights)
+            state = weights.select(known, list(merged.weights))
+        control = replace(merged, weights=state, source=model.base.source)
         yield evaluated_as(task, run, "base", model.base.name, (control,), head)
     yield from experts
     with_heads = [expert for expert in experts if expert.pooling is None]

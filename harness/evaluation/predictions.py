@@ -162,14 +162,14 @@ def read_predictions(record: Record, path: Path) -> Predicted:
     keys = [(score.shots, score.seed) for score in record.scores]
     if absent := [name for name in (LABEL, *map(_name, keys)) if name not in columns]:
         raise _wrong(path, f"has no column '{absent[0]}'; found {', '.join(columns)}")
-    units = _units(record, task, columns, path)
+    units, left = _units(record, task, columns, path), record.settings.get("left_out") or {}
     predicted = Predicted(
         task=task,
         digest=str(record.dataset.get("digest")),
         units=units,
         labels=columns[LABEL],
         values={key: columns[_name(key)] for key in keys},
-        left_out=_left_out(record),
+        left_out={int(seed): rows for seed, rows in left.items()},
         documents=_documents(columns, units),
     )
     if fault := fault_of(record, predicted):
@@ -247,8 +247,3 @@ def _documents(columns: Mapping[str, Array64], units: Units) -> Units | None:
     if DOCUMENT not in columns or not units.all():
         return None
     return np.asarray(columns[DOCUMENT][np.cumsum(units) - units], dtype=np.int64)
-
-
-def _left_out(record: Record) -> dict[int, Sequence[int]]:
-    """The rows that are not scored, by seed."""
-    return {int(seed): rows for seed, rows in (record.settings.get("left_out") or {}).items()}

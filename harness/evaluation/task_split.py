@@ -260,24 +260,17 @@ def configured(choice: Choice) -> ProtocolConfig:
     return ProtocolConfig(entry, options)
 
 
-def task_of(run: Run, name: str) -> tuple[Task, str]:
-    """A task with the metrics and the columns that the run asks for, and the split."""
-    task, split = parse_task(name)
-    task = as_read(task, run.preset)
-    metrics = run.metrics or metrics_of(task, run.preset)
-    if metrics:
-        task = replace(task, metrics=tuple(metrics))
-        check_metrics(task)
-    return task, split
-
-
 def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> TaskSplit:
     """The rows of a task and the draws from its training split, if a protocol adapts to them.
 
     Raises BadOption for a protocol's option that speaks of tags where there are none, or of whole
     rows where there are words.
     """
-    task, split = task_of(run, name)
+    task, split = parse_task(name)
+    task = as_read(task, run.preset)
+    if metrics := run.metrics or metrics_of(task, run.preset):
+        task = replace(task, metrics=tuple(metrics))
+        check_metrics(task)
     for one in protocols:
         _check_units(one, task)
     known = preset(run.preset)
