@@ -25,10 +25,7 @@ NEIGHBOURS = 5
 def _check(*, rule: str, neighbours: int, **_: object) -> None:
     """Raises BadOption for a number of neighbours where none are counted."""
     if rule != "vote" and neighbours != NEIGHBOURS:
-        raise BadOption(
-            f"knn has neighbours={neighbours} with rule={rule}, which counts none; "
-            "expected rule=vote"
-        )
+        raise BadOption(f"knn has neighbours={neighbours} with rule={rule}, expected rule=vote")
 
 
 @protocol(

@@ -32,14 +32,10 @@ def _check(*, fit: str, distance: str, **options: object) -> None:
     odd = [name for name, usual in GRADIENT.items() if options[name] != usual]
     if fit == "closed" and odd:
         raise BadOption(
-            f"probe has {odd[0]}={options[odd[0]]} with fit=closed, which makes no steps; "
-            "expected fit=gradient"
+            f"probe has {odd[0]}={options[odd[0]]} with fit=closed, expected fit=gradient"
         )
     if fit == "closed" and distance != "squared":
-        raise BadOption(
-            f"probe has distance={distance} with fit=closed, which has no solution in closed form; "
-            "expected fit=gradient"
-        )
+        raise BadOption(f"probe has distance={distance} with fit=closed, expected fit=gradient")
 
 
 @protocol(

@@ -41,8 +41,7 @@ def read_folder(task: Task, folder: Path) -> Any:
     if not files or outside:
         where = f"{outside[0]} outside of them" if outside else "none"
         raise BadData(
-            f"{folder} is read as images in a folder for each class, found {where}; expected "
-            f"CLASS/NAME ending in {', '.join(SUFFIXES)}"
+            f"{folder} has images {where}; expected CLASS/NAME ending in {', '.join(SUFFIXES)}"
         )
     names = [file.relative_to(folder).as_posix() for file in files]
     classes = [name.partition("/")[0] for name in names]
@@ -152,8 +151,7 @@ def _broken(stored: StoredImage, error: Exception) -> BadData:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     reason = "no image" if "cannot identify" in reason else reason
     return BadData(
-        f"{stored.where} cannot be read as an image ({reason:.200}); expected a whole file of "
-        f"{', '.join(FORMATS)}"
+        f"{stored.where} is no whole image ({reason:.200}); expected {', '.join(FORMATS)}"
     )
 
 

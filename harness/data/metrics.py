@@ -225,8 +225,7 @@ def check_metrics(task: Task) -> None:
         entry = METRICS[name]
         if task.kind not in entry.kinds:
             raise BadData(
-                f"task '{task}' is a {task.kind}, which {name} does not measure; "
-                f"expected {_fit(task)}"
+                f"task '{task}' is a {task.kind}, which {name} is not of; expected {_fit(task)}"
             )
         odd = [tag for tag in task.labels if tag != OUTSIDE and tag[0] not in entry.prefixes]
         if entry.prefixes and odd:

@@ -198,8 +198,7 @@ def _with_labels(task: Task, place: Path) -> Task:
         found |= dict.fromkeys(name.strip() for one in each if (name := called(one)))
         if len(found) > MOST:
             raise BadData(
-                f"the column '{task.label}' of {task} has more than {MOST} different values, "
-                "expected labels; for numbers say kind: regression"
+                f"'{task.label}' of {task} has over {MOST} labels; for numbers say kind: regression"
             )
     names = {task.renamed.get(name, name) for name in found} - {""}
     numbers = all(map(NUMBER.fullmatch, names))

@@ -108,14 +108,14 @@ def _seed(predicted: Predicted) -> str:
 def _design(drawn: _Drawn) -> Design:
     """The last is kept: cells on the same rows follow one another."""
     known, rows = drawn.labels, len(drawn.labels.units)
+    of = " and ".join(drawn.metrics)
     units = rows if known.documents is None else int(known.documents.max()) + 1
     count = resamples_of(units, drawn.metrics)
     size = max(1, min(count, BLOCK // units))
     whole = Design(np.ones((1, units), dtype=np.uint8), known.documents, "")
     if not _defined(drawn, whole).all():
         raise BrokenRecord(
-            f"the predictions on {known.task} have nothing to score, expected labels of which "
-            f"{' and '.join(drawn.metrics)} has a value"
+            f"the predictions on {known.task} have nothing to score, expected labels with {of}"
         )
     parts: list[Counts] = []
     for first in range(0, TRIES * count, size):
@@ -125,8 +125,7 @@ def _design(drawn: _Drawn) -> Design:
             break
     else:
         raise BrokenRecord(
-            f"the labels on {known.task} leave {' and '.join(drawn.metrics)} nothing to score in "
-            "nearly every resample of the rows; expected more rows"
+            f"the labels on {known.task} leave {of} undefined in resamples; expected more rows"
         )
     counts = np.concatenate(parts)[:count]
     counts.flags.writeable = False

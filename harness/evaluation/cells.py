@@ -285,8 +285,8 @@ def _check_embeddings(run: Run, cells: Sequence[Cell]) -> None:
     names = ", ".join(dict.fromkeys(c.protocol.name for c in found if c.protocol.entry.reads_head))
     if names and run.protocols:
         raise MissingHead(
-            f"{called}, which {names} reads, and none is made up; expected protocols that read "
-            "features: knn, linear-probe, fresh-head, probe, cosine"
+            f"{called}, which {names} reads; expected protocols that read features: knn, "
+            "linear-probe, fresh-head, probe, cosine"
         )
     if names:
         warnings.warn(f"{called}, so it is not evaluated by {names}", stacklevel=4)
@@ -318,14 +318,12 @@ def _choice(
     several = [(data, experts) for data, experts in splits if len(experts) > 1]
     if not several:
         raise BadRecipe(
-            "the best single expert is chosen among several of one task, found none with more "
-            "than one; leave out --best-single"
+            "found no task with several experts to choose the best of; leave out --best-single"
         )
     for data, experts in several:
         if share_rows(data.task, data.split, HELD_OUT):
             raise BadRecipe(
-                f"the best single expert is chosen on {data.task}@{HELD_OUT}, which "
-                f"{data.name} reports; expected another split to score"
+                f"{data.name} is reported and chooses the single expert; expected another split"
             )
         rows = load_rows(data.task, HELD_OUT, folder=run.data_dir, limit=run.limit)
         held = _with_length(run, TaskSplit(data.task, HELD_OUT, rows), experts)
@@ -345,12 +343,10 @@ def _check_teachers(
     teaching = list(dict.fromkeys(one.name for one in protocols if one.teaches))
     if untaught and teaching and run.protocols:
         raise MissingTeacher(
-            f"protocol '{teaching[0]}' needs an expert of task '{untaught[0]}' as teacher; name it "
-            "with --experts"
+            f"'{teaching[0]}' needs an expert of '{untaught[0]}' as teacher: give --experts"
         )
     if untaught and teaching and any(taught for _, taught in known):
         warnings.warn(
-            f"no expert of {', '.join(untaught)} is known, so nothing is evaluated there by "
-            f"{', '.join(teaching)}; name it with --experts",
+            f"without an expert of {', '.join(untaught)} there is no {', '.join(teaching)}: --experts",
             stacklevel=3,
         )

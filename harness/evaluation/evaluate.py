@@ -106,9 +106,8 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     if lost:
         others = f", and {len(lost) - 1} more" if lost[1:] else ""
         warnings.warn(
-            f"predictions of a record could not be made again ({lost[0]}{others}); the record "
-            "stays as it is: to compare models on this machine, evaluate into another "
-            "--output-path",
+            f"predictions of a record could not be made again ({lost[0]}{others}); it stays as "
+            "it is: to compare models on this machine, evaluate into another --output-path",
             stacklevel=2,
         )
     if failures:

@@ -184,8 +184,7 @@ def evaluated_as(
             return EvaluatedModel(name, role, method or role, members, ((),), "none")
         if member.labels is None:
             raise MissingHead(
-                f"{member.source} has no head for {task}, and a newly initialised one is never "
-                "used; give an expert of the task with --experts"
+                f"{member.source} has no head for {task}, and none is made up: give --experts"
             )
         by_index = run.labels == "by-index"
         order = kind_of(task).columns(task, member.labels, member.source, by_index=by_index)
@@ -313,6 +312,5 @@ def check_singles(model: OpenedModel, tasks: Sequence[Task]) -> None:
     """Raise BadRecipe where no expert can be read on a task of another."""
     if not any(model.others_of(task) for task in tasks):
         raise BadRecipe(
-            "experts are evaluated on one another's tasks where those have the same labels, found "
-            "none that do; leave out --singles"
+            "found no expert of another task with the same labels to evaluate; leave out --singles"
         )

@@ -204,7 +204,4 @@ def _line(error: Exception) -> str:
 
 
 def _broken(path: Path, reason: str) -> BrokenRecord:
-    return BrokenRecord(
-        f"{path} cannot be read as a pack of records: {reason}; expected it as `harness records "
-        "pack` wrote it"
-    )
+    return BrokenRecord(f"{path} is no pack as `harness records pack` writes it: {reason}")

@@ -197,8 +197,7 @@ def fault_of(record: Record, predicted: Predicted) -> str | None:
 
 def _wrong(path: Path, fault: str) -> WrongPredictions:
     return WrongPredictions(
-        f"{path} does not belong to its record: it {fault}; remove it, and evaluate again to "
-        "make it"
+        f"{path} is not of its record: it {fault}; remove it, and evaluate again"
     )
 
 
@@ -235,8 +234,7 @@ def _units(record: Record, task: Task, columns: Mapping[str, Array64], path: Pat
         return np.ones(len(columns[LABEL]), dtype=np.int64)
     if ROW not in columns:
         raise BrokenRecord(
-            f"{path} does not say which row each word is of; expected the column '{ROW}', which "
-            "predictions made before it was there lack: evaluate again into another folder"
+            f"{path} lacks the column '{ROW}', the row of each word; evaluate into another folder"
         )
     counts = np.bincount(columns[ROW].astype(np.int64), minlength=record.rows)
     return np.asarray(counts, dtype=np.int64)

@@ -287,8 +287,7 @@ def record_in(text: str | bytes, path: Path) -> Record:
     check_record(record, str(path))
     if (named := NAMED.search(path.name)) and not identity_of(record).startswith(named[1]):
         raise BrokenRecord(
-            f"{path} does not match the hash in its name, so it was changed; expected it as "
-            "evaluate wrote it: remove it, and evaluate again"
+            f"{path} does not match the hash in its name; remove it, and evaluate again"
         )
     return record
 
@@ -306,10 +305,7 @@ def _broken(error: ValidationError, path: Path, what: str) -> BrokenRecord:
     field = ".".join(map(str, first["loc"]))
     fault = f"field '{field}': {first['msg']}"
     if first["loc"] == (field,) and first["type"] == "missing":  # some other program's file
-        return BrokenRecord(
-            f"{path} is not {what} of this project ({fault}); expected such a file, or a folder of "
-            "such files"
-        )
+        return BrokenRecord(f"{path} is not {what} of this project, or a folder of such: {fault}")
     return BrokenRecord(f"{path}: {fault}")
 
 
@@ -335,8 +331,7 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
         other, theirs = known.setdefault(identity_of(record), (path, values))
         if values != theirs:
             raise BrokenRecord(
-                f"{path} and {other} are of the same cell and have different scores; expected one: "
-                "remove the other, or name the folder of one"
+                f"{path} and {other} are of one cell and have different scores; expected one"
             )
         yield path, record
     _tell_of_others(others, none=not known)

@@ -308,8 +308,7 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
 def _check_units(protocol: ProtocolConfig, task: Task) -> None:
     if protocol.readout != LAST_LINEAR and kind_of(task).split_into_words:
         raise BadOption(
-            f"{protocol.name} has {protocol.readout.asked}, which are features of whole rows, "
-            f"and {task} is tagged word by word; leave it out"
+            f"{protocol.name} has {protocol.readout.asked}, of whole rows: {task} is of words"
         )
     if kind_of(task).outside(task) is not None:
         return

@@ -230,8 +230,7 @@ class Kind(ABC):
     def classes(self, rows: Rows) -> Units:
         """The one class of every row, by number. Raises BadData for rows that have no one class."""
         raise BadData(
-            f"{rows.task} is a {self.name} and is not parted by a class; expected a "
-            "classification or a regression"
+            f"{rows.task} is a {self.name}, expected a classification or a regression to part"
         )
 
     def short(self, counts: Sequence[int], shots: int) -> list[int]:

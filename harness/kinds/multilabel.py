@@ -202,9 +202,8 @@ def _of_list(
                 return [float(index in held) for index in range(len(task.labels))]
         elif any(map(is_number, task.labels)):
             raise BadData(
-                f"{where} has the labels {reprlib.repr(value)}, which may be classes that hold or "
-                f"a 0 or 1 for each, as {names} are called by numbers; expected names as text, as "
-                f"in {[*task.labels[:1]]}"
+                f"{where} has the labels {reprlib.repr(value)}, which may be names or values of "
+                f"{names}; expected names as text, as in {[*task.labels[:1]]}"
             )
         elif not task.by_index:
             raise BadData(

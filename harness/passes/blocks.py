@@ -58,8 +58,7 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
         stacks = [name for name in lists if name.endswith(".block")]
     if len(stacks) != 1 and not checkpoint.family.stacks:
         raise UnknownName(
-            f"{source} has {count} layers, and {len(stacks)} lists of as many modules; expected an "
-            "architecture that runs the layers of one list in turn"
+            f"{source} has {len(stacks)} lists of its {count} layers, expected one, run in turn"
         )
     return Blocks({name: len(lists[name]) for name in stacks}, checkpoint.family)
 

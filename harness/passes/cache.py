@@ -74,8 +74,7 @@ def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any
         cause = error.__cause__
         reason = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
         _warn_once(
-            f"{path.parent} cannot be written ({reason}) and nothing is kept there for the next "
-            "run; expected a folder: set HARNESS_CACHE_DIR"
+            f"{path.parent} cannot be written ({reason}): nothing is kept; see HARNESS_CACHE_DIR"
         )
         return False
     return True

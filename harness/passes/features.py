@@ -305,9 +305,8 @@ def running(what: str) -> Iterator[None]:
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         raise BrokenCheckpoint(
-            f"{what} cannot be run ({type(error).__name__}: {reason:.300}); expected a model whose "
-            "config.json fits it and has positions for the longest row (see --max-length), or "
-            "a smaller --batch-size where memory is short"
+            f"{what} cannot be run ({type(error).__name__}: {reason:.300}); expected a config.json "
+            "that fits, positions for the longest row (--max-length), and memory (--batch-size)"
         ) from error
 
 

@@ -77,8 +77,7 @@ class Placement(Frozen):
         """Raise BadOption for gradients in a half precision, where small ones are lost."""
         if need.gradients and self.recorded:
             raise BadOption(
-                f"the need '{need.name}' takes gradients, which are of float32; found --dtype "
-                f"{self.dtype}: leave it out"
+                f"the need '{need.name}' takes gradients in float32; leave out --dtype {self.dtype}"
             )
 
     @property

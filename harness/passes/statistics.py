@@ -345,6 +345,5 @@ def _check_free(path: Path) -> None:
             read_statistic(path)
         except BrokenCheckpoint as error:
             raise OutputExists(
-                f"{path} exists and is no file of statistics; expected a new file: choose another "
-                "--out or move it away"
+                f"{path} exists and is no file of statistics; expected another --out"
             ) from error

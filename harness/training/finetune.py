@@ -211,16 +211,14 @@ def _asked(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) 
     if (task is None) == (not tasks):
         given = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "none"
         raise BadRecipe(
-            f"which task to train on: found {given}; expected one with --task, or several that "
-            "share an encoder with --tasks"
+            f"found {given} to train on; expected one --task, or --tasks that share an encoder"
         )
     found_tasks = []
     for name in expanded(tasks, data_dir) or (task or "",):
         found_task, split = parse_task(name)
         if "@" in name:
             raise BadRecipe(
-                f"an expert is trained on {found_task}@{TRAINED_ON}, found '@{split}'; "
-                "name the task alone"
+                f"experts train on {found_task}@{TRAINED_ON}, found '@{split}'; name the task alone"
             )
         if found_task in found_tasks:
             raise BadRecipe(f"--tasks names {found_task} twice; expected each task once")
@@ -236,10 +234,7 @@ def _readout(name: PresetName | None, tasks: Sequence[Task]) -> Readout:
     if readout == LAST_LINEAR:
         raise BadRecipe(f"the preset '{name}' has no settings for fine-tuning; leave out --preset")
     if len(tasks) > 1:
-        raise BadRecipe(
-            f"under the preset '{name}' an expert is of one task, found {len(tasks)}; expected one "
-            "with --task"
-        )
+        raise BadRecipe(f"the preset '{name}' trains an expert of one --task, found {len(tasks)}")
     return readout
 
 
@@ -259,8 +254,7 @@ def _check_apart(source: Checkpoint, out: Path) -> None:
         place = path.resolve()
         if any(one == place or one in place.parents for one in taken):
             raise OutputExists(
-                f"{out} would replace the base {source.source}, of which it holds {place}; "
-                "expected a folder apart from the base: choose another --out"
+                f"{out} would replace {place} of the base {source.source}: choose another --out"
             )
 
 
@@ -391,6 +385,5 @@ def _disk(out: Path) -> Iterator[None]:
             if not any(words in reason for words in WRITING_FAILED):
                 raise
             raise CannotWrite(
-                f"{out} cannot be written: {reason}; expected a place with room for the expert and "
-                "for the states of its optimizer"
+                f"{out} cannot be written: {reason}; expected room for an expert and its optimizer"
             ) from error

@@ -177,8 +177,7 @@ def check_reads(
     except Exception as error:  # each model and tokenizer has its own way to fail
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BrokenCheckpoint(
-            f"{source.source} cannot read {what} ({reason}); expected a processor that fits its "
-            "config.json, or a smaller --max-length"
+            f"{source.source} cannot read {what} ({reason}): see its config.json and --max-length"
         ) from error
 
 
