@@ -25,6 +25,11 @@ def iob(types: Sequence[str]) -> tuple[str, ...]:
     return ("O", *(f"{prefix}-{one}" for one in types for prefix in "BI"))
 
 
+def o_last(types: Sequence[str]) -> tuple[str, ...]:
+    """The first words of each type, the further ones, and O."""
+    return (*(f"{prefix}-{one}" for prefix in "BI" for one in types), "O")
+
+
 def renamed(types: Mapping[str, str]) -> dict[str, str]:
     """Tags of a data set by those of a task, given its types; a type without one is none."""
     return {
@@ -62,7 +67,7 @@ NER = (
     procrustes("ner/ncbi_disease", labels=iob(("Disease",)), paper="doi:10.1016/j.jbi.2013.12.006"),
     procrustes(
         "ner/tweetner7",
-        labels=(*(f"B-{one}" for one in TWEET_TYPES), *(f"I-{one}" for one in TWEET_TYPES), "O"),
+        labels=o_last(TWEET_TYPES),
         label="tags",
         paper="arXiv:2210.03797",
     ),
@@ -73,11 +78,7 @@ NER = (
     ),
     ner(
         "ner/tweebank_ner",
-        labels=(
-            *(f"B-{one}" for one in TWEEBANK_TYPES),
-            *(f"I-{one}" for one in TWEEBANK_TYPES),
-            "O",
-        ),
+        labels=o_last(TWEEBANK_TYPES),
         label="tags",
         paper=TWEEBANK,
     ),

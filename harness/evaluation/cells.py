@@ -347,6 +347,7 @@ def _check_teachers(
         )
     if untaught and teaching and any(taught for _, taught in known):
         warnings.warn(
-            f"without an expert of {', '.join(untaught)} there is no {', '.join(teaching)}: --experts",
+            f"no expert of {', '.join(untaught)} is known, so nothing is evaluated there by "
+            f"{', '.join(teaching)}; name it with --experts",
             stacklevel=3,
         )
