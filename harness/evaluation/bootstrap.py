@@ -146,7 +146,7 @@ def _defined(drawn: _Drawn, design: Design) -> npt.NDArray[np.bool_]:
     good = np.ones(len(design.counts), dtype=np.bool_)
     for left in drawn.left:
         right = draws_of(replace(drawn.labels, left_out={0: left}), [(None, None)])
-        good &= ~np.isnan(np.concatenate([right.each(block)[0] for block in design.blocks()]))
+        good &= ~np.isnan(np.concatenate([right(block)[0] for block in design.blocks()]))
     return good
 
 
@@ -160,7 +160,7 @@ def resampled_draws(predicted: Predicted, shots: Shots | None) -> Array64:
     Raises BrokenRecord where they do not.
     """
     draws = draws_of(predicted, predicted.draws(shots))
-    made = np.concatenate([draws.each(block) for block in design_of(predicted).blocks()], axis=1)
+    made = np.concatenate([draws(block) for block in design_of(predicted).blocks()], axis=1)
     return np.where(np.isfinite(made), made, 0.0)
 
 
