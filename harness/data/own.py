@@ -64,6 +64,10 @@ class Described(Frozen):
     finetune: dict[str, Any] = Field(default_factory=dict)
 
 
+ALIKE = {"kind", "image", "document", "renamed", "subset", "revision"}
+"""Fields that a task has under the same names."""
+
+
 def task_of_file(path: str) -> Task:
     """The task that a YAML file describes.
 
@@ -95,22 +99,17 @@ def task_of_file(path: str) -> Task:
     given |= {"max_length": 1} if said.image else {}  # an image is one thing to read
     task = Task(
         name=said.name or place.name.partition(".")[0],
-        kind=said.kind,
         text=(said.text,) if isinstance(said.text, str) else said.text,
-        image=said.image,
         label=said.label or ("label" if said.image else ""),  # as a folder of images has it
         labels=said.labels if said.labels != "from data" else kind.unread,
-        document=said.document,
-        renamed=said.renamed,
         by_index=kind.by_place and said.labels != "from data",
         metrics=metrics or kind.metrics,
         splits=splits,
         reported=said.reported or next(iter(splits), HELD_OUT),
         source=said.hub,
-        subset=said.subset,
-        revision=said.revision,
         files=files,
         finetune=Hyperparameters(**given),
+        **said.model_dump(include=ALIKE),
     )
     return _with_labels(task, place) if said.labels == "from data" else task
 

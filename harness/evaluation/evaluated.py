@@ -210,13 +210,11 @@ def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]
 def names_of(model: OpenedModel) -> list[str]:
     """What tables call the experts: the last part of the path, more where that is not enough."""
     parts = [expert.source.rstrip("/").split("/") for expert in model.experts]
-    for length in range(1, max(map(len, parts), default=0) + 1):
+    names, length = [expert.name for expert in model.experts], 1
+    while len({*names}) < len(names) and length < max(map(len, parts)):
+        length += 1
         names = ["/".join(part[-length:]) for part in parts]
-        if length == 1:
-            names = [expert.name for expert in model.experts]
-        if len({*names}) == len(names):
-            return names
-    return [expert.source for expert in model.experts]
+    return names
 
 
 def _own(experts: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
