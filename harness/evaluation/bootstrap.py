@@ -180,8 +180,9 @@ def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[R
 
 def _units_of(predicted: Predicted) -> dict[str, Any]:
     """What resamples say of the units that they took."""
-    design, row = design_of(predicted), kind_of(predicted.task).row
-    unit = row if predicted.documents is None else "document"
+    design = design_of(predicted)
+    unit = "sentence" if kind_of(predicted.task).split_into_words else "row"
+    unit = unit if predicted.documents is None else "document"
     return {"unit": unit, "units": design.counts.shape[1], "design": design.digest}
 
 

@@ -195,7 +195,7 @@ class Cell:
     @property
     def sentences(self) -> bool:
         """Whether it adapts to whole sentences: of words, a protocol that reads no labels."""
-        return self.protocol.teaches and kind_of(self.data.task).in_sentences
+        return self.protocol.teaches and kind_of(self.data.task).split_into_words
 
     def recorded(self, encoded: Encoded) -> dict[str, Any]:
         """`values`, with what only reading shows: units to adapt to that were cut off, and texts

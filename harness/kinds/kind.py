@@ -44,8 +44,6 @@ class Kind(ABC):
     name: ClassVar[str]
     unit: ClassVar[Literal["row", "word"]] = "row"
     """What has a label: a row, or every word of it."""
-    row: ClassVar[Literal["row", "sentence"]] = "row"
-    """What a row is called."""
     problem_type: ClassVar[str]
     """What transformers calls the loss, in a configuration."""
     hub_task: ClassVar[str] = "text-classification"
@@ -58,8 +56,6 @@ class Kind(ABC):
     """Whether the label of a row is a list."""
     by_place: ClassVar[bool] = False
     """Whether a list of labels may say by its places which of them hold."""
-    in_sentences: ClassVar[bool] = False
-    """Whether an example that a head is tuned on is a sentence, of several units."""
     whole: ClassVar[bool] = True
     """Whether labels are whole numbers, as a loss reads them."""
 

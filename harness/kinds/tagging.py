@@ -25,12 +25,10 @@ class Tagging(Classification):
 
     name: ClassVar[str] = "tagging"
     unit: ClassVar = "word"
-    row: ClassVar = "sentence"
     hub_task: ClassVar[str] = "token-classification"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1",)
     unread: ClassVar[tuple[str, ...]] = (OUTSIDE, "B-")
     several: ClassVar[bool] = True
-    in_sentences: ClassVar[bool] = True
 
     def fault(self, task: Task) -> str | None:
         """O, and tags PREFIX-TYPE."""

@@ -18,7 +18,7 @@ from harness.kinds import kind_of
 from harness.merging.label_rows import as_stored, tensors_ordered_as
 from harness.merging.recipes import Recipe
 from harness.passes.lengths import at_length
-from harness.passes.reading import Readings
+from harness.passes.reading import Readings, reading_of
 from harness.passes.statistic_file import Statistic, check_statistic
 from harness.passes.statistics import (
     called,
@@ -218,8 +218,9 @@ class StatisticsProvider:
     def _collected(self, index: int, progress: Progress | None) -> Statistic:
         self._check_tasks()
         rows, checkpoint = self._draws(index), self.checkpoints[index]
-        step, placement = steps(progress, self.need, checkpoint, rows), self.recipe.placement
-        return collect(self.need, self.chosen, checkpoint, rows, placement=placement, progress=step)
+        step = steps(progress, self.need, checkpoint, rows)
+        reading = reading_of(checkpoint, rows, self.recipe.placement, step)
+        return collect(self.need, self.chosen, reading)
 
     def _from_files(self, index: int) -> Statistic | None:
         """The file of one expert; None where there are none, or those there are meant elsewhere."""
