@@ -31,9 +31,7 @@ def _check(*, fit: str, distance: str, **options: object) -> None:
     """Raises BadOption for what is of the gradient where there is none."""
     odd = [name for name, usual in GRADIENT.items() if options[name] != usual]
     if fit == "closed" and odd:
-        raise BadOption(
-            f"probe has {odd[0]}={options[odd[0]]} with fit=closed, expected fit=gradient"
-        )
+        raise BadOption(f"probe has {odd[0]}={options[odd[0]]}, fit=closed; expected fit=gradient")
     if fit == "closed" and distance != "squared":
         raise BadOption(f"probe has distance={distance} with fit=closed, expected fit=gradient")
 

@@ -40,9 +40,7 @@ def read_folder(task: Task, folder: Path) -> Any:
     outside = [file.name for file in files if file.parent == folder]
     if not files or outside:
         where = f"{outside[0]} outside of them" if outside else "none"
-        raise BadData(
-            f"{folder} has images {where}; expected CLASS/NAME ending in {', '.join(SUFFIXES)}"
-        )
+        raise BadData(f"{folder} has images {where}; expected CLASS/NAME, {', '.join(SUFFIXES)}")
     names = [file.relative_to(folder).as_posix() for file in files]
     classes = [name.partition("/")[0] for name in names]
     return pyarrow.table({task.image: names, task.label: classes})

@@ -224,9 +224,7 @@ def check_metrics(task: Task) -> None:
     for name in task.metrics:
         entry = METRICS[name]
         if task.kind not in entry.kinds:
-            raise BadData(
-                f"task '{task}' is a {task.kind}, which {name} is not of; expected {_fit(task)}"
-            )
+            raise BadData(f"'{task}' is a {task.kind}, not one for {name}; expected {_fit(task)}")
         odd = [tag for tag in task.labels if tag != OUTSIDE and tag[0] not in entry.prefixes]
         if entry.prefixes and odd:
             raise BadData(

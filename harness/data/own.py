@@ -92,9 +92,7 @@ def task_of_file(path: str) -> Task:
     metrics = (said.metric,) if isinstance(said.metric, str) else said.metric
     known = vars(Hyperparameters())
     if odd := [name for name in said.finetune if name not in known]:
-        raise BadData(
-            f"{place}: finetune: no hyperparameter is called '{odd[0]}'; known: {', '.join(known)}"
-        )
+        raise BadData(f"{place}: finetune has no '{odd[0]}'; known: {', '.join(known)}")
     given = {name: _number(value) for name, value in said.finetune.items()}
     given |= {"max_length": 1} if said.image else {}  # an image is one thing to read
     task = Task(
@@ -197,7 +195,7 @@ def _with_labels(task: Task, place: Path) -> Task:
         found |= dict.fromkeys(name.strip() for one in each if (name := called(one)))
         if len(found) > MOST:
             raise BadData(
-                f"'{task.label}' of {task} has over {MOST} labels; for numbers say kind: regression"
+                f"'{task.label}' has over {MOST} labels; for numbers say kind: regression"
             )
     names = {task.renamed.get(name, name) for name in found} - {""}
     numbers = all(map(NUMBER.fullmatch, names))

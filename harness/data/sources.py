@@ -93,9 +93,7 @@ def is_stored(task: Task, path: Path) -> bool:
 def one_of(others: Sequence[str], where: str) -> str | None:
     """The one of these names that stands for validation. Raises BadData for several."""
     if len(others) > 1:
-        raise BadData(
-            f"{where} has {' and '.join(others)} for '{VALIDATION}', expected one of them"
-        )
+        raise BadData(f"{where} has {' and '.join(others)} for '{VALIDATION}', expected one")
     return next(iter(others), None)
 
 
@@ -279,9 +277,7 @@ def from_hub(task: Task, split: str) -> Any:
     from datasets import load_dataset
 
     if not task.source:
-        raise BadData(
-            f"{task} is not on the Hub; give a local folder with --data-dir or HARNESS_DATA_DIR"
-        )
+        raise BadData(f"{task} is not on the Hub; give --data-dir or HARNESS_DATA_DIR")
     try:
         return load_dataset(task.source, task.subset, split=split, revision=task.revision)
     except Exception as error:  # the Hub client raises a different type for each way to fail

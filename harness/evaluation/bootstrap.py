@@ -114,9 +114,7 @@ def _design(drawn: _Drawn) -> Design:
     size = max(1, min(count, BLOCK // units))
     whole = Design(np.ones((1, units), dtype=np.uint8), known.documents, "")
     if not _defined(drawn, whole).all():
-        raise BrokenRecord(
-            f"the predictions on {known.task} have nothing to score, expected labels with {of}"
-        )
+        raise BrokenRecord(f"{known.task} has nothing to score, expected labels with {of}")
     parts: list[Counts] = []
     for first in range(0, TRIES * count, size):
         made = _taken(drawn.seed, units, first, size)
@@ -124,9 +122,7 @@ def _design(drawn: _Drawn) -> Design:
         if sum(map(len, parts)) >= count:
             break
     else:
-        raise BrokenRecord(
-            f"the labels on {known.task} leave {of} undefined in resamples; expected more rows"
-        )
+        raise BrokenRecord(f"{known.task} leaves {of} undefined in resamples; expected more rows")
     counts = np.concatenate(parts)[:count]
     counts.flags.writeable = False
     digest = hashlib.blake2b(counts.tobytes(), digest_size=8).hexdigest()

@@ -317,14 +317,10 @@ def _choice(
     """
     several = [(data, experts) for data, experts in splits if len(experts) > 1]
     if not several:
-        raise BadRecipe(
-            "found no task with several experts to choose the best of; leave out --best-single"
-        )
+        raise BadRecipe("no task has several experts to choose from; leave out --best-single")
     for data, experts in several:
         if share_rows(data.task, data.split, HELD_OUT):
-            raise BadRecipe(
-                f"{data.name} is reported and chooses the single expert; expected another split"
-            )
+            raise BadRecipe(f"{data.name} chooses the single expert; expected another split")
         rows = load_rows(data.task, HELD_OUT, folder=run.data_dir, limit=run.limit)
         held = _with_length(run, TaskSplit(data.task, HELD_OUT, rows), experts)
         for expert in experts:
@@ -342,9 +338,7 @@ def _check_teachers(
     untaught = list(dict.fromkeys(task for task, taught in known if not taught))
     teaching = list(dict.fromkeys(one.name for one in protocols if one.teaches))
     if untaught and teaching and run.protocols:
-        raise MissingTeacher(
-            f"'{teaching[0]}' needs an expert of '{untaught[0]}' as teacher: give --experts"
-        )
+        raise MissingTeacher(f"'{teaching[0]}' needs an expert of '{untaught[0]}': give --experts")
     if untaught and teaching and any(taught for _, taught in known):
         warnings.warn(
             f"no expert of {', '.join(untaught)} is known, so nothing is evaluated there by "

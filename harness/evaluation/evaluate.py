@@ -172,9 +172,7 @@ def kept(cell: Cell) -> Record | None:
         return None
     record = read_record(cell.path)
     if identity_of(record) != identity(cell.values):
-        raise BrokenRecord(
-            f"{cell.path} does not match the hash in its name; expected it unchanged: remove it"
-        )
+        raise BrokenRecord(f"{cell.path} does not match the hash in its name: remove it")
     return record
 
 

@@ -183,9 +183,7 @@ def evaluated_as(
         if member.pooling is not None:
             return EvaluatedModel(name, role, method or role, members, ((),), "none")
         if member.labels is None:
-            raise MissingHead(
-                f"{member.source} has no head for {task}, and none is made up: give --experts"
-            )
+            raise MissingHead(f"{member.source} has no head for {task}; give one with --experts")
         by_index = run.labels == "by-index"
         order = kind_of(task).columns(task, member.labels, member.source, by_index=by_index)
         orders.append(tuple(order))
@@ -309,6 +307,4 @@ def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
 def check_singles(model: OpenedModel, tasks: Sequence[Task]) -> None:
     """Raise BadRecipe where no expert can be read on a task of another."""
     if not any(model.others_of(task) for task in tasks):
-        raise BadRecipe(
-            "found no expert of another task with the same labels to evaluate; leave out --singles"
-        )
+        raise BadRecipe("no expert of another task has the same labels; leave out --singles")

@@ -233,9 +233,7 @@ def _units(record: Record, task: Task, columns: Mapping[str, Array64], path: Pat
     if not kind_of(task).split_into_words:
         return np.ones(len(columns[LABEL]), dtype=np.int64)
     if ROW not in columns:
-        raise BrokenRecord(
-            f"{path} lacks the column '{ROW}', the row of each word; evaluate into another folder"
-        )
+        raise BrokenRecord(f"{path} lacks the column '{ROW}'; evaluate into another folder")
     counts = np.bincount(columns[ROW].astype(np.int64), minlength=record.rows)
     return np.asarray(counts, dtype=np.int64)
 

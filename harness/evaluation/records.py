@@ -286,9 +286,7 @@ def record_in(text: str | bytes, path: Path) -> Record:
     check_values(free, str(path), "a record", error=BrokenRecord)
     check_record(record, str(path))
     if (named := NAMED.search(path.name)) and not identity_of(record).startswith(named[1]):
-        raise BrokenRecord(
-            f"{path} does not match the hash in its name; remove it, and evaluate again"
-        )
+        raise BrokenRecord(f"{path} does not match the hash in its name; remove it, and evaluate")
     return record
 
 
@@ -330,9 +328,7 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
         values = tuple(round(one.value, 6) for one in record.scores)
         other, theirs = known.setdefault(identity_of(record), (path, values))
         if values != theirs:
-            raise BrokenRecord(
-                f"{path} and {other} are of one cell and have different scores; expected one"
-            )
+            raise BrokenRecord(f"{path} and {other} are one cell with different scores: keep one")
         yield path, record
     _tell_of_others(others, none=not known)
 

@@ -82,7 +82,7 @@ def _splits(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tup
         for task, split in splits:
             if task.name == name and share_rows(task, split, tuned_split):
                 raise BadRecipe(
-                    f"{run.model} was tuned on {tuned}; expected no rows of it in {task}@{split}"
+                    f"{run.model} was tuned on {tuned}; expected none of {task}@{split}"
                 )
     return splits
 
@@ -105,15 +105,11 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
             continue
         here = [task.name for task in tasks if called_in(expert, task, run.data_dir)]
         if len(expert.tasks) > 1:
-            raise BadRecipe(
-                f"{expert.source} is of {len(expert.tasks)} tasks: give it with --references"
-            )
+            raise BadRecipe(f"{expert.source} is of {len(expert.tasks)} tasks: see --references")
         said = (merged, *here, *expert.tasks)
         known = [one for one in (*(n for n in said if n in names), *said, typed) if one is not None]
         if not known:
-            raise BadRecipe(
-                f"the task of expert {expert.source} is not known; name one for each with --tasks"
-            )
+            raise BadRecipe(f"the task of {expert.source} is not known; name each with --tasks")
         found.append(known[0])
     by_user = any(found) and made_of.merged is None and not made_of.by_mergekit
     if by_user and not run.singles and not {*found} & {*names}:
@@ -172,9 +168,7 @@ def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
                 f"the reference {source} has no head for {', '.join(map(str, tasks))}, expected one"
             )
         if reference.checkpoint.path.resolve() in taken:
-            raise BadRecipe(
-                f"the reference {source} is in the run already; expected a model that is not"
-            )
+            raise BadRecipe(f"the reference {source} is in the run already; expected another")
         if (reference.name, reference.method) in called:
             raise BadRecipe(
                 f"two models are called '{reference.name} ({reference.method})'; rename {source}"

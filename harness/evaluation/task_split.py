@@ -289,9 +289,7 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         apart = all(one.entry.apart for one in protocols)
         return TaskSplit(task, split, test, left_out=out, data_dir=run.data_dir, apart=apart)
     if share_rows(task, split, TRAINED_ON):
-        raise BadRecipe(
-            f"shots are drawn from {task}@{TRAINED_ON}; expected another split to score"
-        )
+        raise BadRecipe(f"shots are drawn from {task}@{TRAINED_ON}; expected another split")
     train = load_rows(task, TRAINED_ON, folder=run.data_dir)
     pools = {}
     for one in {one.pool: one for one in protocols if one.draws}.values():
@@ -307,9 +305,7 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
 
 def _check_units(protocol: ProtocolConfig, task: Task) -> None:
     if protocol.readout != LAST_LINEAR and kind_of(task).split_into_words:
-        raise BadOption(
-            f"{protocol.name} has {protocol.readout.asked}, of whole rows: {task} is of words"
-        )
+        raise BadOption(f"{protocol.name} has {protocol.readout.asked} of rows, {task} is of words")
     if kind_of(task).outside(task) is not None:
         return
     for option in protocol.entry.of_tags:

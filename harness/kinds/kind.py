@@ -225,9 +225,7 @@ class Kind(ABC):
 
     def classes(self, rows: Rows) -> Units:
         """The one class of every row, by number. Raises BadData for rows that have no one class."""
-        raise BadData(
-            f"{rows.task} is a {self.name}, expected a classification or a regression to part"
-        )
+        raise BadData(f"{rows.task} is a {self.name}, expected a classification or regression")
 
     def short(self, counts: Sequence[int], shots: int) -> list[int]:
         """The groups, of these many units, that have too few for so many shots."""

@@ -333,5 +333,5 @@ def _check_free(path: Path) -> None:
             read_statistic(path)
         except BrokenCheckpoint as error:
             raise OutputExists(
-                f"{path} exists and is no file of statistics; expected another --out"
+                f"{path} exists, without statistics: choose another --out"
             ) from error

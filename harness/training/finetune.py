@@ -210,16 +210,12 @@ def _asked(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) 
     """The tasks to train on, each once and none of them at a split."""
     if (task is None) == (not tasks):
         given = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "none"
-        raise BadRecipe(
-            f"found {given} to train on; expected one --task, or --tasks that share an encoder"
-        )
+        raise BadRecipe(f"found {given} to train on; expected one --task, or several --tasks")
     found_tasks = []
     for name in expanded(tasks, data_dir) or (task or "",):
         found_task, split = parse_task(name)
         if "@" in name:
-            raise BadRecipe(
-                f"experts train on {found_task}@{TRAINED_ON}, found '@{split}'; name the task alone"
-            )
+            raise BadRecipe(f"experts train on {found_task}@{TRAINED_ON}, found '@{split}'")
         if found_task in found_tasks:
             raise BadRecipe(f"--tasks names {found_task} twice; expected each task once")
         found_tasks.append(found_task)
@@ -253,9 +249,7 @@ def _check_apart(source: Checkpoint, out: Path) -> None:
     for path in (source.path, *source.path.iterdir()):
         place = path.resolve()
         if any(one == place or one in place.parents for one in taken):
-            raise OutputExists(
-                f"{out} would replace {place} of the base {source.source}: choose another --out"
-            )
+            raise OutputExists(f"{out} would replace {place} of the base: choose another --out")
 
 
 def _whole(base: Checkpoint, parts: Sequence[Training]) -> tuple[Checkpoint, dict[str, Any]]:
@@ -366,9 +360,7 @@ def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperpa
     given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     for name, value in given.items():
         if name not in asdict(default):
-            raise BadOption(
-                f"no hyperparameter is called '{name}'; known: {', '.join(asdict(default))}"
-            )
+            raise BadOption(f"no hyperparameter is '{name}'; known: {', '.join(asdict(default))}")
         if expected := unfit(name, value):
             raise BadOption(f"{name} is {value}, expected {expected}")
     return replace(default, **given)

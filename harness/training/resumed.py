@@ -62,9 +62,7 @@ def unfinished(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
 def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
     """Leave of an older run only the checkpoint that this one goes on from."""
     if workdir.is_symlink():
-        raise OutputExists(
-            f"{workdir} is a link, expected the folder of an interrupted run, or none: remove it"
-        )
+        raise OutputExists(f"{workdir} is a link, expected the folder of a run, or none: remove it")
     check_output(workdir, UNFINISHED, force=True)
     last = last_checkpoint(workdir)
     marker = workdir / REQUEST_FILE
