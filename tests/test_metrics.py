@@ -188,7 +188,7 @@ UNFIT: dict[str, tuple[dict[str, Any], Sequence[str]]] = {
     ),
     "of values": (
         {"metrics": ("accuracy", "pearson")},
-        ["task 'toy' is a classification, which pearson does not measure"],
+        ["'toy' is a classification, not one for pearson"],
     ),
     "of two classes": (
         {"labels": SEVEN, "metrics": ("accuracy", "f1")},
