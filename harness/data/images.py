@@ -69,8 +69,7 @@ def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], 
             paths = part
     if data is None and paths is None:
         raise BadData(
-            f"{where} has {str(kind)[:40]} in the column '{task.image}', expected images: bytes, "
-            "paths, or {bytes, path}"
+            f"{where} has {str(kind)[:40]} in '{task.image}', expected images: bytes or paths"
         )
     root = None
     if isinstance(where, Path):

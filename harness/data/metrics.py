@@ -234,8 +234,7 @@ def check_metrics(task: Task) -> None:
         if entry.classes not in (None, len(task.labels)):
             instead = "use macro_f1 or micro_f1" if name == "f1" else f"expected {_fit(task)}"
             raise BadData(
-                f"task '{task}' has {len(task.labels)} classes, and {name} is of "
-                f"{entry.classes}; {instead}"
+                f"'{task}' has {len(task.labels)} classes, {name} is of {entry.classes}; {instead}"
             )
 
 

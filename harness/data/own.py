@@ -204,8 +204,7 @@ def _with_labels(task: Task, place: Path) -> Task:
     for name in ordered:
         if (other := alike.setdefault(normal(name), name)) != name:
             raise BadData(
-                f"the column '{task.label}' of {task} has the labels '{other}' and '{name}', which "
-                f"may be one; expected renamed: {{'{name}': '{other}'}} in {place}, or labels that "
-                "list both"
+                f"'{task.label}' of {task} has '{other}' and '{name}', which may be one; expected "
+                f"renamed: {{'{name}': '{other}'}} in {place}, or labels that list both"
             )
     return replace(task, labels=kind.ordered(ordered))

@@ -232,10 +232,7 @@ def protocols_of(run: Run) -> list[ProtocolConfig]:
     known = preset(run.preset).protocols or usual
     chosen = run.protocols or tuple(Choice(name) for name in known)
     if run.draws < 1 or not run.shots or min(map(amount, run.shots)) < 1:
-        raise BadRecipe(
-            f"shots {', '.join(map(str, run.shots)) or 'none'} with {run.draws} draws; "
-            "expected at least one shot and one draw"
-        )
+        raise BadRecipe(f"shots {run.shots} with {run.draws} draws; expected one of each or more")
     protocols = [configured(faithful(choice, run.preset)) for choice in chosen]
     for one in protocols:
         if LAST_LINEAR not in (one.readout, readout := preset(run.preset).readout):
@@ -311,6 +308,5 @@ def _check_units(protocol: ProtocolConfig, task: Task) -> None:
     for option in protocol.entry.of_tags:
         if option in protocol.unusual:
             raise BadOption(
-                f"{protocol.name} has {option}={protocol.options[option]}, which is about "
-                f"words outside entities, and {task} has none; expected tags, or leave it out"
+                f"{option}={protocol.options[option]} is of words outside entities, {task} has none"
             )

@@ -168,8 +168,7 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     if odd := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
         raise NotFinite(
             f"need '{need.name}' makes NaN or infinite entries for '{odd[0]}' of "
-            f"{reading.checkpoint.source}, run in {reading.placement.dtype} on "
-            f"{reading.rows.task}; expected finite ones: try --dtype {REFERENCE}"
+            f"{reading.checkpoint.source} on {reading.rows.task}; try --dtype {REFERENCE}"
         )
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)

@@ -289,8 +289,7 @@ def readings(task: Task, outputs: Any) -> Array64:
     logits = kind.labelled(outputs.predictions, outputs.label_ids)
     if not np.isfinite(logits).all():
         raise NotFinite(
-            f"the trained model's outputs for {task} hold NaN or infinite entries, expected "
-            "finite ones; nothing is written: try a lower --learning-rate"
+            f"outputs for {task} are NaN or infinite; nothing is written: lower --learning-rate"
         )
     return kind.predicted(logits)
 
