@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -174,10 +174,7 @@ def gradients(
     return torch.bmm(back.mT, x), torch.bmm(hidden.mT, signs)
 
 
-Step: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
-
-
-def _steps(lessons: Sequence[Lesson], steps: int) -> Iterator[Step]:
+def _steps(lessons: Sequence[Lesson], steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Features of model and teachers at each step, [lessons, 16, width] each."""
     import torch
 

@@ -121,7 +121,7 @@ class Cell:
             "model": evaluated.name,
             "role": evaluated.role,
             "method": evaluated.method,
-            "family": evaluated.family,
+            "family": evaluated.members[0].family.name,
             "recipe": evaluated.recipe,
             "digest": evaluated.digest,
             "content": joined([one.content for one in self.read_by]),

@@ -18,13 +18,7 @@ from harness.checkpoints.processor import check_inputs, pillow
 from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
-from harness.errors import (
-    BrokenRecord,
-    CellsFailed,
-    HarnessError,
-    NotFinite,
-    WrongPredictions,
-)
+from harness.errors import BrokenRecord, CellsFailed, HarnessError, NotFinite, WrongPredictions
 from harness.evaluation.bootstrap import intervals, kept_loss, kept_resamples
 from harness.evaluation.cells import Cell, cells_of
 from harness.evaluation.evaluated import check_singles, warn_of_heads

@@ -147,11 +147,6 @@ class EvaluatedModel:
     recipe: Recipe | None = None
 
     @cached_property
-    def family(self) -> str:
-        """The family of the architecture."""
-        return self.members[0].family.name
-
-    @cached_property
     def digests(self) -> tuple[str, ...]:
         """Content hashes of the members; reading them checks that all weights are finite."""
         return tuple(weights.Observed(m.weights, m.source).digest() for m in self.members)

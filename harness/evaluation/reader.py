@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.errors import MissingHead
 from harness.evaluation.cells import Cell
 from harness.evaluation.evaluated import EvaluatedModel
 from harness.kinds import kind_of
@@ -17,6 +16,7 @@ from harness.presets import read_as
 from harness.readout import Readout
 from harness.types import (
     ALL,
+    AUTO,
     TRAINED_ON,
     Again,
     Array64,
@@ -63,7 +63,8 @@ class Reader:
         pool, *taught = (self.through(one, cell, rows, called)[0] for one in cell.read_by)
         key = (cell.readout.name, rows.digest)
         again = self._again.setdefault(key, once(lambda: _dropping(cell, rows)))
-        heads = [_head_of(one) for one in cell.teachers]
+        read_by = [(one.members[0], one.columns[0]) for one in cell.teachers]
+        heads = [head for one in read_by if (head := final_head(*one)) is not None]
         adapting = _adapting(plain, pool, draws, [*zip(taught, heads, strict=True)])
         return replace(adapting, again=lambda units, seed: again()(units, seed))
 
@@ -83,7 +84,7 @@ class Reader:
                     max_length=cell.data.max_length,
                     readout=readout,
                     beside=self._beside,
-                    batch_size=cell.run.rows_at_once,
+                    batch_size=None if cell.run.batch_size == AUTO else cell.run.batch_size,
                     placement=cell.run.placement,
                     progress=workload.steps(called, _pass(cell, model, digest, rows)),
                 )
@@ -163,13 +164,6 @@ def _outputs(features: Features, head: Head) -> Array64:
     """
     weight, bias = head.weight.astype(np.float64), head.bias.astype(np.float64)
     return np.asarray(features.x.astype(np.float64) @ weight.T + bias)
-
-
-def _head_of(model: EvaluatedModel) -> Head:
-    head = final_head(model.members[0], model.columns[0])
-    if head is None:
-        raise MissingHead("an expert has no final linear layer to teach with")
-    return head
 
 
 def _seen(read: Sequence[Features]) -> Seen | None:

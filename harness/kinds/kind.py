@@ -114,11 +114,6 @@ class Kind(ABC):
         """Whether a row is read as a list of words, each a unit that a length may cut off."""
         return self.unit == "word"
 
-    @property
-    def in_keys(self) -> tuple[str, ...]:
-        """What the keys of a cache say of how rows are read: words are not segments of text."""
-        return () if self.unit == "row" else (self.unit,)
-
     # Heads ---------------------------------------------------------------------------------
 
     def outputs(self, task: Task) -> int:
@@ -192,10 +187,6 @@ class Kind(ABC):
     def labelled(self, outputs: Array, labels: Array) -> Array:
         """Of a batch's outputs, those of units: all, unless tokens are none of their own."""
         return outputs
-
-    def seen_units(self, labels: Array) -> Units | None:
-        """How many units of each row of a batch the model saw, where that is not one."""
-        return None
 
     @abstractmethod
     def losses(self, outputs: Array64, labels: Array64) -> Array64:

@@ -103,10 +103,6 @@ class Tagging(Classification):
         """The words that the model saw: at their first tokens."""
         return np.asarray(outputs[labels != IGNORED])
 
-    def seen_units(self, labels: Array) -> Units | None:
-        """Words that were not cut off."""
-        return np.asarray((labels != IGNORED).sum(axis=1))
-
     def examples(
         self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int
     ) -> Sequence[Sequence[int]]:

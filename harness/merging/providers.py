@@ -199,7 +199,7 @@ class StatisticsProvider:
         for file in self.files:
             if odd := self._odd_option(file):
                 raise BadOption(
-                    f"{file.source} was computed with {odd}={file.options.get(odd)}, "
+                    f"{file.source} was computed with {odd}={file.said.options.get(odd)}, "
                     f"expected {self.chosen[odd]}: give that option, or another file"
                 )
         count, files = len(self.checkpoints), len(self.files)
@@ -208,7 +208,7 @@ class StatisticsProvider:
 
     def _odd_option(self, file: Statistic) -> str | None:
         """An option that a file was computed with another value of, if there is one."""
-        odd = (n for n, v in self.chosen.items() if n != "seed" and file.options.get(n) != v)
+        odd = (n for n, v in self.chosen.items() if n != "seed" and file.said.options.get(n) != v)
         return next(odd, None)
 
     @cached_property
@@ -246,12 +246,12 @@ class StatisticsProvider:
 
     def _check_rows(self, file: Statistic, index: int) -> None:
         # as text: a name in a file is never looked up, which could import what it names
-        task, _, split = file.task.partition("@")
+        task, _, split = file.said.task.partition("@")
         tasks = self.recipe.tasks
         if split != TRAINED_ON or (tasks and task != tasks[index]):
             wanted = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"a task's @{TRAINED_ON}"
             raise BadRecipe(
-                f"{file.source} was computed on {file.task}, expected rows of "
+                f"{file.source} was computed on {file.said.task}, expected rows of "
                 f"{wanted}, on which {self.checkpoints[index].source} was trained"
             )
 

@@ -96,8 +96,8 @@ def content_key(
 
     Of features, the `parts` are the name of their readout and what is said of a half precision.
     """
-    own = kind_of(rows.task).in_keys
-    known = [model_key(checkpoint, digest), rows.digest, max_length, *parts, *own]
+    known = [model_key(checkpoint, digest), rows.digest, max_length, *parts]
+    known += ["word"] if kind_of(rows.task).split_into_words else []  # no segments of text
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
 

@@ -26,13 +26,7 @@ from harness.data.metrics import check_scored, finished, score
 from harness.data.parts import part_named, part_of
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
-from harness.errors import (
-    BadData,
-    BadOption,
-    BadRecipe,
-    CannotWrite,
-    OutputExists,
-)
+from harness.errors import BadData, BadOption, BadRecipe, CannotWrite, OutputExists
 from harness.files import saying
 from harness.folders import check_output, new_folder
 from harness.kinds import kind_of
