@@ -226,7 +226,7 @@ BAD: dict[str, tuple[str, str]] = {
     "taken": ("name: glue/rte\ntext: body\nlabel: verdict\nfiles: .", "registered"),
     "setting": (
         "text: body\nlabel: verdict\nfiles: .\nfinetune: {learning: 1}",
-        "hyperparameter learning learning_rate",
+        "finetune learning learning_rate",
     ),
     "no number": (
         "text: body\nlabel: verdict\nfiles: .\nfinetune: {batch_size: .inf}",

@@ -204,7 +204,7 @@ def _with_labels(task: Task, place: Path) -> Task:
     for name in ordered:
         if (other := alike.setdefault(normal(name), name)) != name:
             raise BadData(
-                f"'{task.label}' of {task} has '{other}' and '{name}', which may be one; expected "
+                f"'{task.label}' has the labels '{other}' and '{name}', which may be one; expected "
                 f"renamed: {{'{name}': '{other}'}} in {place}, or labels that list both"
             )
     return replace(task, labels=kind.ordered(ordered))

@@ -320,7 +320,9 @@ def _choice(
         raise BadRecipe("no task has several experts to choose from; leave out --best-single")
     for data, experts in several:
         if share_rows(data.task, data.split, HELD_OUT):
-            raise BadRecipe(f"{data.name} chooses the single expert; expected another split")
+            raise BadRecipe(
+                f"{HELD_OUT} chooses experts, found {data.name}; expected another split"
+            )
         rows = load_rows(data.task, HELD_OUT, folder=run.data_dir, limit=run.limit)
         held = _with_length(run, TaskSplit(data.task, HELD_OUT, rows), experts)
         for expert in experts:

@@ -331,6 +331,4 @@ def _check_free(path: Path) -> None:
         try:
             read_statistic(path)
         except BrokenCheckpoint as error:
-            raise OutputExists(
-                f"{path} exists, without statistics: choose another --out"
-            ) from error
+            raise OutputExists(f"{path} is no file of statistics: choose another --out") from error
