@@ -61,7 +61,9 @@ def check_ceilings(run: Run, model: OpenedModel) -> None:
         raise BadRecipe(f"{named} need two experts, found {count} of {model.name}: give --experts")
     for task in model.expert_tasks:
         if (count := model.expert_tasks.count(task)) > 1:
-            raise BadRecipe(f"{named} take one of {task}, found {count} experts: no --ceilings")
+            raise BadRecipe(
+                f"{named} take one expert of a task, found {count} of {task}: leave out --ceilings"
+            )
     _encoders(model)
 
 

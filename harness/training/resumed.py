@@ -68,7 +68,8 @@ def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
     marker = workdir / REQUEST_FILE
     if last and {**UNFINISHED.said(workdir), FILES: 0} != {**as_json(request), FILES: 0}:
         raise OutputExists(
-            f"{workdir} holds a run with other arguments ({marker.name}): repeat or remove it"
+            f"{workdir} holds an interrupted run with other arguments (see {marker.name}): repeat "
+            "them to resume, or remove the folder to start anew"
         )
     _remove_checkpoints(workdir, but=last)
 
