@@ -220,6 +220,7 @@ def _value(value: Any, where: str) -> float:
         strength = np.nan
     if not 0 <= strength <= 1:
         raise BadData(
-            f"{where} has the label {reprlib.repr(value)}, expected 0 to 1, or {IGNORED} for none"
+            f"{where} has the label {reprlib.repr(value)}, expected 0, 1, a strength between them, "
+            f"or {IGNORED} where unlabelled"
         )
     return float(strength > HOLDS)
