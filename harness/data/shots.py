@@ -53,7 +53,7 @@ def draw(
     groups = {name: members[reserved:] for name, members in whole.items()}
     if not any(map(len, groups.values())):
         raise BadData(
-            f"{rows.task}@{rows.split} has {len(rows)} rows, expected {reserved + 1} of a class"
+            f"{rows.task}@{rows.split} has {len(rows)} rows, expected over {reserved} of a class"
         )
     most = max((count for count in shots if count != ALL), default=1)
     if not stratified:
