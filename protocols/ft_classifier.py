@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from harness import Draw, Encoded, Head, Predictions, protocol
-from harness.errors import BadOption, MissingHead, MissingTeacher
 from harness.kinds import Kind
 from harness.options import Positive, StepCount
 from harness.rng import rng
@@ -54,17 +53,12 @@ def ft_classifier(
     `o_weight`: what a word counts for, in the mean of its sentence, that is of no entity to the
     expert; of any other it is 1.
     """
-    if encoded.head is None:
-        raise MissingHead(
-            f"protocol 'ft-classifier' needs a head for task '{encoded.task}'; found none"
-        )
-    if encoded.teacher is None or encoded.pool is None:
-        raise MissingTeacher(
-            f"protocol 'ft-classifier' needs an expert of task '{encoded.task}' as teacher; "
-            "name it with --experts"
-        )
+    head, pool, teacher = encoded.head, encoded.pool, encoded.teacher
+    assert head is not None, "or there is no such cell"
+    assert pool is not None
+    assert teacher is not None
     orders = [visits(encoded.task, draw, epochs) for draw in encoded.draws]
-    x, teacher = encoded.pool.x, encoded.teacher
+    x = pool.x
     if variant == "paper":
         x = np.concatenate([*_dropped(encoded, orders, epochs)])
         teacher = teacher[[unit for order in orders for example in order for unit in example]]
@@ -73,7 +67,7 @@ def ft_classifier(
     if encoded.outside is not None:
         weights[teacher.argmax(axis=1) == encoded.outside] = o_weight
     taught = Taught(_with_one(x), teacher, weights, reverse=kl == "reverse")
-    heads = tune(encoded.head, taught, orders, encoded.kind, learning_rate)
+    heads = tune(head, taught, orders, encoded.kind, learning_rate)
     test = _with_one(encoded.test.x).astype(np.float64)
     return [
         Predictions(encoded.kind.predicted(test @ head.T), draw if rows == "shots" else None)
@@ -95,10 +89,7 @@ Order: TypeAlias = "list[tuple[int, ...]]"
 
 def _dropped(encoded: Encoded, orders: Sequence[Order], epochs: int) -> Iterator[Array]:
     """Features of every visit of every draw, an epoch at a time, with the encoder's dropout on."""
-    if encoded.again is None:
-        raise BadOption(
-            "ft-classifier has variant paper, and its features cannot be made again; expected clean"
-        )
+    assert encoded.again is not None
     for draw, order in zip(encoded.draws, orders, strict=True):
         each = len(order) // epochs
         for epoch in range(epochs):

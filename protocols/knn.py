@@ -10,7 +10,7 @@ import faiss
 import numpy as np
 
 from harness import Encoded, Predictions, protocol
-from harness.errors import BadData, BadOption, NotFinite
+from harness.errors import BadOption
 from harness.kinds import Rule
 from harness.options import Count
 from harness.types import Array, Array64, Draw, FeaturesName
@@ -25,10 +25,7 @@ NEIGHBOURS = 5
 def _check(*, rule: str, neighbours: int, **_: object) -> None:
     """Raises BadOption for a number of neighbours where none are counted."""
     if rule != "vote" and neighbours != NEIGHBOURS:
-        raise BadOption(
-            f"knn has neighbours={neighbours} with rule={rule}, which counts none; "
-            "expected rule=vote"
-        )
+        raise BadOption(f"knn has neighbours={neighbours} with rule={rule}, expected rule=vote")
 
 
 @protocol(
@@ -70,14 +67,11 @@ def knn(
     (`mean_padded`), or that of the first token (`cls`).
     """
     del o_anchors, features  # the draws have the one, and what is encoded is the other
-    if encoded.pool is None or not len(encoded.pool):
-        raise BadData(f"protocol 'knn' needs labeled rows of task '{encoded.task}'; found none")
+    assert encoded.pool is not None, "or there is no such cell"
     # of a tagging the pool is every word of the drawn sentences, and few of them are anchors
     anchors = sorted({unit for draw in encoded.draws for rows in draw.rows for unit in rows})
     place = {unit: at for at, unit in enumerate(anchors)}
     x, labels = encoded.pool.x[anchors], encoded.pool.labels[anchors]
-    if not (np.isfinite(encoded.test.x).all() and np.isfinite(x).all()):
-        raise NotFinite("features are NaN or infinite, expected finite ones")
     draws = [_placed(draw, place) for draw in encoded.draws]
     parts: list[list[Array64]] = [[] for _ in draws]
     count = max(1, min(BATCH, PAIRS // max(1, len(anchors))))

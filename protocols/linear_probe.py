@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness import Encoded, Predictions, protocol
-from harness.errors import BadData, NotFinite
 from harness.options import Positive
 from harness.types import Array, Array64, FeaturesName
 
@@ -49,7 +48,7 @@ def linear_probe(
     `features` are taken where those of `knn` are.
     """
     del features  # what is encoded
-    return _fitted(encoded, "linear-probe", penalty, tolerance)
+    return _fitted(encoded, penalty, tolerance)
 
 
 @protocol(
@@ -68,18 +67,15 @@ def fresh_head(
     (root mean square about their mean). So no turn, shift or change of size of the features changes
     what it predicts, all of which a new head undoes and of which the loss of a merge may consist.
     """
-    return _fitted(encoded, "fresh-head", penalty, tolerance, of_size_one=True)
+    return _fitted(encoded, penalty, tolerance, of_size_one=True)
 
 
 def _fitted(
-    encoded: Encoded, name: str, penalty: float, tolerance: float, *, of_size_one: bool = False
+    encoded: Encoded, penalty: float, tolerance: float, *, of_size_one: bool = False
 ) -> list[Predictions]:
     """Predictions by a linear model of each draw; its penalty may be of features of size 1."""
     pool = encoded.pool
-    if pool is None or not len(pool):
-        raise BadData(f"protocol '{name}' needs labeled rows of task '{encoded.task}'; found none")
-    if not (np.isfinite(encoded.test.x).all() and np.isfinite(pool.x).all()):
-        raise NotFinite("features are NaN or infinite, expected finite ones")
+    assert pool is not None, "or there is no such cell"
     x, made = encoded.test.x.astype(np.float64), list[Predictions]()
     for draw in encoded.draws:
         units = sorted({unit for group in draw.rows for unit in group})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from harness import Encoded, Predictions, Teacher, protocol
-from harness.errors import BadData, BadOption, IncompatibleWeights, MissingTeacher
+from harness.errors import BadData, BadOption, IncompatibleWeights
 from harness.options import NotNegative, Positive, StepCount
 from harness.types import Array64
 
@@ -30,15 +31,9 @@ def _check(*, fit: str, distance: str, **options: object) -> None:
     """Raises BadOption for what is of the gradient where there is none."""
     odd = [name for name, usual in GRADIENT.items() if options[name] != usual]
     if fit == "closed" and odd:
-        raise BadOption(
-            f"probe has {odd[0]}={options[odd[0]]} with fit=closed, which makes no steps; "
-            "expected fit=gradient"
-        )
+        raise BadOption(f"probe has {odd[0]}={options[odd[0]]}, fit=closed; expected fit=gradient")
     if fit == "closed" and distance != "squared":
-        raise BadOption(
-            f"probe has distance={distance} with fit=closed, which has no solution in closed form; "
-            "expected fit=gradient"
-        )
+        raise BadOption(f"probe has distance={distance} with fit=closed, expected fit=gradient")
 
 
 @protocol(
@@ -90,11 +85,7 @@ def probe(
     ||A^T A - I||_F, and `rows_per_dimension` says whether the rows determine the map: below one an
     affine or a linear map fits any rows.
     """
-    if encoded.pool is None or not encoded.teachers:
-        raise MissingTeacher(
-            f"protocol 'probe' needs an expert of task '{encoded.task}' as teacher; "
-            "name it with --experts"
-        )
+    assert encoded.pool is not None, "or there is no such cell"
     _check_widths(encoded.pool.x.shape[1], encoded.teachers, transform)
     solve = CLOSED[transform]
     if fit == "gradient":
@@ -155,50 +146,34 @@ class Map:
         }
 
 
-Solve: TypeAlias = Callable[[Array64, Array64], Map]
-"""The map that takes rows x nearest to rows y, [rows, width] each."""
+SHIFTED = ("affine", "euclidean", "similarity")
+TURNED = ("euclidean", "orthogonal", "similarity")
+SCALED = ("scaling", "similarity")
 
 
-def _linear(x: Array64, y: Array64) -> Map:
-    return Map(np.asarray(np.linalg.lstsq(x, y, rcond=None)[0]), np.zeros(y.shape[1]))
-
-
-def _affine(x: Array64, y: Array64) -> Map:
-    both = _linear(np.column_stack([x, np.ones(len(x))]), y).a
-    return Map(both[:-1], both[-1])
-
-
-def _invertible(x: Array64, y: Array64) -> Map:
-    left, values, right = np.linalg.svd(_linear(x, y).a)
-    raised = np.maximum(values, SINGULAR * values.max())
-    return Map(np.asarray(left * raised @ right), np.zeros(y.shape[1]))
-
-
-def _orthogonal(x: Array64, y: Array64) -> Map:
-    return Map(_turn(x, y), np.zeros(y.shape[1]))
-
-
-def _scaling(x: Array64, y: Array64) -> Map:
-    return Map(_ratio(x, x, y) * np.eye(x.shape[1]), np.zeros(y.shape[1]))
-
-
-def _euclidean(x: Array64, y: Array64) -> Map:
-    return _about_means(x, y, _turn)
-
-
-def _similarity(x: Array64, y: Array64) -> Map:
-    def scaled(x: Array64, y: Array64) -> Array64:
-        turn = _turn(x, y)
-        return _ratio(x, x @ turn, y) * turn
-
-    return _about_means(x, y, scaled)
-
-
-def _about_means(x: Array64, y: Array64, solve: Callable[[Array64, Array64], Array64]) -> Map:
-    """The best map with a shift, which takes the mean of the rows to the mean."""
-    mean, wanted = x.mean(axis=0), y.mean(axis=0)
-    a = solve(x - mean, y - wanted)
+def closed(transform: Transform, x: Array64, y: Array64) -> Map:
+    """The map that takes rows x nearest to rows y, [rows, width] each."""
+    if transform == "affine":
+        both = _least_squares(np.column_stack([x, np.ones(len(x))]), y)
+        return Map(both[:-1], both[-1])
+    if transform in ("linear", "invertible"):
+        a = _least_squares(x, y)
+        if transform == "invertible":
+            left, values, right = np.linalg.svd(a)
+            a = np.asarray(left * np.maximum(values, SINGULAR * values.max()) @ right)
+        return Map(a, np.zeros(y.shape[1]))
+    # with a shift the best map takes the mean of the rows to the mean
+    mean, wanted = (one.mean(axis=0) * (transform in SHIFTED) for one in (x, y))
+    x, y = x - mean, y - wanted
+    a = _turn(x, y) if transform in TURNED else np.eye(x.shape[1])
+    size = float((x**2).sum())
+    if transform in SCALED and size:
+        a = float(((x @ a) * y).sum()) / size * a
     return Map(a, wanted - mean @ a)
+
+
+def _least_squares(x: Array64, y: Array64) -> Array64:
+    return np.asarray(np.linalg.lstsq(x, y, rcond=None)[0])
 
 
 def _turn(x: Array64, y: Array64) -> Array64:
@@ -211,28 +186,13 @@ def _turn(x: Array64, y: Array64) -> Array64:
     return np.asarray(turn(torch.eye(x.shape[1], dtype=torch.float64)))
 
 
-def _ratio(x: Array64, moved: Array64, y: Array64) -> float:
-    """The factor of moved rows that are nearest to y; 1 where all are zero."""
-    size = float((x**2).sum())
-    return float((moved * y).sum()) / size if size else 1.0
-
-
-CLOSED: Mapping[str, Solve] = {
-    "affine": _affine,
-    "linear": _linear,
-    "invertible": _invertible,
-    "euclidean": _euclidean,
-    "orthogonal": _orthogonal,
-    "scaling": _scaling,
-    "similarity": _similarity,
+CLOSED: Mapping[str, Callable[[Array64, Array64], Map]] = {
+    name: partial(closed, name) for name in get_args(Transform)
 }
 
 
 # By gradient -------------------------------------------------------------------------------
 
-SHIFTED = ("affine", "euclidean", "similarity")
-TURNED = ("euclidean", "orthogonal", "similarity")
-SCALED = ("scaling", "similarity")
 RIDGE = 0.01
 """An invertible A is M^T M + RIDGE I."""
 ROUNDING = 1e-5

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from harness import Draw, Encoded, Predictions, Teacher, protocol
-from harness.errors import BadData, IncompatibleWeights, MissingTeacher
+from harness.errors import BadData, IncompatibleWeights
 from harness.options import Count, Positive, StepCount
 from harness.rng import rng
 from harness.types import Array64, Units
@@ -50,11 +50,6 @@ def surgery(
     Facts, in the mean over experts: `fit_error` is the mean absolute difference afterwards,
     `rows_per_dimension` says how many rows there were to a dimension of the features.
     """
-    if encoded.pool is None or not encoded.teachers:
-        raise MissingTeacher(
-            f"protocol 'surgery' needs an expert of task '{encoded.task}' as teacher; "
-            "name it with --experts"
-        )
     _check(encoded)
     lessons = [
         Lesson(encoded, draw, place, teacher)
@@ -95,8 +90,7 @@ def _check(encoded: Encoded) -> None:
     width = encoded.test.x.shape[1]
     for other in {teacher.x.shape[1] for teacher in encoded.teachers} - {width}:
         raise IncompatibleWeights(
-            f"features have {width} dimensions and an expert's {other}; expected as many, of "
-            "models of one width"
+            f"features are {width} wide and an expert's {other}; expected as many"
         )
     if not all(draw.units for draw in encoded.draws):
         raise BadData(f"protocol 'surgery' has no row of '{encoded.task}' to fit to")
@@ -180,10 +174,7 @@ def gradients(
     return torch.bmm(back.mT, x), torch.bmm(hidden.mT, signs)
 
 
-Step: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
-
-
-def _steps(lessons: Sequence[Lesson], steps: int) -> Iterator[Step]:
+def _steps(lessons: Sequence[Lesson], steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Features of model and teachers at each step, [lessons, 16, width] each."""
     import torch
 

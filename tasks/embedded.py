@@ -12,6 +12,7 @@ what colour the larger one has.
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -20,13 +21,13 @@ import numpy.typing as npt
 
 from harness import Hyperparameters, Row, Task, task
 from harness.rng import rng
-from harness.types import KindName
 
 T = TypeVar("T")
 Array: TypeAlias = "npt.NDArray[Any]"
 Make = Callable[[np.random.Generator, int], Row]
 
 SEED = 0
+USUAL = Hyperparameters(learning_rate=3e-4, epochs=3, batch_size=32, max_length=32)
 SIZES = {"train": 2000, "test": 500}
 TESTED = 5
 """One text in this many belongs to the test split, by its checksum: none stands in both."""
@@ -141,15 +142,8 @@ def story(random: np.random.Generator) -> Story:
     how, degree = pick(random, tuple(DEGREES[act.worth].items()))
     template = pick(random, LONG) if long else SHORT
     who = pick(random, THEMES[home].people)
-    text = template.format(
-        who=who,
-        how=how,
-        past=act.past,
-        thing=thing,
-        undone=left.plain,
-        unpast=left.past,
-        other=other,
-    )
+    words = {"who": who, "how": how, "past": act.past, "thing": thing, "other": other}
+    text = template.format(**words, undone=left.plain, unpast=left.past)
     outcome = degree * act.worth + long * UNDONE * left.worth
     themes = frozenset({home, done, *([undone] if long else [])})
     return Story(text, done, outcome, who, thing, themes)
@@ -235,34 +229,19 @@ def rows_of(name: str, make: Make, text: Sequence[str], classes: int) -> Callabl
 
 
 def embedded(
-    name: str,
-    make: Make,
-    *,
-    kind: KindName = "classification",
-    text: tuple[str, ...] = ("sentence",),
-    label: str = "label",
-    labels: tuple[str, ...] = (),
-    metrics: tuple[str, ...] = ("accuracy",),
-    turns: int = 1,
-    learning_rate: float = 3e-4,
-    batch_size: int = 32,
-    max_length: int = 32,
+    name: str, make: Make, *, turns: int = 1, finetune: Hyperparameters = USUAL, **of: Any
 ) -> Task:
     """Register a task of the suite, whose rows are made in turn for each of so many classes."""
+    usual: dict[str, Any] = {"kind": "classification", "text": ("sentence",), "label": "label"}
+    usual |= {"labels": (), "metrics": ("accuracy",), **of}
     return task(
         Task(
             name=f"embedded/{name}",
-            kind=kind,
-            text=text,
-            label=label,
-            labels=labels,
-            metrics=metrics,
             splits={"test": "test"},
             reported="test",
-            generate=rows_of(name, make, text, turns),
-            finetune=Hyperparameters(
-                learning_rate=learning_rate, epochs=3, batch_size=batch_size, max_length=max_length
-            ),
+            generate=rows_of(name, make, usual["text"], turns),
+            finetune=finetune,
+            **usual,
         )
     )
 
@@ -270,7 +249,8 @@ def embedded(
 embedded("topic", topic, labels=TOPICS, turns=len(TOPICS))
 embedded("outcome", outcome, kind="regression", label="score", metrics=("pearson", "spearman"))
 PAIR = ("sentence1", "sentence2")
-embedded("comparison", comparison, text=PAIR, labels=VERDICTS, turns=len(VERDICTS), max_length=40)
+LONGER = replace(USUAL, max_length=40)
+embedded("comparison", comparison, text=PAIR, labels=VERDICTS, turns=2, finetune=LONGER)
 embedded(
     "names", names, kind="tagging", text=("words",), label="tags", labels=TAGS, metrics=("span_f1",)
 )
@@ -282,8 +262,7 @@ embedded(
     label="themes",
     labels=TOPICS,
     metrics=("macro_f1",),
-    learning_rate=4e-4,
-    batch_size=8,
+    finetune=replace(USUAL, learning_rate=4e-4, batch_size=8),
 )
 
 

@@ -5,7 +5,6 @@ Procrustes paper prints are multiples of one over its size. Hyperparameters are 
 """
 
 from harness import Hyperparameters, Task, task
-from harness.types import KindName
 
 REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
 
@@ -16,7 +15,6 @@ def glue(
     labels: tuple[str, ...],
     metrics: tuple[str, ...] = ("accuracy",),
     *,
-    kind: KindName = "classification",
     learning_rate: float = 1e-5,
     splits: tuple[str, ...] = ("validation",),
 ) -> Task:
@@ -24,7 +22,7 @@ def glue(
     return task(
         Task(
             name=f"glue/{name}",
-            kind=kind,
+            kind="classification" if labels else "regression",
             text=text,
             label="label",
             labels=labels,
@@ -46,7 +44,7 @@ ENTAILMENT = ("entailment", "not_entailment")
 glue("cola", ("sentence",), ("unacceptable", "acceptable"), ("matthews",), learning_rate=2e-5)
 glue("sst2", ("sentence",), ("negative", "positive"))
 glue("mrpc", PAIR, ("not_equivalent", "equivalent"), ("accuracy", "f1"), learning_rate=5e-5)
-glue("stsb", PAIR, (), ("pearson", "spearman"), kind="regression", learning_rate=5e-5)
+glue("stsb", PAIR, (), ("pearson", "spearman"), learning_rate=5e-5)
 glue("qqp", ("question1", "question2"), ("not_duplicate", "duplicate"), ("accuracy", "f1"))
 glue(
     "mnli",

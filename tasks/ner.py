@@ -25,6 +25,11 @@ def iob(types: Sequence[str]) -> tuple[str, ...]:
     return ("O", *(f"{prefix}-{one}" for one in types for prefix in "BI"))
 
 
+def o_last(types: Sequence[str]) -> tuple[str, ...]:
+    """The first words of each type, the further ones, and O."""
+    return (*(f"{prefix}-{one}" for prefix in "BI" for one in types), "O")
+
+
 def renamed(types: Mapping[str, str]) -> dict[str, str]:
     """Tags of a data set by those of a task, given its types; a type without one is none."""
     return {
@@ -60,27 +65,13 @@ NER = (
     procrustes("ner/conll2003", labels=iob(("PER", "ORG", "LOC", "MISC")), paper=CONLL),
     no_misc("ner/conll2003_plo", folder="ner/conll2003", paper=CONLL, group="ner-plo ner-regmean"),
     procrustes("ner/ncbi_disease", labels=iob(("Disease",)), paper="doi:10.1016/j.jbi.2013.12.006"),
-    procrustes(
-        "ner/tweetner7",
-        labels=(*(f"B-{one}" for one in TWEET_TYPES), *(f"I-{one}" for one in TWEET_TYPES), "O"),
-        label="tags",
-        paper="arXiv:2210.03797",
-    ),
+    procrustes("ner/tweetner7", labels=o_last(TWEET_TYPES), label="tags", paper="arXiv:2210.03797"),
     plo(
         "ner/broad_twitter_corpus",
         paper="https://aclanthology.org/C16-1111",
         group="ner ner-regmean",
     ),
-    ner(
-        "ner/tweebank_ner",
-        labels=(
-            *(f"B-{one}" for one in TWEEBANK_TYPES),
-            *(f"I-{one}" for one in TWEEBANK_TYPES),
-            "O",
-        ),
-        label="tags",
-        paper=TWEEBANK,
-    ),
+    ner("ner/tweebank_ner", labels=o_last(TWEEBANK_TYPES), label="tags", paper=TWEEBANK),
     no_misc("ner/tweebank_plo", label="tags", folder="ner/tweebank_ner", paper=TWEEBANK),
     plo("ner/wikiann_en", paper="https://aclanthology.org/P19-1015"),
     ner("ner/wnut_17", labels=iob(WNUT_TYPES), paper="https://aclanthology.org/W17-4418"),

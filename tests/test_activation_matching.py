@@ -386,7 +386,7 @@ def test_a_pair_is_run_once(
 
     monkeypatch.setattr(passes.HookedModel, "__init__", init)
     if not kept:
-        monkeypatch.setattr(passes, "keep", lambda *_: False)
+        monkeypatch.setattr("harness.passes.cache.keep", lambda *_: False)
     folders, base = [loud("bert", which) for which in ("a", "b")], minis("bert")["base"]
     merge(asked(folders, base), out=tmp_path / "m")
     assert built == ["bert-b", "bert-a"]

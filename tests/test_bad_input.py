@@ -431,7 +431,7 @@ MISTAKES: dict[type, dict[str, Case]] = {
             "regmean fine-tuning --preset", lambda p: p.finetune(preset="regmean")
         ),
         "a preset of one task at a time": told(
-            "2 --task", lambda p: p.finetune_both(preset="ft-classifier")
+            "--task 2", lambda p: p.finetune_both(preset="ft-classifier")
         ),
         "no shots": told("shots 0", lambda p: p.evaluate(shots="0")),
         "no draws": told("0 draws", lambda p: p.evaluate(draws="0")),
@@ -1099,14 +1099,8 @@ LINES = {
         "SHELF/nameless has the labels LABEL_0, LABEL_1; glue/rte expects entailment, "
         "not_entailment; if its outputs are in that order, say so with --labels by-index"
     ),
-    "MissingHead: no head": (
-        "SHELF/base has no head for glue/rte, and a newly initialised one is never used; give an "
-        "expert of the task with --experts"
-    ),
-    "MissingTeacher: no teacher": (
-        "protocol 'ft-classifier' needs an expert of task 'glue/rte' as teacher; name it with "
-        "--experts"
-    ),
+    "MissingHead: no head": "SHELF/base has no head for glue/rte; give one with --experts",
+    "MissingTeacher: no teacher": "'ft-classifier' needs an expert of 'glue/rte': give --experts",
     "BadRecipe: flags too": (
         "--merger and PLACE/recipe.yaml both say what to merge; expected one of them"
     ),
@@ -1151,7 +1145,7 @@ def test_a_row_that_is_too_long_for_the_model_is_a_failed_cell(
     lines = [line for line in err.splitlines() if line.startswith("harness: ")]
     assert len(lines) == 1
     assert "merged cannot be run" in lines[0]
-    assert "see --max-length" in lines[0]
+    assert "--max-length" in lines[0]
 
 
 def test_no_command_at_all_is_a_question(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,7 +128,7 @@ def test_predictions_are_those_of_their_record(
             change(path, predictions=None)
     path = of(records, "fair").with_suffix(".parquet")
     spoil(records, path)
-    with pytest.raises(WrongPredictions, match=re.escape(f"{path} does not belong to its record")):
+    with pytest.raises(WrongPredictions, match=re.escape(f"{path} is not of its record")):
         read_predictions(read_record(of(records, "fair")), path)
 
 
@@ -265,6 +265,6 @@ def test_two_records_of_the_same_say_the_same(
     change(copy, scores=[score(0.7)])
     for command in doors(records, tmp_path / "out"):
         said = refusal(command, capsys)
-        assert "are of the same cell and have different scores" in said
+        assert "are one cell with different scores" in said
         assert str(copy) in said
         assert str(path) in said

@@ -138,7 +138,7 @@ REFUSED: dict[str, tuple[str, list[Any], list[Any], str, str]] = {
     "case": ("", ["Pos", "neg", "pos"], ["pos"], "csv", "labels Pos pos"),
     "lists of numbers": (
         "kind: multilabel\nlabels: [1, 0]", [[1, 0]], [[1, 0]], "jsonl",
-        "labels [1, 0], classes 0 1",
+        "labels [1, 0], names 1, 0 text",
     ),
     "lists without names": (
         "kind: multilabel", [[1, 0, 1]], [[1, 0, 0]], "jsonl",
@@ -146,7 +146,7 @@ REFUSED: dict[str, tuple[str, list[Any], list[Any], str, str]] = {
     ),
     "lists in no order": (
         "kind: multilabel", [["b"], ["a"]], [[1, 0]], "jsonl",
-        "labels [1, 0], order b names",
+        "labels [1, 0], names b text",
     ),
     "places of classes as text": (
         "kind: multilabel\nlabels: [a, b]", [["b"], ["a"]], [["1", "0"]], "jsonl",

@@ -599,10 +599,10 @@ def test_no_head_is_made_up(merged: Path, room: Path, tmp_path: Path) -> None:
     refused([*command, "--protocols", "probe"], MissingTeacher, "probe", "toy/pairs")
     many = ["--tasks", "toy/many", "--protocols", "knn", "--preset", "ft-classifier"]
     refused([*command, *many], BadRecipe, "mean preset ft-classifier")
-    refused([*command, "--best-single", "--protocols", "knn"], BadRecipe, "found none")
+    refused([*command, "--best-single", "--protocols", "knn"], BadRecipe, "--best-single")
     refused([*command, "--ceilings", "emr"], BadRecipe, "emr found 0 of mean")
     command[command.index("toy/pairs")] = "toy/tags"
-    refused([*command, "--protocols", "knn"], BadRecipe, "mean toy/tags word by word")
+    refused([*command, "--protocols", "knn"], BadRecipe, "mean toy/tags")
 
 
 def test_features_are_probed_against_an_expert_with_a_head(room: Path, tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ def test_an_image_with_a_path_is_called_by_it(tmp_path: Path) -> None:
     (tmp_path / "data" / "train" / "green" / "spoiled.png").write_bytes(b"no image")
     images = load_rows(own(tmp_path), "train").images
     assert images is not None
-    with mistake(BadData, "own@train 'green/spoiled.png' cannot be read"):
+    with mistake(BadData, "own@train 'green/spoiled.png' image"):
         for place in range(7):
             decoded(images(place))
 

@@ -12,7 +12,7 @@ from harness import METRICS, Task, metric
 from harness.data.metrics import score
 from harness.evaluation import bootstrap as resampling
 from harness.evaluation.bootstrap import intervals, kept_resamples, resampled_draws
-from harness.evaluation.counting import OneByOne, Ranks, Read, counted, scored
+from harness.evaluation.counting import Read, counted, one_by_one, ranks, scored
 from harness.evaluation.predictions import Predicted
 from harness.evaluation.records import DrawScore, Interval
 from harness.evaluation.resamples import estimates_of, range_of
@@ -77,9 +77,9 @@ def test_a_metric_of_counts_is_that_of_the_repeated_rows(kind: KindName, name: s
     """Of scikit-learn, scipy and seqeval, to the last digits, on every resample."""
     read = random_read(kind, name)
     counts = some_counts(len(read.units))
-    values = counted(name, read).under(counts)
-    assert values == pytest.approx(OneByOne(name, read).under(counts), abs=1e-12, nan_ok=True)
-    whole = counted(name, read).under(np.ones((1, len(read.units))))
+    values = counted(name, read)(counts)
+    assert values == pytest.approx(one_by_one(name, read, counts), abs=1e-12, nan_ok=True)
+    whole = counted(name, read)(np.ones((1, len(read.units))))
     expected = score(read.task, read.predicted, read.labels, read.units).value
     assert whole == pytest.approx([expected], abs=1e-12)
     assert len({*values.round(6)}) > 5
@@ -90,11 +90,11 @@ def test_ranks_are_of_their_own_labels_and_counts() -> None:
     first, second = (random_read("regression", "spearman", seed) for seed in (0, 1))
     both = [some_counts(40), some_counts(40)[::-1].copy()]
     for read, counts in [(r, c) for r in (first, second, first) for c in (*both, both[0])]:
-        expected = OneByOne("spearman", read).under(counts)
+        expected = one_by_one("spearman", read, counts)
         for guess in (read.predicted, np.exp(3 * read.predicted)):
-            found = Ranks(replace(read, predicted=guess)).under(counts)
+            found = ranks(replace(read, predicted=guess), counts)
             assert found == pytest.approx(expected, abs=1e-12, nan_ok=True)
-            against = Ranks(replace(read, predicted=-guess)).under(counts)
+            against = ranks(replace(read, predicted=-guess), counts)
             assert against == pytest.approx(-expected, abs=1e-12, nan_ok=True)
 
 
@@ -105,8 +105,8 @@ def test_what_is_not_there_counts_as_the_metric_says(kind: KindName, name: str) 
     for field in ("predicted", "labels"):
         flat = replace(read, **{field: np.zeros_like(read.labels)})
         counts = some_counts(len(read.units))
-        expected = OneByOne(name, flat).under(counts)
-        assert counted(name, flat).under(counts) == pytest.approx(expected, abs=1e-12, nan_ok=True)
+        expected = one_by_one(name, flat, counts)
+        assert counted(name, flat)(counts) == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -118,16 +118,16 @@ def test_entities_are_those_of_seqeval_in_every_scheme(labels: tuple[str, ...], 
     half = np.random.default_rng(seed).random(len(read.labels)) < 0.5
     read = replace(read, predicted=np.where(half, read.labels, read.predicted))
     counts = some_counts(len(read.units))
-    expected = OneByOne("span_f1", read).under(counts)
-    assert counted("span_f1", read).under(counts) == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    expected = one_by_one("span_f1", read, counts)
+    assert counted("span_f1", read)(counts) == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
 def test_large_values_that_hardly_vary_keep_their_digits() -> None:
     read = random_read("regression", "pearson")
     counts = some_counts(len(read.units))
     far = replace(read, predicted=1e8 + read.predicted)
-    expected = counted("pearson", read).under(counts)
-    assert counted("pearson", far).under(counts) == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    expected = counted("pearson", read)(counts)
+    assert counted("pearson", far)(counts) == pytest.approx(expected, abs=1e-6, nan_ok=True)
 
 
 def test_every_shipped_metric_has_a_range() -> None:

@@ -698,7 +698,7 @@ def test_the_weight_of_a_word_by_hand() -> None:
 def test_words_of_no_entity_are_spoken_of_where_there_are_some(
     option: str, room: Path, tmp_path: Path
 ) -> None:
-    said = "which is about words outside entities, and toy/moods has none; expected tags"
+    said = f"{option.partition(':')[2]} words outside entities toy/moods none"
     with mistake(BadOption, said):
         harness.evaluate(run(room, "multilabel", tmp_path, protocols=(option,)))
     assert not [*tmp_path.iterdir()]

@@ -215,7 +215,7 @@ BAD: dict[str, tuple[str, str]] = {
     "metric": ("text: body\nlabel: verdict\nfiles: .\nmetric: f2", "metric f2"),
     "a metric of others": (
         "text: body\nlabel: verdict\nfiles: .\nmetric: span_f1",
-        "classification span_f1 measure",
+        "classification span_f1 accuracy",
     ),
     "one label": ("text: body\nlabel: verdict\nfiles: .\nlabels: [good]", "1 labels"),
     "a label that is not listed": (
@@ -226,7 +226,7 @@ BAD: dict[str, tuple[str, str]] = {
     "taken": ("name: glue/rte\ntext: body\nlabel: verdict\nfiles: .", "registered"),
     "setting": (
         "text: body\nlabel: verdict\nfiles: .\nfinetune: {learning: 1}",
-        "hyperparameter learning learning_rate",
+        "finetune learning learning_rate",
     ),
     "no number": (
         "text: body\nlabel: verdict\nfiles: .\nfinetune: {batch_size: .inf}",

@@ -30,7 +30,7 @@ from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.data.shots import draw
-from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint
+from harness.errors import BadData, BadRecipe, BrokenCheckpoint
 from harness.evaluation.cells import Cell
 from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
@@ -414,8 +414,6 @@ def test_a_head_is_tuned_on_what_each_visit_shows(
         np.testing.assert_allclose(heads[place], head, rtol=0, atol=1e-9)
         logits = handed.test.x @ head[:, :-1].T + head[:, -1]
         assert found[place].values.tolist() == logits.argmax(axis=1).tolist()
-    with mistake(BadOption, "variant paper clean"):
-        tuned(replace(one, again=None), variant="paper")
 
 
 @pytest.mark.parametrize("rows", ["", ",rows=test"])

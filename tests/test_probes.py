@@ -22,7 +22,7 @@ from scipy.special import logsumexp
 from scipy.stats import ortho_group
 
 from harness import Draw, Encoded, Features, Head, Teacher
-from harness.errors import BadData, IncompatibleWeights, NotFinite
+from harness.errors import BadData, IncompatibleWeights
 from harness.kinds import KINDS
 from harness.rng import rng
 from harness.types import Array64
@@ -550,13 +550,6 @@ def test_classes_without_rows_are_never_predicted() -> None:
     assert set(two.values) == {1.0, 2.0}
     assert set(alone.values) == {1.0}
     assert set(none.values) == {0.0}
-
-
-def test_the_linear_probe_refuses_what_is_not_finite() -> None:
-    encoded = encoded_of()
-    x = np.full_like(encoded.test.x, np.nan)
-    with mistake(NotFinite, "NaN"):
-        linear_probe(replace(encoded, test=replace(encoded.test, x=x)))
 
 
 # The fresh head -----------------------------------------------------------------------------

@@ -441,16 +441,16 @@ def test_facts_that_mean_nothing_fail_the_cell(room: Path, tmp_path: Path, as_fo
     ("protocol", "expected"),
     [
         ("probe:transform=turn", "turn orthogonal euclidean"),
-        ("probe:steps=3", "probe steps=3 fit=closed steps fit="),
+        ("probe:steps=3", "probe steps=3 fit=closed fit=gradient"),
         ("probe:penalty=-1,fit=gradient", "-1 0"),
         ("probe:rows=train", "train shots test"),
         ("surgery:rank=0", "0 1"),
         ("linear-probe:penalty=0", "0 0"),
-        ("probe:distance=l1", "probe distance=l1 fit=closed solution"),
+        ("probe:distance=l1", "probe distance=l1 fit=closed fit=gradient"),
         ("probe:distance=l2,fit=gradient", "l2 squared l1"),
         ("knn:features=mean", "mean last_linear mean_masked cls"),
         ("current:features=cls", "protocol current option features"),
-        ("knn:neighbours=3", "knn neighbours=3 rule=mean counts"),
+        ("knn:neighbours=3", "knn neighbours=3 rule=mean rule=vote"),
         ("knn:rule=most", "most mean vote centroid"),
     ],
 )
@@ -644,7 +644,7 @@ def test_a_nearest_class_of_hidden_states_against_plain_code(room: Path, tmp_pat
 @pytest.mark.parametrize(
     ("kind", "more", "expected"),
     [
-        ("tagging", (), "features rows turned/tagging word"),
+        ("tagging", (), "features rows turned/tagging"),
         (
             "classification",
             ("--preset", "ft-classifier"),

@@ -18,7 +18,7 @@ from harness.protocols.knn import Vote, distances, knn
 
 import harness
 from harness import Choice, Draw, Encoded, Features, Head, Predictions, Teacher
-from harness.errors import BadData, BadOption, MissingHead, MissingTeacher
+from harness.errors import BadOption
 from harness.kinds import KINDS
 from harness.options import resolve
 from harness.rng import rng
@@ -351,25 +351,6 @@ def test_properties_catch_planted_faults(wrong: Read, checked: Callable[[Read], 
 
 
 # Errors ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["current", "ft-classifier"])
-def test_missing_head(name: str) -> None:
-    with mistake(MissingHead, "toy/classes"):
-        harness.PROTOCOLS[name].function(replace(classification(), head=None))
-
-
-@pytest.mark.parametrize("name", ["ft-classifier", "probe", "surgery"])
-@pytest.mark.parametrize("lacking", [{"teacher": None, "teachers": ()}, {"pool": None}])
-def test_missing_teacher(name: str, lacking: dict[str, Any]) -> None:
-    with mistake(MissingTeacher, name, "toy/classes --experts"):
-        harness.PROTOCOLS[name].function(replace(classification(), **lacking))
-
-
-@pytest.mark.parametrize("name", ["knn", "linear-probe", "fresh-head"])
-def test_no_labeled_rows(name: str) -> None:
-    with mistake(BadData, name, "toy/classes"):
-        harness.PROTOCOLS[name].function(replace(classification(), pool=None))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import harness
 from harness import Recipe, StateDict, merge
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadRecipe, BrokenCheckpoint, NotFinite, UnknownName
-from harness.passes import blocks, layerwise
+from harness.passes import blocks
 from harness.passes.blocks import blocks_of
 from harness.passes.features import forward
 from harness.passes.placement import CPU
@@ -326,7 +326,7 @@ def test_every_block_is_run_once_whatever_the_order_of_the_tensors(
 ) -> None:
     """Files have layer 10 before layer 2. Two experts: 3 blocks of Gram matrices, 3 to pass."""
     if not cache:
-        monkeypatch.setattr(layerwise, "keep", lambda *_: False)
+        monkeypatch.setattr("harness.passes.cache.keep", lambda *_: False)
     counted = Counted(monkeypatch)
     folders = [loud("bert", which) for which in ("a", "b")]
     plan = merge(asked(folders, [TOY, TOY]), out=tmp_path / "m", dry_run=True)

@@ -156,7 +156,7 @@ ASKED: dict[str, tuple[list[str], str]] = {
     ),
     "another split": (["--task", "toy/pairs@test"], "toy/pairs@train90 @test"),
     "other labels": (["--task", "toy/three"], "toy/three expects x, y, z"),
-    "in the way": (["--out", "{weights}"], "exists file statistics"),
+    "in the way": (["--out", "{weights}"], "no file of statistics --out"),
 }
 
 

@@ -34,6 +34,7 @@ from harness.passes import statistics
 from harness.passes.fisher import BY_EXAMPLE, fisher
 from harness.passes.gram import gram, linear_layers
 from harness.passes.placement import CPU
+from harness.passes.reading import reading_of
 from harness.passes.statistics import collect, drawn
 from harness.rng import rng
 from tests.conftest import BERT_LIKE, FAMILIES, model
@@ -64,7 +65,7 @@ def defaults(kind: str, **changed: Any) -> dict[str, Any]:
 def collected(kind: str, folder: Path, task: Task = TOY, **changed: Any) -> statistics.Statistic:
     chosen = defaults(kind, **changed)
     rows = rows_of(task, chosen["examples"])
-    return collect(NEEDS[kind], chosen, open_checkpoint(folder), rows, placement=CPU)
+    return collect(NEEDS[kind], chosen, reading_of(open_checkpoint(folder), rows, CPU))
 
 
 # Independent passes in float64 -------------------------------------------------------------

@@ -127,9 +127,7 @@ def _read_conll(task: Task, path: Path) -> Any:
 
     what = "words and tags"
     if not kind_of(task).split_into_words:
-        raise BadData(
-            f"{path} is read as {what}, which a {task.kind} has not; expected .csv or .jsonl"
-        )
+        raise BadData(f"{path} is read as {what}, and {task} has none; expected .csv or .jsonl")
     sentences: list[tuple[list[str], list[str], int]] = [([], [], 0)]
     columns: tuple[int, int] | None = None
     text = read_text(path, what, error=BadData).removeprefix("\ufeff")

@@ -40,10 +40,7 @@ def read_folder(task: Task, folder: Path) -> Any:
     outside = [file.name for file in files if file.parent == folder]
     if not files or outside:
         where = f"{outside[0]} outside of them" if outside else "none"
-        raise BadData(
-            f"{folder} is read as images in a folder for each class, found {where}; expected "
-            f"CLASS/NAME ending in {', '.join(SUFFIXES)}"
-        )
+        raise BadData(f"{folder} has images {where}; expected CLASS/NAME, {', '.join(SUFFIXES)}")
     names = [file.relative_to(folder).as_posix() for file in files]
     classes = [name.partition("/")[0] for name in names]
     return pyarrow.table({task.image: names, task.label: classes})
@@ -72,8 +69,7 @@ def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], 
             paths = part
     if data is None and paths is None:
         raise BadData(
-            f"{where} has {str(kind)[:40]} in the column '{task.image}', expected images: bytes, "
-            "paths, or {bytes, path}"
+            f"{where} has {str(kind)[:40]} in '{task.image}', expected images: bytes or paths"
         )
     root = None
     if isinstance(where, Path):
@@ -152,8 +148,7 @@ def _broken(stored: StoredImage, error: Exception) -> BadData:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     reason = "no image" if "cannot identify" in reason else reason
     return BadData(
-        f"{stored.where} cannot be read as an image ({reason:.200}); expected a whole file of "
-        f"{', '.join(FORMATS)}"
+        f"{stored.where} is no whole image ({reason:.200}); expected {', '.join(FORMATS)}"
     )
 
 

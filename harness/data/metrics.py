@@ -224,10 +224,7 @@ def check_metrics(task: Task) -> None:
     for name in task.metrics:
         entry = METRICS[name]
         if task.kind not in entry.kinds:
-            raise BadData(
-                f"task '{task}' is a {task.kind}, which {name} does not measure; "
-                f"expected {_fit(task)}"
-            )
+            raise BadData(f"'{task}' is a {task.kind}, not one for {name}; expected {_fit(task)}")
         odd = [tag for tag in task.labels if tag != OUTSIDE and tag[0] not in entry.prefixes]
         if entry.prefixes and odd:
             raise BadData(
@@ -237,8 +234,7 @@ def check_metrics(task: Task) -> None:
         if entry.classes not in (None, len(task.labels)):
             instead = "use macro_f1 or micro_f1" if name == "f1" else f"expected {_fit(task)}"
             raise BadData(
-                f"task '{task}' has {len(task.labels)} classes, and {name} is of "
-                f"{entry.classes}; {instead}"
+                f"'{task}' has {len(task.labels)} classes, {name} is of {entry.classes}; {instead}"
             )
 
 

@@ -64,6 +64,10 @@ class Described(Frozen):
     finetune: dict[str, Any] = Field(default_factory=dict)
 
 
+ALIKE = {"kind", "image", "document", "renamed", "subset", "revision"}
+"""Fields that a task has under the same names."""
+
+
 def task_of_file(path: str) -> Task:
     """The task that a YAML file describes.
 
@@ -88,29 +92,22 @@ def task_of_file(path: str) -> Task:
     metrics = (said.metric,) if isinstance(said.metric, str) else said.metric
     known = vars(Hyperparameters())
     if odd := [name for name in said.finetune if name not in known]:
-        raise BadData(
-            f"{place}: finetune: no hyperparameter is called '{odd[0]}'; known: {', '.join(known)}"
-        )
+        raise BadData(f"{place}: finetune has no '{odd[0]}'; known: {', '.join(known)}")
     given = {name: _number(value) for name, value in said.finetune.items()}
     given |= {"max_length": 1} if said.image else {}  # an image is one thing to read
     task = Task(
         name=said.name or place.name.partition(".")[0],
-        kind=said.kind,
         text=(said.text,) if isinstance(said.text, str) else said.text,
-        image=said.image,
         label=said.label or ("label" if said.image else ""),  # as a folder of images has it
         labels=said.labels if said.labels != "from data" else kind.unread,
-        document=said.document,
-        renamed=said.renamed,
         by_index=kind.by_place and said.labels != "from data",
         metrics=metrics or kind.metrics,
         splits=splits,
         reported=said.reported or next(iter(splits), HELD_OUT),
         source=said.hub,
-        subset=said.subset,
-        revision=said.revision,
         files=files,
         finetune=Hyperparameters(**given),
+        **said.model_dump(include=ALIKE),
     )
     return _with_labels(task, place) if said.labels == "from data" else task
 
@@ -198,8 +195,7 @@ def _with_labels(task: Task, place: Path) -> Task:
         found |= dict.fromkeys(name.strip() for one in each if (name := called(one)))
         if len(found) > MOST:
             raise BadData(
-                f"the column '{task.label}' of {task} has more than {MOST} different values, "
-                "expected labels; for numbers say kind: regression"
+                f"'{task.label}' has over {MOST} labels; for numbers say kind: regression"
             )
     names = {task.renamed.get(name, name) for name in found} - {""}
     numbers = all(map(NUMBER.fullmatch, names))
@@ -208,8 +204,7 @@ def _with_labels(task: Task, place: Path) -> Task:
     for name in ordered:
         if (other := alike.setdefault(normal(name), name)) != name:
             raise BadData(
-                f"the column '{task.label}' of {task} has the labels '{other}' and '{name}', which "
-                f"may be one; expected renamed: {{'{name}': '{other}'}} in {place}, or labels that "
-                "list both"
+                f"'{task.label}' has the labels '{other}' and '{name}', which may be one; expected "
+                f"renamed: {{'{name}': '{other}'}} in {place}, or labels that list both"
             )
     return replace(task, labels=kind.ordered(ordered))

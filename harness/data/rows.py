@@ -120,7 +120,11 @@ def take(rows: Rows, picked: Sequence[int]) -> Rows:
 
 def units_of(rows: Rows, picked: Sequence[int]) -> Units:
     """The numbers of the units of some rows, in their order."""
-    counts = kind_of(rows.task).units(rows)
+    return numbers_of(kind_of(rows.task).units(rows), picked)
+
+
+def numbers_of(counts: Units, picked: Sequence[int] | Units) -> Units:
+    """The same of rows of so many units each."""
     starts = np.cumsum(counts) - counts
     spans = [np.arange(starts[row], starts[row] + counts[row]) for row in picked]
     return np.concatenate([np.empty(0, dtype=np.int64), *spans])

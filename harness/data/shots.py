@@ -53,8 +53,7 @@ def draw(
     groups = {name: members[reserved:] for name, members in whole.items()}
     if not any(map(len, groups.values())):
         raise BadData(
-            f"{rows.task}@{rows.split} has {len(rows)} rows, none of them beyond the first "
-            f"{reserved} of its class, which are never drawn; expected more"
+            f"{rows.task}@{rows.split} has {len(rows)} rows, expected over {reserved} of a class"
         )
     most = max((count for count in shots if count != ALL), default=1)
     if not stratified:
@@ -174,8 +173,7 @@ def left_out(rows: Rows, batch: int, seeds: Sequence[int]) -> dict[int, tuple[in
     whole = len(rows) // batch * batch
     if not whole:
         raise BadData(
-            f"{rows.task}@{rows.split} has {len(rows)} rows, and under this preset only whole "
-            f"batches of {batch} are scored; expected {batch} rows or more"
+            f"{rows.task}@{rows.split} has {len(rows)} rows, expected {batch}, a batch, or more"
         )
     orders = {seed: rng(seed, "ftc_test", rows.task.name).permutation(len(rows)) for seed in seeds}
     return {seed: tuple(sorted(map(int, order[whole:]))) for seed, order in orders.items()}

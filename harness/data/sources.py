@@ -93,10 +93,7 @@ def is_stored(task: Task, path: Path) -> bool:
 def one_of(others: Sequence[str], where: str) -> str | None:
     """The one of these names that stands for validation. Raises BadData for several."""
     if len(others) > 1:
-        raise BadData(
-            f"{where} has no file of the split '{VALIDATION}', and both {' and '.join(others)} may "
-            "be it; expected one of them"
-        )
+        raise BadData(f"{where} has {' and '.join(others)} for '{VALIDATION}', expected one")
     return next(iter(others), None)
 
 
@@ -280,16 +277,13 @@ def from_hub(task: Task, split: str) -> Any:
     from datasets import load_dataset
 
     if not task.source:
-        raise BadData(
-            f"{task} is not on the Hub; give a local folder with --data-dir or HARNESS_DATA_DIR"
-        )
+        raise BadData(f"{task} is not on the Hub; give --data-dir or HARNESS_DATA_DIR")
     try:
         return load_dataset(task.source, task.subset, split=split, revision=task.revision)
     except Exception as error:  # the Hub client raises a different type for each way to fail
         raise BadData(
-            f"{task}: '{task.source}' could not be fetched from the Hub "
-            f"({type(error).__name__}); give a local folder with --data-dir or HARNESS_DATA_DIR, "
-            "or fetch it with `harness prepare` where there is a network"
+            f"{task}: '{task.source}' cannot be fetched ({type(error).__name__}); give --data-dir "
+            "or HARNESS_DATA_DIR, or fetch it with `harness prepare` where there is a network"
         ) from error
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -107,15 +108,13 @@ def _seed(predicted: Predicted) -> str:
 def _design(drawn: _Drawn) -> Design:
     """The last is kept: cells on the same rows follow one another."""
     known, rows = drawn.labels, len(drawn.labels.units)
+    of = " and ".join(drawn.metrics)
     units = rows if known.documents is None else int(known.documents.max()) + 1
     count = resamples_of(units, drawn.metrics)
     size = max(1, min(count, BLOCK // units))
     whole = Design(np.ones((1, units), dtype=np.uint8), known.documents, "")
     if not _defined(drawn, whole).all():
-        raise BrokenRecord(
-            f"the predictions on {known.task} have nothing to score, expected labels of which "
-            f"{' and '.join(drawn.metrics)} has a value"
-        )
+        raise BrokenRecord(f"{known.task} has nothing to score, expected labels with {of}")
     parts: list[Counts] = []
     for first in range(0, TRIES * count, size):
         made = _taken(drawn.seed, units, first, size)
@@ -123,10 +122,7 @@ def _design(drawn: _Drawn) -> Design:
         if sum(map(len, parts)) >= count:
             break
     else:
-        raise BrokenRecord(
-            f"the labels on {known.task} leave {' and '.join(drawn.metrics)} nothing to score in "
-            "nearly every resample of the rows; expected more rows"
-        )
+        raise BrokenRecord(f"{known.task} leaves {of} undefined in resamples; expected more rows")
     counts = np.concatenate(parts)[:count]
     counts.flags.writeable = False
     digest = hashlib.blake2b(counts.tobytes(), digest_size=8).hexdigest()
@@ -146,7 +142,7 @@ def _defined(drawn: _Drawn, design: Design) -> npt.NDArray[np.bool_]:
     good = np.ones(len(design.counts), dtype=np.bool_)
     for left in drawn.left:
         right = draws_of(replace(drawn.labels, left_out={0: left}), [(None, None)])
-        good &= ~np.isnan(np.concatenate([right.each(block)[0] for block in design.blocks()]))
+        good &= ~np.isnan(np.concatenate([right(block)[0] for block in design.blocks()]))
     return good
 
 
@@ -160,7 +156,7 @@ def resampled_draws(predicted: Predicted, shots: Shots | None) -> Array64:
     Raises BrokenRecord where they do not.
     """
     draws = draws_of(predicted, predicted.draws(shots))
-    made = np.concatenate([draws.each(block) for block in design_of(predicted).blocks()], axis=1)
+    made = np.concatenate([draws(block) for block in design_of(predicted).blocks()], axis=1)
     return np.where(np.isfinite(made), made, 0.0)
 
 
@@ -169,22 +165,21 @@ def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[R
 
     Raises BrokenRecord where the labels leave a metric nothing to score.
     """
-    design, row = design_of(predicted), kind_of(predicted.task).row
-    made = []
+    of, made = _units_of(predicted), []
     for shots in predicted.shots:
         each = resampled_draws(predicted, shots)
-        made.append(
-            written(
-                values_of(scores, shots),
-                each.mean(axis=0),
-                each[:, : ALONE if len(each) > 1 else 0],
-                shots=shots,
-                unit=row if predicted.documents is None else "document",
-                units=design.counts.shape[1],
-                design=design.digest,
-            )
-        )
+        alone = each[:, : ALONE if len(each) > 1 else 0]
+        points = values_of(scores, shots)
+        made.append(written(points, each.mean(axis=0), alone, shots=shots, **of))
     return tuple(made)
+
+
+def _units_of(predicted: Predicted) -> dict[str, Any]:
+    """What resamples say of the units that they took."""
+    design = design_of(predicted)
+    unit = "sentence" if kind_of(predicted.task).split_into_words else "row"
+    unit = unit if predicted.documents is None else "document"
+    return {"unit": unit, "units": design.counts.shape[1], "design": design.digest}
 
 
 def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] | None:
@@ -193,7 +188,6 @@ def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] 
     `losses` are of every label, NaN where there is none or the model did not see the unit. None
     where that is so of all of them.
     """
-    design, row = design_of(predicted), kind_of(predicted.task).row
     known = np.isfinite(losses)
     each = np.stack([np.where(known, losses, 0.0), known], axis=-1).reshape(len(losses), -1, 2)
     table = np.zeros((len(predicted.units), 2))
@@ -203,17 +197,10 @@ def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] 
     if not labels:
         return None
     mean = round(float(total / labels), DIGITS)
-    sums = np.concatenate([block @ table for block in design.blocks()])
+    sums = np.concatenate([block @ table for block in design_of(predicted).blocks()])
     found = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), mean), where=sums[:, 1] > 0)
-    return mean, written(
-        [mean],
-        found,
-        np.empty((1, 0)),
-        step=STEP_OF_LOSS,
-        unit=row if predicted.documents is None else "document",
-        units=design.counts.shape[1],
-        design=design.digest,
-    )
+    of = _units_of(predicted)
+    return mean, written([mean], found, np.empty((1, 0)), step=STEP_OF_LOSS, **of)
 
 
 def intervals(

@@ -56,20 +56,13 @@ def check_ceilings(run: Run, model: OpenedModel) -> None:
         options_of(asked)
     named = ", ".join(dict.fromkeys(one.name for one in run.ceilings))
     if model.base is None:
-        raise BadRecipe(
-            f"{named} add task vectors to a base, and that of {model.name} is not known; name it "
-            "with --base"
-        )
+        raise BadRecipe(f"{named} need the base of {model.name}, not known: give --base")
     if (count := sum(map(bool, model.expert_tasks))) < 2:
-        raise BadRecipe(
-            f"{named} share a task vector among experts of tasks, found {count} of {model.name}; "
-            "expected two or more: name them with --experts"
-        )
+        raise BadRecipe(f"{named} need two experts, found {count} of {model.name}: give --experts")
     for task in model.expert_tasks:
         if (count := model.expert_tasks.count(task)) > 1:
             raise BadRecipe(
-                f"{named} have a mask for each task, found {count} experts of {task}; expected one "
-                "expert for each task: leave out --ceilings"
+                f"{named} take one expert of a task, found {count} of {task}: leave out --ceilings"
             )
     _encoders(model)
 

@@ -97,10 +97,6 @@ class Cell:
         return self.data.segments if self.protocol.entry.apart else (self.data.test,)
 
     @property
-    def max_length(self) -> int:
-        return self.data.max_length
-
-    @property
     def readout(self) -> Readout:
         """How the rows are put before the model, and where its features are taken."""
         return self.readout_of(self.evaluated)
@@ -125,7 +121,7 @@ class Cell:
             "model": evaluated.name,
             "role": evaluated.role,
             "method": evaluated.method,
-            "family": evaluated.family,
+            "family": evaluated.members[0].family.name,
             "recipe": evaluated.recipe,
             "digest": evaluated.digest,
             "content": joined([one.content for one in self.read_by]),
@@ -156,7 +152,7 @@ class Cell:
         run, data = self.run, self.data
         settings: dict[str, Any] = {
             "features": self.readout.name,
-            "max_length": self.max_length,
+            "max_length": self.data.max_length,
             "limit": run.limit,
             **run.placement.recorded,
             **self.evaluated.members[0].family.recorded,
@@ -199,7 +195,7 @@ class Cell:
     @property
     def sentences(self) -> bool:
         """Whether it adapts to whole sentences: of words, a protocol that reads no labels."""
-        return self.protocol.teaches and kind_of(self.data.task).in_sentences
+        return self.protocol.teaches and kind_of(self.data.task).split_into_words
 
     def recorded(self, encoded: Encoded) -> dict[str, Any]:
         """`values`, with what only reading shows: units to adapt to that were cut off, and texts
@@ -228,7 +224,7 @@ class Cell:
         for key in settings:
             value = getattr(self.run, key)
             if value != getattr(self.protocol.drawing(DEFAULTS), key):
-                value = self.max_length if key == "max_length" else value
+                value = self.data.max_length if key == "max_length" else value
                 unusual[key] = "-".join(map(str, value)) if isinstance(value, tuple) else value
         return unusual
 
@@ -289,8 +285,8 @@ def _check_embeddings(run: Run, cells: Sequence[Cell]) -> None:
     names = ", ".join(dict.fromkeys(c.protocol.name for c in found if c.protocol.entry.reads_head))
     if names and run.protocols:
         raise MissingHead(
-            f"{called}, which {names} reads, and none is made up; expected protocols that read "
-            "features: knn, linear-probe, fresh-head, probe, cosine"
+            f"{called}, which {names} reads; expected protocols that read features: knn, "
+            "linear-probe, fresh-head, probe, cosine"
         )
     if names:
         warnings.warn(f"{called}, so it is not evaluated by {names}", stacklevel=4)
@@ -321,15 +317,11 @@ def _choice(
     """
     several = [(data, experts) for data, experts in splits if len(experts) > 1]
     if not several:
-        raise BadRecipe(
-            "the best single expert is chosen among several of one task, found none with more "
-            "than one; leave out --best-single"
-        )
+        raise BadRecipe("no task has several experts to choose from; leave out --best-single")
     for data, experts in several:
         if share_rows(data.task, data.split, HELD_OUT):
             raise BadRecipe(
-                f"the best single expert is chosen on {data.task}@{HELD_OUT}, which "
-                f"{data.name} reports; expected another split to score"
+                f"{HELD_OUT} chooses experts, found {data.name}; expected another split"
             )
         rows = load_rows(data.task, HELD_OUT, folder=run.data_dir, limit=run.limit)
         held = _with_length(run, TaskSplit(data.task, HELD_OUT, rows), experts)
@@ -348,10 +340,7 @@ def _check_teachers(
     untaught = list(dict.fromkeys(task for task, taught in known if not taught))
     teaching = list(dict.fromkeys(one.name for one in protocols if one.teaches))
     if untaught and teaching and run.protocols:
-        raise MissingTeacher(
-            f"protocol '{teaching[0]}' needs an expert of task '{untaught[0]}' as teacher; name it "
-            "with --experts"
-        )
+        raise MissingTeacher(f"'{teaching[0]}' needs an expert of '{untaught[0]}': give --experts")
     if untaught and teaching and any(taught for _, taught in known):
         warnings.warn(
             f"no expert of {', '.join(untaught)} is known, so nothing is evaluated there by "

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from harness.data.metrics import Span, loose_spans, strict_spans
+from harness.data.rows import numbers_of
 from harness.kinds import IGNORED, kind_of
 from harness.registry import METRICS
 from harness.types import Array64, Task, Units
@@ -42,16 +43,10 @@ class Read:
         return np.repeat(np.arange(len(self.units)), self.units)
 
 
-@dataclass(frozen=True)
-class Sums:
-    """A metric as a formula of sums over the rows of a table, [rows, k]."""
-
-    table: Array64
-    formula: Formula
-
-    def under(self, counts: Array64) -> Array64:
-        """Its values where rows count so often: [resamples, rows] -> [resamples]."""
-        return self.formula(counts @ self.table)
+Sums: TypeAlias = "tuple[Array64, Formula]"
+"""A table [rows, k], and the formula of the sums over its rows."""
+Counted: TypeAlias = Callable[[Array64], Array64]
+"""The values of a metric where rows count so often: [resamples, rows] -> [resamples]."""
 
 
 # Formulas ----------------------------------------------------------------------------------
@@ -119,11 +114,11 @@ def _pearson(sums: Array64) -> Array64:
 
 def _right(read: Read) -> Sums:
     right = read.predicted == read.labels
-    return Sums(np.column_stack([right, np.ones(len(right))]), _share)
+    return np.column_stack([right, np.ones(len(right))]), _share
 
 
 def _positive(read: Read) -> Sums:
-    return Sums(_overlap(read.predicted == 1, read.labels == 1), _f1)
+    return _overlap(read.predicted == 1, read.labels == 1), _f1
 
 
 def _overlap(predicted: Any, true: Any) -> Array64:
@@ -135,12 +130,12 @@ def _classes(read: Read) -> Sums:
     if read.labels.ndim > 1:
         return _bits(read)
     predicted, true = (_one_hot(values, read.task) for values in (read.predicted, read.labels))
-    return Sums(np.hstack([predicted * true, predicted + true]), _present_f1)
+    return np.hstack([predicted * true, predicted + true]), _present_f1
 
 
 def _bits(read: Read) -> Sums:
     known = read.labels != IGNORED
-    return Sums(_overlap(known & (read.predicted == 1), known & (read.labels == 1)), _held_f1)
+    return _overlap(known & (read.predicted == 1), known & (read.labels == 1)), _held_f1
 
 
 def _one_hot(values: Array64, task: Task) -> Array64:
@@ -149,12 +144,12 @@ def _one_hot(values: Array64, task: Task) -> Array64:
 
 def _agreement(read: Read) -> Sums:
     classes = [_one_hot(values, read.task) for values in (read.labels, read.predicted)]
-    return Sums(np.hstack([_right(read).table, *classes]), _matthews)
+    return np.hstack([_right(read)[0], *classes]), _matthews
 
 
 def _moments(read: Read) -> Sums:
     x, y = (_standard(values) for values in (read.predicted, read.labels))
-    return Sums(np.column_stack([np.ones_like(x), x, y, x * x, y * y, x * y]), _pearson)
+    return np.column_stack([np.ones_like(x), x, y, x * x, y * y, x * y]), _pearson
 
 
 def _standard(values: Array64) -> Array64:
@@ -168,7 +163,7 @@ def _spans(read: Read) -> Sums:
     there = true >= 0
     each = np.column_stack([(predicted == true) & there, 1.0 * (predicted >= 0) + there, there])
     # one end more than words in every row, so that none is empty
-    return Sums(np.add.reduceat(each, np.cumsum(read.units + 1) - read.units - 1), _f1)
+    return np.add.reduceat(each, np.cumsum(read.units + 1) - read.units - 1), _f1
 
 
 def _by_sentence(spans: Callable[[Sequence[str]], set[Span]], read: Read) -> Sums:
@@ -178,7 +173,7 @@ def _by_sentence(spans: Callable[[Sequence[str]], set[Span]], read: Read) -> Sum
     for row, (guesses, truth) in enumerate(zip(*both, strict=True)):
         found, there = spans(guesses), spans(truth)
         table[row] = len(found & there), len(found) + len(there), len(there)
-    return Sums(table, _f1)
+    return table, _f1
 
 
 def _entities(values: Array64, read: Read) -> Units:
@@ -228,24 +223,19 @@ SUMS: Mapping[str, Callable[[Read], Sums]] = {
 # What is no sum ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """Spearman's correlation: that of the ranks, which change with how often rows count."""
+def ranks(read: Read, counts: Array64) -> Array64:
+    """Spearman's correlation: that of the ranks, which change with how often rows count.
 
-    read: Read
-
-    def under(self, counts: Array64) -> Array64:
-        """As `Sums.under`. Rows of equal value share their mean rank.
-
-        Values are sorted once: a rank is how many come before, and half of those of equal value.
-        It is not centred, as the true ranks that it is multiplied by are.
-        """
-        by_row, true, yy = _true_ranks(_Same(self.read.labels), _Same(counts))
-        predicted = _Ties.of(self.read.predicted)
-        sizes, weights = predicted.sums(by_row), predicted.sums(true)
-        half, xx = np.einsum("vb,vb->b", weights, sizes) / 2, _squares(sizes)
-        value = _ratio(np.einsum("vb,vb->b", weights, _running(sizes)) - half, np.sqrt(xx * yy))
-        return _where(yy > 0, value)
+    Rows of equal value share their mean rank. Values are sorted once: a rank is how many come
+    before, and half of those of equal value. It is not centred, as the true ranks that it is
+    multiplied by are.
+    """
+    by_row, true, yy = _true_ranks(_Same(read.labels), _Same(counts))
+    predicted = _Ties.of(read.predicted)
+    sizes, weights = predicted.sums(by_row), predicted.sums(true)
+    half, xx = np.einsum("vb,vb->b", weights, sizes) / 2, _squares(sizes)
+    value = _ratio(np.einsum("vb,vb->b", weights, _running(sizes)) - half, np.sqrt(xx * yy))
+    return _where(yy > 0, value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -308,64 +298,51 @@ class _Ties:
         return ordered if alone else np.add.reduceat(ordered, self.starts, axis=0)
 
 
-@dataclass(frozen=True)
-class OneByOne:
+def one_by_one(metric: str, read: Read, counts: Array64) -> Array64:
     """Any metric, asked of the rows of one resample after the other."""
-
-    metric: str
-    read: Read
-
-    def under(self, counts: Array64) -> Array64:
-        """As `Sums.under`."""
-        return np.array([self._of(np.repeat(np.arange(len(c)), c.astype(int))) for c in counts])
-
-    def _of(self, rows: Units) -> float:
-        read, kind = self.read, kind_of(self.read.task)
-        starts = np.cumsum(read.units) - read.units
-        spans = [np.arange(starts[row], starts[row] + read.units[row]) for row in rows]
-        units = np.concatenate(spans)
-        both = [
-            kind.for_metrics(read.task, values[units], read.units[rows])
-            for values in (read.predicted, read.labels)
-        ]
-        entry = METRICS[self.metric]
-        if entry.undefined and entry.undefined(both[1]):
-            return float("nan")
-        return float(entry.function(*both))
+    return np.array(
+        [_of(metric, read, np.repeat(np.arange(len(c)), c.astype(int))) for c in counts]
+    )
 
 
-Counted: TypeAlias = Sums | Ranks | OneByOne
+def _of(metric: str, read: Read, rows: Units) -> float:
+    kind, entry, units = kind_of(read.task), METRICS[metric], numbers_of(read.units, rows)
+    predicted, labels = (
+        kind.for_metrics(read.task, values[units], read.units[rows])
+        for values in (read.predicted, read.labels)
+    )
+    if entry.undefined and entry.undefined(labels):
+        return float("nan")
+    return float(entry.function(predicted, labels))
 
 
 def counted(metric: str, read: Read) -> Counted:
     """A metric of a prediction as a function of how often each row counts."""
-    if metric in SUMS:
-        return SUMS[metric](read)
-    return Ranks(read) if metric == "spearman" else OneByOne(metric, read)
+    if metric not in SUMS:
+        return partial(ranks, read) if metric == "spearman" else partial(one_by_one, metric, read)
+    table, formula = SUMS[metric](read)
+    return lambda counts: formula(counts @ table)
 
 
 # Predictions -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Draws:
-    """The score of several draws of a model on a task.
+def draws_of(predicted: Predicted, keys: Sequence[DrawKey]) -> Counted:
+    """What a model scores in some draws, [draws, resamples], where rows count so often.
 
-    The score of each is the mean of the task's metrics; `left` are, for each, rows that are not
-    scored.
+    The score of each is the mean of the task's metrics, without rows that it is not scored on.
     """
+    task, parts = predicted.task, []
+    for key in keys:
+        read = Read(task, predicted.values[key], predicted.labels, predicted.units)
+        parts.append(([counted(metric, read) for metric in task.metrics], predicted.left(key)))
 
-    parts: tuple[tuple[Counted, ...], ...]
-    left: tuple[Sequence[int], ...]
-
-    def each(self, counts: Array64) -> Array64:
-        """Each draw where rows count so often: [resamples, rows] -> [draws, resamples]."""
+    def each(counts: Array64) -> Array64:
         return np.array(
-            [
-                np.mean([part.under(_without(left, counts)) for part in parts], axis=0)
-                for parts, left in zip(self.parts, self.left, strict=True)
-            ]
+            [np.mean([part(_without(left, counts)) for part in own], axis=0) for own, left in parts]
         )
+
+    return each
 
 
 def _without(left: Sequence[int], counts: Array64) -> Array64:
@@ -377,16 +354,7 @@ def _without(left: Sequence[int], counts: Array64) -> Array64:
     return counts
 
 
-def draws_of(predicted: Predicted, keys: Sequence[DrawKey]) -> Draws:
-    """What a model scores in some draws, as a function of how often each row counts."""
-    task, parts = predicted.task, []
-    for key in keys:
-        read = Read(task, predicted.values[key], predicted.labels, predicted.units)
-        parts.append(tuple(counted(metric, read) for metric in task.metrics))
-    return Draws(tuple(parts), tuple(map(predicted.left, keys)))
-
-
 def scored(predicted: Predicted, key: DrawKey) -> float:
     """The score of one prediction on the rows as they are, each once."""
     once = np.ones((1, len(predicted.units)))
-    return float(draws_of(predicted, [key]).each(once)[0, 0])
+    return float(draws_of(predicted, [key])(once)[0, 0])

@@ -18,13 +18,7 @@ from harness.checkpoints.processor import check_inputs, pillow
 from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
-from harness.errors import (
-    BrokenRecord,
-    CellsFailed,
-    HarnessError,
-    NotFinite,
-    WrongPredictions,
-)
+from harness.errors import BrokenRecord, CellsFailed, HarnessError, NotFinite, WrongPredictions
 from harness.evaluation.bootstrap import intervals, kept_loss, kept_resamples
 from harness.evaluation.cells import Cell, cells_of
 from harness.evaluation.evaluated import check_singles, warn_of_heads
@@ -106,9 +100,8 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     if lost:
         others = f", and {len(lost) - 1} more" if lost[1:] else ""
         warnings.warn(
-            f"predictions of a record could not be made again ({lost[0]}{others}); the record "
-            "stays as it is: to compare models on this machine, evaluate into another "
-            "--output-path",
+            f"predictions of a record could not be made again ({lost[0]}{others}); it stays as "
+            "it is: to compare models on this machine, evaluate into another --output-path",
             stacklevel=2,
         )
     if failures:
@@ -118,14 +111,14 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
 
 def _warn_of_few_rows(records: Sequence[Record]) -> None:
     """Once, as it is so for every model on the same rows."""
-    fewest: dict[str, tuple[float, str]] = {}
-    for record in records:
-        for one in record.scores:
-            here = one.facts.get("rows_per_dimension", 1.0), record.task
-            fewest[record.protocol] = min(fewest.get(record.protocol, here), here)
-    for protocol, (share, task) in fewest.items():
-        if share >= 1:
-            continue
+    few = [
+        (record.protocol, share, record.task)
+        for record in records
+        for one in record.scores
+        if (share := one.facts.get("rows_per_dimension", 1.0)) < 1
+    ]
+    for protocol in dict.fromkeys(name for name, *_ in few):
+        _, share, task = min(one for one in few if one[0] == protocol)
         warnings.warn(
             f"{protocol} was fitted to fewer rows than features have dimensions, as on {task} to "
             f"{share:.2f} rows a dimension, which leaves the map open: see --shots",
@@ -144,25 +137,21 @@ def check_cells(cells: Iterable[Cell]) -> None:
                 checked.add(key)
                 check_inputs(member, cell.data.task)
                 check_ready(member, unit=kind_of(cell.data.task).unit)
-                check_readout(member, readout, cell.max_length)
+                check_readout(member, readout, cell.data.max_length)
 
 
 def _with_readers(
     cells: Sequence[Cell], workload: Workload, known: Container[Path]
 ) -> Iterator[tuple[Cell, Reader]]:
-    """Every cell with the reader that it shares with others of its model, rows and readout.
+    """Every cell with the reader that it shares with others of its model and rows.
 
     A reader knows how else rows are to be read, but for cells whose records are `known`.
     """
     for _, one in groupby(cells, key=lambda cell: (id(cell.data), id(cell.evaluated))):
         group = list(one)
         readouts = {cell.readout: None for cell in group if cell.path not in known}
-        readers: dict[str, Reader] = {}
-        for cell in group:
-            name = cell.readout.name
-            if name not in readers:
-                readers[name] = Reader(workload, tuple(readouts))
-            yield cell, readers[name]
+        reader = Reader(workload, tuple(readouts))
+        yield from ((cell, reader) for cell in group)
 
 
 # A cell ------------------------------------------------------------------------------------
@@ -177,9 +166,7 @@ def kept(cell: Cell) -> Record | None:
         return None
     record = read_record(cell.path)
     if identity_of(record) != identity(cell.values):
-        raise BrokenRecord(
-            f"{cell.path} does not match the hash in its name; expected it unchanged: remove it"
-        )
+        raise BrokenRecord(f"{cell.path} does not match the hash in its name: remove it")
     return record
 
 

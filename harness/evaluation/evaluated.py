@@ -52,16 +52,16 @@ class OpenedModel:
     @cached_property
     def sources(self) -> dict[str, Any]:
         """Base and experts, as records of what they were made into name them."""
-        base, experts = self.base, []
-        for one, task in zip(self.experts, self.expert_tasks, strict=True):
+
+        def named(one: Checkpoint) -> dict[str, Any]:
+            return {"source": one.source, "digest": weights.digest(one.weights)}
+
+        experts = []
+        for one, task in self._experts:
             said = trained_by(one.path) or Trained()
-            known = {"source": one.source, "digest": weights.digest(one.weights)}
-            named = {**known, "task": task or None}
-            experts.append({**named, "seed": said.seed, "head_seed": said.head_seed})
-        if base is None:
-            return {"base": None, "experts": experts}
-        named = {"source": base.source, "digest": weights.digest(base.weights)}
-        return {"base": named, "experts": experts}
+            seeds = {"seed": said.seed, "head_seed": said.head_seed}
+            experts.append({**named(one), "task": task or None, **seeds})
+        return {"base": self.base and named(self.base), "experts": experts}
 
     def has_head(self, task: Task) -> bool:
         """Whether it brings a head for a task: kept, recorded, or with the task's labels."""
@@ -147,11 +147,6 @@ class EvaluatedModel:
     recipe: Recipe | None = None
 
     @cached_property
-    def family(self) -> str:
-        """The family of the architecture."""
-        return self.members[0].family.name
-
-    @cached_property
     def digests(self) -> tuple[str, ...]:
         """Content hashes of the members; reading them checks that all weights are finite."""
         return tuple(weights.Observed(m.weights, m.source).digest() for m in self.members)
@@ -183,10 +178,7 @@ def evaluated_as(
         if member.pooling is not None:
             return EvaluatedModel(name, role, method or role, members, ((),), "none")
         if member.labels is None:
-            raise MissingHead(
-                f"{member.source} has no head for {task}, and a newly initialised one is never "
-                "used; give an expert of the task with --experts"
-            )
+            raise MissingHead(f"{member.source} has no head for {task}; give one with --experts")
         by_index = run.labels == "by-index"
         order = kind_of(task).columns(task, member.labels, member.source, by_index=by_index)
         orders.append(tuple(order))
@@ -211,13 +203,11 @@ def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]
 def names_of(model: OpenedModel) -> list[str]:
     """What tables call the experts: the last part of the path, more where that is not enough."""
     parts = [expert.source.rstrip("/").split("/") for expert in model.experts]
-    for length in range(1, max(map(len, parts), default=0) + 1):
+    names, length = [expert.name for expert in model.experts], 1
+    while len({*names}) < len(names) and length < max(map(len, parts)):
+        length += 1
         names = ["/".join(part[-length:]) for part in parts]
-        if length == 1:
-            names = [expert.name for expert in model.experts]
-        if len({*names}) == len(names):
-            return names
-    return [expert.source for expert in model.experts]
+    return names
 
 
 def _own(experts: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
@@ -236,15 +226,14 @@ def models_on(
         role, method = "single", ""  # of another task, by its own record
     one = evaluated_as(task, run, role, model.name, (merged,), head, method)
     yield replace(one, shown=model.shown, recipe=model.recipe)
-    if model.base is not None and one.pooling is not None:
-        control = replace(merged, weights=model.base.weights, source=model.base.source)
-        yield evaluated_as(task, run, "base", model.base.name, (control,), head)
-    elif model.base is not None:
-        heads = [one.members[0] for one in own] or model.others_of(task)
-        fresh = _fresh(merged, model.base, heads)
-        known = weights.union(without_head(model.base), fresh, merged.weights)
-        whole = weights.select(known, list(merged.weights))
-        control = replace(merged, weights=whole, source=model.base.source)
+    if model.base is not None:
+        state = model.base.weights
+        if one.pooling is None:
+            heads = [one.members[0] for one in own] or model.others_of(task)
+            fresh = _fresh(merged, model.base, heads)
+            known = weights.union(without_head(model.base), fresh, merged.weights)
+            state = weights.select(known, list(merged.weights))
+        control = replace(merged, weights=state, source=model.base.source)
         yield evaluated_as(task, run, "base", model.base.name, (control,), head)
     yield from experts
     with_heads = [expert for expert in experts if expert.pooling is None]
@@ -313,7 +302,4 @@ def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
 def check_singles(model: OpenedModel, tasks: Sequence[Task]) -> None:
     """Raise BadRecipe where no expert can be read on a task of another."""
     if not any(model.others_of(task) for task in tasks):
-        raise BadRecipe(
-            "experts are evaluated on one another's tasks where those have the same labels, found "
-            "none that do; leave out --singles"
-        )
+        raise BadRecipe("no expert of another task has the same labels; leave out --singles")

@@ -78,9 +78,7 @@ def write_pack(path: Path, files: Iterable[File]) -> int:
         if fault := _fault(name):
             raise BrokenRecord(f"{name!r:.80} cannot be packed: {fault}")
         if known.setdefault(name, content) != content:
-            raise BrokenRecord(
-                f"two files are called {name} and differ; expected one: pack their folders apart"
-            )
+            raise BrokenRecord(f"two files are called {name} and differ; pack their folders apart")
     schema, names = _schema().with_metadata({ABOUT: PACK}), sorted(known, key=_order)
     usual: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
     usual |= {"data_page_size": LARGEST, "write_statistics": False, "use_dictionary": False}
@@ -204,7 +202,4 @@ def _line(error: Exception) -> str:
 
 
 def _broken(path: Path, reason: str) -> BrokenRecord:
-    return BrokenRecord(
-        f"{path} cannot be read as a pack of records: {reason}; expected it as `harness records "
-        "pack` wrote it"
-    )
+    return BrokenRecord(f"{path} is no pack as `harness records pack` writes it: {reason}")

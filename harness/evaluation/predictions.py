@@ -162,14 +162,14 @@ def read_predictions(record: Record, path: Path) -> Predicted:
     keys = [(score.shots, score.seed) for score in record.scores]
     if absent := [name for name in (LABEL, *map(_name, keys)) if name not in columns]:
         raise _wrong(path, f"has no column '{absent[0]}'; found {', '.join(columns)}")
-    units = _units(record, task, columns, path)
+    units, left = _units(record, task, columns, path), record.settings.get("left_out") or {}
     predicted = Predicted(
         task=task,
         digest=str(record.dataset.get("digest")),
         units=units,
         labels=columns[LABEL],
         values={key: columns[_name(key)] for key in keys},
-        left_out=_left_out(record),
+        left_out={int(seed): rows for seed, rows in left.items()},
         documents=_documents(columns, units),
     )
     if fault := fault_of(record, predicted):
@@ -197,8 +197,7 @@ def fault_of(record: Record, predicted: Predicted) -> str | None:
 
 def _wrong(path: Path, fault: str) -> WrongPredictions:
     return WrongPredictions(
-        f"{path} does not belong to its record: it {fault}; remove it, and evaluate again to "
-        "make it"
+        f"{path} is not of its record: it {fault}; remove it, and evaluate again"
     )
 
 
@@ -234,10 +233,7 @@ def _units(record: Record, task: Task, columns: Mapping[str, Array64], path: Pat
     if not kind_of(task).split_into_words:
         return np.ones(len(columns[LABEL]), dtype=np.int64)
     if ROW not in columns:
-        raise BrokenRecord(
-            f"{path} does not say which row each word is of; expected the column '{ROW}', which "
-            "predictions made before it was there lack: evaluate again into another folder"
-        )
+        raise BrokenRecord(f"{path} lacks the column '{ROW}'; evaluate into another folder")
     counts = np.bincount(columns[ROW].astype(np.int64), minlength=record.rows)
     return np.asarray(counts, dtype=np.int64)
 
@@ -247,8 +243,3 @@ def _documents(columns: Mapping[str, Array64], units: Units) -> Units | None:
     if DOCUMENT not in columns or not units.all():
         return None
     return np.asarray(columns[DOCUMENT][np.cumsum(units) - units], dtype=np.int64)
-
-
-def _left_out(record: Record) -> dict[int, Sequence[int]]:
-    """The rows that are not scored, by seed."""
-    return {int(seed): rows for seed, rows in (record.settings.get("left_out") or {}).items()}

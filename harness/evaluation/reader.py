@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.errors import MissingHead
 from harness.evaluation.cells import Cell
 from harness.evaluation.evaluated import EvaluatedModel
 from harness.kinds import kind_of
@@ -17,6 +16,7 @@ from harness.presets import read_as
 from harness.readout import Readout
 from harness.types import (
     ALL,
+    AUTO,
     TRAINED_ON,
     Again,
     Array64,
@@ -33,21 +33,21 @@ from harness.weights import once
 class Reader:
     """What protocols may read of one model on one task; every set of rows is encoded once.
 
-    All cells of a model on the same rows, and with the same readout, are read by one. What
-    readouts `beside` are to read of these rows is kept from the same pass, where that shows it.
+    All cells of a model on the same rows are read by one. What readouts `beside` are to read of
+    these rows is kept from the same pass, where that shows it.
     """
 
     def __init__(self, workload: Workload, beside: Sequence[Readout] = ()) -> None:
         self._workload, self._beside = workload, beside
-        self._known: dict[tuple[int, str], list[Features]] = {}
-        self._again: dict[str, Callable[[], Again]] = {}
+        self._known: dict[tuple[int, str, str], list[Features]] = {}
+        self._again: dict[tuple[str, str], Callable[[], Again]] = {}
 
     def encoded(self, cell: Cell) -> Encoded:
         """What the protocol of a cell reads. Raises NotFinite for outputs that mean nothing."""
         data, model = cell.data, cell.evaluated
         task, kind = data.task, read_as(data.task, cell.run.preset)
         classes = kind.outputs(task)
-        parts = [self._through(model, cell, rows, data.name) for rows in cell.tests]
+        parts = [self.through(model, cell, rows, data.name) for rows in cell.tests]
         read = [_beside(features) for features in zip(*parts, strict=True)]
         if len(read) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
@@ -60,34 +60,39 @@ class Reader:
             rows, called, draws = shots.rows, f"{task.name}@{TRAINED_ON} shots", shots.draws
         else:
             return plain
-        pool, *taught = (self._through(one, cell, rows, called)[0] for one in cell.read_by)
-        again = self._again.setdefault(rows.digest, once(lambda: _dropping(cell, rows)))
-        heads = [_head_of(one) for one in cell.teachers]
+        pool, *taught = (self.through(one, cell, rows, called)[0] for one in cell.read_by)
+        key = (cell.readout.name, rows.digest)
+        again = self._again.setdefault(key, once(lambda: _dropping(cell, rows)))
+        read_by = [(one.members[0], one.columns[0]) for one in cell.teachers]
+        heads = [head for one in read_by if (head := final_head(*one)) is not None]
         adapting = _adapting(plain, pool, draws, [*zip(taught, heads, strict=True)])
         return replace(adapting, again=lambda units, seed: again()(units, seed))
 
-    def _through(self, model: EvaluatedModel, cell: Cell, rows: Rows, what: str) -> list[Features]:
+    def through(self, model: EvaluatedModel, cell: Cell, rows: Rows, what: str) -> list[Features]:
         """Rows through every member of a model, once."""
-        if (id(model), rows.digest) not in self._known:
-            called = f"{model.name} · {what}"
-            self._known[id(model), rows.digest] = [
+        readout, workload, called = cell.readout_of(model), self._workload, f"{model.name} · {what}"
+        key = (id(model), readout.name, rows.digest)
+        if key not in self._known:
+            for digest in model.digests:
+                workload.plan(_pass(cell, model, digest, rows), len(rows))
+            self._known[key] = [
                 encode(
                     member,
                     rows,
                     digest=digest,
                     columns=order,
-                    max_length=cell.max_length,
-                    readout=cell.readout_of(model),
+                    max_length=cell.data.max_length,
+                    readout=readout,
                     beside=self._beside,
-                    batch_size=cell.run.rows_at_once,
+                    batch_size=None if cell.run.batch_size == AUTO else cell.run.batch_size,
                     placement=cell.run.placement,
-                    progress=self._workload.steps(called, _pass(cell, model, digest, rows)),
+                    progress=workload.steps(called, _pass(cell, model, digest, rows)),
                 )
                 for member, digest, order in zip(
                     model.members, model.digests, model.columns, strict=True
                 )
             ]
-        return self._known[id(model), rows.digest]
+        return self._known[key]
 
 
 def plan(cell: Cell, workload: Workload) -> None:
@@ -124,7 +129,7 @@ def _every(cell: Cell) -> tuple[Draw, ...]:
 
 def _dropping(cell: Cell, rows: Rows) -> Again:
     """The model alone in memory: made when a protocol first asks for it."""
-    model, length, placement = cell.evaluated.members[0], cell.max_length, cell.run.placement
+    model, length, placement = cell.evaluated.members[0], cell.data.max_length, cell.run.placement
     return dropping(model, rows, max_length=length, readout=cell.readout, placement=placement)
 
 
@@ -159,13 +164,6 @@ def _outputs(features: Features, head: Head) -> Array64:
     """
     weight, bias = head.weight.astype(np.float64), head.bias.astype(np.float64)
     return np.asarray(features.x.astype(np.float64) @ weight.T + bias)
-
-
-def _head_of(model: EvaluatedModel) -> Head:
-    head = final_head(model.members[0], model.columns[0])
-    if head is None:
-        raise MissingHead("an expert has no final linear layer to teach with")
-    return head
 
 
 def _seen(read: Sequence[Features]) -> Seen | None:

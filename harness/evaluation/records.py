@@ -272,12 +272,13 @@ def read_record(path: Path) -> Record:
     return record_in(read_text(path, "a record", error=BrokenRecord), path)
 
 
-def record_in(text: str, path: Path) -> Record:
+def record_in(text: str | bytes, path: Path) -> Record:
     """As `read_record`, of a text that lies in a file, or in a pack under its name there."""
     try:
         record = Record.model_validate_json(text, strict=True)  # a third of the time of json
     except ValidationError as error:
-        parse_json(text, str(path), "a record", error=BrokenRecord)  # what is no JSON says so
+        said = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        parse_json(said, str(path), "a record", error=BrokenRecord)  # what is no JSON says so
         raise _broken(error, path, "a record") from error
     free = {"options": record.options, "settings": record.settings, "of": record.dataset}
     if record.recipe is not None:
@@ -285,10 +286,7 @@ def record_in(text: str, path: Path) -> Record:
     check_values(free, str(path), "a record", error=BrokenRecord)
     check_record(record, str(path))
     if (named := NAMED.search(path.name)) and not identity_of(record).startswith(named[1]):
-        raise BrokenRecord(
-            f"{path} does not match the hash in its name, so it was changed; expected it as "
-            "evaluate wrote it: remove it, and evaluate again"
-        )
+        raise BrokenRecord(f"{path} does not match the hash in its name; remove it, and evaluate")
     return record
 
 
@@ -305,10 +303,7 @@ def _broken(error: ValidationError, path: Path, what: str) -> BrokenRecord:
     field = ".".join(map(str, first["loc"]))
     fault = f"field '{field}': {first['msg']}"
     if first["loc"] == (field,) and first["type"] == "missing":  # some other program's file
-        return BrokenRecord(
-            f"{path} is not {what} of this project ({fault}); expected such a file, or a folder of "
-            "such files"
-        )
+        return BrokenRecord(f"{path} is not {what} of this project, or a folder of such: {fault}")
     return BrokenRecord(f"{path}: {fault}")
 
 
@@ -329,14 +324,11 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
     known: dict[str, tuple[Path, tuple[float, ...]]] = {}
     others: list[Path] = []
     for path, packed in files_in(places, others):
-        record = read_record(path) if packed is None else _packed(packed, path)
+        record = read_record(path) if packed is None else record_in(packed, path)
         values = tuple(round(one.value, 6) for one in record.scores)
         other, theirs = known.setdefault(identity_of(record), (path, values))
         if values != theirs:
-            raise BrokenRecord(
-                f"{path} and {other} are of the same cell and have different scores; expected one: "
-                "remove the other, or name the folder of one"
-            )
+            raise BrokenRecord(f"{path} and {other} are one cell with different scores: keep one")
         yield path, record
     _tell_of_others(others, none=not known)
 
@@ -348,13 +340,6 @@ def _tell_of_others(others: Sequence[Path], *, none: bool) -> None:
     if others:
         shown = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
         warnings.warn(f"no records, and left out: {shown}", stacklevel=4)
-
-
-def _packed(content: bytes, path: Path) -> Record:
-    try:
-        return record_in(content.decode(), path)
-    except UnicodeDecodeError as error:
-        raise BrokenRecord(f"{path} cannot be read as a record: {error}") from error
 
 
 def files_in(
@@ -441,7 +426,7 @@ def pack(places: Iterable[str | Path], out: Path, resamples: int | None = None) 
             for path, packed in files_in([place], others):
                 none = False
                 content = path.read_bytes() if packed is None else packed
-                record = record_in(content.decode("utf-8", "replace"), path)
+                record = record_in(content, path)
                 if resamples is not None:
                     content = _text_of(shortened(record, resamples)).encode()
                 yield (path.name if path == place else path.relative_to(place).as_posix()), content

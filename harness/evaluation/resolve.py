@@ -82,8 +82,7 @@ def _splits(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tup
         for task, split in splits:
             if task.name == name and share_rows(task, split, tuned_split):
                 raise BadRecipe(
-                    f"{run.model} was tuned on {tuned}, and {task}@{split} has rows of it; "
-                    "expected another split to report"
+                    f"{run.model} was tuned on {tuned}; expected none of {task}@{split}"
                 )
     return splits
 
@@ -106,25 +105,18 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
             continue
         here = [task.name for task in tasks if called_in(expert, task, run.data_dir)]
         if len(expert.tasks) > 1:
-            raise BadRecipe(
-                f"{expert.source} is a model of {len(expert.tasks)} tasks, expected an expert of "
-                "one; give it with --references"
-            )
+            raise BadRecipe(f"{expert.source} is of {len(expert.tasks)} tasks: see --references")
         said = (merged, *here, *expert.tasks)
         known = [one for one in (*(n for n in said if n in names), *said, typed) if one is not None]
         if not known:
-            raise BadRecipe(
-                f"the task of expert {expert.source} is not known; name one task per expert with "
-                "--tasks"
-            )
+            raise BadRecipe(f"the task of {expert.source} is not known; name each with --tasks")
         found.append(known[0])
     by_user = any(found) and made_of.merged is None and not made_of.by_mergekit
     if by_user and not run.singles and not {*found} & {*names}:
         wrong = next(place for place, name in enumerate(found) if name)
         raise BadRecipe(
-            f"{experts[wrong].source} was trained on {found[wrong]} by its own record, found "
-            f"{', '.join(map(str, tasks))} in --tasks; expected experts of these: --singles "
-            "and --references evaluate other models on them"
+            f"{experts[wrong].source} is of {found[wrong]} by its own record, found "
+            f"{', '.join(names)} in --tasks; to evaluate others on them: --singles, --references"
         )
     return tuple(found)
 
@@ -173,18 +165,13 @@ def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
         embeds = reference.checkpoint.pooling is not None
         if not embeds and not any(reference.has_head(task) for task in tasks):
             raise MissingHead(
-                f"the reference {source} has no head for {', '.join(map(str, tasks))}; "
-                "expected one for a task of the run"
+                f"the reference {source} has no head for {', '.join(map(str, tasks))}, expected one"
             )
         if reference.checkpoint.path.resolve() in taken:
-            raise BadRecipe(
-                f"the reference {source} is in the run already; expected a model that is neither "
-                "the one evaluated nor its base, an expert or another reference"
-            )
+            raise BadRecipe(f"the reference {source} is in the run already; expected another")
         if (reference.name, reference.method) in called:
             raise BadRecipe(
-                f"two models are called '{reference.name} ({reference.method})'; expected "
-                f"different names, as rows are named by folder: rename {source}"
+                f"two models are called '{reference.name} ({reference.method})'; rename {source}"
             )
         taken.add(reference.checkpoint.path.resolve())
         called.add((reference.name, reference.method))

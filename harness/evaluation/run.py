@@ -51,10 +51,5 @@ class Run(Frozen):
         """Where models run."""
         return Placement(device=self.device, dtype=self.dtype)
 
-    @property
-    def rows_at_once(self) -> int | None:
-        """How many rows share a batch; None: as many as a budget of tokens has room for."""
-        return None if self.batch_size == AUTO else self.batch_size
-
 
 DEFAULTS = Run(model="")

@@ -232,10 +232,7 @@ def protocols_of(run: Run) -> list[ProtocolConfig]:
     known = preset(run.preset).protocols or usual
     chosen = run.protocols or tuple(Choice(name) for name in known)
     if run.draws < 1 or not run.shots or min(map(amount, run.shots)) < 1:
-        raise BadRecipe(
-            f"shots {', '.join(map(str, run.shots)) or 'none'} with {run.draws} draws; "
-            "expected at least one shot and one draw"
-        )
+        raise BadRecipe(f"shots {run.shots} with {run.draws} draws; expected one of each or more")
     protocols = [configured(faithful(choice, run.preset)) for choice in chosen]
     for one in protocols:
         if LAST_LINEAR not in (one.readout, readout := preset(run.preset).readout):
@@ -260,24 +257,17 @@ def configured(choice: Choice) -> ProtocolConfig:
     return ProtocolConfig(entry, options)
 
 
-def task_of(run: Run, name: str) -> tuple[Task, str]:
-    """A task with the metrics and the columns that the run asks for, and the split."""
-    task, split = parse_task(name)
-    task = as_read(task, run.preset)
-    metrics = run.metrics or metrics_of(task, run.preset)
-    if metrics:
-        task = replace(task, metrics=tuple(metrics))
-        check_metrics(task)
-    return task, split
-
-
 def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> TaskSplit:
     """The rows of a task and the draws from its training split, if a protocol adapts to them.
 
     Raises BadOption for a protocol's option that speaks of tags where there are none, or of whole
     rows where there are words.
     """
-    task, split = task_of(run, name)
+    task, split = parse_task(name)
+    task = as_read(task, run.preset)
+    if metrics := run.metrics or metrics_of(task, run.preset):
+        task = replace(task, metrics=tuple(metrics))
+        check_metrics(task)
     for one in protocols:
         _check_units(one, task)
     known = preset(run.preset)
@@ -296,9 +286,7 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         apart = all(one.entry.apart for one in protocols)
         return TaskSplit(task, split, test, left_out=out, data_dir=run.data_dir, apart=apart)
     if share_rows(task, split, TRAINED_ON):
-        raise BadRecipe(
-            f"shots are drawn from {task}@{TRAINED_ON}; expected another split to score"
-        )
+        raise BadRecipe(f"shots are drawn from {task}@{TRAINED_ON}; expected another split")
     train = load_rows(task, TRAINED_ON, folder=run.data_dir)
     pools = {}
     for one in {one.pool: one for one in protocols if one.draws}.values():
@@ -314,15 +302,11 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
 
 def _check_units(protocol: ProtocolConfig, task: Task) -> None:
     if protocol.readout != LAST_LINEAR and kind_of(task).split_into_words:
-        raise BadOption(
-            f"{protocol.name} has {protocol.readout.asked}, which are features of whole rows, "
-            f"and {task} is tagged word by word; leave it out"
-        )
+        raise BadOption(f"{protocol.name} has {protocol.readout.asked} of rows, {task} is of words")
     if kind_of(task).outside(task) is not None:
         return
     for option in protocol.entry.of_tags:
         if option in protocol.unusual:
             raise BadOption(
-                f"{protocol.name} has {option}={protocol.options[option]}, which is about "
-                f"words outside entities, and {task} has none; expected tags, or leave it out"
+                f"{option}={protocol.options[option]} is of words outside entities, {task} has none"
             )

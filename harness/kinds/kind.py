@@ -44,8 +44,6 @@ class Kind(ABC):
     name: ClassVar[str]
     unit: ClassVar[Literal["row", "word"]] = "row"
     """What has a label: a row, or every word of it."""
-    row: ClassVar[Literal["row", "sentence"]] = "row"
-    """What a row is called."""
     problem_type: ClassVar[str]
     """What transformers calls the loss, in a configuration."""
     hub_task: ClassVar[str] = "text-classification"
@@ -58,8 +56,6 @@ class Kind(ABC):
     """Whether the label of a row is a list."""
     by_place: ClassVar[bool] = False
     """Whether a list of labels may say by its places which of them hold."""
-    in_sentences: ClassVar[bool] = False
-    """Whether an example that a head is tuned on is a sentence, of several units."""
     whole: ClassVar[bool] = True
     """Whether labels are whole numbers, as a loss reads them."""
 
@@ -117,11 +113,6 @@ class Kind(ABC):
     def split_into_words(self) -> bool:
         """Whether a row is read as a list of words, each a unit that a length may cut off."""
         return self.unit == "word"
-
-    @property
-    def in_keys(self) -> tuple[str, ...]:
-        """What the keys of a cache say of how rows are read: words are not segments of text."""
-        return () if self.unit == "row" else (self.unit,)
 
     # Heads ---------------------------------------------------------------------------------
 
@@ -197,10 +188,6 @@ class Kind(ABC):
         """Of a batch's outputs, those of units: all, unless tokens are none of their own."""
         return outputs
 
-    def seen_units(self, labels: Array) -> Units | None:
-        """How many units of each row of a batch the model saw, where that is not one."""
-        return None
-
     @abstractmethod
     def losses(self, outputs: Array64, labels: Array64) -> Array64:
         """What training makes small, of every label, in the shape of the labels.
@@ -229,10 +216,7 @@ class Kind(ABC):
 
     def classes(self, rows: Rows) -> Units:
         """The one class of every row, by number. Raises BadData for rows that have no one class."""
-        raise BadData(
-            f"{rows.task} is a {self.name} and is not parted by a class; expected a "
-            "classification or a regression"
-        )
+        raise BadData(f"{rows.task} is a {self.name}, expected a classification or regression")
 
     def short(self, counts: Sequence[int], shots: int) -> list[int]:
         """The groups, of these many units, that have too few for so many shots."""

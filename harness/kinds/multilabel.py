@@ -194,28 +194,19 @@ def _of_list(
     task: Task, value: Any, place: Callable[[object], int | None], where: str
 ) -> list[float]:
     """Texts are the names of classes that hold, numbers say of each class whether it does."""
-    names = ", ".join(task.labels)
+    known = task.by_index and not any(map(is_number, task.labels))  # which place is whose
     if isinstance(value, list | tuple):
-        if all(isinstance(one, str) for one in value):
+        texts = [isinstance(one, str) for one in value]
+        if all(texts):
             held = [place(one) for one in value if task.renamed.get(one) != ""]
             if None not in held:
                 return [float(index in held) for index in range(len(task.labels))]
-        elif any(map(is_number, task.labels)):
-            raise BadData(
-                f"{where} has the labels {reprlib.repr(value)}, which may be classes that hold or "
-                f"a 0 or 1 for each, as {names} are called by numbers; expected names as text, as "
-                f"in {[*task.labels[:1]]}"
-            )
-        elif not task.by_index:
-            raise BadData(
-                f"{where} has the labels {reprlib.repr(value)}, and their order among "
-                f"{names} is not known; expected names as text, or labels listed in their order"
-            )
-        elif len(value) == len(task.labels) and not any(isinstance(one, str) for one in value):
+        elif known and len(value) == len(task.labels) and not any(texts):
             return [_value(one, where) for one in value]
+    values = f", or a list of 0, 1 or {IGNORED} (unlabelled) for each" if known else ", as text"
     raise BadData(
-        f"{where} has the labels {reprlib.repr(value)}, expected a list of 0, 1 or {IGNORED} "
-        f"(unlabelled) for each of {names}, or the names of those that hold"
+        f"{where} has the labels {reprlib.repr(value)}, expected the names of those that hold of "
+        f"{', '.join(task.labels)}{values}"
     )
 
 

@@ -25,12 +25,10 @@ class Tagging(Classification):
 
     name: ClassVar[str] = "tagging"
     unit: ClassVar = "word"
-    row: ClassVar = "sentence"
     hub_task: ClassVar[str] = "token-classification"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1",)
     unread: ClassVar[tuple[str, ...]] = (OUTSIDE, "B-")
     several: ClassVar[bool] = True
-    in_sentences: ClassVar[bool] = True
 
     def fault(self, task: Task) -> str | None:
         """O, and tags PREFIX-TYPE."""
@@ -104,10 +102,6 @@ class Tagging(Classification):
     def labelled(self, outputs: Array, labels: Array) -> Array:
         """The words that the model saw: at their first tokens."""
         return np.asarray(outputs[labels != IGNORED])
-
-    def seen_units(self, labels: Array) -> Units | None:
-        """Words that were not cut off."""
-        return np.asarray((labels != IGNORED).sum(axis=1))
 
     def examples(
         self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int

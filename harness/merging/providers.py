@@ -19,7 +19,7 @@ from harness.merging.label_rows import as_stored, tensors_ordered_as
 from harness.merging.recipes import Recipe
 from harness.passes import statistics
 from harness.passes.lengths import at_length
-from harness.passes.reading import Readings
+from harness.passes.reading import Readings, reading_of
 from harness.passes.statistic_file import Statistic, check_statistic
 from harness.types import TRAINED_ON, Checkpoint, Need, Progress, Rows, Scalar, StateDict
 
@@ -179,7 +179,7 @@ class StatisticsProvider(OfRows):
     def _check_files(self) -> None:
         for file in self.files:
             if odd := self._odd_option(file):
-                found = f"{file.source} was computed with {odd}={file.options.get(odd)}"
+                found = f"{file.source} was computed with {odd}={file.said.options.get(odd)}"
                 raise BadOption(f"{found}, expected {self.chosen[odd]}: give that, or another file")
         count, files = len(self.checkpoints), len(self.files)
         if files != count:
@@ -187,19 +187,15 @@ class StatisticsProvider(OfRows):
 
     def _odd_option(self, file: Statistic) -> str | None:
         """An option that a file was computed with another value of, if there is one."""
-        odd = (n for n, v in self.chosen.items() if n != "seed" and file.options.get(n) != v)
+        odd = (n for n, v in self.chosen.items() if n != "seed" and file.said.options.get(n) != v)
         return next(odd, None)
 
     def _collected(self, index: int) -> Statistic:
         self._check_tasks()
         rows, checkpoint = self.draws(index), self.checkpoints[index]
-        step, placement = (
-            statistics.steps(self.progress, self.need, checkpoint, rows),
-            self.recipe.placement,
-        )
-        return statistics.collect(
-            self.need, self.chosen, checkpoint, rows, placement=placement, progress=step
-        )
+        step = statistics.steps(self.progress, self.need, checkpoint, rows)
+        reading = reading_of(checkpoint, rows, self.recipe.placement, step)
+        return statistics.collect(self.need, self.chosen, reading)
 
     def _from_files(self, index: int) -> Statistic | None:
         """The file of one expert; None where there are none, or those there are meant elsewhere."""
@@ -225,12 +221,14 @@ class StatisticsProvider(OfRows):
 
     def _check_rows(self, file: Statistic, index: int) -> None:
         # as text: a name in a file is never looked up, which could import what it names
-        task, _, split = file.task.partition("@")
+        task, _, split = file.said.task.partition("@")
         tasks = self.recipe.tasks
         if split != TRAINED_ON or (tasks and task != tasks[index]):
             wanted = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"a task's @{TRAINED_ON}"
             trained = self.checkpoints[index].source
-            raise BadRecipe(f"{file.source} is of {file.task}, expected {wanted}, as {trained}")
+            raise BadRecipe(
+                f"{file.source} is of {file.said.task}, expected {wanted}, as {trained}"
+            )
 
 
 Provider: TypeAlias = ReadyProvider | JointProvider | StatisticsProvider

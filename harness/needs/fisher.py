@@ -36,8 +36,7 @@ def _check(chosen: Mapping[str, Scalar]) -> None:
     """Warn of an estimator that is zero by its mathematics."""
     if chosen["estimator"] == "soft":
         warnings.warn(
-            "the estimator 'soft' has a gradient of zero and holds only rounding; expected for "
-            "comparison alone",
+            "the estimator 'soft' has a gradient of zero and holds only rounding: to compare with",
             stacklevel=2,
         )
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from harness.checkpoints.build import build_model, unit_of
 from harness.checkpoints.named import modules_of
-from harness.passes.cache import keep, recall
+from harness.passes.cache import Made, obtained
 from harness.passes.features import model_key, running
+from harness.passes.gram import given_to
 from harness.passes.placement import Placement
 from harness.passes.prepared import Inputs, rows_in
 from harness.passes.reading import Readings
-from harness.types import Checkpoint, Products, StateDict
+from harness.types import Checkpoint, Products, StateDict, Steps
 
 COUNT = "count"
 """Where an entry of the cache says how many tokens there were."""
@@ -49,25 +49,23 @@ class Pairs:
     def _obtained(self, first: int, second: int) -> tuple[StateDict, int]:
         readings, digest = self.readings, self.readings.digest
         other = model_key(readings.checkpoints[second], digest(second))
+        reading = readings.of(0)  # the same tokens for both, in every pair
         path = readings.of(first).entry(digest(first), "activations", self.batch_size, other)
-        if (entry := recall(path)) is None:
-            made, count = self._run(first, second)
-            entry = recall(path) if keep(path, made, {COUNT: count}) else None
-            if entry is None:
-                return made, count
-        return entry[0], entry[1][COUNT]
-
-    def _run(self, first: int, second: int) -> tuple[dict[str, torch.Tensor], int]:
-        """The products of a pair by one pass over the rows."""
-        pair = [self.readings.checkpoints[place] for place in (first, second)]
-        placement = self.readings.placement
-        models = [HookedModel(one, self.layers, placement) for one in pair[: len({first, second})]]
-        reading = self.readings.of(0)  # the same tokens for both, in every pair
+        pair = [readings.checkpoints[place] for place in (first, second)]
         what = f"activations of {pair[0].name} and {pair[1].name}"
-        step = self.readings.steps(what, len(reading.rows))
+        step = readings.steps(what, len(reading.rows))
+        tensors, said = obtained(
+            path, lambda: self._run(pair[: len({first, second})], step), step, len(reading.rows)
+        )
+        return tensors, said[COUNT]
+
+    def _run(self, pair: Sequence[Checkpoint], step: Steps | None) -> Made:
+        """The products of a pair, or of one with itself, by one pass over the rows."""
+        placement = self.readings.placement
+        models = [HookedModel(one, self.layers, placement) for one in pair]
         totals: dict[str, torch.Tensor] = {}
         count = 0
-        for inputs in reading.inputs(self.batch_size):
+        for inputs in self.readings.of(0).inputs(self.batch_size):
             seen = [model.activations(inputs) for model in models]
             for group in self.layers:
                 tokens = [one.pop(group).double() for one in seen]
@@ -75,7 +73,7 @@ class Pairs:
             count += len(tokens[0])
             if step:
                 step(rows_in(inputs))
-        return {name: total.cpu() for name, total in totals.items()}, count
+        return {name: total.cpu() for name, total in totals.items()}, {COUNT: count}
 
 
 def _add(
@@ -98,22 +96,17 @@ class HookedModel:
         config, source = checkpoint.config, checkpoint.source
         model = build_model(config, checkpoint.weights, source, unit=unit_of(checkpoint))
         self._model, self._source = placement.put(model), source
-        self._seen: dict[str, torch.Tensor] = {}
-        for group, name in layers.items():
-
-            def hook(_: Any, given: tuple[torch.Tensor, ...], group: str = group) -> None:
-                self._seen[group] = given[0]
-
-            modules_of(self._model)[name].register_forward_pre_hook(hook)
+        modules = modules_of(self._model)
+        self._layers = {group: modules[name] for group, name in layers.items()}
 
     def activations(self, inputs: Inputs) -> dict[str, torch.Tensor]:
         """The units of each group at every token of a batch, [tokens, units], without padding."""
-        with torch.inference_mode(), running(self._source):
+        with torch.inference_mode(), running(self._source), given_to(self._layers) as calls:
             self._model(**inputs)
         mask = inputs.get("attention_mask")
         return {
             group: given.flatten(0, 1) if mask is None else given[mask.bool()]
-            for group, given in self._seen.items()
+            for group, given in calls
         }
 
 

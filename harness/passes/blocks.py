@@ -57,10 +57,7 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
     if checkpoint.family.stacks:  # of any depth, and a block is a list, too
         stacks = [name for name in lists if name.endswith(".block")]
     if len(stacks) != 1 and not checkpoint.family.stacks:
-        raise UnknownName(
-            f"{source} has {count} layers, and {len(stacks)} lists of as many modules; expected an "
-            "architecture that runs the layers of one list in turn"
-        )
+        raise UnknownName(f"{source} has {len(stacks)} lists of its {count} layers, expected one")
     return Blocks({name: len(lists[name]) for name in stacks}, checkpoint.family)
 
 

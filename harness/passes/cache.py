@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import xxhash
@@ -23,7 +23,7 @@ from harness.checkpoints.open import open_file
 from harness.checkpoints.stream import write_file
 from harness.errors import BrokenCheckpoint, CannotWrite
 from harness.files import parse_json, replacing
-from harness.types import StateDict
+from harness.types import StateDict, Steps
 
 KEY = "merging-harness"
 """Where a file's own description stands in its metadata, as one JSON object: the library writes
@@ -74,8 +74,7 @@ def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any
         cause = error.__cause__
         reason = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
         _warn_once(
-            f"{path.parent} cannot be written ({reason}) and nothing is kept there for the next "
-            "run; expected a folder: set HARNESS_CACHE_DIR"
+            f"{path.parent} cannot be written ({reason}): nothing is kept; see HARNESS_CACHE_DIR"
         )
         return False
     return True
@@ -94,3 +93,20 @@ def recall(path: Path) -> tuple[StateDict, dict[str, Any]] | None:
     except BrokenCheckpoint:
         return None
     return (tensors, said) if said.get(ENTRY) == path.stem and is_whole(tensors, said) else None
+
+
+Made: TypeAlias = tuple[StateDict, Mapping[str, Any]]
+"""Tensors, and what is said of them."""
+
+
+def obtained(path: Path, make: Callable[[], Made], step: Steps | None, rows: int) -> Made:
+    """What an entry of a cache holds, else what is made now, from disk where it could be kept.
+
+    A `step` is told that the rows which `make` would tell of are done, where it is not called.
+    """
+    if (entry := recall(path)) is not None:
+        if step:
+            step(rows)
+        return entry
+    made = make()
+    return (recall(path) if keep(path, *made) else None) or made

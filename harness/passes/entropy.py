@@ -29,34 +29,31 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[Loss, ..
     first when all were read; nothing is read, and no model is made, before a loss is asked for.
     """
 
-    def made() -> tuple[tuple[UnlabeledTask, ...], Steps | None]:
+    @once
+    def shared() -> tuple[list[UnlabeledTask], Steps | None]:  # rows and networks, for all steps
         places = {readings.rows(place).task.name: place for place in reversed(range(len(readings)))}
-        shown = tuple(_unlabeled(readings.of(place)) for place in sorted(places.values()))
-        total = steps * sum(min(batch_size, len(one.reading.rows)) for one in shown)
+        read = [readings.of(place) for place in sorted(places.values())]
+        total = steps * sum(min(batch_size, len(one.rows)) for one in read)
+        shown = [UnlabeledTask(one, one.model(), one.prepared()) for one in read]
         return shown, readings.steps("reading unlabeled rows", total)
 
-    shared = once(made)  # rows and networks, for all steps
-    return tuple(partial(_loss, shared, batch_size, step) for step in range(steps))
+    def loss(step: int, state: StateDict) -> tuple[float, StateDict]:
+        shown, tell = shared()
+        tensors = {name: state[name] for name in state}
+        total, gradient = 0.0, dict[str, torch.Tensor]()
+        for one in shown:
+            count = len(one.reading.rows)
+            size = min(batch_size, count)
+            rows = [(step * size + place) % count for place in range(size)]
+            value, gradients = one.entropy(rows, tensors)
+            total += value
+            for name, part in gradients.items():
+                gradient[name] = gradient[name].add_(part) if name in gradient else part
+            if tell:
+                tell(size)
+        return total, gradient
 
-
-def _loss(
-    made: Callable[[], tuple[tuple[UnlabeledTask, ...], Steps | None]],
-    batch_size: int,
-    step: int,
-    state: StateDict,
-) -> tuple[float, StateDict]:
-    shown, tell = made()
-    tensors = {name: state[name] for name in state}
-    total, gradient = 0.0, dict[str, torch.Tensor]()
-    for one in shown:
-        rows = one.batch(step, batch_size)
-        value, gradients = one.entropy(rows, tensors)
-        total += value
-        for name, part in gradients.items():
-            gradient[name] = gradient[name].add_(part) if name in gradient else part
-        if tell:
-            tell(len(rows))
-    return total, gradient
+    return tuple(partial(loss, step) for step in range(steps))
 
 
 @dataclass(frozen=True)
@@ -69,12 +66,6 @@ class UnlabeledTask:
     reading: Reading
     network: Any
     rows: Prepared
-
-    def batch(self, step: int, size: int) -> list[int]:
-        """The rows of a step."""
-        count = len(self.reading.rows)
-        size = min(size, count)
-        return [(step * size + place) % count for place in range(size)]
 
     def entropy(
         self, rows: Sequence[int], tensors: StateDict
@@ -94,7 +85,3 @@ class UnlabeledTask:
             parts = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
         known = zip(wanted, parts, strict=True)
         return value.item(), {name: part.cpu() for name, part in known if part is not None}
-
-
-def _unlabeled(reading: Reading) -> UnlabeledTask:
-    return UnlabeledTask(reading, reading.model(), reading.prepared())

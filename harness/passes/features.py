@@ -96,8 +96,8 @@ def content_key(
 
     Of features, the `parts` are the name of their readout and what is said of a half precision.
     """
-    own = kind_of(rows.task).in_keys
-    known = [model_key(checkpoint, digest), rows.digest, max_length, *parts, *own]
+    known = [model_key(checkpoint, digest), rows.digest, max_length, *parts]
+    known += ["word"] if kind_of(rows.task).split_into_words else []  # no segments of text
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
 
@@ -305,9 +305,8 @@ def running(what: str) -> Iterator[None]:
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         raise BrokenCheckpoint(
-            f"{what} cannot be run ({type(error).__name__}: {reason:.300}); expected a model whose "
-            "config.json fits it and has positions for the longest row (see --max-length), or "
-            "a smaller --batch-size where memory is short"
+            f"{what} cannot be run ({type(error).__name__}: {reason:.300}); expected a config.json "
+            "that fits, positions for the longest row (--max-length), and memory (--batch-size)"
         ) from error
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -54,34 +55,39 @@ def gram(
 
     RegMean, arXiv:2212.09849.
     """
-    names = {module: name for name, module in layers.items()}
-    calls: list[tuple[str, torch.Tensor]] = []
-    hooks = [
-        module.register_forward_pre_hook(lambda m, args: calls.append((names[m], args[0])))
-        for module in names
-    ]
     groups: dict[str, str] | None = None
     sums: dict[str, torch.Tensor] = {}
     counts: dict[str, int] = {}
-    try:
-        with torch.inference_mode():
-            for batch in batches:
-                run(**batch)
-                groups = groups or _shared(calls)
-                mask = None if padding else batch.get("attention_mask")
-                for name, given in calls:
-                    if groups[name] == name:
-                        rows = _rows(given, mask).double()
-                        product = rows.T @ rows
-                        sums[name] = sums[name].add_(product) if name in sums else product
-                        counts[name] = counts.get(name, 0) + len(rows)
-                calls.clear()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with torch.inference_mode(), given_to(layers) as calls:
+        for batch in batches:
+            run(**batch)
+            groups = groups or _shared(calls)
+            mask = None if padding else batch.get("attention_mask")
+            for name, given in calls:
+                if groups[name] == name:
+                    rows = _rows(given, mask).double()
+                    product = rows.T @ rows
+                    sums[name] = sums[name].add_(product) if name in sums else product
+                    counts[name] = counts.get(name, 0) + len(rows)
+            calls.clear()
     divisors = counts if scale == "mean" else dict.fromkeys(sums, 1)
     kept = {f"{name}.weight": (total / divisors[name]).cpu() for name, total in sums.items()}
     return kept, {f"{name}.weight": f"{first}.weight" for name, first in (groups or {}).items()}
+
+
+@contextmanager
+def given_to(layers: Mapping[str, torch.nn.Module]) -> Iterator[list[tuple[str, torch.Tensor]]]:
+    """What some layers are given in the block: the name of each and its input, call by call."""
+    calls: list[tuple[str, torch.Tensor]] = []
+    hooks = [
+        module.register_forward_pre_hook(lambda _, args, name=name: calls.append((name, args[0])))
+        for module, name in {module: name for name, module in layers.items()}.items()
+    ]
+    try:
+        yield calls
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _shared(calls: Sequence[tuple[str, torch.Tensor]]) -> dict[str, str]:

@@ -7,7 +7,6 @@ other; each block's matrices are kept in the cache, by the content of all that c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import RLock
@@ -17,7 +16,7 @@ import torch
 from harness import weights
 from harness.errors import NotFinite
 from harness.passes.blocks import Blocks, TruncatedModel, blocks_of
-from harness.passes.cache import keep, recall
+from harness.passes.cache import Made, obtained
 from harness.passes.gram import gram_shapes
 from harness.passes.reading import Readings
 from harness.types import StateDict
@@ -84,16 +83,16 @@ class LayerwiseGram:
         expert = reading.checkpoint
         rows = len(reading.rows)
         step = self.readings.steps(f"{MADE} of {expert.name}", rows * len(self._wanted))
-        if (entry := recall(path)) is not None:
-            if step:
-                step(rows)
-            return _shared(entry[0], entry[1][SHARED])
-        stored, shared = self._at(block)[place].gram(step)
-        for name, tensor in stored.items():
-            weights.check_finite(name, tensor, f"what comes through to {expert.source}", NotFinite)
-        kept = keep(path, stored, {SHARED: dict(shared)})
-        entry = recall(path) if kept else None
-        return _shared(entry[0] if entry else stored, shared)
+
+        def made() -> Made:
+            stored, shared = self._at(block)[place].gram(step)
+            whose = f"what comes through to {expert.source}"
+            for name, tensor in stored.items():
+                weights.check_finite(name, tensor, whose, NotFinite)
+            return stored, {SHARED: dict(shared)}
+
+        stored, said = obtained(path, made, step, rows)
+        return weights.renamed(stored, {**{name: name for name in stored}, **said[SHARED]})
 
     def _at(self, block: int) -> list[TruncatedModel]:
         """All experts behind the merged blocks before this one."""
@@ -105,11 +104,6 @@ class LayerwiseGram:
             for expert in self._experts:
                 expert.pass_on(tensors)
         return self._experts
-
-
-def _shared(stored: StateDict, shared: Mapping[str, str]) -> StateDict:
-    """The matrices by the name of every weight that has one."""
-    return weights.renamed(stored, {**{name: name for name in stored}, **shared})
 
 
 class LayerwiseGrams:

@@ -76,10 +76,7 @@ class Placement(Frozen):
     def check(self, need: Need) -> None:
         """Raise BadOption for gradients in a half precision, where small ones are lost."""
         if need.gradients and self.recorded:
-            raise BadOption(
-                f"the need '{need.name}' takes gradients, which are of float32; found --dtype "
-                f"{self.dtype}: leave it out"
-            )
+            raise BadOption(f"'{need.name}' takes gradients in float32: no --dtype {self.dtype}")
 
     @property
     def _type(self) -> torch.dtype:

@@ -124,9 +124,8 @@ def _check_ends(checkpoint: Checkpoint, rows: Rows, encoded: Sequence[Sequence[i
     for row, count in enumerate(counts):
         if count != expected:
             raise BadData(
-                f"row {row} of {rows.task}@{rows.split} has the token {end}, at which "
-                f"{checkpoint.source} reads a row, {count} times, expected {expected} as others: "
-                "take it out of the text, or take the tokenizer that the model was made with"
+                f"row {row} of {rows.task}@{rows.split} has the token {end}, which ends a row for "
+                f"{checkpoint.source}, {count} times, expected {expected}: take it out of the text"
             )
 
 

@@ -93,6 +93,16 @@ class Reading:
                 self.progress(len(picked))
 
 
+def reading_of(
+    checkpoint: Checkpoint, rows: Rows, placement: Placement, progress: Steps | None = None
+) -> Reading:
+    """An expert and rows, of as many tokens as their task and an embedding model read."""
+    length, pooling = rows.task.finetune.max_length, checkpoint.pooling
+    if pooling is not None:
+        length = min(length, pooling.max_length or length)
+    return Reading(checkpoint, rows, length, placement, progress)
+
+
 @dataclass(frozen=True)
 class Readings:
     """All experts as they enter a method, and the rows each is to see, which are not read yet.
@@ -112,9 +122,7 @@ class Readings:
 
     def of(self, place: int) -> Reading:
         """The reading of one expert."""
-        rows = self.rows(place)
-        longest = rows.task.finetune.max_length
-        return Reading(self.checkpoints[place], rows, longest, self.placement, None)
+        return reading_of(self.checkpoints[place], self.rows(place), self.placement)
 
     def digest(self, place: int) -> str:
         """What the weights of an expert hash to."""

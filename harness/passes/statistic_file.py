@@ -23,7 +23,7 @@ from harness import weights
 from harness.errors import BrokenCheckpoint
 from harness.passes.cache import SEAL, is_whole, read_sealed, write_sealed
 from harness.registry import NEEDS
-from harness.types import Checkpoint, Need, Scalar, StateDict
+from harness.types import Checkpoint, Need, StateDict
 
 
 class Facts(BaseModel):
@@ -91,16 +91,6 @@ class Statistic:
     def need(self) -> str:
         """The need that it meets, by name."""
         return self.said.need
-
-    @property
-    def options(self) -> Mapping[str, Scalar]:
-        """All options of the need."""
-        return self.said.options
-
-    @property
-    def task(self) -> str:
-        """Whose rows were read: `name@split`."""
-        return self.said.task
 
     @property
     def tensors(self) -> StateDict:

@@ -35,8 +35,8 @@ from harness.methods import needs_of, resolved
 from harness.options import options, parse_choice, resolve
 from harness.passes.cache import keep, recall
 from harness.passes.lengths import at_length, length_of
-from harness.passes.placement import AUTOMATIC, REFERENCE, DType, Placement, placement
-from harness.passes.reading import Reading
+from harness.passes.placement import REFERENCE, DType, placement
+from harness.passes.reading import Reading, reading_of
 from harness.passes.statistic_file import (
     Facts,
     Said,
@@ -125,30 +125,18 @@ def steps(
     return (lambda done: progress(what, done, len(rows))) if progress else None
 
 
-def collect(
-    need: Need,
-    chosen: Mapping[str, Scalar],
-    checkpoint: Checkpoint,
-    rows: Rows,
-    *,
-    placement: Placement = AUTOMATIC,
-    progress: Steps | None = None,
-) -> Statistic:
+def collect(need: Need, chosen: Mapping[str, Scalar], reading: Reading) -> Statistic:
     """A statistic of a checkpoint with a head on drawn rows, from the cache or by a pass over them.
 
     `chosen` are all options of the need. Raises IncompatibleWeights for tensors that are not what
     its shapes promise.
     """
-    digest = weights.digest(checkpoint.weights)
-    length, pooling = rows.task.finetune.max_length, checkpoint.pooling
-    if pooling is not None:
-        length = min(length, pooling.max_length or length)
-    reading = Reading(checkpoint, rows, length, placement, progress)
+    digest = weights.digest(reading.checkpoint.weights)
     path = _entry(need, chosen, reading, digest)
     recalled = _recalled(path) if path else None
     if recalled is not None:
-        if progress:
-            progress(len(rows))
+        if reading.progress:
+            reading.progress(len(reading.rows))
         return recalled
     made = _computed(need, chosen, reading, digest)
     kept = path is not None and keep(path, made.stored, made.said.written())
@@ -180,8 +168,7 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     if odd := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
         raise NotFinite(
             f"need '{need.name}' makes NaN or infinite entries for '{odd[0]}' of "
-            f"{reading.checkpoint.source}, run in {reading.placement.dtype} on "
-            f"{reading.rows.task}; expected finite ones: try --dtype {REFERENCE}"
+            f"{reading.checkpoint.source} on {reading.rows.task}; try --dtype {REFERENCE}"
         )
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)
@@ -298,7 +285,7 @@ def statistic(
     mine = drawn_as(chosen, parsed, data_dir, part_seen(checkpoint))
     rows = at_length(mine, length, [checkpoint])
     step = steps(progress, asked, checkpoint, rows)
-    made = collect(asked, chosen, checkpoint, rows, placement=placed, progress=step)
+    made = collect(asked, chosen, reading_of(checkpoint, rows, placed, step))
     if out is None:
         return made
     write_statistic(Path(out), made)
@@ -344,7 +331,4 @@ def _check_free(path: Path) -> None:
         try:
             read_statistic(path)
         except BrokenCheckpoint as error:
-            raise OutputExists(
-                f"{path} exists and is no file of statistics; expected a new file: choose another "
-                "--out or move it away"
-            ) from error
+            raise OutputExists(f"{path} is no file of statistics: choose another --out") from error

@@ -22,10 +22,17 @@ from harness.evaluation.cells import SAW
 from harness.evaluation.faults import CLOSE
 from harness.evaluation.packs import SUFFIX
 from harness.evaluation.predictions import read_predictions
-from harness.evaluation.records import LATER, NAMED, Record, each_record, files_in, record_in
+from harness.evaluation.records import (
+    LATER,
+    NAMED,
+    Record,
+    each_record,
+    files_in,
+    read_record,
+    record_in,
+)
 from harness.evaluation.resamples import estimates_of
 from harness.evaluation.task_split import ProtocolConfig
-from harness.files import read_text
 from harness.merging import recipes
 from harness.merging.plan import short_method
 from harness.methods import needs_of, resolved
@@ -61,8 +68,7 @@ def findings(
     sent: list[Named] = []
     for path, packed in files_in(places, others):
         try:
-            text = None if packed is None else packed.decode("utf-8", "replace")
-            record = record_in(text or read_text(path, "a record", error=BrokenRecord), path)
+            record = read_record(path) if packed is None else record_in(packed, path)
         except BrokenRecord as error:
             found[path] = [str(error)]
             continue

@@ -26,13 +26,7 @@ from harness.data.metrics import check_scored, finished, score
 from harness.data.parts import part_named, part_of
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
-from harness.errors import (
-    BadData,
-    BadOption,
-    BadRecipe,
-    CannotWrite,
-    OutputExists,
-)
+from harness.errors import BadData, BadOption, BadRecipe, CannotWrite, OutputExists
 from harness.files import saying
 from harness.folders import check_output, new_folder
 from harness.kinds import kind_of
@@ -210,18 +204,12 @@ def _asked(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) 
     """The tasks to train on, each once and none of them at a split."""
     if (task is None) == (not tasks):
         given = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "none"
-        raise BadRecipe(
-            f"which task to train on: found {given}; expected one with --task, or several that "
-            "share an encoder with --tasks"
-        )
+        raise BadRecipe(f"found {given} to train on; expected one --task, or several --tasks")
     found_tasks = []
     for name in expanded(tasks, data_dir) or (task or "",):
         found_task, split = parse_task(name)
         if "@" in name:
-            raise BadRecipe(
-                f"an expert is trained on {found_task}@{TRAINED_ON}, found '@{split}'; "
-                "name the task alone"
-            )
+            raise BadRecipe(f"experts train on {found_task}@{TRAINED_ON}, found '@{split}'")
         if found_task in found_tasks:
             raise BadRecipe(f"--tasks names {found_task} twice; expected each task once")
         found_tasks.append(found_task)
@@ -236,10 +224,7 @@ def _readout(name: PresetName | None, tasks: Sequence[Task]) -> Readout:
     if readout == LAST_LINEAR:
         raise BadRecipe(f"the preset '{name}' has no settings for fine-tuning; leave out --preset")
     if len(tasks) > 1:
-        raise BadRecipe(
-            f"under the preset '{name}' an expert is of one task, found {len(tasks)}; expected one "
-            "with --task"
-        )
+        raise BadRecipe(f"the preset '{name}' trains an expert of one --task, found {len(tasks)}")
     return readout
 
 
@@ -258,10 +243,7 @@ def _check_apart(source: Checkpoint, out: Path) -> None:
     for path in (source.path, *source.path.iterdir()):
         place = path.resolve()
         if any(one == place or one in place.parents for one in taken):
-            raise OutputExists(
-                f"{out} would replace the base {source.source}, of which it holds {place}; "
-                "expected a folder apart from the base: choose another --out"
-            )
+            raise OutputExists(f"{out} would replace {place} of the base: choose another --out")
 
 
 def _whole(base: Checkpoint, parts: Sequence[Training]) -> tuple[Checkpoint, dict[str, Any]]:
@@ -372,9 +354,7 @@ def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperpa
     given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     for name, value in given.items():
         if name not in asdict(default):
-            raise BadOption(
-                f"no hyperparameter is called '{name}'; known: {', '.join(asdict(default))}"
-            )
+            raise BadOption(f"no hyperparameter is '{name}'; known: {', '.join(asdict(default))}")
         if expected := unfit(name, value):
             raise BadOption(f"{name} is {value}, expected {expected}")
     return replace(default, **given)
@@ -391,6 +371,5 @@ def _disk(out: Path) -> Iterator[None]:
             if not any(words in reason for words in WRITING_FAILED):
                 raise
             raise CannotWrite(
-                f"{out} cannot be written: {reason}; expected a place with room for the expert and "
-                "for the states of its optimizer"
+                f"{out} cannot be written: {reason}; expected room for an expert and its optimizer"
             ) from error

@@ -5,7 +5,8 @@ They are ordinary Hugging Face folders: what reads a published base reads them a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,19 +50,36 @@ def make_base(
     of threads. Raises OutputExists for a folder made by something else.
     """
     suite = [load_rows(TASKS[name], TRAINED_ON) for name in SUITE]
+    with _made(out, seed=seed, steps=steps, width=width, layers=layers) as folder:
+        tokenizer = word_tokenizer(suite)
+        model = untrained(len(tokenizer), width, layers)
+        pretrain(model, suite, tokenizer, steps)
+        save(model.bert, tokenizer, folder)
+    return Path(out)
+
+
+@contextmanager
+def _made(out: str | Path, *, seed: int, **said: int) -> Iterator[Path]:
+    """The folder of a base that is made in the block, by the seed, on one thread."""
     with (
         new_folder(Path(out), MINIATURE, force=True) as folder,
         one_thread(),
         torch.random.fork_rng([]),
     ):
         torch.manual_seed(seed)
-        tokenizer = word_tokenizer(suite)
-        model = untrained(len(tokenizer), width, layers)
-        pretrain(model, suite, tokenizer, steps)
-        save(model.bert, tokenizer, folder)
-        record = {"seed": seed, "steps": steps, "width": width, "layers": layers}
-        MINIATURE.write(folder, record)
-    return Path(out)
+        yield folder
+        MINIATURE.write(folder, {"seed": seed, **said})
+
+
+def _shape(width: int, layers: int) -> dict[str, float]:
+    """What both configurations say: the usual dropout is for wider models and longer training."""
+    return {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // 32,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
 
 
 def word_tokenizer(suite: Sequence[Rows]) -> Any:
@@ -81,15 +99,10 @@ def untrained(vocabulary: int, width: int, layers: int) -> Any:
     return BertForPreTraining(
         BertConfig(
             vocab_size=vocabulary,
-            hidden_size=width,
-            num_hidden_layers=layers,
-            num_attention_heads=width // 32,
             intermediate_size=4 * width,
             max_position_embeddings=LENGTH,
-            # the usual 0.02 and dropout are for wider models and longer training
-            initializer_range=0.05,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
+            initializer_range=0.05,  # as the dropout: the usual 0.02 is for wider models
+            **_shape(width, layers),
         )
     )
 
@@ -167,25 +180,12 @@ def make_image_base(
     from transformers import ViTConfig, ViTModel
 
     suite = [load_rows(TASKS[name], TRAINED_ON) for name in PICTURES]
-    with (
-        new_folder(Path(out), MINIATURE, force=True) as folder,
-        one_thread(),
-        torch.random.fork_rng([]),
-    ):
+    with _made(out, seed=seed, steps=steps, width=width, layers=layers) as folder:
         write_json(folder / IMAGE_FILES[0], PROCESSING)
         processor = open_image_processor(folder)
         tensors = [_pixels(rows, processor) for rows in suite]
-        torch.manual_seed(seed)
-        config = ViTConfig(
-            hidden_size=width,
-            num_hidden_layers=layers,
-            num_attention_heads=width // 32,
-            intermediate_size=4 * width,
-            image_size=tensors[0].shape[-1],
-            patch_size=4,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
+        size = tensors[0].shape[-1]
+        config = ViTConfig(image_size=size, patch_size=4, **_shape(width, layers))
         model, heads = ViTModel(config, add_pooling_layer=False), heads_of(suite, width)
 
         def loss(turn: int, picked: torch.Tensor) -> torch.Tensor:
@@ -195,7 +195,6 @@ def make_image_base(
         descend(model, heads, loss, suite, steps, RATE_OF_IMAGES)
         with quiet():
             model.save_pretrained(folder)
-        MINIATURE.write(folder, {"seed": seed, "steps": steps, "width": width, "layers": layers})
     return Path(out)
 
 

@@ -161,16 +161,14 @@ def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters])
     if len(units) > 1:
         shown = ", ".join(f"{task} by the {unit}" for unit, task in units.items())
         raise BadRecipe(
-            f"the tasks need models of different kinds ({shown}), with no encoder in common; "
-            "expected tasks of rows alone, or of words alone"
+            f"the tasks have no encoder in common, expected all of rows or all of words: {shown}"
         )
     for field in SHARED:
         values = {task: getattr(one, field) for task, one in settings.items()}
         if len(set(values.values())) > 1:
             shown = ", ".join(f"{task} {value}" for task, value in values.items())
             raise BadRecipe(
-                f"the tasks differ in {field} ({shown}) and are trained in one run; "
-                f"expected one value: give --{field.replace('_', '-')}"
+                f"the tasks differ in {field} ({shown}): give --{field.replace('_', '-')}"
             )
 
 

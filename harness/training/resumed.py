@@ -62,16 +62,14 @@ def unfinished(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
 def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
     """Leave of an older run only the checkpoint that this one goes on from."""
     if workdir.is_symlink():
-        raise OutputExists(
-            f"{workdir} is a link, expected the folder of an interrupted run, or none: remove it"
-        )
+        raise OutputExists(f"{workdir} is a link, expected the folder of a run, or none: remove it")
     check_output(workdir, UNFINISHED, force=True)
     last = last_checkpoint(workdir)
     marker = workdir / REQUEST_FILE
     if last and {**UNFINISHED.said(workdir), FILES: 0} != {**as_json(request), FILES: 0}:
         raise OutputExists(
-            f"{workdir} holds an interrupted run with other arguments (see {marker.name}); "
-            "expected the same: repeat them to resume, or remove the folder to start anew"
+            f"{workdir} holds an interrupted run with other arguments (see {marker.name}): repeat "
+            "them to resume, or remove the folder to start anew"
         )
     _remove_checkpoints(workdir, but=last)
 

@@ -20,7 +20,7 @@ from harness.checkpoints.text_heads import text_head
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, BrokenCheckpoint, HarnessError, NotFinite
-from harness.kinds import kind_of
+from harness.kinds import IGNORED, kind_of
 from harness.passes.features import final_module
 from harness.passes.placement import Placement
 from harness.passes.prepared import Prepared, prepare, row_labels
@@ -177,8 +177,7 @@ def check_reads(
     except Exception as error:  # each model and tokenizer has its own way to fail
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise BrokenCheckpoint(
-            f"{source.source} cannot read {what} ({reason}); expected a processor that fits its "
-            "config.json, or a smaller --max-length"
+            f"{source.source} cannot read {what} ({reason}): see its config.json and --max-length"
         ) from error
 
 
@@ -290,8 +289,7 @@ def readings(task: Task, outputs: Any) -> Array64:
     logits = kind.labelled(outputs.predictions, outputs.label_ids)
     if not np.isfinite(logits).all():
         raise NotFinite(
-            f"the trained model's outputs for {task} hold NaN or infinite entries, expected "
-            "finite ones; nothing is written: try a lower --learning-rate"
+            f"outputs for {task} are NaN or infinite; nothing is written: lower --learning-rate"
         )
     return kind.predicted(logits)
 
@@ -306,7 +304,7 @@ def scores_of(task: Task) -> Callable[[Any], dict[str, float]]:
     def scores(outputs: Any) -> dict[str, float]:
         given = outputs.label_ids
         predicted, labels = readings(task, outputs), kind.labelled(given, given)
-        units = kind.seen_units(given)
+        units = (given != IGNORED).sum(axis=1) if kind.split_into_words else None
         try:
             return dict(metric.compute(predictions=predicted, references=labels, units=units))
         except BadData:  # nothing to score, which was said: it is a line of a log

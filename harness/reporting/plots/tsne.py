@@ -17,17 +17,18 @@ from harness.data.rows import take
 from harness.errors import BadData, BadRecipe
 from harness.evaluation.cells import Cell, cells_of
 from harness.evaluation.evaluate import check_cells
+from harness.evaluation.reader import Reader
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import configured
 from harness.kinds import kind_of
-from harness.passes.features import encode
+from harness.passes.workload import Workload
 from harness.reporting.figures import readable
 from harness.reporting.grid import short_task
 from harness.reporting.plots.marks import BLACK, GREY, PALETTE, drawn, named
 from harness.rng import rng
 from harness.text import plain
-from harness.types import Array, Array64, Choice, Features, Progress, Rows, Units
+from harness.types import Array, Array64, Choice, Progress, Rows, Units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,7 +117,8 @@ def _cloud(expert: Cell, merge: Cell, most: int, progress: Progress | None) -> C
     picked = sorted({int(row_of[unit]) for unit in drawn_units})
     some = take(rows, picked)
     place = {int(u): at for at, u in enumerate(np.flatnonzero(np.isin(row_of, picked)))}
-    read = [_features(cell, some, progress) for cell in (expert, merge)]
+    reader, what = Reader(Workload(progress)), f"{merge.data.name}, {len(some)} rows"
+    read = [reader.through(one.evaluated, one, some, what)[0] for one in (expert, merge)]
     seen = [
         (place[unit], name)
         for unit, name in drawn_units.items()
@@ -130,22 +132,6 @@ def _cloud(expert: Cell, merge: Cell, most: int, progress: Progress | None) -> C
         np.array([names.index(name) for _, name in seen], dtype=np.int64),
         (expert.evaluated.name, merge.evaluated.name),
         in_the_plane([one.x[units] for one in read], seed, merge.data.name),
-    )
-
-
-def _features(cell: Cell, rows: Rows, progress: Progress | None) -> Features:
-    evaluated = cell.evaluated
-    what = f"{evaluated.name} · {cell.data.name}, {len(rows)} rows"
-    return encode(
-        evaluated.members[0],
-        rows,
-        digest=evaluated.digests[0],
-        columns=evaluated.columns[0],
-        max_length=cell.max_length,
-        readout=cell.readout,
-        batch_size=cell.run.rows_at_once,
-        placement=cell.run.placement,
-        progress=(lambda done: progress(what, done, len(rows))) if progress else None,
     )
 
 
