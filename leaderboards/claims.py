@@ -1,4 +1,4 @@
-"""What sentences of docs/what-we-found.md say in numbers, recomputed from the boards and records.
+"""What sentences of pages say in numbers, recomputed from the boards and records.
 
 A number stands there between `<!-- CLAIM WORDS -->` and `<!-- / -->`, and is what the function
 CLAIM of a folder of boards says of these words; `tables.py` writes it, and a test compares.
@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 import pandas
+from scipy.optimize import brentq
 
 from harness import read_records
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.credit import Credits
 from harness.reporting.chosen import read_lines
-from harness.reporting.difference import difference_of, in_percent, in_points
+from harness.reporting.difference import by_task, difference_of, in_percent, in_points
 from harness.reporting.lines import Line, Setting
-from harness.stats.tests import holm
+from harness.stats.estimate import Estimate, mean_of
+from harness.stats.sets import Prior, prior_of
+from harness.stats.tests import holm, p_value
 from harness.text import points
 
 ANCHOR = re.compile(r"<!-- ([a-z]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")
@@ -79,6 +85,110 @@ def pairs(place: Path, name: str) -> str:
     return counted(credited(place, name).pairs)
 
 
+def reversed(place: Path, name: str) -> str:
+    """How many of these pairs are in the opposite order."""
+    return counted(credited(place, name).reversed)
+
+
+def between(place: Path, name: str, first: str, second: str) -> str:
+    """How far one row under one setting (`ROW@SETTING`) is above another, in points, on a board, or
+    one of each of two (`BOARD+BOARD`)."""
+    boards = known(place, name.split("+")[0]), known(place, name.split("+")[-1])
+    found = difference_of(*map(_under, boards, (first, second)))
+    assert found is not None, f"{first} and {second} on {name} cannot be paired"
+    return _apart(found)
+
+
+def _under(board: Board, said: str) -> list[Line]:
+    """The lines of a row: that of a method, the base or the experts, each on its own task."""
+    row, _, setting = said.partition("@")
+    roles = {"base": "base", "experts": "expert"}
+    (at,) = (one for one in board.scores.settings if str(one) == setting)
+    if row not in roles:
+        return _lines(board, row, at)
+    every = (line for lines in board.scores.by_row.values() for line in lines)
+    return [line for line in every if line.role == roles[row] and line.setting == at]
+
+
+def _apart(found: Estimate) -> str:
+    low, high = in_points(found)
+    return f"{points(100 * found.point, '+')} (95 % CI {points(low)} to {points(high)})"
+
+
+class Staged(NamedTuple):
+    """What a stage before a merger changes, half of its 95 % interval, and its p, after Holm.
+
+    Variances over sets of experts are drawn towards those of all merges, in both.
+    """
+
+    change: float
+    half: float
+    p: float
+
+    def __str__(self) -> str:
+        bold = "**" if self.p < SIGNIFICANT else ""
+        low, high = (points(100 * (self.change + side * self.half)) for side in (-1, 1))
+        return f"{bold}{points(100 * self.change, '+')}{bold} ({low} to {high})"
+
+
+@cache
+def staged(place: Path, name: str, protocol: str) -> Mapping[tuple[str, str], Staged | None]:
+    """By merger and stage before it what this changes; None where it leaves the scores as they are.
+
+    Of all mergers that have it on a board, Holm over these.
+    """
+    board = known(place, name)
+    at = board.scores.headlines[protocol]
+    called = {(one.merger, one.premerge): one.method for one in board.lines if one.role == "merged"}
+    scores = [by_task(_lines(board, method, at)) for method in dict.fromkeys(called.values())]
+    prior = prior_of([mean_of(each) for (each,) in filter(None, scores)])
+    changes: dict[tuple[str, str], Estimate | None] = {}
+    for (merger, stage), method in called.items():
+        if stage and (merger, "") in called:
+            rows = (method, called[merger, ""])
+            same = len({board.called.get(row, row) for row in rows}) == 1
+            pair = (_lines(board, row, at) for row in rows)
+            changes[merger, stage] = None if same else difference_of(*pair)
+    tested = {key: one for key, one in changes.items() if one is not None}
+    adjusted = holm([p_value(one, prior) for one in tested.values()])
+    found = {
+        key: Staged(one.point, _half(one, prior), p)
+        for (key, one), p in zip(tested.items(), adjusted, strict=True)
+    }
+    return {key: found.get(key) for key in changes}
+
+
+def _half(one: Estimate, prior: Prior | None) -> float:
+    """How far from zero a difference must be for p = 0.05."""
+
+    def over(away: float) -> float:
+        moved = replace(one, values=one.values - one.point + away)
+        return p_value(moved, prior) - SIGNIFICANT
+
+    return float(brentq(over, 1e-9, 2.0))
+
+
+def lost(place: Path, stage: str, protocol: str, *names: str) -> str:
+    """How many of the changes that a stage makes on boards are significant losses."""
+    found = _changes(place, stage, protocol, names)
+    return f"{sum(one.p < SIGNIFICANT and one.change < 0 for one in found)} of {len(found)}"
+
+
+def won(place: Path, stage: str, protocol: str, *names: str) -> str:
+    """How many of them are significant gains."""
+    found = _changes(place, stage, protocol, names)
+    return counted(sum(one.p < SIGNIFICANT and one.change > 0 for one in found))
+
+
+def _changes(place: Path, stage: str, protocol: str, names: Iterable[str]) -> list[Staged]:
+    return [
+        one
+        for name in names
+        for (_, which), one in staged(place, name, protocol).items()
+        if which == stage and one
+    ]
+
+
 def tau(place: Path, name: str) -> str:
     """Kendall's tau of the merges' scores under Current Eval and under a tuned head."""
     from scipy.stats import kendalltau
@@ -94,8 +204,7 @@ def gap(place: Path, name: str, row: str, other: str, protocol: str) -> str:
     spot, than = (_lines(known(place, name), one, at) for one in (row, other))
     found = difference_of(spot, than)
     assert found is not None
-    low, high = in_points(found)
-    return f"{points(100 * found.point, '+')} (95 % CI {points(low)} to {points(high)})"
+    return _apart(found)
 
 
 def part(place: Path, name: str, row: str) -> str:
@@ -103,6 +212,12 @@ def part(place: Path, name: str, row: str) -> str:
     board = known(place, name)
     shares = (one.share for one in board.shares if one.row == board.called.get(row, row))
     return next(shares, "") or "nothing that is significant"
+
+
+def experts_of(place: Path, name: str) -> str:
+    """What a board calls the mean of the experts, each on its own task."""
+    rows = known(place, name).scores.rows
+    return next(one for one in ("expert of the task", "experts, mean") if one in rows)
 
 
 def mean(place: Path, name: str, row: str, protocol: str) -> str:
@@ -149,6 +264,56 @@ def rises(place: Path, second: str = "FT-Classifier", first: str = "Current") ->
     of = merges(place).drop(index="base")
     by = of[second] - of[first]
     return f"{by.min():.0f} to {by.max():.0f}"
+
+
+def merged(place: Path) -> str:
+    """How many merges the board `protocols` has."""
+    return str(len(merges(place)) - 1)
+
+
+def lifts(place: Path, row: str, column: str) -> str:
+    """What a row scores more than under Current Eval."""
+    return points(float(merges(place).loc[row, column] - merges(place).loc[row, "Current"]), "+")
+
+
+def exceptions(place: Path, first: str, second: str) -> str:
+    """The merges that score more under the first protocol."""
+    of = merges(place).drop(index="base")
+    return " and ".join(f"`{name}`" for name in of.index[of[first] > of[second]])
+
+
+@cache
+def mapped(place: Path, transform: str) -> pandas.Series[float]:
+    """Means over the tasks of `protocols` under a probe fitted to the test rows."""
+    from tables import BASE, EXPERTS, board, means
+
+    column = {"protocol": "probe", "with rows": "test", "with transform": transform}
+    found = means(board(place, "protocols"), column).drop(EXPERTS)
+    return found[[name for name in found.index if "ceiling" not in name]].rename({BASE: "base"})
+
+
+def transformed(place: Path, row: str, transform: str) -> str:
+    """The mean score of a row under a map of its features."""
+    return points(float(mapped(place, transform)[row]))
+
+
+def recovered(place: Path, transform: str) -> str:
+    """The least and the most of their loss that merges other than Iso's get back by a map."""
+    from tables import EXPERTS, PROTOCOLS, board, means
+
+    experts = float(means(board(place, "protocols"), PROTOCOLS["Current"])[EXPERTS])
+    current = merges(place)["Current"].drop("base")
+    part = (mapped(place, transform).drop("base") - current) / (experts - current)
+    part = part[~part.index.str.startswith("iso")]
+    return f"{100 * part.min():.0f} to {100 * part.max():.0f} %"
+
+
+def farthest(place: Path, transform: str) -> str:
+    """How far the lowest of the merges is from the experts under a map of its features."""
+    from tables import EXPERTS, PROTOCOLS, board, means
+
+    experts = float(means(board(place, "protocols"), PROTOCOLS["Current"])[EXPERTS])
+    return points(experts - float(mapped(place, transform).drop("base").min()))
 
 
 def below(place: Path) -> str:
@@ -239,31 +404,39 @@ def alone(place: Path, merger: str, *without: str) -> str:
 # Emotions ----------------------------------------------------------------------------------
 
 
-@cache
-def singles(place: Path, board: str) -> pandas.DataFrame:
-    """Scores of single experts on the test sets of a board under Current Eval, and of the rest."""
-    frame = pandas.read_csv(place / board / "board.csv", keep_default_na=False)
-    return frame[(frame.protocol == "current") & (frame.split == "test")]
-
-
-def others(place: Path) -> str:
-    """The mean of the experts of other corpora, on each of four."""
-    frame = singles(place, "emotion")
-    return points(float(frame[frame.role == "single"].value.mean()))
-
-
 def outside(place: Path) -> str:
-    """How many of the single experts are ahead of every merge out of their domains."""
-    means = singles(place, "emotion-ood").groupby(["role", "model"]).value.mean()
-    best = means["merged"].max()
-    return f"{counted(int((means['single'] > best).sum()))} of {counted(len(means['single']))}"
+    """How many single experts are ahead of the average, Fisher and RegMean out of their domains."""
+    board = pandas.read_csv(place / "emotions-out" / "board.csv", keep_default_na=False)
+    means = board[board.role == "single"].groupby("row").value.mean()
+    by_corpus = means.groupby(lambda name: name.rpartition("-")[0]).mean()
+    alone = board[(board.role == "merged") & (board.premerge == "")]
+    merges = alone.groupby(alone.merger.str.partition(":")[0]).value.mean()
+    best = merges[["average", "fisher", "regmean"]].max()
+    return f"{counted(int((by_corpus > best).sum()))} of {counted(len(by_corpus))}"
+
+
+def constant(place: Path, name: str) -> str:
+    """The mean over the tasks of the best constant prediction."""
+    lines = known(place, name).tasks.values()
+    return points(fmean(one.majority for one in lines if one.majority is not None))
+
+
+def credit(place: Path, name: str, row: str) -> str:
+    """The credit of a merge, with its interval."""
+    of = known(place, name).called.get(row, row)
+    return next(
+        in_percent(one.credit)
+        for one in credited(place, name).merges
+        if one.name == of and one.credit
+    )
 
 
 CLAIMS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
-        *(first, pairs, tau, gap, part, mean),
-        *(score, ahead, rises, below, firsts, stratified),
-        *(gains, significant, left, gain, alone, others, outside),
+        *(first, pairs, reversed, between, lost, won, tau, gap, part, mean),
+        *(score, ahead, rises, merged, lifts, exceptions, below, firsts, stratified),
+        *(transformed, recovered, farthest),
+        *(gains, significant, left, gain, alone, outside, constant, credit),
     )
 }

@@ -23,11 +23,14 @@ KEYS = {
     # not by row: which models share one, their scores decide
     "board.csv": ("task", "split", "protocol", "options", "shots", "role", "model"),
     "gains.csv": ("task", "merger", "premerge"),
-    "differences.csv": ("first", "second"),
 }
 """What a line is of, by the name of the file."""
-VALUES = {"board.csv": "value", "gains.csv": "gain", "differences.csv": "difference"}
-PAGES = (Path("README.md"), Path("docs", "what-we-found.md"))
+VALUES = {"board.csv": "value", "gains.csv": "gain"}
+PAGES = [
+    Path("README.md"),
+    Path("docs", "what-we-found.md"),
+    *(path.relative_to(ROOT) for path in sorted(ROOT.glob("docs/papers/*.md"))),
+]
 SHOWN = 2
 """Lines of a csv that are named where they are in one alone."""
 

@@ -3,7 +3,7 @@
     python leaderboards/pages.py OUT
 
 Packs the records of every board in OUT/records, and writes into OUT what stands beside this file
-and in docs: boards and the page over them, differences and gains, tables of pages, and pictures by
+and in docs: boards and the page over them, gains, tables of pages, and pictures by
 the commands of docs/figures/README.md. Exits with 3 where one of them could not be made, and with
 all others written.
 """
@@ -25,7 +25,7 @@ ROOT = sheets.HERE.parent
 MOVED = "experts/ner/*/conll2003-0"
 """The expert of README's picture."""
 AVERAGE = "merged/topics/*/seed-0/average"
-SHORT, RESAMPLES = ("topics",), 500
+SHORT, RESAMPLES = ("topics", "emotions", "emotions-out"), 500
 """Packs of several sets of experts, which would be three times as large."""
 TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"
 
@@ -37,8 +37,8 @@ def commands(out: Path) -> Iterator[str]:
         few = f" --resamples {RESAMPLES}" if Path(pack).stem in SHORT else ""
         yield f"harness records pack {pack.removesuffix('.parquet')} --out {pack}{few}"
     yield f"harness leaderboard {' '.join(packs)} --each --out {out}"
-    for name in ("differences", "gains", "tables"):
-        yield f"python {sheets.HERE}/{name}.py {out}"
+    yield f"python {sheets.HERE}/gains.py {out}"
+    yield f"python {sheets.HERE}/tables.py {out}"
     for expert in out.glob(MOVED):
         yield f"python {ROOT}/benchmarks/moved.py {expert} ner/conll2003 {out}/docs/moved"
     for merge in out.glob(AVERAGE):

@@ -1,4 +1,5 @@
-"""Writes the tables of docs/what-we-found.md and README.md, and numbers in sentences (claims.py).
+"""Writes the tables of README.md, docs/what-we-found.md and docs/papers, and the numbers in their
+sentences (claims.py).
 
     python leaderboards/tables.py [FOLDER]
 
@@ -10,15 +11,18 @@ those of another folder the pages are written there, to FOLDER/README.md and FOL
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import claims
 import pandas
 
+from harness import HarnessError
 from harness.evaluation.records import LATER
-from harness.files import write_text
+from harness.files import read_yaml, write_text
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit_table import view
 from harness.reporting.chosen import read_lines
@@ -30,6 +34,9 @@ CONSTANT = "best constant"
 SHOTS = 5
 COUNTS = ("1", "5", "10", "50", "all")
 BASE = "base under the experts' heads"
+BOARDS = {"topics": "five topics", "emotions": "four corpora of emotions"}
+"""With three sets of experts."""
+END = "end"
 STAGES = {"": "", "dare": "dare", "procrustes": "procrustes", "procrustes+dare": "both"}
 OUTWEIGHS = "glue/stsb"
 """A task whose gains are most of their mean over nine."""
@@ -113,6 +120,34 @@ def by_column(frame: pandas.DataFrame, first: str, columns: Mapping[str, Mapping
 def protocols(place: Path) -> str:
     """Mean accuracy over five tasks by protocol, with 5 shots: FT-Classifier, Tables 2 and 3."""
     return by_column(board(place, "protocols"), "", PROTOCOLS)
+
+
+def beside(place: Path) -> str:
+    """Means over the five tasks, and in brackets what FT-Classifier has in its Tables 2 and 3."""
+    columns = {"Current": "current", "KNN": "knn", "FT-Classifier": "ft_classifier"}
+    rows = {
+        "average": "weight_averaging",
+        "task_arithmetic": "task_arithmetic",
+        "ties": "ties",
+        BASE: "pretrained",
+    }
+    paper = ROOT / "harness/studies/papers/ft-classifier-3.yaml"
+    (theirs,) = read_yaml(paper, "the tables of a paper")["tables"]
+    frame = board(place, "protocols")
+    ours = {head: means(frame, PROTOCOLS[head]) for head in columns}
+    return table(
+        ["", *columns],
+        (
+            [
+                f"`{row}`" if row != BASE else row,
+                *(
+                    f"{number(ours[head][row])} ({theirs['values'][said][paper]})"
+                    for head, said in columns.items()
+                ),
+            ]
+            for row, paper in rows.items()
+        ),
+    )
 
 
 def transforms(place: Path) -> str:
@@ -207,18 +242,6 @@ def _told(place: Path) -> Mapping[tuple[str, str], bool]:
     return dict(zip(places, frame.p < 0.05, strict=True))
 
 
-def symmetries(place: Path) -> str:
-    """The average by what was matched before it, by task: the rotation paper's Table 1."""
-    frame = board(place, "premerge")
-    frame = frame[(frame.role == "merged") & (frame.merger == "average")]
-    chosen = ~frame.premerge.str.contains("dare") & (frame.premerge != "procrustes")
-    values = frame[chosen].pivot_table(index="premerge", columns="task", values="value")
-    values.columns = [task.rpartition("/")[2] for task in values.columns]
-    values["mean"] = values.mean(axis=1, skipna=False)
-    rows = ([f"`{name}`" if name else "alone", *map(number, of)] for name, of in values.iterrows())
-    return table(["", *values.columns], rows)
-
-
 def by_protocol(place: Path, name: str, *left_out: str) -> str:
     """By protocol, with 5 shots, the mean over the tasks of a board, and the best constant's."""
     columns = {head: column for head, column in PROTOCOLS.items() if head not in left_out}
@@ -263,22 +286,65 @@ def credit(place: Path, name: str = "protocols") -> str:
     return table(heads, rows)
 
 
+def overview(place: Path) -> str:
+    """A line for each board: scores of the average, what is first, what two orders share."""
+    rows = []
+    for name, what in BOARDS.items():
+        tuned = [claims.mean(place, name, row, "ft-classifier") for row in ("average", "base")]
+        experts = claims.mean(place, name, claims.experts_of(place, name), "current")
+        rows.append(
+            [
+                f"[{what}](../leaderboards/{name}/board.md)",
+                experts,
+                claims.mean(place, name, "average", "current"),
+                *tuned,
+                claims.part(place, name, "average"),
+                claims.first(place, name),
+                claims.tau(place, name),
+                f"{claims.reversed(place, name)} of {claims.pairs(place, name)}",
+            ]
+        )
+    heads = ["", "experts", "average", "under a tuned head", "base under one"]
+    heads += ["the head's share of the loss", "most credit", "tau", "reversed"]
+    return table(heads, rows)
+
+
 SIGNS = (("▼", "low"), ("▲", "high"))
 """Of merges that Current Eval orders the other way round: how many it has above, and below."""
 
 
+def stages(place: Path, name: str) -> str:
+    """What each stage before a merger changes, in points, with its interval."""
+    parts = []
+    for protocol, called in PROTOCOL_NAMES.items():
+        found = claims.staged(place, name, protocol)
+        mergers, columns = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
+        parts += [
+            [
+                f"{called}: `{merger}`",
+                *(str(found.get((merger, stage), "") or "same") for stage in columns),
+            ]
+            for merger in mergers
+        ]
+    return table(["", *(f"`{stage}`" for stage in columns)], parts)
+
+
+PROTOCOL_NAMES = {"current": "Current Eval", "ft-classifier": "tuned head"}
+
+
 def foreign(place: Path) -> str:
-    """Macro F1 over corpora that nobody was trained on: RegMean, Table 3."""
-    frame = board(place, "emotion-ood")
+    """Macro F1 over corpora that nobody was trained on, in the mean over sets: RegMean, Table 3."""
+    frame = board(place, "emotions-out")
     values = frame.groupby(["role", "name"]).value.mean()
-    singles = values["single"].sort_values()
-    merges = {f"`{one}`": v for one, v in values["merged"].items() if not one.startswith("dare[")}
+    singles = values["single"].groupby(lambda name: name.rpartition("-")[0]).mean().sort_values()
+    alone = frame[(frame.role == "merged") & (frame.premerge == "")]
+    merges = alone.groupby(alone.merger.str.partition(":")[0]).value.mean()
     columns = {
         "average single": number(singles.mean()),
         "the four singles": ", ".join(map(number, singles)),
-        "ensemble": number(values["ensemble"].item()),
-        **{one: number(value) for one, value in merges.items()},
-        "base": number(values["base"].item()),
+        "ensemble": number(values["ensemble"].mean()),
+        **{f"`{one}`": number(merges[one]) for one in (*MERGERS, "wudi") if one in merges},
+        "base": number(values["base"].mean()),
     }
     return table(["", *columns], [["macro F1", *columns.values()]])
 
@@ -314,40 +380,42 @@ IMAGES_IN_THE_PAPER = {
 
 
 TABLES = {
+    "credit": credit,
+    "overview": overview,
+    "beside-ft-classifier": beside,
     "protocols": protocols,
     "transforms": transforms,
     "shots": shots,
     "gains-glue": lambda place: gains(place, "glue"),
     "projected-glue": lambda place: projected(place, "glue"),
     "projected-ner": lambda place: projected(place, "ner"),
-    "symmetries": symmetries,
-    "topics": lambda place: credit(place, "topics"),
     "seeds": lambda place: by_task(place, "same-task"),
     "tags": lambda place: by_task(place, "ner"),
     "tags-protocols": lambda place: by_protocol(place, "ner"),
-    "emotion-protocols": lambda place: by_protocol(place, "emotion"),
-    "emotion-foreign": foreign,
+    "emotions-out": foreign,
     "images": images,
     "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),
+    **{f"credit-{name}": partial(credit, name=name) for name in BOARDS},
+    **{f"stages-{name}": partial(stages, name=name) for name in BOARDS},
 }
 
 
 ROOT = HERE.parent
-PAGES = {
-    ROOT / "docs" / "what-we-found.md": TABLES,
-    ROOT / "README.md": {"credit": credit},
-}
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", DOCS / "what-we-found.md", *sorted((DOCS / "papers").glob("*.md"))]
 
 
 def written(path: Path, place: Path = HERE) -> str:
     """The text of a page with its tables as the boards in a folder have them now."""
     text = path.read_text(encoding="utf-8")
-    for name, made in PAGES[path].items():
+    for name in re.findall(r"(?m)^<!-- (\S+) -->$", text):
+        if name == END:
+            continue
         before, start, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        if not end:
-            raise SystemExit(f"{path} has no place for the table '{name}'")
-        text = f"{before}{start}{made(place)}\n{end}{after}"
+        _, end, after = rest.partition(f"<!-- {END} -->")
+        if name not in TABLES or not end:
+            raise SystemExit(f"{path}: no table is '{name}', or no '<!-- {END} -->' ends it")
+        text = f"{before}{start}{TABLES[name](place)}\n{end}{after}"
     return claims.said(text, place)
 
 
@@ -355,6 +423,8 @@ if __name__ == "__main__":
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     try:
         texts = {one: written(one, place) for one in PAGES}
+    except HarnessError as error:
+        sys.exit(f"{error}, as leaderboards/pages.py writes them")
     except FileNotFoundError as error:
         sys.exit(f"{error.filename} is missing; expected what leaderboards/pages.py writes")
     for one, text in texts.items():

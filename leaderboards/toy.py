@@ -55,7 +55,7 @@ DRAWS = 3
 SIDE = 32
 LANES = (
     ("premerge", "ner", "vision-one-start", "vision-other-start", "vision-two-starts", "vision"),
-    ("same-task", "protocols", "shots", "emotion", "topics"),
+    ("same-task", "protocols", "shots", "emotions", "topics"),
 )
 """Studies that share no expert, and take about as long."""
 WARM = (

@@ -770,7 +770,7 @@ def test_a_board_takes_the_place_of_a_board_alone(
         (out / name).write_text("precious")
         capsys.readouterr()
         assert main(command) == 2
-        said = f"{out / name} exists and was not written by this program"
+        said = f"{out / name} exists and is not of this program"
         assert said in capsys.readouterr().err
         assert (out / name).read_text() == "precious"
         (out / name).unlink()
@@ -823,7 +823,7 @@ def test_boards_of_several_places_have_a_page_over_them(
     ).read_text().replace("\n  ", " ")
     (out / "index.html").write_text("precious")
     assert main(command) == 2
-    assert "index.html exists and was not written by this program" in capsys.readouterr().err
+    assert "index.html exists and is not of this program" in capsys.readouterr().err
     twins = ["leaderboard", str(places[1]), str(written(tmp_path / "x" / "two", tied)), "--each"]
     assert main([*twins, "--out", str(tmp_path / "new")]) == 2
     assert "would be one board; expected places of other names" in capsys.readouterr().err
@@ -875,7 +875,7 @@ def test_the_order_of_the_places_is_kept_and_files_are_sorted(tmp_path: Path) ->
     [
         ("{", "cannot be read as a record"),
         ("[]", "holds a list, expected a record"),
-        ("{}", "is not a record of this project (field 'model': Field required); expected such"),
+        ("{}", "is not a record of this project, or a folder of such: field 'model': Field required"),
         (None, "does not exist"),
     ],
 )

@@ -97,8 +97,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     ("name", "lacks"),
     [
         ("gains.py", "records/premerge"),
-        ("differences.py", "records/shots"),
-        ("tables.py", "protocols/board.csv is missing"),
+        ("tables.py", "protocols.parquet does not exist"),
     ],
 )
 def test_what_is_missing_is_one_line(ran: Runner, name: str, lacks: str, tmp_path: Path) -> None:
@@ -114,7 +113,6 @@ def test_what_is_missing_is_one_line(ran: Runner, name: str, lacks: str, tmp_pat
     [
         ("gains.csv", "premerge", ["average", "dare-average"]),
         ("gains.csv", "premerge", ["dare-average"]),
-        ("differences.csv", "shots", ["average", "ag_news-0"]),
     ],
 )
 def test_without_resamples_a_file_keeps_what_it_says(
@@ -137,7 +135,7 @@ def copied(tmp_path: Path) -> Path:
     """A folder as a reproduction leaves it, of what is committed."""
     csvs = [*BOARDS.glob("*.csv"), *BOARDS.glob("*/board.*"), *BOARDS.glob("*/index.html")]
     pictures = [*ROOT.glob("docs/**/*.svg"), *ROOT.glob("docs/**/*.png")]
-    pages = [ROOT / "README.md", ROOT / "docs" / "what-we-found.md"]
+    pages = [ROOT / "README.md", ROOT / "docs/what-we-found.md", *ROOT.glob("docs/papers/*.md")]
     for top, paths in ((BOARDS, csvs), (ROOT, [*pictures, *pages])):
         for path in paths:
             place = tmp_path / path.relative_to(top)

@@ -64,8 +64,8 @@ def in_points(one: Estimate) -> Ends:
 
 def in_percent(one: Ratio) -> str:
     """A ratio with its interval: `48 % (95 % CI 20 to 71 %)`."""
-    low, high = (f"{100 * end:.0f}" for end in one.ends)
-    return f"{100 * one.point:.0f} % ({CI} {low} to {high} %)"
+    low, high = (round(100 * end) for end in one.ends)
+    return f"{round(100 * one.point)} % ({CI} {low} to {high} %)"
 
 
 def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:

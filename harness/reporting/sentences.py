@@ -65,7 +65,7 @@ def ordinal(number: int) -> str:
 
 def span(ends: Ends | None, joint: str = " to ", times: int = 1) -> str:
     """`2 to 5`, `1` of equals, and nothing of nothing."""
-    return joint.join(dict.fromkeys(f"{times * end:.0f}" for end in ends or ()))
+    return joint.join(dict.fromkeys(f"{round(times * end)}" for end in ends or ()))
 
 
 def signed(difference: float) -> str:

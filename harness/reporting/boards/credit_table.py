@@ -101,7 +101,7 @@ def _named(one: Merge) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f}"
+    return f"{round(100 * share)}"
 
 
 def _in_full(credit: Ratio | None) -> str:

@@ -171,7 +171,7 @@ def _numbers(one: Merge) -> list[str]:
         return ["–", "", "", at]
     alone = one.credit.ends[0] == one.credit.ends[1]
     return [
-        f"{100 * one.credit.point:.0f}",
+        f"{round(100 * one.credit.point)}",
         "" if alone else span(one.credit.ends, times=100),
         span(one.range, times=100),
         at,
