@@ -128,7 +128,9 @@ def as_read(task: Task, name: PresetName | None) -> Task:
     """
     settings = preset(name)
     if settings.readout.fault is not None and kind_of(task).split_into_words:
-        raise BadRecipe(f"{task} is tagged word by word, which the preset '{name}' does not read")
+        raise BadRecipe(
+            f"{task} is tagged word by word, which '{name}' does not read: leave out --preset"
+        )
     if settings.last_text and len(task.text) > 1:
         task = replace(task, text=task.text[-1:], read=None)
     if settings.max_length is not None:

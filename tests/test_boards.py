@@ -875,7 +875,10 @@ def test_the_order_of_the_places_is_kept_and_files_are_sorted(tmp_path: Path) ->
     [
         ("{", "cannot be read as a record"),
         ("[]", "holds a list, expected a record"),
-        ("{}", "is not a record of this project, or a folder of such: field 'model': Field required"),
+        (
+            "{}",
+            "is not a record of this project, or a folder of such: field 'model': Field required",
+        ),
         (None, "does not exist"),
     ],
 )

@@ -252,7 +252,7 @@ def test_a_task_of_no_expert_has_no_ceiling(merged: Path, tmp_path: Path) -> Non
     [
         ("abn", ("emr",), BadRecipe, "emr base a --base"),
         ("a", ("emr",), BadRecipe, "emr experts 1 --experts"),
-        ("ab", ("emr", "tall"), BadRecipe, "emr tall toy/pairs 2 --ceilings"),
+        ("ab", ("emr", "tall"), BadRecipe, "emr tall 2 toy/pairs --ceilings"),
         ("ab", ("emmr",), UnknownName, "ceiling emmr emr"),
         ("ab", ("tall:threshold=-1",), BadOption, "threshold ceiling tall -1"),
         ("ab", ("emr:scale=1",), BadOption, "ceiling emr option scale"),

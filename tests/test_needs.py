@@ -565,7 +565,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
         'rows="mine", toy',
         "rows='mine",
     ),
-    "taken": ('need("magnitudes"', 'need("gram"', "gram registered twice"),
+    "taken": ('need("magnitudes"', 'need("gram"', "gram registered mine.py"),
 }
 
 

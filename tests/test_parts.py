@@ -101,7 +101,7 @@ def test_the_first_rows_of_a_part_are_of_all_of_it() -> None:
 
 def test_what_has_no_classes_is_not_parted() -> None:
     part = Part(number=1, seed=0)
-    with pytest.raises(BadData, match="parted by a class"):
+    with pytest.raises(BadData, match="multilabel; only classes"):
         part_of(load_rows(TASKS["embedded/mentions"], "train90"), part)
     similar = load_rows(TASKS["embedded/outcome"], "train90")
     halves_of = [part_of(similar, Part(number=number, seed=0)) for number in (1, 2)]

@@ -448,7 +448,7 @@ def test_files_of_statistics_are_of_no_use(loud: Loud, tmp_path: Path) -> None:
 def test_an_architecture_without_one_list_of_layers_is_refused(tmp_path: Path) -> None:
     """ALBERT runs one group of layers again and again."""
     folder = model(tmp_path / "albert", ["no", "yes"], family="albert", embedding_size=16)
-    with mistake(UnknownName, "2 0"):
+    with mistake(UnknownName, "0 2"):
         merge(asked([folder, folder], [TOY, TOY]), out=tmp_path / "m")
     assert not (tmp_path / "m").exists()
 

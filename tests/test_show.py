@@ -148,7 +148,7 @@ def test_a_broken_tag_file_is_one_line(case: str, tmp_path: Path) -> None:
 
 def test_words_and_tags_are_no_classes(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("a O\nb B-X\n")
-    refused(["show", described(tmp_path, CLASSES)], BadData, "words and tags classification")
+    refused(["show", described(tmp_path, CLASSES)], BadData, "words and tags mine .csv")
 
 
 @pytest.mark.parametrize("name", ["dev", "valid", "val"])

@@ -216,7 +216,7 @@ class Kind(ABC):
 
     def classes(self, rows: Rows) -> Units:
         """The one class of every row, by number. Raises BadData for rows that have no one class."""
-        raise BadData(f"{rows.task} is a {self.name}, expected a classification or regression")
+        raise BadData(f"{rows.task} is a {self.name}; only classes and values can be parted")
 
     def short(self, counts: Sequence[int], shots: int) -> list[int]:
         """The groups, of these many units, that have too few for so many shots."""

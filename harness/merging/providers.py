@@ -227,7 +227,7 @@ class StatisticsProvider(OfRows):
             wanted = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"a task's @{TRAINED_ON}"
             trained = self.checkpoints[index].source
             raise BadRecipe(
-                f"{file.source} is of {file.said.task}, expected {wanted}, as {trained}"
+                f"{file.source} is of {file.said.task}, expected {wanted}, as of {trained}"
             )
 
 

@@ -167,7 +167,7 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     if odd := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
         raise NotFinite(
-            f"need '{need.name}' makes NaN or infinite entries for '{odd[0]}' of "
+            f"need '{need.name}' in {reading.placement.dtype} has NaN or infinite '{odd[0]}' of "
             f"{reading.checkpoint.source} on {reading.rows.task}; try --dtype {REFERENCE}"
         )
     shared = {name: first for name, first in shared.items() if name != first}
