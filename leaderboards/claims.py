@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -127,8 +128,11 @@ class Staged(NamedTuple):
 
     def __str__(self) -> str:
         bold = "**" if self.p < SIGNIFICANT else ""
+        said = f"{bold}{points(100 * self.change, '+')}{bold}"
+        if self.half == inf:
+            return said
         low, high = (points(100 * (self.change + side * self.half)) for side in (-1, 1))
-        return f"{bold}{points(100 * self.change, '+')}{bold} ({low} to {high})"
+        return f"{said} ({low} to {high})"
 
 
 @cache
@@ -165,7 +169,10 @@ def _half(one: Estimate, prior: Prior | None) -> float:
         moved = replace(one, values=one.values - one.point + away)
         return p_value(moved, prior) - SIGNIFICANT
 
-    return float(brentq(over, 1e-9, 2.0))
+    least, most = 1e-9, 2.0
+    if over(least) <= 0 or over(most) >= 0:  # nothing differs by chance, or everything may
+        return 0.0 if over(least) <= 0 else inf
+    return float(brentq(over, least, most))
 
 
 def lost(place: Path, stage: str, protocol: str, *names: str) -> str:
@@ -279,7 +286,7 @@ def lifts(place: Path, row: str, column: str) -> str:
 def exceptions(place: Path, first: str, second: str) -> str:
     """The merges that score more under the first protocol."""
     of = merges(place).drop(index="base")
-    return " and ".join(f"`{name}`" for name in of.index[of[first] > of[second]])
+    return " and ".join(f"`{name}`" for name in of.index[of[first] > of[second]]) or "none"
 
 
 @cache
@@ -424,11 +431,8 @@ def constant(place: Path, name: str) -> str:
 def credit(place: Path, name: str, row: str) -> str:
     """The credit of a merge, with its interval."""
     of = known(place, name).called.get(row, row)
-    return next(
-        in_percent(one.credit)
-        for one in credited(place, name).merges
-        if one.name == of and one.credit
-    )
+    every = (one.credit for one in credited(place, name).merges if one.name == of)
+    return next((in_percent(one) for one in every if one), "none")
 
 
 CLAIMS: dict[str, Callable[..., str]] = {
