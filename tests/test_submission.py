@@ -128,7 +128,7 @@ def test_what_is_refused_is_said_in_a_line_each(
 
 
 def test_old_boards_lack_resamples_and_recipes() -> None:
-    found = findings([RECORDS / "shots.parquet"])
+    found = findings([RECORDS / "premerge.parquet"])
     for one in found.values():
         names(one[0], "schema 3", "expected", "schema 5")
 
