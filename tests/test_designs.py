@@ -57,6 +57,7 @@ EXPECTED = {
     "regmean-pairs-glue": (8 * 5, 28 * 5 * 3, 28 * 5 * 3 * 2),
     "regmean-pairs-ner": (6 * 5, 15 * 5 * 3, 15 * 5 * 3 * (2 + 2)),
     "regmean-alpha": (5 * 5, 5 * 11, 5 * 11 * (5 + 5)),
+    "regmean-diagonal": (5 * 5, 10 * 5 * 6, 10 * 5 * 6 * 2),
     "regmean-rows": (5 * 5, 5 * 5, 5 * 5 * (5 + 5)),
     "dare-rates": (9 * 5, 9 * 3 * 7, 9 * 3 * 7),
     "ties-densities": (9 * 5, 9 * 7, 9 * 7),
@@ -144,7 +145,7 @@ def test_designs_that_share_experts_ask_the_same_of_them(
     """So that one folder holds them once."""
     for first, *others in (
         ("procrustes-2", "procrustes-1", "dare-rates", "ties-densities"),
-        ("regmean-2", "regmean-pairs", "regmean-rows", "regmean-alpha"),
+        ("regmean-2", "regmean-pairs", "regmean-rows", "regmean-alpha", "regmean-diagonal"),
         ("ft-classifier-2", "ft-classifier-3"),
     ):
         known = {n: one.request for n, one in planned[first].items() if one.verb == "finetune"}

@@ -62,6 +62,16 @@ def test_regmean_by_hand_with_off_diagonal() -> None:
     np.testing.assert_allclose(merged["w"], [[0.6, 0.4]], rtol=1e-6)
 
 
+def test_regmean_by_hand_with_a_constant_on_the_diagonal() -> None:
+    """G_1 = diag(3, 1) and G_2 = I become diag(4, 2) and 2 I: W = (4 / 6, 2 / 4)."""
+    experts = [weight([1.0, 0.0]), weight([0.0, 1.0])]
+    given = grams([[3, 0], [0, 1]], [[1, 0], [0, 1]])
+    merged = REGMEAN(experts, {}, gram=given, diagonal=1.0)
+    np.testing.assert_allclose(merged["w"], [[2 / 3, 1 / 2]], rtol=1e-6)
+    merged = REGMEAN(experts, {}, gram=given, diagonal=1e9)
+    np.testing.assert_allclose(merged["w"], [[1 / 2, 1 / 2]], rtol=1e-6)
+
+
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_regmean_is_one_least_squares_fit_to_all_outputs(count: int) -> None:
     """The map nearest to every expert's outputs on its own inputs."""
@@ -85,22 +95,27 @@ def test_regmean_of_what_has_no_gram_is_the_mean() -> None:
 
 @few
 @given(
-    st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), st.floats(0, 0.95), st.integers(0, 99)
-)
+    st.integers(1, 5), st.integers(1, 6), st.integers(1, 6), st.floats(0, 0.95), st.floats(0, 9),
+    st.integers(0, 99),
+)  # fmt: skip
 def test_regmean_agrees_with_numpy(
-    count: int, out: int, width: int, share: float, seed: int
+    count: int, out: int, width: int, share: float, added: float, seed: int
 ) -> None:
     numbers = np.random.default_rng(seed)
     maps = [numbers.normal(size=(3, width)).astype(np.float32) for _ in range(count)]
     given_grams = [positive(seed + i, width).numpy() for i in range(count)]
     merged = REGMEAN([{"w": torch.from_numpy(w)} for w in maps], {},
-                     gram=grams(*given_grams), off_diagonal=share)  # fmt: skip
-    np.testing.assert_allclose(merged["w"], reference_regmean(maps, given_grams, share), atol=2e-6)
+                     gram=grams(*given_grams), off_diagonal=share, diagonal=added)  # fmt: skip
+    expected = reference_regmean(maps, given_grams, share, added)
+    np.testing.assert_allclose(merged["w"], expected, atol=2e-6)
 
 
-def reference_regmean(maps: Sequence[Array], given: Sequence[Array], share: float) -> Array:
+def reference_regmean(
+    maps: Sequence[Array], given: Sequence[Array], share: float, added: float = 0.0
+) -> Array:
     """The formula as it is printed, with an inverse."""
-    shrunk = [share * g + (1 - share) * np.diag(np.diag(g)) for g in given]
+    scaled = [share * g + (1 - share) * np.diag(np.diag(g)) for g in given]
+    shrunk = [g + added * np.eye(len(g)) for g in scaled]
     right = sum(g @ w.T.astype(np.float64) for g, w in zip(shrunk, maps, strict=True))
     found: Array = (np.linalg.inv(sum(shrunk)) @ right).T
     return found

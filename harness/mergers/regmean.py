@@ -37,22 +37,24 @@ def regmean(
     *,
     gram: Sequence[StateDict],
     off_diagonal: Share = 0.9,
+    diagonal: NotNegative = 0.0,
     weights: list[NotNegative] | None = None,
 ) -> StateDict:
     """For every linear layer W = (sum_i c_i G_i)^-1 sum_i c_i G_i W_i, for all else sum_i c_i W_i.
 
     `gram` are the inner products of each expert's inputs, [in, in], by the name of the weight
-    [out, in]; its entries off the diagonal are multiplied by `off_diagonal`, from 0,
-    which weighs every input by itself, to 1. c_i is the expert's weight, by default 1 / n each. The
-    least squares of the paper, solved in float64 for the difference from the mean: an input that
-    never moves keeps the mean, and where the sum is singular the nearest solution to the mean is
-    taken. The report has the condition number of every layer (in the 1-norm, three digits) and says
-    where this was needed. The base is not read.
+    [out, in]; its entries off the diagonal are multiplied by `off_diagonal`, from 0, which weighs
+    every input by itself, to 1, and `diagonal` is added to those on it: the larger, the nearer the
+    mean. c_i is the expert's weight, by default 1 / n each. The least squares of the paper, solved
+    in float64 for the difference from the mean: an input that never moves keeps the mean, and where
+    the sum is singular the nearest solution to the mean is taken. The report has the condition
+    number of every layer (in the 1-norm, three digits) and says where this was needed. The base is
+    not read.
 
     By hand: W_1 = (1, 0), W_2 = (0, 1), G_1 = diag(3, 1), G_2 = diag(1, 1): W = (3/4, 1/2).
     Weights (1/4, 3/4) make it (3/4 / (3/2), 3/4 / 1) = (1/2, 3/4).
     """
-    return regression_mean("regmean", experts, gram, off_diagonal, weights)
+    return regression_mean("regmean", experts, gram, off_diagonal, weights, diagonal)
 
 
 def regression_mean(
@@ -61,6 +63,7 @@ def regression_mean(
     gram: Sequence[StateDict],
     off_diagonal: float,
     weights: list[float] | None,
+    diagonal: float = 0.0,
 ) -> StateDict:
     """`regmean`, under the name of a method in what is said of its options."""
     if weights is not None:
@@ -77,7 +80,7 @@ def regression_mean(
         if name not in solved:
             return averaged[name]
         # first: to know what comes through a merged layer, that is merged in the meantime
-        grams = [_shrunk(one[name].double(), off_diagonal) for one in gram]
+        grams = [_regular(one[name].double(), off_diagonal, diagonal) for one in gram]
         tensors = [expert[name].double() for expert in experts]
         solution, facts = nearest(tensors, grams, shares)
         tell(report, name, facts)
@@ -86,10 +89,10 @@ def regression_mean(
     return Lazy(known, compute, report)
 
 
-def _shrunk(gram: torch.Tensor, off_diagonal: float) -> torch.Tensor:
-    shrunk = gram * off_diagonal
-    shrunk.diagonal().copy_(gram.diagonal())
-    return shrunk
+def _regular(gram: torch.Tensor, off_diagonal: float, diagonal: float) -> torch.Tensor:
+    regular = gram * off_diagonal
+    regular.diagonal().copy_(gram.diagonal() + diagonal)
+    return regular
 
 
 def nearest(
