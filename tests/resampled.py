@@ -36,4 +36,4 @@ def resampled(one: Record, design: str = "0" * 16) -> Record:
         drawn = values[:, None] + noise[:64] if len(values) > 1 else np.empty((1, 0))
         about = {"shots": shots, "unit": "row", "units": 100, "design": design}
         made.append(written(values, values.mean() + noise, drawn, **about))
-    return one.model_copy(update={"resamples": tuple(made), "schema_version": 5})
+    return one.model_copy(update={"resamples": tuple(made)})

@@ -193,7 +193,7 @@ def score(value: float, **given: Any) -> dict[str, Any]:
 
 
 def ends(low: float, high: float, **given: Any) -> list[dict[str, Any]]:
-    return [{"low": low, "high": high, "method": "wilson", **given}]
+    return [{"low": low, "high": high, "method": "student", **given}]
 
 
 UNTRUE = {

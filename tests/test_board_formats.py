@@ -24,18 +24,25 @@ import pytest
 import harness
 from harness import Record
 from harness.errors import BrokenRecord
-from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
+from harness.evaluation.records import (
+    Adaptation,
+    DrawScore,
+    Interval,
+    Recipe,
+    Source,
+    Stage,
+)
 from harness.evaluation.resamples import estimate_of
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.frame import FRAME, TABLE
 from harness.reporting.grid import Cell, mean_cell
-from harness.reporting.lines import lines_of, stages, without_first
+from harness.reporting.lines import lines_of
 from harness.reporting.table import evaluation_table
 from harness.text import csv_cell, markdown, points, tex
 from harness.types import Array64
 from tests.mistakes import mistake, names, refused
 from tests.resampled import kept, resampled
-from tests.test_boards import MRPC, RTE, record, texts_of, two_tasks, written
+from tests.test_boards import MRPC, RTE, recipe, record, texts_of, two_tasks, written
 
 HOSTILE = "<script>alert(1)</script>|a\n\x1b[31m`*_]($%&{}\\ =1+1"
 
@@ -49,7 +56,7 @@ def texts(records: list[Record]) -> dict[str, str]:
 
 
 def interval(low: float, high: float, shots: int | None = None) -> tuple[Interval, ...]:
-    return (Interval(low=low, high=high, shots=shots, method="bootstrap"),)
+    return (Interval(low=low, high=high, shots=shots, method="student"),)
 
 
 def merges(*values: float, task: str = RTE, **given: Any) -> list[Record]:
@@ -165,8 +172,7 @@ def test_the_legend_says_what_is_there_and_nothing_else() -> None:
     assert "`±`: standard deviation over draws (n - 1)" in drawn
     rows = texts(merges(0.5, 0.6, intervals=interval(0.4, 0.7)))["board.md"].partition("##")[0]
     assert "[ ]" not in rows
-    assert "whose interval over test rows, or whose draws, overlap" in " ".join(rows.split())
-    assert "printed alike" not in rows
+    assert "those that do not differ significantly from it" in " ".join(rows.split())
 
 
 def test_how_a_protocol_adapted_is_said() -> None:
@@ -238,7 +244,7 @@ def test_who_rounds_the_csv_gets_the_numbers_of_the_board() -> None:
 
 def bold(records: list[Record], column: str = RTE) -> set[str]:
     board = made(records)
-    return {*board.best[board.scores.settings[0], column].rows}
+    return {*board.best[board.scores.settings[0], column]}
 
 
 def test_ties_are_ties_as_they_are_printed() -> None:
@@ -249,19 +255,6 @@ def test_what_the_best_constant_reaches_is_not_bold() -> None:
     constant = {"majority": DrawScore(value=0.6, parts={"accuracy": 0.6})}
     assert bold(merges(0.60, 0.59, **constant)) == set()
     assert bold(merges(0.61, 0.59, **constant)) == {"a"}
-
-
-def test_what_overlaps_with_the_best_is_bold_too() -> None:
-    records = [
-        *merges(0.60, intervals=interval(0.55, 0.65)),
-        *merges(0, 0.52, intervals=interval(0.49, 0.551))[1:],
-        *merges(0, 0, 0.52, intervals=interval(0.49, 0.549))[2:],
-        *merges(0, 0, 0, 0.5999)[3:],
-        *merges(0, 0, 0, 0, 0.598)[4:],  # without an interval, by what is printed
-    ]
-    assert bold(records) == {"a", "b", "d"}
-    made_of = made(records).best
-    assert next(iter(made_of.values())).ways == {"intervals", "printed"}
 
 
 def right_on(name: str, places: Array64, folder: Path, **given: Any) -> None:
@@ -281,20 +274,13 @@ def right_on(name: str, places: Array64, folder: Path, **given: Any) -> None:
     drawn = range(3) if shots else [None]
     scores = tuple(one.scores[0].model_copy(update={"shots": shots, "seed": s}) for s in drawn)
     resamples = (kept([right] * len(scores), shots),)
-    given = {"scores": scores, "method": name, "digest": name * 32, **given}
+    given = {"scores": scores, "method": name, "recipe": recipe(name), "digest": name * 32, **given}
     one = one.model_copy(update={"model": name, "resamples": resamples, **given})
     folder.mkdir(exist_ok=True)
     (folder / f"{name}-{one.protocol}.json").write_text(one.model_dump_json())
 
 
-def without_resamples(folder: Path) -> None:
-    """The records, as they were before these were kept."""
-    for path in folder.glob("*.json"):
-        said = json.loads(path.read_text())
-        path.write_text(json.dumps({**said, "resamples": [], "schema_version": 4}))
-
-
-def test_resamples_tell_apart_what_overlaps(tmp_path: Path) -> None:
+def test_bold_is_what_a_paired_test_leaves(tmp_path: Path) -> None:
     """`b` is right on twelve rows fewer and on no other; of `c` others are right."""
     folder = tmp_path / "records"
     right_on("a", np.arange(200), folder)
@@ -304,11 +290,6 @@ def test_resamples_tell_apart_what_overlaps(tmp_path: Path) -> None:
     text = (tmp_path / "board.md").read_text()
     assert [rows_of(text)[name] for name in "abc"] == [["**66.7**"], ["62.7"], ["**62.7**"]]
     assert "paired test over test units and draws, Holm over the column" in " ".join(text.split())
-    without_resamples(folder)
-    harness.leaderboard([folder], out=tmp_path)
-    text = (tmp_path / "board.md").read_text()
-    assert rows_of(text)["b"] == ["**62.7**"]
-    assert "records without resamples" in " ".join(text.split())
 
 
 def test_a_family_of_claims_is_a_column(tmp_path: Path) -> None:
@@ -377,7 +358,7 @@ def test_identical_rows_are_one_that_names_both() -> None:
 def test_a_row_that_is_folded_has_its_gain() -> None:
     methods = ("ties", "dare[ties]", "procrustes[ties]")
     records = [
-        record("merged", one, task, "current", value, method=one, intervals=interval(0.1, 0.9))
+        resampled(record("merged", one, task, "current", value, method=one))
         for one in methods
         for task, value in ((RTE, 0.5 + (one != "ties") / 10), (MRPC, 0.6))
     ]
@@ -388,7 +369,8 @@ def test_a_row_that_is_folded_has_its_gain() -> None:
     gains = [(row["method"], row["gain"]) for row in rows if row["task"] == "glue/rte"]
     assert gains == [("ties", ""), *((one, "10.000000") for one in methods[1:])]
     idle = [one for one in records if one.method != "procrustes[ties]"]
-    idle += [one.model_copy(update={"method": "p[ties]"}) for one in idle if one.method == "ties"]
+    same = {"method": "p[ties]", "recipe": recipe("p[ties]")}
+    idle += [one.model_copy(update=same) for one in idle if one.method == "ties"]
     assert made(idle).scores.rows == ("ties = p[ties]", "dare[ties]")
     rows = csv.DictReader(io.StringIO(texts(idle)["board.csv"]))
     gains = [(row["method"], row["gain"]) for row in rows if row["task"] == "glue/rte"]
@@ -398,20 +380,46 @@ def test_a_row_that_is_folded_has_its_gain() -> None:
 # Gains and shares -------------------------------------------------------------------------------
 
 
+STAGES = Recipe(
+    premerge=(Stage(name="dare", options={"drop_rate": 0.9, "rescale": True, "seed": 3}),),
+    merger=Stage(name="ties", options={"density": 0.3, "scale": 0.4, "trim": "global"}),
+    postmerge=(Stage(name="theirs", options={"far": 2}),),
+)
+"""Of a plugin that is not loaded no defaults are known."""
+
+
 @pytest.mark.parametrize(
-    ("method", "premerge", "merger", "over"),
+    ("recipe", "premerge", "merger"),
     [
-        ("ties", "", "ties", None),
-        ("dare[ties]", "dare", "ties", "ties"),
-        ("procrustes+dare[ties]", "procrustes+dare", "ties", "dare[ties]"),
-        ("dare:rate=0.5[ties:density=0.3]+lines", "dare:rate=0.5", *["ties:density=0.3+lines"] * 2),
-        ("odd[", "", "odd[", None),
+        (None, (), "dare[ties]"),
+        (Recipe(merger=Stage(name="ties")), (), "ties"),
+        (STAGES, ("dare:drop_rate=0.9",), "ties:density=0.3,scale=0.4+theirs:far=2"),
+        (
+            STAGES.model_copy(update={"tuned": {"scale": 0.4}}),
+            ("dare:drop_rate=0.9",),
+            "ties:density=0.3+theirs:far=2 (scale tuned)",
+        ),
     ],
-)  # fmt: skip
-def test_a_method_is_taken_apart(method: str, premerge: str, merger: str, over: str | None) -> None:
-    assert stages(method) == (premerge, merger)
-    if method != "odd[":
-        assert without_first(method) == over
+)
+def test_stages_are_those_of_the_recipe(
+    recipe: Recipe | None, premerge: tuple[str, ...], merger: str
+) -> None:
+    one = record("merged", "m", RTE, "current", 0.5, method="dare[ties]", recipe=recipe)
+    (line,) = lines_of([("", one)])
+    assert (line.premerge, line.merger) == (premerge, merger)
+
+
+def test_a_gain_is_over_the_same_with_fewer_stages() -> None:
+    """The nearest of them that is there, of the same merger and what follows it."""
+    methods = ("ties", "c[ties]", "b+c[ties]", "a+b+c[ties]", "a[ties]+d", "ties+d", "a[average]")
+    over = made([record("merged", one, RTE, "current", n / 10, method=one)
+                 for n, one in enumerate(methods)]).counterparts  # fmt: skip
+    assert over == {
+        "c[ties]": "ties",
+        "b+c[ties]": "c[ties]",
+        "a+b+c[ties]": "b+c[ties]",
+        "a[ties]+d": "ties+d",
+    }
 
 
 def pairs() -> list[Record]:
@@ -459,34 +467,34 @@ def test_a_gain_is_over_the_nearest_that_is_there() -> None:
 
 def test_a_gain_that_is_not_significant_is_marked_in_every_format(tmp_path: Path) -> None:
     """`dare[ties]` is right on twelve rows more and wrong on no other. `p[ties]` is on as many,
-    most of them others. Without resamples, intervals overlap: nothing is significant."""
+    most of them others."""
     folder = tmp_path / "records"
     right_on("ties", np.arange(200), folder)
     right_on("dare[ties]", np.arange(212), folder)
     right_on("p[ties]", np.arange(88, 300), folder)
-    for marks in (("", "?"), ("?", "?")):
-        harness.leaderboard([folder], out=tmp_path)
-        text = (tmp_path / "board.tex").read_text()
-        rows = {row[0]: row[1] for row in tables(text)[0]}
-        for name, mark in zip(("dare", "p"), marks, strict=True):
-            assert rows[f"{name}{{[}}ties{{]}}"].endswith(f"$_{{+4.0{mark}}}$")
-        assert "?: a difference that is not significant" in text
-        told = [str(int(not mark)) for mark in marks]
-        lines = csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text()))
-        found = {line["row"]: (line["gain"], line["significant"]) for line in lines}
-        assert found == {"ties": ("", ""), "dare[ties]": ("4.000000", told[0]),
-                         "p[ties]": ("4.000000", told[1])}  # fmt: skip
-        table = pyarrow.parquet.read_table(tmp_path / "board.parquet").to_pylist()
-        assert {row["row"]: row["significant"] for row in table} == {
-            "ties": None, "dare[ties]": not marks[0], "p[ties]": False,
-        }  # fmt: skip
-        page = (tmp_path / "index.html").read_text()
-        shown = data(page)
-        names = [shown["rows"][row]["name"] for row in shown["cells"]["row"]]
-        opened = dict(zip(names, shown["open"], strict=True))
-        assert opened == {"ties": 0, "dare[ties]": int(bool(marks[0])), "p[ties]": 1}
-        assert "<b>?</b>: a difference that is not significant" in page
-        without_resamples(folder)
+    harness.leaderboard([folder], out=tmp_path)
+    text = (tmp_path / "board.tex").read_text()
+    rows = {row[0]: row[1] for row in tables(text)[0]}
+    for name, mark in (("dare", ""), ("p", "?")):
+        assert rows[f"{name}{{[}}ties{{]}}"].endswith(f"$_{{+4.0{mark}}}$")
+    assert "?: a difference that is not significant" in text
+    lines = csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text()))
+    found = {line["row"]: (line["gain"], line["significant"]) for line in lines}
+    assert found == {"ties": ("", ""), "dare[ties]": ("4.000000", "1"),
+                     "p[ties]": ("4.000000", "0")}  # fmt: skip
+    table = pyarrow.parquet.read_table(tmp_path / "board.parquet").to_pylist()
+    assert {row["row"]: row["significant"] for row in table} == {
+        "ties": None, "dare[ties]": True, "p[ties]": False,
+    }  # fmt: skip
+    page = (tmp_path / "index.html").read_text()
+    shown = data(page)
+    names = [shown["rows"][row]["name"] for row in shown["cells"]["row"]]
+    assert dict(zip(names, shown["open"], strict=True)) == {
+        "ties": 0,
+        "dare[ties]": 0,
+        "p[ties]": 1,
+    }
+    assert "<b>?</b>: a difference that is not significant" in page
 
 
 def test_a_share_is_that_of_a_significant_loss_and_has_its_interval(tmp_path: Path) -> None:
@@ -507,10 +515,6 @@ def test_a_share_is_that_of_a_significant_loss_and_has_its_interval(tmp_path: Pa
     shown = data((tmp_path / "index.html").read_text())
     names = [row["name"] for row in shown["rows"]]
     assert [shown["gaps"][names.index(name)] for name in "ab"] == [[1], [0]]
-    without_resamples(folder)
-    harness.leaderboard([folder], out=tmp_path)
-    shares = rows_of((tmp_path / "board.md").read_text().partition("## How much")[2])
-    assert [shares[name][4:] for name in "ab"] == [["1.0", "0.7?", ""], ["10.0", "6.7?", ""]]
 
 
 def test_a_gain_that_nobody_measured_is_as_it_was() -> None:
@@ -695,7 +699,7 @@ def test_records_are_found_from_the_board(tmp_path: Path) -> None:
         ({"scores": [{"value": float("nan"), "parts": {}}]}, "score nan"),
         ({"scores": [{"value": 0.5, "parts": {"f1": float("inf")}}]}, "score inf"),
         ({"scores": [{"value": 0, "parts": {}, "facts": {"x": -math.inf}}]}, "score -inf"),
-        ({"intervals": [{"low": -1e9, "high": 1, "method": "wilson"}]}, "score -1000000000.0"),
+        ({"intervals": [{"low": -1e9, "high": 1, "method": "student"}]}, "score -1000000000.0"),
     ],
 )  # fmt: skip
 def test_what_no_table_can_hold_is_one_line(

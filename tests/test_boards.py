@@ -18,7 +18,15 @@ from harness import Record, leaderboard
 from harness.cli import main
 from harness.cli.evaluate import print_evaluation
 from harness.errors import BrokenRecord
-from harness.evaluation.records import Adaptation, DrawScore, Role, Source, read_records
+from harness.evaluation.records import (
+    Adaptation,
+    DrawScore,
+    Recipe,
+    Role,
+    Source,
+    Stage,
+    read_records,
+)
 from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import index, rendered
@@ -35,6 +43,20 @@ from tests.resampled import kept, lines
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"
 HELDOUT = "glue/rte@heldout10"
+
+
+def recipe(method: str) -> Recipe:
+    """What a merge was made by that is called so: `a+b[c]+d` by the merger c."""
+    said = re.fullmatch(
+        r"(?:(?P<before>.+)\[)?(?P<merger>[^\[\]]*)\]?(?P<after>\+.*)?", method, re.S
+    )
+    if said is None or not said["before"]:
+        return Recipe(merger=Stage(name=method))
+    before, after = (
+        tuple(Stage(name=name) for name in filter(None, (said[part] or "").split("+")))
+        for part in ("before", "after")
+    )
+    return Recipe(premerge=before, merger=Stage(name=said["merger"]), postmerge=after)
 
 
 def record(
@@ -70,9 +92,10 @@ def record(
         "teachers": (),
         "versions": {},
     }
-    return Record(
-        model=model, role=role, task=task, protocol=protocol, scores=scores, **{**usual, **given}
-    )
+    known = {**usual, **given}
+    if role == "merged":
+        known = {"recipe": recipe(known["method"]), **known}
+    return Record(model=model, role=role, task=task, protocol=protocol, scores=scores, **known)
 
 
 def one_task() -> list[Record]:
@@ -145,7 +168,7 @@ def test_deviations_are_those_of_a_sample() -> None:
 
 def test_three_spreads_are_never_mixed() -> None:
     """Over the draws, over the rows, over the experts of a task."""
-    ends = [{"low": 0.5, "high": 0.7, "shots": count, "method": "bootstrap"} for count in (1, 5)]
+    ends = [{"low": 0.5, "high": 0.7, "shots": count, "method": "student"} for count in (1, 5)]
     ends[1]["high"] = 0.75
     records = [
         record("merged", "m", RTE, "ft-classifier", {1: [0.5, 0.7], 5: [0.6]}, intervals=ends),
@@ -512,7 +535,7 @@ def test_a_column_says_its_metrics_and_rows_and_parts_stand_below() -> None:
 
 
 def test_the_merge_has_its_interval_where_there_is_room() -> None:
-    ends = [{"low": 0.511, "high": 0.689, "method": "wilson"}]
+    ends = [{"low": 0.511, "high": 0.689, "method": "student"}]
     records = [one.model_copy(update={"majority": None}) for one in one_task()]
     records[0] = record("merged", "m", RTE, "current", 0.6, intervals=ends)
     records[2] = record("base", "b", RTE, "current", 0.5, intervals=ends)

@@ -30,6 +30,7 @@ from harness.evaluation.records import (
 )
 from harness.stats.tests import holm
 from harness.types import Array64, KindName
+from tests.test_boards import recipe
 
 ONE: DrawKey = (None, None)
 TAGS = ("O", "B-PER", "I-PER")
@@ -119,7 +120,10 @@ def read_once(
     }
     kept = [DrawScore(**one) for one in scores]
     usual["resamples"] = () if "metrics" in given else kept_resamples(made, kept)
-    record = Record(**{**usual, **given})
+    known = {**usual, **given}
+    if known["role"] == "merged":
+        known = {"recipe": recipe(known["method"]), **known}
+    record = Record(**known)
     path = record_path(folder, record.model_dump(mode="json"), {})
     write_predictions(path.with_suffix(".parquet"), made)
     write_record(path, record)
@@ -427,7 +431,7 @@ def changed(records: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def drop(records: Path) -> None:
-    changed(records, lambda said: said.update(resamples=[], schema_version=4))
+    changed(records, lambda said: said.update(resamples=[]))
 
 
 def redrawn(records: Path) -> None:

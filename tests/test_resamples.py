@@ -272,15 +272,10 @@ def test_damaged_resamples_are_refused_in_one_line(
     assert str(kept_record) in line
 
 
-@pytest.mark.parametrize("version", [1, 2, 6])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 6])
 def test_a_record_of_another_schema_is_refused(kept_record: Path, version: int) -> None:
     with pytest.raises(BrokenRecord, match="schema_version"):
         read_record(change(kept_record, schema_version=version))
-
-
-def test_a_record_of_before_keeps_none(kept_record: Path) -> None:
-    change(kept_record, resamples=[], schema_version=4)
-    assert estimate_of(read_record(kept_record), 5) is None
 
 
 # By documents, and from end to end ------------------------------------------------------------

@@ -127,12 +127,6 @@ def test_what_is_refused_is_said_in_a_line_each(
     names(line, 2, 17, board)
 
 
-def test_old_boards_lack_resamples_and_recipes() -> None:
-    found = findings([RECORDS / "premerge.parquet"])
-    for one in found.values():
-        names(one[0], "schema 3", "expected", "schema 5")
-
-
 # Forgeries of one record -------------------------------------------------------------------
 
 
@@ -279,8 +273,7 @@ FORGERIES: dict[str, tuple[str, Forgery, bool, str]] = {
     "resamples, intervals": ("current", lifted, True, "has the mean"),
     "fewer resamples": ("current", fewer_resamples, True, "has 500 resamples of 2000"),
     "other resamples": ("current", other_design, True, "as the resamples of textcls/ag_news"),
-    "no resamples": ("current", changed(resamples=[], loss_resamples=None), False, "schema 5"),
-    "old schema": ("current", changed(schema_version=4), True, "has schema 4"),
+    "no resamples": ("current", changed(resamples=[], loss_resamples=None), False, "no lists of"),
     "a draw missing": ("knn", best_draws, True, "has the draws ["),
     "shots missing": ("knn", changed(settings__shots=[1, 5]), True, "has scores of [5] shots"),
     "fewer draws": ("knn", fewer_draws, True, "has 4 as draws of"),

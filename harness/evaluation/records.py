@@ -44,16 +44,13 @@ class DrawScore(Frozen):
 
 
 class Interval(Frozen):
-    """Where the mean over the draws with so many shots would lie on other test units, at `level`.
-
-    `student` is over test units and draws, with training and model held; the others, of records
-    of before version 5, are over test rows alone.
-    """
+    """Where the mean over the draws with so many shots would lie on other test units and draws, at
+    `level`, with training and model held."""
 
     low: float
     high: float
     shots: Shots | None = None
-    method: Literal["wilson", "bootstrap", "student"]
+    method: Literal["student"]
     level: float = 0.95
 
 
@@ -124,6 +121,10 @@ class Recipe(Frozen):
     tuned_on: tuple[str, ...] = ()
 
 
+SCHEMA: Literal[5] = 5
+"""The version of records that is written and read."""
+
+
 class Record(Frozen):
     """One model on one task under one protocol, with everything needed to make it again.
 
@@ -132,15 +133,15 @@ class Record(Frozen):
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
     `family` is that of the architecture, `recipe` how a merge of ours was made. `unseen` are the
     units that the model did not see: words that were cut off, scored as no entity. `predictions` is
-    the digest of those beside it; absent before version 4. `intervals` has one for every number of
-    shots, and so has `resamples`: the scores on resampled test units, which records of before
-    version 5 lack; `loss_resamples` those of the loss, under Current Eval. `majority` the score of
-    the best constant prediction on the same rows. `shown` are the rows that methods of a merge
-    used; `transductive` means that the scored rows are among them, so such a score needs these very
-    rows. Values are between 0 and 1 (or -1 and 1 for correlations); tables multiply them by 100.
+    the digest of those beside it. `intervals` has one for every number of shots, and so has
+    `resamples`: the scores on resampled test units; `loss_resamples` those of the loss, under
+    Current Eval. `majority` the score of the best constant prediction on the same rows. `shown` are
+    the rows that methods of a merge used; `transductive` means that the scored rows are among them,
+    so such a score needs these very rows. Values are between 0 and 1 (or -1 and 1 for
+    correlations); tables multiply them by 100.
     """
 
-    schema_version: Literal[3, 4, 5] = 5
+    schema_version: Literal[5] = SCHEMA
     model: str
     role: Role
     method: str

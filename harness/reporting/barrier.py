@@ -19,7 +19,7 @@ from harness.errors import MissingScores
 from harness.evaluation.records import Record
 from harness.evaluation.resamples import estimate_of, loss_of
 from harness.reporting.difference import CI
-from harness.reporting.lines import stages
+from harness.reporting.lines import stages_of
 from harness.reporting.plots.marks import PALE, Mark, along_x, drawn, key, marks, named
 from harness.stats.estimate import Estimate, highest, mean_of, of, rises
 from harness.stats.intervals import interval
@@ -86,7 +86,7 @@ def lines_between(records: Iterable[Record]) -> list[Line]:
         merger = one.recipe.merger if one.recipe and one.role == "merged" else None
         weights = merger.options.get("weights") if merger and merger.name == "average" else None
         if one.protocol == "current" and weights is not None and len(weights) == 2:
-            aligned = stages(one.method)[0] or AS_THEY_ARE
+            aligned = "+".join(stages_of(one)[0]) or AS_THEY_ARE
             known.setdefault(aligned, {}).setdefault(one.task, {})[weights[1]] = one
     if not known:
         raise MissingScores(

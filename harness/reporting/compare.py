@@ -196,8 +196,8 @@ def _check(sides: Sides) -> None:
 def _estimate(line: Line) -> Estimate:
     if (found := line.estimate) is None:
         raise BrokenRecord(
-            f"the record of '{line.model}' on {line.task} has no scores on resampled test units, "
-            "which records from before version 5 lack; evaluate it again"
+            f"the record of '{line.model}' on {line.task} has no scores on resampled test units; "
+            "evaluate it again"
         )
     return found
 

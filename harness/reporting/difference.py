@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
 
 from harness.reporting.lines import Line
 from harness.stats.estimate import Estimate, mean_of, minus, over_sets
@@ -17,16 +16,14 @@ from harness.text import points
 CI = f"{100 * LEVEL:.0f} % CI"
 OPEN = "?"
 """Stands behind a difference that is not significant."""
-Way = Literal["paired", "intervals", "printed"]
-"""How scores are compared: by a paired test, by stored intervals, or by values as printed."""
 
 
 @dataclass(frozen=True)
 class Difference:
     """Points between two scores; whether they are significant, None if nothing says.
 
-    `paired` is what is known of it by resamples and draws, and `p` of its test; None where records
-    keep no resamples, or have too few draws. `ahead`: all that is known are the two numbers, which
+    `paired` is what is known of it by resamples and draws, and `p` of its test; None where they are
+    of other resamples, or have too few draws. `ahead`: all that is known are the two numbers, which
     are printed differently.
     """
 
@@ -34,7 +31,6 @@ class Difference:
     paired: Estimate | None = None
     significant: bool | None = None
     p: float | None = None
-    way: Way = "paired"
     ahead: bool = False
 
     def __str__(self) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 OTHERWISE: Mapping[str, Callable[[Line], Any]] = {
     "task": lambda line: line.name,
     "metric": lambda line: "+".join(line.metrics),
+    "premerge": lambda line: "+".join(line.premerge),
     "shots": lambda line: amount(line.shots),
     "transductive": lambda line: line.saw_the_scored,
     "low": lambda line: line.interval and line.interval[0],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import fsum
@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 import xxhash
 
 from harness.data.shots import amount, counted
-from harness.evaluation.records import LATER, Record, Role
+from harness.evaluation.records import LATER, Record, Role, Stage
 from harness.evaluation.resamples import Resamples, read
 from harness.passes.placement import REFERENCE
 from harness.readout import LAST_LINEAR, POOLED
 from harness.stats.estimate import Estimate
-from harness.types import ALL, Choice, Shots
+from harness.types import ALL, Choice, Scalar, Shots
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -32,7 +32,6 @@ TUNED = "ft-classifier"
 PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
 DETERMINED = "rows_per_dimension"
 """The fact that says, below one, that rows leave a fit open."""
-_STAGES = re.compile(r"(?P<premerge>[^\[\]]+)\[(?P<merger>[^\[\]]+)\](?P<after>[^\[\]]*)")
 _SAME = (
     "task", "metrics", "rows", "protocol", "model", "role", "method", "head", "labels", "digest",
     "teachers",
@@ -110,7 +109,7 @@ class Line:
     model: str
     role: Role
     method: str
-    premerge: str
+    premerge: tuple[str, ...]
     merger: str
     head: str
     labels: str
@@ -216,10 +215,10 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
 
 def _said(record: Record) -> dict[str, Any]:
     """What a record says whatever the number of shots."""
-    adaptation, method = record.adaptation, method_of(record)
-    premerge, merger = stages(method) if record.role in ("merged", "reference") else ("", "")
+    adaptation = record.adaptation
+    premerge, merger = stages_of(record) if record.role in ("merged", "reference") else ((), "")
     return {name: getattr(record, name) for name in _SAME} | {
-        "method": method,
+        "method": method_of(record),
         "premerge": premerge,
         "merger": merger,
         "preset": record.preset or "",
@@ -252,6 +251,35 @@ def method_of(record: Record) -> str:
         method = re.sub(rf"([:,]){name}=[^,+\]]*(,?)", lambda f: f[1] if f[2] else "", method)
         method += f" ({name} tuned)"
     return method
+
+
+def stages_of(record: Record) -> tuple[tuple[str, ...], str]:
+    """What was done before merging, and the merger with what was done after, with the options that
+    are not their defaults; the method as it is called, where no recipe is known."""
+    if (recipe := record.recipe) is None:
+        return (), record.method
+    merger = _asked("merger", recipe.merger, recipe.tuned)
+    after = [_asked("postmerge", stage) for stage in recipe.postmerge]
+    tuned = "".join(f" ({name} tuned)" for name in recipe.tuned)
+    premerge = tuple(_asked("premerge", stage) for stage in recipe.premerge)
+    return premerge, "+".join([merger, *after]) + tuned
+
+
+def _asked(kind: str, stage: Stage, tuned: Iterable[str] = ()) -> str:
+    """A stage with its options but the defaults, the seed, and those that a search chose."""
+    usual = _usual(kind, stage.name)
+    unusual = {k: v for k, v in stage.options.items() if k not in usual or v != usual[k]}
+    return str(Choice(stage.name, {k: v for k, v in unusual.items() if k not in ("seed", *tuned)}))
+
+
+@cache
+def _usual(kind: str, name: str) -> Mapping[str, Scalar]:
+    """The defaults of a method; none are known of a plugin that is not loaded."""
+    from harness.methods import resolved
+    from harness.registry import STAGES
+
+    registry = STAGES[kind]
+    return resolved(registry[name], Choice(name)) if name in registry else {}
 
 
 def _trained(record: Record) -> tuple[tuple[str, int, int], ...]:
@@ -352,29 +380,6 @@ def kind_of(task: str, metrics: Sequence[str]) -> str:
     fit = [{*METRICS[metric].kinds} for metric in metrics if metric in METRICS]
     common = set.intersection(*fit) if fit else set()
     return str(next(iter(common))) if len(common) == 1 else ""
-
-
-def stages(method: str) -> tuple[str, str]:
-    """`procrustes+dare[ties]` as what was done before merging and the merger.
-
-    By hand: `dare[ties]+lines` is `dare`, `ties+lines`; `ties` is nothing, `ties`.
-    """
-    if parts := _STAGES.fullmatch(method):
-        return parts["premerge"], parts["merger"] + parts["after"]
-    return "", method
-
-
-def without_first(method: str) -> str | None:
-    """The method without the first of what is done before merging: what its gain is over.
-
-    By hand: `procrustes+dare[ties]` gains over `dare[ties]`, that over `ties`, that over nothing.
-    """
-    premerge, _, rest = method.partition("[")
-    if not rest:
-        return None
-    _, _, others = premerge.partition("+")
-    merger, _, after = rest.rpartition("]")
-    return f"{others}[{rest}" if others else merger + after
 
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

@@ -23,7 +23,6 @@ from harness.evaluation.faults import CLOSE
 from harness.evaluation.packs import SUFFIX
 from harness.evaluation.predictions import read_predictions
 from harness.evaluation.records import (
-    LATER,
     NAMED,
     Record,
     each_record,
@@ -43,7 +42,6 @@ from harness.reporting.lines import Line, lines_of
 from harness.reporting.sets import in_sets
 from harness.types import ALL, TRAINED_ON, Choice
 
-NEWEST = int(Record.model_fields["schema_version"].default)
 PROGRAM = "merging-harness"
 DIGEST = re.compile("[0-9a-f]{32}")
 FAR = 5.0
@@ -88,9 +86,8 @@ def findings(
 def _alone(record: Record, path: Path) -> Iterator[str]:
     if not NAMED.search(path.name):
         yield "has no hash in its name; expected it as evaluate called it"
-    if record.schema_version < NEWEST or not record.resamples:
-        found = f"schema {record.schema_version} and {len(record.resamples)} lists of resamples"
-        yield f"has {found}; expected schema {NEWEST}, with one for each number of shots"
+    if not record.resamples:
+        yield "has no lists of resamples; expected one for each number of shots"
     sources = [one.digest for one in (*record.experts, record.base) if one]
     if odd := [one for one in (record.digest, *sources) if not DIGEST.fullmatch(one)]:
         yield f"has the digest '{odd[0]}'; expected 32 hexadecimal digits"
@@ -160,7 +157,7 @@ def _in_marks(record: Record) -> Iterator[str]:
         yield f"is of the protocol '{record.protocol}'; expected one of --plugins, or known"
         return
     entry = PROTOCOLS[record.protocol]
-    chosen = {**LATER.get(record.protocol, {}), **record.options}
+    chosen = record.options
     if lacking := ", ".join(sorted(options(entry.function).keys() - chosen.keys())):
         yield f"does not say {lacking} of {record.protocol}; expected all options"
         return

@@ -65,10 +65,10 @@ def finding(board: Board) -> str:
     best = board.best.get((setting, column))
     if best is None:
         return ""
-    if not best.rows:
+    if not best:
         return plain(f"Under {setting} no merge scores more than the {CONSTANT} prediction.")
     means = {row: cells[-1].cell.mean for row, cells in board.under(setting) if cells[-1]}
-    first = max(best.rows, key=means.__getitem__)
-    others = len(best.rows) - 1
+    first = max(best, key=means.__getitem__)
+    others = len(best) - 1
     more = f"; {others} more do not differ significantly from it" if others else ""
     return plain(f"Under {setting} {first} scores highest with {points(means[first])}{more}.")

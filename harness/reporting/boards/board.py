@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from harness.reporting.boards.credit import Credits, credits_of
 from harness.reporting.boards.tested import (
-    Best,
     best_of,
     counterparts,
     gained,
@@ -94,7 +93,7 @@ class Board:
     called: Mapping[str, str]
     unchanged: frozenset[str]
     scores: Grid
-    best: Mapping[tuple[Setting, str], Best]
+    best: Mapping[tuple[Setting, str], frozenset[str]]
     shares: tuple[Share, ...]
     counterparts: Mapping[str, str]
     gained: Mapping[Place, Difference]
@@ -132,8 +131,7 @@ class Board:
         places = zip(self.scores.columns, self.scores.row(name, setting), strict=True)
         shown = []
         for column, cell in places:
-            best, place = self.best.get((setting, column)), (name, setting, column)
-            is_best = best is not None and name in best.rows
+            place, is_best = (name, setting, column), name in self.best.get((setting, column), ())
             line, gain = self.scores.lines.get(place), self.gained.get(place)
             shown.append(None if cell is None else Shown(cell, line, is_best, gain))
         return shown

@@ -69,7 +69,7 @@ def _gains(board: Board) -> Iterator[Table]:
     """For each protocol a table of rows x tasks, merges by what was done before them."""
     said = notes(board.scores)
     for setting in board.scores.headlines.values():
-        groups: dict[str, list[str]] = {}
+        groups: dict[object, list[str]] = {}
         for row, cells in board.under(setting):
             line = board.scores.of_row.get(row)
             group = line.premerge if line and line.role == "merged" else "references"

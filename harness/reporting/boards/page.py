@@ -173,7 +173,7 @@ def _rows(board: Board) -> list[dict[str, Any]]:
         {
             "name": plain(row),
             "role": line.role if (line := board.scores.of_row.get(row)) else "computed",
-            "premerge": plain(line.premerge) if line else "",
+            "premerge": plain("+".join(line.premerge)) if line else "",
             "over": places.get(board.counterparts.get(row, ""), -1),
             "is": HOW.get(row, ""),
         }

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
-import numpy as np
-
-from harness.reporting.difference import Difference, Way, by_task, difference_of, enough_draws
+from harness.reporting.difference import Difference, by_task, difference_of, enough_draws
 from harness.reporting.grid import CONSTANT, Cell, Grid, Place
-from harness.reporting.lines import Line, Setting, without_first
+from harness.reporting.lines import Line, Setting
 from harness.stats.estimate import mean_of
-from harness.stats.intervals import FEWEST_SETS, LEVEL, student
+from harness.stats.intervals import FEWEST_SETS, LEVEL
 from harness.stats.sets import Prior, prior_of
 from harness.stats.tests import holm, p_value
 from harness.text import points
@@ -21,15 +19,7 @@ from harness.text import points
 K = TypeVar("K")
 
 
-@dataclass(frozen=True)
-class Best:
-    """The rows of a column that are the best or do not differ from it; how they were compared."""
-
-    rows: frozenset[str]
-    ways: frozenset[Way]
-
-
-def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Setting, str], Best]:
+def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Setting, str], frozenset[str]]:
     """For every column of every setting, the best among these rows, ties and all.
 
     A column with a single one of the rows has no best, and nothing is that the best constant
@@ -45,7 +35,7 @@ def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Setting, str], Best
     return best
 
 
-def _best(cells: Mapping[str, Cell], constant: Cell | None) -> Best:
+def _best(cells: Mapping[str, Cell], constant: Cell | None) -> frozenset[str]:
     first = max(cells, key=lambda row: cells[row].mean)
     known = _prior(cells.values())
     others = tested(
@@ -53,8 +43,7 @@ def _best(cells: Mapping[str, Cell], constant: Cell | None) -> Best:
     )
     same = {row for row, one in others.items() if not one.significant and not one.ahead}
     low = -math.inf if constant is None else constant.mean
-    rows = frozenset(row for row in {first, *same} if cells[row].mean > low)
-    return Best(rows, frozenset(one.way for one in others.values()))
+    return frozenset(row for row in {first, *same} if cells[row].mean > low)
 
 
 def tested(family: Mapping[K, Difference]) -> dict[K, Difference]:
@@ -77,40 +66,15 @@ def _prior(cells: Collection[Cell]) -> Prior | None:
 
 
 def above(one: Cell, other: Cell, known: Prior | None = None) -> Difference:
-    """How far a cell is above another.
-
-    Of records without resamples, intervals over rows that do not overlap, and draws that do not
-    either, are of models that differ on the same rows as well; where they overlap, it is unknown.
-    """
+    """How far a cell is above another; what cannot be paired is ahead where it is printed so."""
     far = one.mean - other.mean
     shared = {line.set for line in one.lines} & {line.set for line in other.lines}
     first, second = ([line for line in of.lines if line.set in shared] for of in (one, other))
-    if (paired := difference_of(first, second)) is not None:
-        if not enough_draws([*first, *second]):
-            return Difference(far, significant=False)
-        return Difference(far, paired, p=p_value(paired, known))
-    if one.interval is None or other.interval is None:
-        return Difference(far, way="printed", ahead=points(one.mean) != points(other.mean))
-    high, low = (one, other) if far >= 0 else (other, one)
-    reach = _below(high) + _below(low, up=True)
-    clear = abs(far) > math.hypot(reach, _of_draws(high, low))
-    return Difference(far, significant=clear, way="intervals")
-
-
-def _below(cell: Cell, *, up: bool = False) -> float:
-    """How far the interval of a cell goes down, or up."""
-    low, high = cell.interval or (cell.mean, cell.mean)
-    return high - cell.mean if up else cell.mean - low
-
-
-def _of_draws(one: Cell, other: Cell) -> float:
-    """Half of Student's interval of a difference over the draws that both have; 0 without any."""
-    count = min((len(cell.values) for cell in (one, other) if len(cell.values) > 1), default=1)
-    if count < 2:
-        return 0.0
-    each = [np.broadcast_to(cell.values[:count], count) for cell in (one, other)]
-    spread = float((each[0] - each[1]).std(ddof=1))
-    return student((1 - LEVEL) / 2, count - 1) * spread / math.sqrt(count)
+    if (paired := difference_of(first, second)) is None:
+        return Difference(far, ahead=points(one.mean) != points(other.mean))
+    if not enough_draws([*first, *second]):
+        return Difference(far, significant=False)
+    return Difference(far, paired, p=p_value(paired, known))
 
 
 # Gains -------------------------------------------------------------------------------------
@@ -118,13 +82,16 @@ def _of_draws(one: Cell, other: Cell) -> float:
 
 def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
     """For rows of merges, the row of the same with fewer stages before it, most of them."""
+    merges = {row: line for row, line in of_row.items() if line.role == "merged"}
+    methods: dict[tuple[object, ...], dict[str, None]] = {}
+    for line in merges.values():
+        methods.setdefault((line.merger, line.premerge), {})[line.method] = None
     known = {}
-    for row, line in of_row.items():
-        less = without_first(line.method) if line.role == "merged" else None
-        while less is not None and row.replace(line.method, less, 1) not in of_row:
-            less = without_first(less)
-        if less is not None:
-            known[row] = row.replace(line.method, less, 1)
+    for row, line in merges.items():
+        fewer = [(line.merger, line.premerge[n:]) for n in range(1, len(line.premerge) + 1)]
+        rows = (row.replace(line.method, m, 1) for one in fewer for m in methods.get(one, ()))
+        if (found := next((one for one in rows if one in of_row), None)) is not None:
+            known[row] = found
     return known
 
 

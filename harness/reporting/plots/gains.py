@@ -103,8 +103,7 @@ def gains(lines: Sequence[Line], view: View) -> Gains:
 
 def _before(line: Line, without: Line) -> str:
     """The stages before merging that another method lacks."""
-    stages, less = (one.premerge.split("+") if one.premerge else [] for one in (line, without))
-    return "+".join(stages[: len(stages) - len(less)])
+    return "+".join(line.premerge[: len(line.premerge) - len(without.premerge)])
 
 
 def _added(

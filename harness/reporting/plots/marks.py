@@ -275,7 +275,7 @@ def signs(
 
 RIM = "white"
 """Around black lines and dots, which would not be seen on a dark bar."""
-PAIRED = f"paired {CI} over test units and draws"
+PAIRED = f"paired {CI}"
 
 
 def whisker(

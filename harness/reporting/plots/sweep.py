@@ -255,7 +255,7 @@ def draw(shown: Sweep) -> Figure:
             axes.plot(xs, ys, label=named(name), linestyle=look.line, linewidth=wide, **look.dots)
             lows, highs = zip(*(point.within for point in points), strict=True)
             axes.vlines(xs, lows, highs, color=look.colour, linewidth=1, alpha=0.6)
-        key(axes, f"{CI} over test units and draws", marker="|", linewidth=0)
+        key(axes, CI, marker="|", linewidth=0)
         if is_geometric(shown.values):
             axes.set_xscale("log")
         labels = [f"{value:g}" if numeric else str(value) for value in places]
