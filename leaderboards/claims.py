@@ -23,7 +23,13 @@ from harness import read_records
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.credit import Credits
 from harness.reporting.chosen import read_lines
-from harness.reporting.difference import by_task, difference_of, in_percent, in_points
+from harness.reporting.difference import (
+    Difference,
+    by_task,
+    difference_of,
+    in_percent,
+    in_points,
+)
 from harness.reporting.lines import Line, Setting
 from harness.stats.estimate import Estimate, mean_of
 from harness.stats.sets import Prior, prior_of
@@ -33,7 +39,6 @@ from harness.text import points
 ANCHOR = re.compile(r"<!-- ([a-z]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")
 COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 SIGNIFICANT = 0.05
-STSB, WNLI = "glue/stsb", "glue/wnli"
 
 
 def said(text: str, place: Path) -> str:
@@ -143,7 +148,11 @@ def staged(place: Path, name: str, protocol: str) -> Mapping[tuple[str, str], St
     """
     board = known(place, name)
     at = board.scores.headlines[protocol]
-    called = {(one.merger, one.premerge): one.method for one in board.lines if one.role == "merged"}
+    called = {
+        (one.merger, "+".join(one.premerge)): one.method
+        for one in board.lines
+        if one.role == "merged"
+    }
     scores = [by_task(_lines(board, method, at)) for method in dict.fromkeys(called.values())]
     prior = prior_of([mean_of(each) for (each,) in filter(None, scores)])
     changes: dict[tuple[str, str], Estimate | None] = {}
@@ -175,6 +184,38 @@ def _half(one: Estimate, prior: Prior | None) -> float:
     return float(brentq(over, least, most))
 
 
+@cache
+def by_stage(place: Path, name: str, protocol: str) -> Mapping[str, Mapping[str, Difference]]:
+    """By merge with a stage before the merger, and task, what this changes; nothing of those that
+    it leaves as they are. Holm over a task."""
+    board = known(place, name)
+    at = board.scores.headlines[protocol]
+    found: dict[str, dict[str, Difference]] = {}
+    for one in board.lines:
+        row = board.called.get(one.method, one.method)
+        if one.role == "merged" and (row, at, one.task) in board.gained:
+            found.setdefault(one.method, {})[one.task] = board.gained[row, at, one.task]
+    return found
+
+
+def changed(place: Path, name: str, stage: str, protocol: str) -> str:
+    """How many changes a stage makes on tasks of a board."""
+    return counted(len(_on_tasks(place, name, stage, protocol)))
+
+
+def gained(place: Path, name: str, stage: str, protocol: str, way: str = "up") -> str:
+    """How many of them are significant gains, or losses (`down`)."""
+    found = _on_tasks(place, name, stage, protocol)
+    return counted(
+        sum(bool(one.significant) and (one.points > 0) == (way == "up") for one in found)
+    )
+
+
+def _on_tasks(place: Path, name: str, stage: str, protocol: str) -> list[Difference]:
+    each = by_stage(place, name, protocol).items()
+    return [one for method, of in each if method.startswith(f"{stage}[") for one in of.values()]
+
+
 def lost(place: Path, stage: str, protocol: str, *names: str) -> str:
     """How many of the changes that a stage makes on boards are significant losses."""
     found = _changes(place, stage, protocol, names)
@@ -204,11 +245,13 @@ def tau(place: Path, name: str) -> str:
     return f"{kendalltau(*zip(*each, strict=True)).statistic:.2f}"
 
 
-def gap(place: Path, name: str, row: str, other: str, protocol: str) -> str:
-    """How far a merge is above another under a protocol, with its interval, in points."""
+def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str = "") -> str:
+    """How far a merge is above another under a protocol, with its interval, in points, in the mean
+    or on one task."""
     scores = known(place, name).scores
     at = scores.headlines[protocol]
-    spot, than = (_lines(known(place, name), one, at) for one in (row, other))
+    lines = (_lines(known(place, name), one, at) for one in (row, other))
+    spot, than = ([one for one in each if one.task.startswith(task)] for each in lines)
     found = difference_of(spot, than)
     assert found is not None
     return _apart(found)
@@ -357,57 +400,6 @@ def stratified(place: Path, row: str, protocol: str) -> str:
     return f"{points(change, '+')} (p = {p:.2g})"
 
 
-# Stages before a merger --------------------------------------------------------------------
-
-
-@cache
-def gained(place: Path, stage: str) -> pandas.DataFrame:
-    """The gains of a stage, by task and merger (without its options), with p adjusted by Holm."""
-    frame = pandas.read_csv(place / "gains.csv")
-    frame = frame[frame.premerge == stage].copy()
-    frame["merger"] = frame.merger.str.partition(":")[0]
-    frame["holm"] = holm([*frame.p.fillna(1)])
-    return frame
-
-
-def gains(place: Path, stage: str) -> str:
-    """How many gains there are of a stage."""
-    return str(len(gained(place, stage)))
-
-
-def significant(place: Path, stage: str) -> str:
-    """How many differences that a stage makes have a p below 0.05, each by itself."""
-    return str(int((gained(place, stage).p < SIGNIFICANT).sum()))
-
-
-def left(place: Path, stage: str, task: str = "") -> str:
-    """How many of them Holm leaves, of all or of one task."""
-    frame = gained(place, stage)
-    kept = (frame.holm < SIGNIFICANT) & frame.task.str.startswith(task)
-    return counted(int(kept.sum()))
-
-
-def gain(place: Path, stage: str, merger: str, *without: str) -> str:
-    """The mean gain over the tasks of GLUE, but for some."""
-    frame = gained(place, stage)
-    frame = frame[(frame.merger == merger) & frame.task.str.startswith("glue/")]
-    return points(
-        float(frame[~frame.task.isin([f"glue/{one}" for one in without])].gain.mean()), "+"
-    )
-
-
-def alone(place: Path, merger: str, *without: str) -> str:
-    """The mean score of a merger over the tasks of GLUE, but for some."""
-    from tables import board
-
-    frame = board(place, "premerge")
-    frame = frame[
-        (frame.role == "merged") & (frame.premerge == "") & frame.task.str.startswith("glue/")
-    ]
-    frame = frame[frame.merger.str.partition(":")[0] == merger]
-    return points(float(frame[~frame.task.isin([f"glue/{one}" for one in without])].value.mean()))
-
-
 # Emotions ----------------------------------------------------------------------------------
 
 
@@ -441,6 +433,6 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(first, pairs, reversed, between, lost, won, tau, gap, part, mean),
         *(score, ahead, rises, merged, lifts, exceptions, below, firsts, stratified),
         *(transformed, recovered, farthest),
-        *(gains, significant, left, gain, alone, outside, constant, credit),
+        *(gained, changed, outside, constant, credit),
     )
 }

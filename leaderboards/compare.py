@@ -8,24 +8,17 @@ any.
 
 from __future__ import annotations
 
-import json
+import csv
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 
-import sheets
-
-from harness.evaluation.records import LATER
-
-ROOT = sheets.HERE.parent
-KEYS = {
-    # not by row: which models share one, their scores decide
-    "board.csv": ("task", "split", "protocol", "options", "shots", "role", "model"),
-    "gains.csv": ("task", "merger", "premerge"),
-}
-"""What a line is of, by the name of the file."""
-VALUES = {"board.csv": "value", "gains.csv": "gain"}
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+KEYS = ("task", "split", "protocol", "options", "shots", "role", "model")
+"""What a line of board.csv is of: not its row, as which models share one, their scores decide."""
 PAGES = [
     Path("README.md"),
     Path("docs", "what-we-found.md"),
@@ -35,26 +28,25 @@ SHOWN = 2
 """Lines of a csv that are named where they are in one alone."""
 
 
-def values(path: Path) -> Mapping[tuple[str, ...], float]:
-    """The numbers that are compared, by what they are of; none where there is no file.
+def lines(path: Path) -> list[dict[str, str]]:
+    """The lines of a csv."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
-    Of several sets of experts their mean.
-    """
+
+def values(path: Path) -> Mapping[tuple[str, ...], list[float]]:
+    """The numbers that are compared, by what they are of, one of each set of experts; none where
+    there is no file."""
     made: dict[tuple[str, ...], list[float]] = {}
-    for line in sheets.lines(path) if path.is_file() else ():
-        if "options" in line:  # those that a protocol got later are in no older record
-            options = {**LATER.get(line["protocol"], {}), **json.loads(line["options"])}
-            options.pop("tolerance", None)  # the boards' probes ended earlier: the same column
-            line["options"] = json.dumps(options, sort_keys=True)
-        key = tuple(line[name] for name in KEYS[path.name])
-        made.setdefault(key, []).append(float(line[VALUES[path.name]]))
-    return {key: fmean(of) for key, of in made.items()}
+    for line in lines(path) if path.is_file() else ():
+        made.setdefault(tuple(line[name] for name in KEYS), []).append(float(line["value"]))
+    return made
 
 
 def others() -> Iterator[Path]:
     """What is made beside csv files, as it is called in the folder of a reproduction."""
     for pattern in ("*/board.md", "*/board.tex", "*/index.html"):
-        yield from (path.relative_to(sheets.HERE) for path in sheets.HERE.glob(pattern))
+        yield from (path.relative_to(HERE) for path in HERE.glob(pattern))
     for pattern in ("docs/**/*.svg", "docs/**/*.png"):
         yield from (path.relative_to(ROOT) for path in ROOT.glob(pattern))
     yield from PAGES
@@ -65,13 +57,14 @@ def report(made: Path) -> int:
     odd = []
     row = "{:<28} {:>9} {:>9} {:>9} {:>19}"
     print(row.format("", "in both", "missing", "new", "largest difference"))
-    for file in sorted(
-        path.relative_to(sheets.HERE) for n in KEYS for path in sheets.HERE.rglob(n)
-    ):
-        ours, theirs = values(made / file), values(sheets.HERE / file)
-        both, missing, new = ours.keys() & theirs, theirs.keys() - ours, ours.keys() - theirs
-        apart = max((abs(ours[key] - theirs[key]) for key in both), default=0.0)
-        print(row.format(str(file), len(both), len(missing), len(new), f"{apart:.2f}"))
+    for file in sorted(path.relative_to(HERE) for path in HERE.glob("*/board.csv")):
+        ours, theirs = values(made / file), values(HERE / file)
+        here, there = (Counter({key: len(of[key]) for key in of}) for of in (ours, theirs))
+        both, missing, new = here & there, there - here, here - there
+        # which set is which their files do not say, so their means are compared
+        apart = max((abs(fmean(ours[key]) - fmean(theirs[key])) for key in both), default=0.0)
+        counts = (sum(each.values()) for each in (both, missing, new))
+        print(row.format(str(file), *counts, f"{apart:.2f}"))
         for what, keys in (("missing", missing), ("new", new)):
             odd += [f"{what} in {file}: {' '.join(key)}" for key in sorted(keys)[:SHOWN]]
     for file in sorted(others()):

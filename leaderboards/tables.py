@@ -21,7 +21,6 @@ import claims
 import pandas
 
 from harness import HarnessError
-from harness.evaluation.records import LATER
 from harness.files import read_yaml, write_text
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit_table import view
@@ -34,21 +33,15 @@ CONSTANT = "best constant"
 SHOTS = 5
 COUNTS = ("1", "5", "10", "50", "all")
 BASE = "base under the experts' heads"
-BOARDS = {"topics": "five topics", "emotions": "four corpora of emotions"}
-"""With three sets of experts."""
-END = "end"
-STAGES = {"": "", "dare": "dare", "procrustes": "procrustes", "procrustes+dare": "both"}
-OUTWEIGHS = "glue/stsb"
-"""A task whose gains are most of their mean over nine."""
-IN_THE_PAPER = {
-    "average": 1.3,
-    "task_arithmetic": 0.5,
-    "ties": 0.2,
-    "fisher": 2.9,
-    "regmean": -0.7,
+BOARDS = {
+    "topics": "five topics",
+    "emotions": "four corpora of emotions",
+    "domains": "entities of three domains",
 }
-"""What projecting gains in the mean of GLUE: Procrustes papers, Table 2 against Table 1."""
+"""With three sets of experts, and credit."""
+END = "end"
 MERGERS = ("average", "task_arithmetic", "ties", "fisher", "regmean")
+ON_OTHER_BOARDS = ("orthogonal probe, test rows", "Surgery", "Surgery, test rows")
 FITTED_TO_TEST_ROWS = ("orthogonal probe, test rows", "Surgery, test rows")
 TRANSFORMS = ("scaling", "orthogonal", "similarity", "euclidean", "linear", "invertible", "affine")
 PROTOCOLS: Mapping[str, Mapping[str, str]] = {
@@ -72,10 +65,7 @@ def board(place: Path, name: str) -> pandas.DataFrame:
     `name` is what a row is called here: that of its role, or of its method.
     """
     frame = pandas.read_csv(place / name / "board.csv", keep_default_na=False)
-    lines = zip(frame.protocol, frame.pop("options"), strict=True)
-    options = pandas.DataFrame(
-        [{**LATER.get(name, {}), **json.loads(said)} for name, said in lines]
-    )
+    options = pandas.DataFrame([json.loads(said) for said in frame.pop("options")])
     frame = frame.join(options.add_prefix("with "))
     roles = {"base": BASE, "expert": EXPERTS}
     frame["name"] = [roles.get(role, row) for role, row in zip(frame.role, frame.row, strict=True)]
@@ -173,75 +163,6 @@ def shots(place: Path) -> str:
     return by_column(frame, "", columns)
 
 
-def _premerge(
-    place: Path, suite: str
-) -> tuple[pandas.DataFrame, dict[str, str], pandas.Series[float]]:
-    """Scores by task, merger and stages; the mergers as they are called; the experts' means.
-
-    Of tasks that were read under all of them.
-    """
-    frame = board(place, "premerge")
-    frame = frame[frame.task.str.startswith(suite)]
-    merges = frame[frame.role == "merged"]
-    values = merges.pivot_table(index="task", columns=["merger", "premerge"], values="value")
-    values = values.dropna(axis=0)
-    called = {
-        one: next(m for m in values.columns.levels[0] if m.startswith(one)) for one in MERGERS
-    }
-    experts = frame[frame.role == "expert"].groupby("task").value.mean()[values.index]
-    return values, called, experts
-
-
-def gains(place: Path, suite: str) -> str:
-    """By merger the mean over tasks alone, and the gain of stages before it: Procrustes, Tables 1
-    to 3. A gain has beside it on how many tasks a stage is better and worse."""
-    values, called, experts = _premerge(place, suite)
-    rows = []
-    for merger, name in called.items():
-        alone = values[name][""]
-        won = [values[name][stages] - alone for stages in STAGES if stages]
-        others = (values[name]["procrustes"] - alone).drop(OUTWEIGHS).mean()
-        beside = [number(one, "+") for one in (others, IN_THE_PAPER[merger])]
-        rows.append([f"`{merger}`", number(alone.mean()), *map(_gain, won), *beside])
-    stages = (f"with {what}" for what in STAGES.values() if what)
-    head = ["", "alone", *stages, "procrustes, without stsb", "procrustes, in the paper"]
-    return table(head, [[EXPERTS, number(experts.mean()), *[""] * 5], *rows])
-
-
-def _gain(gain: pandas.Series[float]) -> str:
-    shown = gain.map(lambda one: float(points(one)))
-    better, worse = (shown > 0).sum(), (shown < 0).sum()
-    return f"{number(gain.mean(), '+')} ({better} better, {worse} worse)"
-
-
-def projected(place: Path, suite: str) -> str:
-    """By merger and task the score alone, and in brackets what `procrustes` before it adds.
-
-    In bold where the test rows tell that from nothing, which the predictions beside the records
-    say and `gains.csv` keeps.
-    """
-    values, called, experts = _premerge(place, suite)
-    told = _told(place)
-    head = ["", *(task.rpartition("/")[2] for task in values.index)]
-    rows = [[EXPERTS, *map(number, experts)]]
-    for merger, name in called.items():
-        alone, won = values[name][""], values[name]["procrustes"] - values[name][""]
-        gained = {
-            task: f"**{number(gain, '+')}**" if told.get((task, name)) else number(gain, "+")
-            for task, gain in won.items()
-        }
-        rows.append([f"`{merger}`", *(f"{number(alone[t])} ({gained[t]})" for t in values.index)])
-    return table(head, rows)
-
-
-def _told(place: Path) -> Mapping[tuple[str, str], bool]:
-    """By task and merger, whether what `procrustes` before it adds is significant."""
-    frame = pandas.read_csv(place / "gains.csv", keep_default_na=False)
-    frame = frame[frame.premerge == "procrustes"]
-    places = zip(frame.task, frame.merger, strict=True)
-    return dict(zip(places, frame.p < 0.05, strict=True))
-
-
 def by_protocol(place: Path, name: str, *left_out: str) -> str:
     """By protocol, with 5 shots, the mean over the tasks of a board, and the best constant's."""
     columns = {head: column for head, column in PROTOCOLS.items() if head not in left_out}
@@ -250,24 +171,6 @@ def by_protocol(place: Path, name: str, *left_out: str) -> str:
     scores = by_column(frame[read & (frame.premerge == "")], "", columns)
     constant = frame[frame.role == "merged"].groupby("task").majority.first().astype(float).mean()
     return f"{scores}\n| {' | '.join([CONSTANT, *[number(constant)] * len(columns)])} |"
-
-
-def by_task(place: Path, name: str) -> str:
-    """Current Eval by task, its mean, and the mean with DARE before the merger."""
-    frame = board(place, name)
-    frame = frame[(frame.protocol == "current") & frame.role.isin(["expert", "ensemble", "merged"])]
-    values = frame.pivot_table(index=["role", "name"], columns="task", values="value")
-    values.columns = [task.rpartition("/")[2] for task in values.columns]
-    values["mean"] = values.mean(axis=1, skipna=False)
-    rows = []
-    for role in ("expert", "ensemble", "merged"):
-        for called, of in values.loc[role].iterrows():
-            if str(called).startswith("dare["):
-                continue
-            with_dare = values["mean"].get((role, f"dare[{called}]"), float("nan"))
-            shown = f"`{called}`" if role == "merged" else str(called)
-            rows.append([shown, *map(number, of), number(with_dare)])
-    return table(["", *values.columns, "with DARE: mean"], rows)
 
 
 def credit(place: Path, name: str = "protocols") -> str:
@@ -307,6 +210,44 @@ def overview(place: Path) -> str:
     heads = ["", "experts", "average", "under a tuned head", "base under one"]
     heads += ["the head's share of the loss", "most credit", "tau", "reversed"]
     return table(heads, rows)
+
+
+def by_task(place: Path, name: str) -> str:
+    """Current Eval by task: experts, their ensemble, the merges alone, in bold the best of them and
+    those that do not differ from it; base and best constant. Means over sets of experts."""
+    known = claims.known(place, name)
+    at = known.scores.headlines["current"]
+    alone = {known.called.get(one.method, one.method) for one in known.lines
+             if one.role == "merged" and not one.premerge}  # fmt: skip
+    merges = {row: known.row(row, at)[: len(known.tasks)] for row in known.scores.rows}
+    rows = []
+    for row, cells in merges.items():
+        of = known.scores.of_row.get(row)
+        if of is None or of.role != "merged" or row in alone:
+            shown = [f"**{text}**" if one and one.best else text for one in cells
+                     for text in [number(one.cell.mean) if one else ""]]  # fmt: skip
+            rows.append([f"`{row}`" if row in alone else row, *shown])
+    return table(["", *map(short, known.tasks)], rows)
+
+
+def stages_by_task(place: Path, name: str) -> str:
+    """What each stage before a merger changes on each task, in points; in bold what is significant,
+    by Holm over the changes on a task under a protocol."""
+    known = claims.known(place, name)
+    rows = []
+    for protocol, called in PROTOCOL_NAMES.items():
+        for method, changes in claims.by_stage(place, name, protocol).items():
+            shown = [
+                f"**{text}**" if one.significant else text
+                for one in changes.values()
+                if (text := number(one.points, "+"))
+            ]
+            rows.append([f"{called}: `{method}`", *shown])
+    return table(["", *map(short, known.tasks)], rows)
+
+
+def short(task: str) -> str:
+    return task.partition("@")[0].rpartition("/")[2]
 
 
 SIGNS = (("▼", "low"), ("▲", "high"))
@@ -386,12 +327,9 @@ TABLES = {
     "protocols": protocols,
     "transforms": transforms,
     "shots": shots,
-    "gains-glue": lambda place: gains(place, "glue"),
-    "projected-glue": lambda place: projected(place, "glue"),
-    "projected-ner": lambda place: projected(place, "ner"),
-    "seeds": lambda place: by_task(place, "same-task"),
-    "tags": lambda place: by_task(place, "ner"),
-    "tags-protocols": lambda place: by_protocol(place, "ner"),
+    "seeds": lambda place: by_task(place, "seeds"),
+    "seeds-stages": lambda place: stages_by_task(place, "seeds"),
+    "domains-protocols": lambda place: by_protocol(place, "domains", *ON_OTHER_BOARDS),
     "emotions-out": foreign,
     "images": images,
     "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),

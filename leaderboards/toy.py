@@ -31,7 +31,6 @@ os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 import compare
 import numpy as np
 import pages
-import sheets
 import vision
 import yaml
 
@@ -54,8 +53,8 @@ DRAWS = 3
 """As few as credit has an interval of."""
 SIDE = 32
 LANES = (
-    ("premerge", "ner", "vision-one-start", "vision-other-start", "vision-two-starts", "vision"),
-    ("same-task", "protocols", "shots", "emotions", "topics"),
+    ("seeds", "domains", "vision-one-start", "vision-other-start", "vision-two-starts", "vision"),
+    ("protocols", "shots", "emotions", "topics"),
 )
 """Studies that share no expert, and take about as long."""
 WARM = (
@@ -138,7 +137,7 @@ def make(out: Path) -> int:
     shutil.copytree(out / BASES[0], out / BASES[1])
     texts = load_rows(TASKS[SUITE[0]], "train90").texts
     words = sorted({word for text in texts for part in text for word in part.split()})
-    boards = [sheets.lines(path) for path in sorted(HERE.glob("*/board.csv"))]
+    boards = [compare.lines(path) for path in sorted(HERE.glob("*/board.csv"))]
     known = {one["task"] for one in chain(*boards)}
     for task in (TASKS[name] for name in sorted(known & {*TASKS})):  # not a study's own
         for split in ("train", task.splits[task.reported]):

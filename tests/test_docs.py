@@ -263,26 +263,6 @@ def test_tables_and_claims_of_pages_are_those_of_the_boards(
     assert made.claims.said(wrong, made.HERE) == wrong.replace("99.9", "61.5")
 
 
-def test_gains_are_those_of_the_board() -> None:
-    """`python leaderboards/gains.py` writes them, where the predictions lie."""
-    leaderboards = DOCS.parent / "leaderboards"
-    if not (leaderboards / "gains.csv").is_file():
-        pytest.skip("not in the tree that users install")
-    scores = {}
-    for line in rows_of(leaderboards / "premerge" / "board.csv"):
-        if line["role"] == "merged":
-            scores[line["task"], line["merger"], line["premerge"]] = float(line["value"])
-    lines = rows_of(leaderboards / "gains.csv")
-    assert lines
-    for line in lines:
-        with_stage, alone = (
-            scores[line["task"], line["merger"], before] for before in (line["premerge"], "")
-        )
-        gain = with_stage - alone
-        assert float(line["gain"]) == pytest.approx(gain, abs=1e-3), line
-        assert float(line["low"]) <= gain <= float(line["high"])
-
-
 def rows_of(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))

@@ -38,7 +38,7 @@ HUB = {"source": "nyu-mll/glue", "revision": "bcdc", "digest": "d"}
 
 def one_model() -> list[Record]:
     """A merge on two tasks: one metric with an interval, two metrics over draws."""
-    ends = (Interval(low=0.5, high=0.7, shots=None, method="wilson"),)
+    ends = (Interval(low=0.5, high=0.7, shots=None, method="student"),)
     own = {"experts": (Source(source="e/mrpc", digest="e" * 32),)}
     rte = record("merged", "m", RTE, "current", 0.6, rows=277, dataset=HUB, intervals=ends, **own)
     both = tuple(
@@ -96,8 +96,8 @@ def test_text_of_records_is_text_in_every_export(format: str, tmp_path: Path) ->
 @pytest.mark.parametrize("format", ASKED)
 def test_real_records_are_valid(format: str, tmp_path: Path) -> None:
     pack, merge = (
-        str(LEADERBOARDS / "ner.parquet"),
-        ["--models", "dare-ties", "--tasks", "ner/ncbi_disease"],
+        str(LEADERBOARDS / "protocols.parquet"),
+        ["--models", "dare-ties", "--tasks", "textcls/ag_news"],
     )
     command = ["export", pack, *merge, "--format", format, "--out", str(tmp_path)]
     assert main([*command, *ASKED[format][1]]) == 0

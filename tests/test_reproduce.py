@@ -15,7 +15,6 @@ from pathlib import Path
 import pandas
 import pytest
 
-from harness.evaluation.packs import unpack
 from harness.studies.steps import leaf, steps_of
 from harness.studies.study import read_study
 from harness.training.miniature import make_base
@@ -93,41 +92,12 @@ def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
-@pytest.mark.parametrize(
-    ("name", "lacks"),
-    [
-        ("gains.py", "records/premerge"),
-        ("tables.py", "protocols.parquet does not exist"),
-    ],
-)
-def test_what_is_missing_is_one_line(ran: Runner, name: str, lacks: str, tmp_path: Path) -> None:
-    status, said = ran(name, tmp_path)
+def test_what_is_missing_is_one_line(ran: Runner, tmp_path: Path) -> None:
+    status, said = ran("tables.py", tmp_path)
     assert status
-    assert lacks in said
+    assert "protocols.parquet does not exist" in said
     assert len(said.splitlines()) == 1
     assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("name", "study", "models"),
-    [
-        ("gains.csv", "premerge", ["average", "dare-average"]),
-        ("gains.csv", "premerge", ["dare-average"]),
-    ],
-)
-def test_without_resamples_a_file_keeps_what_it_says(
-    ran: Runner, name: str, study: str, models: list[str], tmp_path: Path
-) -> None:
-    unpack(BOARDS / "records" / f"{study}.parquet", tmp_path / "whole")
-    for model in models:
-        shutil.copytree(tmp_path / "whole" / model, tmp_path / "records" / study / model)
-    (tmp_path / "records" / "protocols").mkdir()
-    (tmp_path / name).write_text("as it was\n")
-    status, said = ran(name.replace(".csv", ".py"), tmp_path)
-    assert status == 2
-    assert len(said.splitlines()) == 1
-    assert "resampl" in said or "no record" in said
-    assert (tmp_path / name).read_text() == "as it was\n"
 
 
 @pytest.fixture
@@ -152,42 +122,34 @@ def test_the_same_lines_are_not_apart(ran: Runner, copied: Path) -> None:
     assert all(line.split()[2:] == ["0", "0", "0.00"] for line in table[1:])
 
 
-def test_an_option_that_came_later_makes_no_other_line(ran: Runner, copied: Path) -> None:
-    board = copied / "ner" / "board.csv"
-    old, new = '1.0, ""variant""', '1.0, ""rows"": ""shots"", ""variant""'
-    assert old in board.read_text()
-    board.write_text(board.read_text().replace(old, new))
-    assert ran("compare.py", copied)[0] == 0
-
-
 def test_how_far_numbers_are_apart(ran: Runner, copied: Path) -> None:
-    board = copied / "ner" / "board.csv"
+    board = copied / "protocols" / "board.csv"
     text = board.read_text()
     value = next(one for one in text.splitlines()[1].split(",") if one.count(".") == 1)
     board.write_text(text.replace(f",{value},", f",{float(value) + 2.5:.6f},", 1))
     status, said = ran("compare.py", copied)
     assert status == 0
-    (line,) = (one for one in said.splitlines() if one.startswith("ner/"))
+    (line,) = (one for one in said.splitlines() if one.startswith("protocols/"))
     assert line.split()[-1] == "2.50"
 
 
 @pytest.mark.parametrize("spoilt", ["a line", "a board", "a picture", "a line too many"])
 def test_what_a_reproduction_skipped_is_named(ran: Runner, copied: Path, spoilt: str) -> None:
-    board = copied / "premerge" / "board.csv"
+    board = copied / "domains" / "board.csv"
     lines = board.read_text().splitlines(keepends=True)
     if spoilt == "a board":
         shutil.rmtree(board.parent)
     elif spoilt == "a picture":
         (copied / "docs" / "moved.svg").write_text("")
     else:
-        more = lines[-1].replace("glue/", "blue/").replace("ner/", "nor/")
+        more = lines[-1].replace("ner/", "nor/")
         board.write_text("".join(lines[:-1] if spoilt == "a line" else [*lines, more]))
     status, said = ran("compare.py", copied)
     assert status == 1
     expected = {
-        "a line": "missing in premerge/board.csv: ",
-        "a board": "missing: premerge/board.md",
+        "a line": "missing in domains/board.csv: ",
+        "a board": "missing: domains/board.md",
         "a picture": "missing: docs/moved.svg",
-        "a line too many": "new in premerge/board.csv: ",
+        "a line too many": "new in domains/board.csv: ",
     }
     assert expected[spoilt] in said
