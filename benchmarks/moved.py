@@ -1,7 +1,7 @@
 """An expert and a moved copy of it, averaged: as they are, and brought together first.
 
 python benchmarks/moved.py EXPERT TASK OUT [--limit 500] [--seed 0]
-python benchmarks/moved.py experts/domains/paraphrase-MiniLM-L3-v2/conll2003-0 ner/conll2003 docs/moved
+python benchmarks/moved.py experts/domains/*/conll2003-0 ner/conll2003 docs/moved
 
 EXPERT is a fine-tuned model of TASK. In the copy the units of every feed-forward layer, the heads
 of every layer and the width of the whole model are in another order, drawn from the seed, and the

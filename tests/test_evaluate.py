@@ -1040,6 +1040,9 @@ def test_singles_are_every_expert_on_every_task_of_its_labels(
     found = evaluate.records(shared, "--singles", "--best-single")
     for task, own, other in ((PAIR, "rte0", "qnli"), (QNLI, "qnli", "rte0")):
         rows = ["merged", "base", "expert", "single"]
+        heads = {r["role"]: r["heads_of"] for r in found if r["task"] == task}
+        assert heads["base"] == [digest(open_checkpoint(room.root / own).weights)]
+        assert heads["merged"] == heads["expert"] == []
         assert roles(found, task, "current") == [*rows, "ensemble"]
         assert roles(found, task, "ft-classifier") == rows
         mine = [r for r in found if r["task"] == task]
@@ -1112,6 +1115,8 @@ def test_out_of_domain_one_base_is_the_control_of_every_merge(
         r for one in (shared, out) for r in evaluate.records(one, *read) if r["role"] == "base"
     ]
     assert {r["digest"] for r in bases} == {bases[0]["digest"]}
+    heads = [digest(open_checkpoint(one).weights) for one in (room.rte[0], qnli)]
+    assert [r["heads_of"] for r in bases] == [heads] * 2
     first, second = (open_checkpoint(one) for one in (room.rte[0], qnli))
     means = {n: (first.weights[n] + second.weights[n]) / 2 for n in first.weights}
     body = aligned_base(open_checkpoint(room.base), first).weights

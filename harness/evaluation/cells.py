@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from harness import weights
 from harness.data.rows import load_rows
 from harness.data.shots import amount
 from harness.data.sources import origin
@@ -143,6 +144,7 @@ class Cell:
             # of a model that was not made of them nothing is said
             **(self.model.sources if evaluated.role in ("merged", "ceiling") else NO_SOURCES),
             "teachers": [teacher.digest for teacher in self.teachers],
+            "heads_of": [weights.digest(one.weights) for one in evaluated.owners],
             "shown": list(evaluated.shown),
             "transductive": any(_seen(data, rows) for rows in evaluated.shown),
         }

@@ -134,7 +134,8 @@ def recipe_of(said: Merged | None) -> Recipe | None:
 class EvaluatedModel:
     """A model as read on one task: a row of the table. An ensemble has several members.
 
-    `shown` are the rows that it was merged with a view of, if any, `recipe` is how it was merged.
+    `shown` are the rows that it was merged with a view of, if any, `recipe` is how it was merged;
+    `owners` are the experts whose heads a base has.
     """
 
     name: str
@@ -145,6 +146,7 @@ class EvaluatedModel:
     head: str
     shown: tuple[str, ...] = ()
     recipe: Recipe | None = None
+    owners: tuple[Checkpoint, ...] = ()
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
@@ -227,14 +229,16 @@ def models_on(
     one = evaluated_as(task, run, role, model.name, (merged,), head, method)
     yield replace(one, shown=model.shown, recipe=model.recipe)
     if model.base is not None:
-        state = model.base.weights
+        state, owners = model.base.weights, []
         if one.pooling is None:
             heads = [one.members[0] for one in own] or model.others_of(task)
             fresh = _fresh(merged, model.base, heads)
+            owners = heads if fresh else []
             known = weights.union(without_head(model.base), fresh, merged.weights)
             state = weights.select(known, list(merged.weights))
         control = replace(merged, weights=state, source=model.base.source)
-        yield evaluated_as(task, run, "base", model.base.name, (control,), head)
+        made = evaluated_as(task, run, "base", model.base.name, (control,), head)
+        yield replace(made, owners=tuple(owners))
     yield from experts
     with_heads = [expert for expert in experts if expert.pooling is None]
     groups = {"ensemble": own, "ensemble of all": with_heads if len(with_heads) > len(own) else []}

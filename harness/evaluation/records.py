@@ -131,6 +131,7 @@ class Record(Frozen):
     A record is written once, for what `identity` says, and never changed: another model, other
     rows, another setting or role is another record. `digest` is that of the weights, `content` that
     of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
+    `heads_of` are the experts whose heads a base has, by digest.
     `family` is that of the architecture, `recipe` how a merge of ours was made. `unseen` are the
     units that the model did not see: words that were cut off, scored as no entity. `predictions` is
     the digest of those beside it. `intervals` has one for every number of shots, and so has
@@ -170,6 +171,7 @@ class Record(Frozen):
     base: Source | None
     experts: tuple[Source, ...]
     teachers: tuple[str, ...]
+    heads_of: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     transductive: bool = False
     versions: dict[str, str]

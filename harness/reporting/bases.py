@@ -50,8 +50,8 @@ def _of(line: Line) -> list[str]:
     """All that a line is of: digests, and the source of its base."""
     experts = (one for _, one in line.experts)
     made = ensembles(line) if line.trained else ()
-    known = (line.digest, line.base_digest, line.base, *experts, *made, *line.teachers)
-    return [one for one in known if one]
+    said = (line.digest, line.base_digest, line.base, *line.teachers, *line.heads_of)
+    return [one for one in (*said, *experts, *made) if one]
 
 
 def _names(sources: Iterable[str], digests: Iterable[str]) -> list[str]:

@@ -79,11 +79,11 @@ def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
             raise _missing("model", pattern, known)
         names |= found
     experts = {digest for line in lines if line.model in names for _, digest in line.experts}
-    teachers = {line.digest: line.teachers for line in lines if line.teachers}
+    owners = {one.digest: said for one in lines if (said := one.teachers or one.heads_of)}
 
     def beside(line: Line) -> bool:
         # a base has the heads of experts: who teaches it under one protocol tells whose
-        of_set = {line.digest} if line.role in SINGLES else {*teachers.get(line.digest, ())}
+        of_set = {line.digest} if line.role in SINGLES else {*owners.get(line.digest, ())}
         return line.role not in NAMED and (not experts or of_set <= experts)
 
     return [line for line in lines if line.model in names or beside(line)]

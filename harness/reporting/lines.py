@@ -34,7 +34,7 @@ DETERMINED = "rows_per_dimension"
 """The fact that says, below one, that rows leave a fit open."""
 _SAME = (
     "task", "metrics", "rows", "protocol", "model", "role", "method", "head", "labels", "digest",
-    "teachers",
+    "teachers", "heads_of",
 )  # fmt: skip
 """What a line says as its record does."""
 
@@ -126,6 +126,7 @@ class Line:
     experts: tuple[tuple[str, str], ...]
     trained: tuple[tuple[str, int, int], ...]
     teachers: tuple[str, ...]
+    heads_of: tuple[str, ...]
     adapted: str
     transductive: bool
     made_on_test: bool

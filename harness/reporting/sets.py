@@ -33,10 +33,12 @@ def in_sets(lines: Sequence[Line]) -> list[Line]:
 
 
 def _own(line: Line, number: Mapping[str, int]) -> int | None:
-    """The set of an expert, or of those that a model was made of or learned from; None: unknown."""
+    """The set of an expert, or of those whose weights, outputs or heads made a model; None:
+    unknown."""
     if line.digest in number:
         return number[line.digest]
-    sets = {number.get(one) for one in line.teachers or [one for _, one in line.experts]}
+    known = line.teachers or line.heads_of or [one for _, one in line.experts]
+    sets = {number.get(one) for one in known}
     return sets.pop() if len(sets) == 1 else None
 
 

@@ -47,12 +47,13 @@ def _experts(board: Board) -> str:
     for line in board.lines:
         if line.role == "expert" and line.task in board.tasks:
             own.setdefault((line.task, line.set), set()).add(line.digest)
-    merged = {
-        digest for of in board.scores.by_row.values() for line in of for _, digest in line.experts
-    }
+    merged: dict[int, set[str]] = {}
+    for line in board.lines:
+        if line.experts:
+            merged.setdefault(line.set, set()).update(digest for _, digest in line.experts)
     counts = sorted({len(digests) for digests in own.values()})
     if not counts:
-        return f"{len(merged)}, of other tasks" if merged else ""
+        return f"{max(map(len, merged.values()))}, of other tasks" if merged else ""
     each = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     return f"{'one' if each == '1' else each} of each task"
 
