@@ -31,7 +31,7 @@ from harness.reporting.difference import (
     in_points,
 )
 from harness.reporting.lines import Line, Setting
-from harness.stats.estimate import Estimate, mean_of
+from harness.stats.estimate import Estimate, mean_of, minus
 from harness.stats.sets import Prior, prior_of
 from harness.stats.tests import holm, p_value
 from harness.text import points
@@ -237,12 +237,61 @@ def _changes(place: Path, stage: str, protocol: str, names: Iterable[str]) -> li
     ]
 
 
+@cache
+def favoured(place: Path, name: str, protocol: str) -> Mapping[str, tuple[Estimate, Estimate]]:
+    """By merger what `procrustes` changes on the task of its reference, which is the first expert,
+    and in the mean on the others."""
+    board = known(place, name)
+    at = board.scores.headlines[protocol]
+    merges = {(one.merger, one.premerge): one for one in board.lines if one.role == "merged"}
+    task_of = {one.digest: one.task for one in board.lines if one.role == "expert"}
+    found = {}
+    for (merger, stages), one in merges.items():
+        if stages == ("procrustes",):
+            turned, plain = (_lines(board, m.method, at) for m in (one, merges[merger, ()]))
+            each = by_task(turned, plain)
+            assert each is not None, f"{merger} on {name} cannot be paired"
+            tasks = sorted({line.task for line in turned})
+            changes = dict(zip(tasks, map(minus, *each), strict=True))
+            on_it = changes.pop(task_of[one.experts[0][1]])
+            found[merger] = on_it, mean_of([*changes.values()])
+    return found
+
+
+def favours(place: Path, protocol: str, *names: str) -> str:
+    """On how many merges `procrustes` changes the task of its reference by significantly more than
+    the others, by Holm over all."""
+    each = [pair for name in names for pair in favoured(place, name, protocol).values()]
+    apart = [minus(*pair) for pair in each]
+    adjusted = holm([p_value(one) for one in apart])
+    more = [p < SIGNIFICANT and one.point > 0 for one, p in zip(apart, adjusted, strict=True)]
+    return f"{sum(more)} of {len(more)}"
+
+
+def tilted(place: Path, protocol: str, *names: str) -> str:
+    """On how many of them the task of the reference gains while the others lose in the mean."""
+    each = [pair for name in names for pair in favoured(place, name, protocol).values()]
+    return f"{sum(on_it.point > 0 > others.point for on_it, others in each)} of {len(each)}"
+
+
 def tau(place: Path, name: str) -> str:
     """Kendall's tau of the merges' scores under Current Eval and under a tuned head."""
     from scipy.stats import kendalltau
 
     each = [(one.current, one.tuned) for one in credited(place, name).merges]
     return f"{kendalltau(*zip(*each, strict=True)).statistic:.2f}"
+
+
+def alike(place: Path, first: str, second: str) -> str:
+    """Kendall's tau of the credits that merges have on two boards."""
+    from scipy.stats import kendalltau
+
+    boards = [
+        {one.name: one.credit.point for one in credited(place, name).merges if one.credit}
+        for name in (first, second)
+    ]
+    both = [[of[name] for name in boards[0] if name in boards[1]] for of in boards]
+    return f"{kendalltau(*both).statistic:.2f}"
 
 
 def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str = "") -> str:
@@ -433,6 +482,6 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(first, pairs, reversed, between, lost, won, tau, gap, part, mean),
         *(score, ahead, rises, merged, lifts, exceptions, below, firsts, stratified),
         *(transformed, recovered, farthest),
-        *(gained, changed, outside, constant, credit),
+        *(gained, changed, alike, favours, tilted, outside, constant, credit),
     )
 }

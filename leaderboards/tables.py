@@ -25,6 +25,7 @@ from harness.files import read_yaml, write_text
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit_table import view
 from harness.reporting.chosen import read_lines
+from harness.reporting.difference import Difference
 from harness.text import points
 
 HERE = Path(__file__).parent
@@ -237,13 +238,30 @@ def stages_by_task(place: Path, name: str) -> str:
     rows = []
     for protocol, called in PROTOCOL_NAMES.items():
         for method, changes in claims.by_stage(place, name, protocol).items():
-            shown = [
-                f"**{text}**" if one.significant else text
-                for one in changes.values()
-                if (text := number(one.points, "+"))
-            ]
-            rows.append([f"{called}: `{method}`", *shown])
+            rows.append([f"{called}: `{method}`", *map(change, changes.values())])
     return table(["", *map(short, known.tasks)], rows)
+
+
+def change(one: Difference) -> str:
+    text = number(one.points, "+")
+    return f"**{text}**" if one.significant else text
+
+
+def references(place: Path) -> str:
+    """What `procrustes` changes on each task under a tuned head, by what it turns experts to."""
+    rows, tasks = [], [*claims.known(place, "domains").tasks]
+    turns = {
+        "news": ("domains", "procrustes["),
+        "Wikipedia": ("reference", "procrustes["),
+        "the base": ("reference", "procrustes:reference=base["),
+    }
+    for turned_to, (name, stage) in turns.items():
+        for method, changes in claims.by_stage(place, name, "ft-classifier").items():
+            if method.startswith(stage):
+                merger = method.removeprefix(stage).removesuffix("]")
+                shown = [change(changes[task]) for task in tasks]
+                rows.append([turned_to, f"`{merger}`", *shown])
+    return table(["turned to", "", *map(short, tasks)], rows)
 
 
 def short(task: str) -> str:
@@ -329,6 +347,7 @@ TABLES = {
     "shots": shots,
     "seeds": lambda place: by_task(place, "seeds"),
     "seeds-stages": lambda place: stages_by_task(place, "seeds"),
+    "references": references,
     "domains-protocols": lambda place: by_protocol(place, "domains", *ON_OTHER_BOARDS),
     "emotions-out": foreign,
     "images": images,

@@ -473,7 +473,7 @@ def test_the_card_and_the_terminal_say_it_in_short(
     (stage,) = stages(tmp_path / "out")
     line = (
         f"distance {stage['distance']['before']:.4g} to {stage['distance']['after']:.4g}, "
-        f"logits move by {max(stage['drift']):.2g} at most"
+        "experts' logits move by {:.2g}, {:.2g}".format(*stage["drift"])
     )
     assert f"dare     {line}, " in capsys.readouterr().out
     assert f"- dare: {line}\n" in (tmp_path / "out" / "README.md").read_text()

@@ -16,6 +16,9 @@ from harness import weights
 from harness.merging.stages import Stage, reported
 from harness.types import StateDict
 
+FEW = 6
+"""Experts that are named one by one."""
+
 
 class StageClock:
     """The seconds that each stage was at work, by its number, whatever the number of threads.
@@ -149,5 +152,8 @@ class PremergeReport:
         if absorbed := self.report.get("absorbed"):
             parts.append(f"{absorbed} norms absorbed")
         if known := [one for one in self.drift if one is not None]:
-            parts.append(f"logits move by {max(known):.2g} at most")
+            # in the order of the experts: a method's reference stays where it was
+            each = ", ".join("?" if one is None else f"{one:.2g}" for one in self.drift)
+            span = each if len(self.drift) <= FEW else f"{min(known):.2g} to {max(known):.2g}"
+            parts.append(f"experts' logits move by {span}")
         return parts
