@@ -290,7 +290,10 @@ def test_more_of_a_study_leaves_what_there_is_as_it_is(room: Path) -> None:
 
 
 def test_a_plan_is_read_back_and_a_changed_one_is_refused(room: Path) -> None:
-    made = plan(room)
+    made = plan(room, mergers=["fisher:examples=8"], protocols=["knn:rule=vote"])
+    assert {one.request["need"] for one in made.steps.values() if one.verb == "statistics"} == {
+        "fisher:examples=8"
+    }
     path = write_plan(made, room / "out")
     assert read_plan(path) == made
     said = json.loads(path.read_text())
@@ -318,6 +321,7 @@ def test_a_plan_names_places_in_its_study_alone(room: Path, name: str) -> None:
         ("evaluate", {"protocols": [{"name": "os:system"}]}, "'os:system'"),
         ("evaluate", {"tasks": ["os:sep"]}, "'os:sep'"),
         ("evaluate", {"metrics": ["os:sep"]}, "'os:sep'"),
+        ("merge", {"need": "os:sep:a=1"}, "'os:sep'"),
         ("evaluate", {"output": "records/../../away"}, "'records/../../away'"),
     ],
     ids=str,

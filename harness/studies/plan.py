@@ -12,6 +12,7 @@ from typing import Any
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
+from harness.options import parse_choice
 from harness.registry import METRICS, NEEDS, PROTOCOLS, STAGES, TASKS, Registry
 from harness.studies.prices import price
 from harness.studies.steps import Step
@@ -164,6 +165,7 @@ def _step(said: Mapping[str, Any]) -> Step:
     for key, registry in REGISTERED.items():
         value = request.get(key, [])
         for one in value if isinstance(value, list) else [value]:
-            registry.check_name(one["name"] if isinstance(one, dict) else str(one), said["name"])
+            called = one["name"] if isinstance(one, dict) else parse_choice(str(one)).name
+            registry.check_name(called, said["name"])
     lists = {name: tuple(said[name]) for name in ("needs", "after")}
     return Step(**{**said, **lists})
