@@ -32,8 +32,10 @@ from harness.reporting.difference import (
 )
 from harness.reporting.lines import Line, Setting
 from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.ranks import concordance, friedman
 from harness.stats.sets import Prior, prior_of
 from harness.stats.tests import holm, p_value
+from harness.studies.spread import spreads_of
 from harness.text import points
 
 ANCHOR = re.compile(r"<!-- ([a-z]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")
@@ -294,6 +296,69 @@ def alike(place: Path, first: str, second: str) -> str:
     return f"{kendalltau(*both).statistic:.2f}"
 
 
+def agreement(place: Path, of: str, *names: str) -> str:
+    """Kendall's W of the orders of the plain mergers over boards, with Friedman's p: by `credit`,
+    or under a protocol in the mean over tasks."""
+    values = pandas.DataFrame({name: _plain(place, name, of) for name in names}).dropna()
+    each = values.to_numpy()
+    return f"W = {concordance(each):.2f}, p = {friedman(each):.2f}"
+
+
+def _plain(place: Path, name: str, of: str) -> dict[str, float]:
+    """By merger without a stage before it what `agreement` orders by."""
+    board = known(place, name)
+    alone = dict.fromkeys(
+        one.method for one in board.lines if one.role == "merged" and not one.premerge
+    )
+    if of == "credit":
+        merges = {one.name: one.credit for one in credited(place, name).merges if one.credit}
+        found = {method: merges.get(board.called.get(method, method)) for method in alone}
+        return {method: one.point for method, one in found.items() if one is not None}
+    at = board.scores.headlines[of]
+    cells = {method: board.scores.row(board.called.get(method, method), at)[-1] for method in alone}
+    return {method: cell.mean for method, cell in cells.items() if cell is not None}
+
+
+def behind(place: Path, row: str, other: str, protocol: str, *names: str) -> str:
+    """In how many sets of experts one merge scores less than another in the mean over tasks."""
+    lower = []
+    for name in names:
+        board = known(place, name)
+        lines = (_lines(board, one, board.scores.headlines[protocol]) for one in (row, other))
+        first, second = (
+            pandas.Series({(o.set, o.task): fmean(o.values) for o in each}).groupby(level=0).mean()
+            for each in lines
+        )
+        lower += [*(first < second)]
+    return f"{sum(lower)} of {len(lower)}"
+
+
+def needed(place: Path, name: str, protocol: str, difference: str) -> str:
+    """About how many sets of experts would make a difference of two merges of so many points
+    significant, with a power of 80 %, by the median of all pairs."""
+    found = spreads_of(read_records(place / "records" / f"{name}.parquet"), float(difference))
+    return counted(next(one.needed for one in found if one.protocol.split(",")[0] == protocol))
+
+
+def predicts(place: Path, protocol: str, *names: str) -> str:
+    """Spearman's correlation, over tasks, of how far experts are above the base under a tuned head
+    with what the plain mergers lose in the mean under a protocol."""
+    from scipy.stats import spearmanr
+
+    above, losses = [], []
+    for name in names:
+        board = known(place, name)
+        current, tuned = (board.scores.headlines[one] for one in ("current", "ft-classifier"))
+        at = board.scores.headlines[protocol]
+        rows = [board.called.get(one, one) for one in _plain(place, name, "current")]
+        for task in board.tasks:
+            experts = board.scores.cells[experts_of(place, name), current, task].mean
+            above.append(experts - board.scores.cells["base", tuned, task].mean)
+            losses.append(experts - fmean(board.scores.cells[r, at, task].mean for r in rows))
+    found = spearmanr(above, losses)
+    return f"{found.statistic:.2f} (p = {found.pvalue:.2g}, {len(above)} tasks)"
+
+
 def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str = "") -> str:
     """How far a merge is above another under a protocol, with its interval, in points, in the mean
     or on one task."""
@@ -463,6 +528,20 @@ def outside(place: Path) -> str:
     return f"{counted(int((by_corpus > best).sum()))} of {counted(len(by_corpus))}"
 
 
+def weak(place: Path, name: str) -> str:
+    """The tasks whose experts score less than the best constant prediction, with both scores."""
+    board = known(place, name)
+    at = board.scores.headlines["current"]
+    experts = {t: board.scores.cells[experts_of(place, name), at, t].mean for t in board.tasks}
+    found = [
+        f"{task.partition('@')[0].rpartition('/')[2]} ({points(experts[task])} against "
+        f"{points(line.majority)})"
+        for task, line in board.tasks.items()
+        if line.majority is not None and experts[task] < line.majority
+    ]
+    return ", ".join(found) or "none"
+
+
 def constant(place: Path, name: str) -> str:
     """The mean over the tasks of the best constant prediction."""
     lines = known(place, name).tasks.values()
@@ -483,5 +562,6 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(score, ahead, rises, merged, lifts, exceptions, below, firsts, stratified),
         *(transformed, recovered, farthest),
         *(gained, changed, alike, favours, tilted, outside, constant, credit),
+        *(agreement, behind, needed, predicts, weak),
     )
 }

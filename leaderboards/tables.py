@@ -191,7 +191,7 @@ def credit(place: Path, name: str = "protocols") -> str:
 
 
 def overview(place: Path) -> str:
-    """A line for each board: scores of the average, what is first, what two orders share."""
+    """A line for each board: scores of the average, what is first, which pairs change places."""
     rows = []
     for name, what in BOARDS.items():
         tuned = [claims.mean(place, name, row, "ft-classifier") for row in ("average", "base")]
@@ -204,12 +204,11 @@ def overview(place: Path) -> str:
                 *tuned,
                 claims.part(place, name, "average"),
                 claims.first(place, name),
-                claims.tau(place, name),
                 f"{claims.reversed(place, name)} of {claims.pairs(place, name)}",
             ]
         )
     heads = ["", "experts", "average", "under a tuned head", "base under one"]
-    heads += ["the head's share of the loss", "most credit", "tau", "reversed"]
+    heads += ["the head's share of the loss", "most credit", "reversed"]
     return table(heads, rows)
 
 

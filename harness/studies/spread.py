@@ -8,6 +8,7 @@ from itertools import combinations
 from math import isinf
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from harness.data.shots import counted
 from harness.errors import BadRecipe
@@ -15,6 +16,9 @@ from harness.reporting.frame import read_records
 from harness.stats.tests import sets_needed
 from harness.studies.outcomes import Outcome
 from harness.types import ALL
+
+if TYPE_CHECKING:
+    import pandas
 
 OF = ["protocol", "options", "shots"]
 
@@ -35,12 +39,19 @@ class Spread:
 
 
 def spreads(known: Mapping[str, Outcome], folder: Path, points: float) -> list[Spread]:
-    """One for every protocol of a study, means over tasks and draws. Raises BadRecipe for one set.
+    """As `spreads_of`, of the records of a study. Raises BadRecipe for one set."""
+    paths = {path for one in known.values() for path in one.records}
+    made = spreads_of(read_records(*(folder / path for path in sorted(paths))), points)
+    if not made:
+        raise BadRecipe(f"{folder} has no two merges of two sets of experts; expected more seeds")
+    return made
+
+
+def spreads_of(frame: pandas.DataFrame, points: float) -> list[Spread]:
+    """One for every protocol of a frame of records, means over tasks and draws; [] of one set.
 
     Sets are experts of the same tasks. The deviation of few is small on average, and corrected.
     """
-    paths = {path for one in known.values() for path in one.records}
-    frame = read_records(*(folder / path for path in sorted(paths)))
     of_sets = [*OF, "experts_digest", "method"]
     merged = frame[frame.role.astype(str) == "merged"].astype(dict.fromkeys(of_sets, str))
     by_experts = merged.groupby("experts_digest").task
@@ -58,6 +69,4 @@ def spreads(known: Mapping[str, Outcome], folder: Path, points: float) -> list[S
         name = f"{of[0]}, {counted(ALL if isinf(shots) else int(shots))}" if shots else of[0]
         needed = sets_needed(deviation, points) if deviation else 2
         made.append(Spread(name, whole.shape[1], len(whole), deviation, needed))
-    if not made:
-        raise BadRecipe(f"{folder} has no two merges of two sets of experts; expected more seeds")
     return made
