@@ -73,12 +73,14 @@ class Premerge(Method):
     `costly`: a tensor takes long to compute, and that of one expert as long as that of all; the
     harness keeps what it made on disk while the merge lasts. `reads_base`: whether it is given the
     base, or with which options alone, as in `breaks_with`; else it is given an empty one.
+    `reads_norms`: whether it is of models with norms before their layers alone, likewise.
     """
 
     called = "pre-merging method"
     exact: bool = False
     costly: bool = False
     reads_base: Claim = True
+    reads_norms: Claim = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,6 +69,11 @@ def reads_base(entry: Method, chosen: Mapping[str, Scalar]) -> bool:
     return not isinstance(entry, Premerge) or _claimed(entry, entry.reads_base, chosen)
 
 
+def reads_norms(entry: Method, chosen: Mapping[str, Scalar]) -> bool:
+    """Whether a method with all these options is of models with norms before their layers alone."""
+    return isinstance(entry, Premerge) and _claimed(entry, entry.reads_norms, chosen)
+
+
 def rereads(entry: Method, chosen: Mapping[str, Scalar]) -> bool:
     """Whether a method with all these options reads what was merged more than once."""
     return isinstance(entry, Postmerge) and _claimed(entry, entry.rereads, chosen)

@@ -261,7 +261,7 @@ def test_a_model_with_norms_after_its_layers_is_refused(tmp_path: Path) -> None:
         premerge=(Choice("rotation", {"residual": True}),),
         merger=Choice("average"),
     )
-    with mistake(BadOption, "residual=true norms before layers permutation:residual=true"):
+    with mistake(BadOption, "rotation:residual=True norms before layers vit bert"):
         merge(recipe, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -25,7 +25,14 @@ import harness
 from harness import unfinished
 from harness.checkpoints.provenance import EXPERT_FILE
 from harness.cli import main
-from harness.errors import BadOption, BadRecipe, HarnessError, OutputExists, UnknownName
+from harness.errors import (
+    BadOption,
+    BadRecipe,
+    BrokenCheckpoint,
+    HarnessError,
+    OutputExists,
+    UnknownName,
+)
 from harness.files import cache_dir
 from harness.stats.tests import sets_needed
 from harness.studies.outcomes import Outcome, settle, states_of
@@ -773,15 +780,52 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     "a set of four of two": (
         {"sets": {"by": "task", "choose": 4}}, BadRecipe, ("two", "4", "topic", "2")
     ),
+    "a grid without a step": (
+        {"mergers": [{"merger": "task_arithmetic", "tune": {"scale": "0.1:1"}}]},
+        BadOption, ("'scale=0.1:1'", "FIRST:LAST:STEP"),
+    ),
+    "tuned on reported rows": (
+        {"mergers": [{"merger": "ties", "tune": {"scale": "0.5:1:0.5"}, "on": "test"}]},
+        BadRecipe, (f"{TASK}@test", "reported", "heldout10"),
+    ),
+    "tuned on a split of tasks that are not said": (
+        {"experts": ["base", "base"], "sets": None,
+         "mergers": [{"merger": "ties", "tune": {"scale": "0.5:1:0.5"}, "on": "test"}]},
+        BadRecipe, ("two", "on", "test", "leave"),
+    ),
+    "an empty base": ({"base": "empty"}, BrokenCheckpoint, ("empty/config.json",)),
+    "an empty expert": (
+        {"experts": ["base", "empty"], "sets": None}, BrokenCheckpoint, ("empty/config.json",)
+    ),
+    "an empty reference": ({"references": ["empty"]}, BrokenCheckpoint, ("empty/config.json",)),
+    "a base of the Hub that cannot be had": (
+        {"base": "nobody/nothing"}, BrokenCheckpoint, ("'nobody/nothing'", "Hub")
+    ),
+    "task vectors from no base": (
+        {"experts": ["base", "base"], "sets": None, "base": None, "mergers": ["task_arithmetic"]},
+        BadRecipe, ("task_arithmetic", "base", "--base"),
+    ),
+    "a base of text for images": (
+        {"experts": {"tasks": "embedded/shapes", "seeds": [0, 1]}},
+        BadRecipe, ("base", "text", "embedded/shapes", "images"),
+    ),
+    "a base of text read on images": (
+        {"score_on": {"there": {"tasks": "embedded/shapes"}}},
+        BadRecipe, ("base", "text", "embedded/shapes", "images"),
+    ),
+    "a method of other families": (
+        {"premerge": ["rotation:residual=true"]},
+        BadOption, ("rotation:residual=True", "norms", "vit", "bert"),
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_in_a_study_is_one_line_before_any_work(room: Path, case: str) -> None:
     changed, kind, things = MISTAKES[case]
-    with mistake(kind, *things):
-        steps(room, **changed)
-    refused(["study", "run", write(room, **changed), "--out", room / "out"], kind, *things)
+    (room / "empty").mkdir()
+    for verb in ("plan", "run"):
+        refused(["study", verb, write(room, **changed), "--out", room / "out"], kind, *things)
     assert not (room / "out").exists()
 
 

@@ -76,16 +76,7 @@ def open_checkpoint(
         from harness.checkpoints.adapter import open_adapter  # which opens its base by this
 
         return open_adapter(path, str(source), base, allow_pickle=allow_pickle)
-    file = path / "config.json"
-    config = read_config(file)
-    for key in OTHER_WEIGHTS:
-        if config.get(key):
-            raise BrokenCheckpoint(
-                f"{file} has {key}, which is not read; expected weights in {SINGLE} or {INDEX}"
-            )
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
-        raise odd(file, "dtype", dtype, "one of torch: float32")
+    file, config = path / "config.json", _config(path)
     check_listed(path, ("config.json", *PROCESSOR_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
     config, weights = _part(config, weights, str(file))
@@ -118,6 +109,51 @@ def open_checkpoint(
         spelled=spelled,
         modules=cache(partial(read_pooling, path)),
     )
+
+
+def described(source: str) -> Checkpoint | None:
+    """A model as far as its config.json tells, without weights; None for an adapter, and for one of
+    the Hub that is still to be fetched.
+
+    Raises BrokenCheckpoint for one that cannot be: there is no network.
+    """
+    path = at_hand(source)
+    if path is None or is_adapter(path):
+        return None
+    config, weights = _part(_config(path), {}, str(path))
+    return Checkpoint(source, path, config, family_of(config, source), weights, labels=None)
+
+
+def at_hand(source: str) -> Path | None:
+    """The folder of a model on this machine; None for one of the Hub that is still to be fetched.
+
+    Raises BrokenCheckpoint where that is not possible.
+    """
+    if os.path.exists(source):
+        return Path(source)
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    try:
+        return _download(source, None, fetch=False)
+    except BrokenCheckpoint:
+        if HF_HUB_OFFLINE:
+            raise
+        return None
+
+
+def _config(path: Path) -> dict[str, Any]:
+    """The configuration in a folder, of a model whose weights are those that are read."""
+    file = path / "config.json"
+    config = read_config(file)
+    for key in OTHER_WEIGHTS:
+        if config.get(key):
+            raise BrokenCheckpoint(
+                f"{file} has {key}, which is not read; expected weights in {SINGLE} or {INDEX}"
+            )
+    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
+        raise odd(file, "dtype", dtype, "one of torch: float32")
+    return config
 
 
 def _part(config: dict[str, Any], state: StateDict, where: str) -> tuple[dict[str, Any], StateDict]:
@@ -174,19 +210,22 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
     return tuple(ordered.get(index, f"LABEL_{index}") for index in range(count))
 
 
-def _download(source: str, revision: str | None) -> Path:
+def _download(source: str, revision: str | None, *, fetch: bool = True) -> Path:
     if source.count("/") > 1 or source.startswith((".", "/", "~")):
         raise BrokenCheckpoint(f"{source} does not exist; expected a folder or a Hub id")
     from huggingface_hub import snapshot_download
 
     patterns = [*MODEL_FILES, "*.safetensors", MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE, ADAPTER_FILE]
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=patterns))
+        folder = snapshot_download(
+            source, revision=revision, allow_patterns=patterns, local_files_only=not fetch
+        )
     except Exception as error:  # the Hub client raises a different type for each way to fail
         raise BrokenCheckpoint(
             f"'{source}' is no local folder and could not be fetched from the Hub "
             f"({type(error).__name__}); expected a folder with {SINGLE} and config.json"
         ) from error
+    return Path(folder)
 
 
 def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:

@@ -34,6 +34,7 @@ ROWS = option("Train on and score the first N rows only.")
 def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     """The plan of a study by the flags of a command, and its folder."""
     from harness.studies import outcomes, plan, steps
+    from harness.studies.models import check_models
     from harness.studies.study import read_study
 
     for name in ("limit", "seeds", "jobs", "parallel"):
@@ -43,6 +44,7 @@ def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     asked = read_study(file, given["out"], base=tuple(given["base"] or ()), **changed)
     folder = given["out"] or Path(asked.study)
     asked_steps = steps.steps_of(asked, folder, given["data_dir"])
+    check_models(asked_steps, folder)
     made = plan.planned(asked.study, asked_steps, keep_merges=asked.keep_merges)
     outcomes.states_of(made, folder)  # what was made otherwise is refused before work starts
     return made, folder

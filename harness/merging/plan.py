@@ -11,6 +11,7 @@ from harness.checkpoints import align
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.families.family import Family
+from harness.checkpoints.families.known import FAMILIES
 from harness.checkpoints.families.symmetry import as_stored, in_table
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.pooling import check_poolings
@@ -19,7 +20,7 @@ from harness.checkpoints.verbalizer import check_asked_alike
 from harness.data.claims import check_claim
 from harness.data.splits import parse_task
 from harness.entries import Merger, Method, Premerge
-from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
+from harness.errors import BadOption, BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import kind_of
 from harness.labels import same
 from harness.merging.label_rows import of_those_who_know, ordered_as
@@ -27,7 +28,7 @@ from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeSte
 from harness.merging.recipes import Recipe, methods_of, with_choices
 from harness.merging.spool import Spool
 from harness.merging.stages import Fold, Stage, entering, reported
-from harness.methods import needs_of, reads_base, rereads, resolved
+from harness.methods import needs_of, reads_base, reads_norms, rereads, resolved
 from harness.passes.placement import check_placement
 from harness.presets import faithful
 from harness.registry import MERGERS
@@ -102,13 +103,7 @@ def plan(
     """
     check_placement(recipe.placement)
     merger = MERGERS[recipe.merger.name]
-    recipe = _filled(recipe)
-    if not recipe.experts:
-        raise BadRecipe("no experts to merge; expected at least one folder or Hub id")
-    for entry, choice in methods_of(recipe) if recipe.base is None else ():
-        if reads_base(entry, choice.options):
-            raise BadRecipe(f"{_short(entry, choice)} is given the base, too; name it with --base")
-
+    recipe = checked(recipe)
     observed: dict[str, weights.Observed] = {}
 
     def opened(source: str, base: str | None = None) -> Checkpoint:
@@ -119,6 +114,7 @@ def plan(
     experts = tuple(opened(source, recipe.base) for source in recipe.experts)
     given = base = opened(recipe.base) if recipe.base is not None else None
     align.check_architecture([*experts, *([base] if base else [])])
+    check_family(recipe, experts[0].family)
     if not recipe.other_base:
         check_bases(experts, read=False)
     learn(experts, by_file((*recipe.tasks, *recipe.tune_on)))
@@ -141,6 +137,28 @@ def plan(
     of_tasks = () if heads == "none" else tasks  # whose rows are read is not what a model is of
     draft = Plan(recipe, base, experts, of_tasks, given=given, observed=observed)
     return composed(_folded(draft, fold))
+
+
+def checked(recipe: Recipe) -> Recipe:
+    """The recipe with all options, held to what can be said of it before a file is read."""
+    recipe = _filled(recipe)
+    if not recipe.experts:
+        raise BadRecipe("no experts to merge; expected at least one folder or Hub id")
+    for entry, choice in methods_of(recipe) if recipe.base is None else ():
+        if reads_base(entry, choice.options):
+            raise BadRecipe(f"{_short(entry, choice)} is given the base, too; name it with --base")
+    return recipe
+
+
+def check_family(recipe: Recipe, family: Family) -> None:
+    """Raise BadOption for a method, with all its options, of other families than this."""
+    for entry, choice in methods_of(recipe):
+        if reads_norms(entry, choice.options) and not family.readers:
+            known = ", ".join(one.name for one in FAMILIES if one.readers)
+            raise BadOption(
+                f"{_short(entry, choice)} is of models with norms before layers ({known}), found "
+                f"{family.name}; expected such a model, or other options"
+            )
 
 
 def composed(draft: Plan, **changed: Scalar) -> Plan:

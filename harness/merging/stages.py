@@ -21,7 +21,17 @@ from harness.options import options
 from harness.passes.features import check_readout
 from harness.passes.statistic_file import Statistic, read_statistic
 from harness.presets import as_read, preset
-from harness.types import DRAWN, HELD_OUT, Checkpoint, Choice, Need, Progress, Scalar, StateDict
+from harness.types import (
+    DRAWN,
+    HELD_OUT,
+    Checkpoint,
+    Choice,
+    Need,
+    Progress,
+    Scalar,
+    StateDict,
+    Task,
+)
 
 
 @dataclass(frozen=True)
@@ -167,6 +177,18 @@ def entering(experts: Sequence[Checkpoint], wholes: Sequence[StateDict]) -> tupl
     return tuple(map(with_tensors, experts, wholes))
 
 
+def unreported(name: str) -> tuple[Task, str]:
+    """A task and a split to score candidates on. Raises BadRecipe for rows that are reported."""
+    task, split = parse_task(name)
+    for reported in task.splits:
+        if share_rows(task, split, reported):
+            raise BadRecipe(
+                f"{task}@{split} has rows of {task}@{reported}, which is reported; expected "
+                f"others: --tune-on {task}@{HELD_OUT}"
+            )
+    return task, split
+
+
 def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) -> ValidationScorer:
     """What scores a candidate: the tasks and splits asked for, by default held-out rows.
 
@@ -178,13 +200,7 @@ def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) ->
     readout = preset(recipe.preset).readout
     places = []
     for name in asked:
-        task, split = parse_task(name)
-        for reported in task.splits:
-            if share_rows(task, split, reported):
-                raise BadRecipe(
-                    f"{task}@{split} has rows of {task}@{reported}, which is reported; expected "
-                    f"others: --tune-on {task}@{HELD_OUT}"
-                )
+        task, split = unreported(name)
         of_task = [e for e, t in zip(experts, recipe.tasks, strict=False) if t == task.name]
         if recipe.heads == "keep" and not of_task:
             raise BadRecipe(f"no expert is of task {task}, so no head is kept that reads it")

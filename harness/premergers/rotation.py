@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from harness import StateDict, premerge, weights
-from harness.errors import BadOption
 from harness.options import Anchor, Layers
 
 Match: TypeAlias = weights.Match[weights.Map]
@@ -28,6 +27,7 @@ NEARER = 0.999
     paper="arXiv:2502.00264",
     exact=True,
     reads_base=("anchor=base",),
+    reads_norms=("residual=true",),
     breaks_with={"anchor": ("order",), "anchor=base": ("copies",)},
 )
 def rotation(
@@ -68,8 +68,8 @@ def rotation(
 
     The report has the anchor and the distance of every expert from it, before and after, in each
     group: `qk.0`, `vo.0`, `ffn.0`, and `width` with the number of norms `absorbed` and of sweeps
-    (`iterations`). Raises BadOption for options of heads where none is turned, and for `residual`
-    where norms come after layers, IncompatibleWeights where no bias can take up that of a norm.
+    (`iterations`). Raises BadOption for options of heads where none is turned,
+    IncompatibleWeights where no bias can take up that of a norm.
 
     By hand, one head of two units: queries ((1, 0), (0, 2)) over the anchor's ((0, -2), (1, 0)),
     and keys of zero: A = ((0, 1), (-4, 0)), R = ((0, 1), (-1, 0)), and R^T Wq is the anchor's.
@@ -186,13 +186,8 @@ def nearest_scale(query: float, queries: float, key: float, keys: float) -> floa
 def _absorbed(
     experts: Sequence[StateDict], base: StateDict, symmetry: weights.Symmetry
 ) -> tuple[list[StateDict], StateDict, weights.Symmetry]:
-    """All with norms of 1 and 0, which nothing moves. Raises BadOption for a model without any."""
+    """All with norms of 1 and 0, which nothing moves."""
     readers = symmetry.readers
-    if not readers:
-        raise BadOption(
-            "residual=true of rotation needs norms before layers (vit), and this model has none; "
-            "expected residual=false, or permutation:residual=true"
-        )
     norms = {f"{norm}.{kind}" for norm in readers for kind in ("weight", "bias")}
     axes = {name: groups for name, groups in symmetry.axes.items() if name not in norms}
     made = [weights.absorbed(one, readers) for one in (*experts, base)]

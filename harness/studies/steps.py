@@ -17,7 +17,10 @@ from harness.errors import BadRecipe
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import protocols_of, unusual_of
 from harness.hashes import digest_of
-from harness.merging.recipes import Recipe, methods_of
+from harness.merging.plan import checked
+from harness.merging.recipes import Recipe
+from harness.merging.stages import unreported
+from harness.merging.tune import grid
 from harness.methods import needs_of, resolved
 from harness.options import options
 from harness.presets import faithful
@@ -233,6 +236,8 @@ def _merging(study: Study, one: ExpertSet, merge: Merge) -> Step:
     tuned: dict[str, Any] = {}
     for option, values in merge.tune.items():
         tuned = {"tune": f"{option}={values}"}
+        if merge.on and not one.tasks:
+            raise study.fault(f"on is {merge.on}, and tasks of folders are theirs; leave it out")
         if merge.on:
             tuned["tune_on"] = [f"{task}@{merge.on}" for task in one.tasks]
     said: dict[str, Any] = {
@@ -245,8 +250,10 @@ def _merging(study: Study, one: ExpertSet, merge: Merge) -> Step:
         **study.merge,
     }
     recipe: Recipe = validated(Recipe, said, f"{study.study}: merge")
-    for method, choice in methods_of(recipe):
-        resolved(method, faithful(choice, recipe.preset))
+    checked(recipe)
+    grid(recipe)
+    for name in recipe.tune_on:
+        unreported(name)
     return Step(
         f"merged/{one.name}/{merge.name}",
         "merge",
