@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import os
+import shutil
 import sys
 from math import sqrt
 from pathlib import Path
@@ -16,6 +17,7 @@ import yaml
 
 from harness import TASKS
 from harness.cli import main
+from harness.data.groups import expanded
 from harness.data.rows import load_rows
 from harness.errors import BadRecipe
 from harness.evaluation.records import Record, Source
@@ -35,6 +37,7 @@ from harness.studies.paper import (
     beside,
     paper_of,
 )
+from harness.studies.plan import read_plan
 from harness.studies.steps import Step, steps_of
 from harness.studies.study import DESIGNS, read_study
 from harness.training.miniature import SUITE, make_base
@@ -152,6 +155,41 @@ def test_designs_that_share_experts_ask_the_same_of_them(
         for other in others:
             mine = {n: one.request for n, one in planned[other].items() if one.verb == "finetune"}
             assert mine.items() <= known.items(), (first, other)
+
+
+FROM_THE_ISSUE = """
+study: topics
+base: [gte-small, all-MiniLM-L6-v2]
+experts: {tasks: textcls, seeds: [0, 1, 2], finetune: {limit: 6000}, head_seed: same}
+sets: {by: seed}
+mergers:
+  [average, "ties:density=0.2", {merger: task_arithmetic, tune: {scale: 0.1:1:0.1}, on: heldout10}]
+premerge: [none, rotation, dare]
+protocols: [current, knn, "ft-classifier:shots=[1,5,10]"]
+references: [base, ensemble, mtl, best-single]
+score_on: {in_domain: experts, out_of_domain: [emotion/ssec, emotion/emoint]}
+exclude: [{merger: fisher, premerge: dare}]
+"""
+"""A study of two bases, which leaves out what it does not have."""
+
+
+def test_a_study_may_leave_out_what_it_does_not_have(
+    base: Path, data: Path, tmp_path: Path
+) -> None:
+    for name in ("gte-small", "all-MiniLM-L6-v2"):
+        shutil.copytree(base, tmp_path / name)
+    (tmp_path / "topics.yaml").write_text(FROM_THE_ISSUE)
+    command = ["study", "plan", str(tmp_path / "topics.yaml"), "--data-dir", str(data)]
+    assert main([*command, "--out", str(tmp_path / "out"), "--write"]) == 0
+    made = read_plan(tmp_path / "out/plans/latest/topics.json").steps.values()
+    sets, tasks, merges = 2 * 3, len(expanded(("textcls",), str(data))), 3 * 3
+    assert [
+        sum(one.verb == verb for one in made) for verb in ("finetune", "merge", "evaluate")
+    ] == [
+        sets * (tasks + 1),
+        sets * merges,
+        sets * merges * (tasks + 2) * 2,  # once with 1, 5 and 10 shots
+    ]
 
 
 def test_both_parts_of_each_task_are_merged(planned: dict[str, dict[str, Step]]) -> None:

@@ -727,7 +727,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         {"evaluate": {"metrics": ["os:system"]}}, UnknownName, ("two.yaml", "'os:system'")
     ),
     "exclude a merger that is none": (
-        {"exclude": [{"merger": "fishr"}]}, BadRecipe, ("two", "exclude", "'fishr'", "average")
+        {"exclude": [{"merger": "fishr"}]}, UnknownName, ("'fishr'", "'fisher'")
+    ),
+    "exclude a stage that is none": (
+        {"exclude": [{"premerge": "drae"}]}, UnknownName, ("'drae'", "'dare'")
     ),
     "score a merger that is none": (
         {"score_on": {"here": {"mergers": "fishr"}}}, BadRecipe, ("two", "here", "'fishr'")

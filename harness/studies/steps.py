@@ -168,14 +168,12 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
 
 
 def _check_mergers(study: Study, merges: Sequence[Merge]) -> None:
-    """Raise BadRecipe for a merger that is taken away, or scored, and is none of the study's."""
+    """Raise BadRecipe for a merger that is scored, and is none of the study's."""
     known = {name for merge in merges for name in merge.names}
-    asked = [(f"score_on.{name}", one.mergers) for name, one in study.readings.items()]
-    asked += [("exclude", (said["merger"],)) for said in study.exclude if "merger" in said]
-    for where, names in asked:
-        if odd := [name for name in names if name not in known]:
+    for board, reading in study.readings.items():
+        if odd := [name for name in reading.mergers if name not in known]:
             raise study.fault(
-                f"{where} names the merger '{odd[0]}', which is none of its; "
+                f"score_on.{board} names the merger '{odd[0]}', which is none of its; "
                 f"expected some of {', '.join(dict.fromkeys(merge.name for merge in merges))}"
             )
 

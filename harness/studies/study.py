@@ -15,7 +15,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 from harness.errors import BadRecipe
 from harness.files import read_yaml
 from harness.options import parse_choice
-from harness.registry import MERGERS, METRICS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS, YAML
+from harness.registry import (
+    MERGERS,
+    METRICS,
+    POSTMERGE,
+    PREMERGE,
+    PROTOCOLS,
+    STAGES,
+    TASKS,
+    YAML,
+)
 from harness.types import Choice
 from harness.values import Chosen, Frozen, validated
 
@@ -291,6 +300,12 @@ def _check_names(study: Study, where: str) -> None:
     ):
         for name in names:
             registry.check_name(name, where)
+    # what is left out need not be there, but in the registry
+    for stage, text in (pair for said in study.exclude for pair in said.items()):
+        if stage in STAGES and text != NONE:
+            name = parse_choice(text).name
+            STAGES[stage].check_name(name, where)
+            STAGES[stage][name]
 
 
 # Paths -------------------------------------------------------------------------------------
