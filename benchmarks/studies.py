@@ -102,7 +102,7 @@ def seconds(work: Any, repeats: int) -> float:
 
 
 def prices(folder: Path, base: Path) -> list[list[Any]]:
-    """A row for every small study: its price, and what it took."""
+    """A row for every small study: its price, what it took, and how long its chunks are."""
     rows = []
     for number, (name, said) in enumerate(SMALL.items()):
         asked = {"study": f"small-{number}", "base": str(base), "protocols": PROTOCOLS, **said}
@@ -118,7 +118,9 @@ def prices(folder: Path, base: Path) -> list[list[Any]]:
             took = time.perf_counter() - begun
             if any(one.state != "done" for one in known.values()):
                 raise SystemExit(f"{name}: a step was not done")
-        rows.append([name, len(made.steps), price.seconds, took, price.seconds / took])
+        lengths = [price_of(made, one.steps).seconds for one in made.chunks]
+        ratio, mean = price.seconds / took, statistics.mean(lengths)
+        rows.append([name, len(made.steps), price.seconds, took, ratio, len(lengths), mean])
     return rows
 
 
@@ -137,6 +139,8 @@ if __name__ == "__main__":
         made = plan(large, folder)
         took = seconds(lambda: plan(large, folder), given.repeats)
         print(f"planning {made.cells} cells ({len(made.steps)} steps): {took:.2f} s")
+        many = len(made.steps) / len(made.chunks)
+        print(f"nothing is timed: {len(made.chunks)} chunks of {many:.1f} steps in the mean")
         small = plan(grid(given.cells // 10, base), folder)
         out = folder / "grid"
         path = write_plan(small, out)
@@ -147,5 +151,5 @@ if __name__ == "__main__":
         took = seconds(lambda: run_plan(small, path, out, **asked), given.repeats)
         print(f"and ends after {took:.2f} s")
         if given.prices:
-            head = ["study", "steps", "price in s", "took", "ratio"]
+            head = ["study", "steps", "price in s", "took", "ratio", "chunks", "mean s of a chunk"]
             print(tabulate(prices(folder, base), head, tablefmt="github", floatfmt=".2f"))

@@ -310,6 +310,28 @@ def test_a_plan_is_read_back_and_a_changed_one_is_refused(room: Path) -> None:
         read_plan(path)
 
 
+@pytest.mark.parametrize(("seconds", "most"), [(1.0, 60), (25.0, 3), (60.0, 1)])
+def test_chunks_are_as_long_as_is_worth_a_start(
+    room: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, most: int
+) -> None:
+    """Whatever sets and models their steps are of."""
+    experts = {**TWO["experts"], "tasks": [TASK, "embedded/comparison"], "seeds": [0, 1, 2]}
+    asked: dict[str, Any] = {"experts": experts, "mergers": ["regmean", "average"]}
+    monkeypatch.setattr("harness.studies.plan.price", lambda step: seconds)
+    made = plan(room, **asked, sets={"by": "pairs"})
+    assert {name for chunk in made.chunks for name in chunk.steps} == {*made.steps}
+    for numbers in made.levels:
+        *whole, rest = [len(made.chunks[number].steps) for number in numbers]
+        assert {*whole} <= {most}
+        assert 1 <= rest <= most
+
+
+def test_steps_of_a_kind_that_was_not_timed_share_chunks_but_for_trainings(room: Path) -> None:
+    made = plan(room, mergers=["average", "ties", "wudi"])
+    verbs = [[made.steps[name].verb for name in one.steps] for one in made.chunks]
+    assert verbs == [["finetune"], ["finetune"], ["merge"] * 3, ["evaluate"], ["evaluate"] * 2]
+
+
 @pytest.mark.parametrize("name", ["records/../../x", "/etc/x", "merged//../../x", "x", "merged"])
 def test_a_plan_names_places_in_its_study_alone(room: Path, name: str) -> None:
     path = write_plan(plan(room), room / "out")

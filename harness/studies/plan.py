@@ -15,14 +15,19 @@ from harness.hashes import digest_of
 from harness.options import parse_choice
 from harness.registry import METRICS, NEEDS, PROTOCOLS, STAGES, TASKS, Registry
 from harness.studies.prices import price
-from harness.studies.steps import Step
+from harness.studies.steps import Step, Verb
 
 VERSION = 1
 """Of the file of a plan; a worker refuses any other."""
 CHUNK = 60.0
 """Seconds of work that a worker is started for: its start takes a tenth of it at most."""
-UNKNOWN = 20.0
-"""Seconds that a step counts for where none like it was timed."""
+UNKNOWN: Mapping[Verb, float] = {
+    "finetune": CHUNK,
+    "statistics": 5.0,
+    "merge": 5.0,
+    "evaluate": 5.0,
+}
+"""Seconds that a step counts for where none like it was timed: trainings have a worker each."""
 PLACE = re.compile(r"(experts|statistics|merged|records)(/[\w.+-]+)+")
 REGISTERED: Mapping[str, Registry[Any]] = {
     **STAGES,
@@ -93,24 +98,24 @@ def planned(study: str, steps: Sequence[Step], *, keep_merges: bool = True) -> P
         # steps of one model, or of the models of one set, read the same rows and experts
         inputs = step.needs[0] if step.needs else step.name
         groups.setdefault((level[step.name], inputs.rpartition("/")[0]), []).append(step)
-    cut = ((number, names) for (number, _), group in groups.items() for names in _cut(group))
-    chunks = sorted(
-        (Chunk(number, tuple(names)) for number, names in cut), key=lambda chunk: chunk.level
-    )
-    by_name = {step.name: step for step in steps}
-    return Plan(study, by_name, tuple(chunks), keep_merges)
+    levels: dict[int, list[Step]] = {}
+    for (number, _), group in sorted(groups.items(), key=lambda one: one[0][0]):
+        levels.setdefault(number, []).extend(group)
+    cut = ((number, names) for number, of_level in levels.items() for names in _cut(of_level))
+    chunks = tuple(Chunk(number, tuple(names)) for number, names in cut)
+    return Plan(study, {step.name: step for step in steps}, chunks, keep_merges)
 
 
-def _cut(group: Sequence[Step]) -> list[list[str]]:
-    """The names of the steps of a group in chunks that are worth a worker's start."""
+def _cut(steps: Sequence[Step]) -> list[list[str]]:
+    """The names of steps, in their order, in chunks that are worth a worker's start."""
     made, seconds = [list[str]()], 0.0
-    for step in group:
+    for step in steps:
         if seconds >= CHUNK:
             made.append([])
             seconds = 0.0
         made[-1].append(step.name)
         known = price(step)
-        seconds += UNKNOWN if known is None else known
+        seconds += UNKNOWN[step.verb] if known is None else known
     return made
 
 
