@@ -662,6 +662,40 @@ def test_a_plan_says_what_a_study_takes_and_does_nothing(
     assert not (room / "out").exists()
 
 
+def test_a_plan_says_what_it_does_not_know(
+    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A base of the Hub is as large as it is in the cache; data of the Hub are not counted."""
+
+    def told(**changed: Any) -> str:
+        command = ["study", "plan", str(write(room, **changed)), "--out", str(room / "out")]
+        assert main(command) == 0
+        return capsys.readouterr().out.splitlines()[-1]
+
+    here = told()
+    assert "unknown" not in here
+    size = sum(one.stat().st_size for one in (room / "base").iterdir())
+    names(here, f"{4 * size / 1e6:.1f}", "MB")  # two experts and two merges
+    cache = room / "hub/models--some--base"
+    shutil.copytree(room / "base", cache / "snapshots/1f0c")
+    (cache / "refs").mkdir()
+    (cache / "refs/main").write_text("1f0c")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(room / "hub"))
+    assert told(base="some/base") == here
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    names(told(base="some/other"), "0.0 MB", "4 of unknown size")
+    experts = {**TWO["experts"], "tasks": "glue/rte"}  # type: ignore[dict-item]
+    names(told(experts=experts), "0 rows", "unknown number of 2 evaluations")
+
+
+def test_a_price_of_rows_that_were_not_counted_is_of_the_same_alone(room: Path) -> None:
+    made = replace(steps(room)["experts/base/topic-0"], size=None)
+    paid(made, 3.0)
+    assert price(made) == pytest.approx(3.0)
+    assert price(replace(made, request={**made.request, "limit": 9})) is None
+    assert price(replace(made, size=9)) is None
+
+
 def test_what_steps_took_is_their_price(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(room)
     assert main(["study", "plan", str(write(room)), "--out", str(room / "elsewhere")]) == 0

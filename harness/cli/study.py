@@ -121,11 +121,7 @@ def plan(
 
     made, folder = _planned(file, given)
     _print(made, outcomes.states_of(made, folder))
-    size = status.bytes_of(made, folder)
-    print(
-        f"{made.cells} cells (merge x task x protocol), {status.passes(made)} rows through models, "
-        f"{size / 1e9:.1f} GB of models in {folder}/"
-    )
+    print(status.amounts(made, folder))
     if write:
         print(f"wrote {write_plan(made, folder)}")
         for stage, numbers in enumerate(made.levels):

@@ -26,14 +26,14 @@ def price(step: Step) -> float | None:
     known = _rates(path, path.stat().st_size) if path.is_file() else {}
     for kind in _kinds(step):
         if kind in known:
-            return median(known[kind][-KEPT:]) * step.size
+            return median(known[kind][-KEPT:]) * _size(step)
     return None
 
 
 def paid(step: Step, seconds: float) -> None:
     """Remember how long a step took: one line, which a run that is killed writes or does not."""
     path = _path()
-    line = json.dumps({"kinds": [*_kinds(step)], "rate": seconds / step.size}).encode() + b"\n"
+    line = json.dumps({"kinds": [*_kinds(step)], "rate": seconds / _size(step)}).encode() + b"\n"
     with saying(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:
@@ -41,11 +41,19 @@ def paid(step: Step, seconds: float) -> None:
 
 
 def _kinds(step: Step) -> Iterator[tuple[str, ...]]:
-    """What a step is like, from most to least."""
+    """What a step is like, from most to least; of rows that nobody counted, the same alone."""
     first = "later" if step.after else "first"
+    if step.size is None:
+        asked = (str(step.request.get(name)) for name in ("limit", "epochs"))
+        yield step.verb, step.base, step.about, first, *asked
+        return
     yield step.verb, step.base, step.about, first
     yield step.verb, step.base, first
     yield step.verb, step.base
+
+
+def _size(step: Step) -> float:
+    return max(step.size or 1.0, 1.0)
 
 
 def _path() -> Path:

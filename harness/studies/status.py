@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.checkpoints.layout import MODEL_FILES
+from harness.checkpoints.open import at_hand
+from harness.studies.models import place_of
 from harness.studies.outcomes import Outcome
 from harness.studies.plan import Plan
 from harness.studies.prices import price
@@ -77,23 +78,47 @@ def _users(plan: Plan, name: str) -> set[str]:
     return found
 
 
-def passes(plan: Plan) -> int:
-    """How many rows go through a model that is scored; of models beside merges, once."""
+def amounts(plan: Plan, folder: Path) -> str:
+    """Cells, rows through models and bytes of a plan, and what is not known of them."""
+    rows, more = _passes(plan)
+    size, others = _bytes(plan, folder)
+    uncounted = f" and the unknown number of {more} evaluations" * bool(more)
+    unsized = f" and {others} of unknown size" * bool(others)
+    told = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+    return (
+        f"{plan.cells} cells (merge x task x protocol), {rows} rows through models{uncounted}, "
+        f"{told} of models{unsized} in {folder}/"
+    )
+
+
+def _passes(plan: Plan) -> tuple[int, int]:
+    """How many rows go through a model that is scored, and of how many evaluations nobody counted.
+
+    Of models beside merges they count once.
+    """
     evaluations = [step for step in plan.steps.values() if step.verb == "evaluate"]
+    counted = [(one, one.size) for one in evaluations if one.size is not None]
     # the merge, its experts of the task, the base and the references
-    models = (1 if one.after else 3 + len(one.request.get("references", ())) for one in evaluations)
-    return sum(int(one.size) * count for one, count in zip(evaluations, models, strict=True))
+    rows = sum(
+        int(size) * (1 if one.after else 3 + len(one.request.get("references", ())))
+        for one, size in counted
+    )
+    return rows, len(evaluations) - len(counted)
 
 
-def bytes_of(plan: Plan, folder: Path) -> int:
-    """Bytes of the folders that a plan makes: experts and merges are as large as their base."""
+def _bytes(plan: Plan, folder: Path) -> tuple[int, int]:
+    """Bytes of the folders that a plan makes, and how many more there are.
+
+    Experts and merges are as large as their base.
+    """
     made = [step for step in plan.steps.values() if step.verb in ("finetune", "merge")]
-    # the folder need not be there yet, and `..` leads through it
-    size = {step.base: _size(Path(os.path.normpath(folder / step.base))) for step in made}
-    return sum(size[step.base] for step in made)
+    size = {step.base: _size(place_of(step.base, folder)) for step in made}
+    return sum(size[step.base] or 0 for step in made), sum(size[step.base] is None for step in made)
 
 
-def _size(base: Path) -> int:
-    if not base.is_dir():
-        return 0
-    return sum(path.stat().st_size for pattern in MODEL_FILES for path in base.glob(pattern))
+def _size(base: str) -> int | None:
+    """Bytes of a base; None where it is still to be fetched."""
+    found = at_hand(base) if base else None
+    paths = [path for pattern in MODEL_FILES for path in found.glob(pattern)] if found else []
+    whole = any(path.suffix == ".safetensors" for path in paths)
+    return sum(path.stat().st_size for path in paths) if whole else None

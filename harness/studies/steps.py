@@ -40,7 +40,8 @@ class Step:
 
     `needs` are the steps whose results it reads, `after` others that it waits for, which make what
     it would make as well. `cells`: how many scores of merges it makes, task x protocol. `base`,
-    `about` and `size`, its rows, tell what it costs. The name of an expert or merge is its folder.
+    `about` and `size`, its rows (None: not counted), tell what it costs. The name of an expert or
+    merge is its folder.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Step:
     cells: int = 0
     base: str = ""
     about: str = ""
-    size: float = 1.0
+    size: float | None = 1.0
 
     @cached_property
     def digest(self) -> str:
@@ -185,21 +186,20 @@ def _training(
     place: str, request: Mapping[str, Any], tasks: Sequence[str], data_dir: str | None
 ) -> Step:
     """The step that trains an expert: its size is rows times epochs."""
-    size = 0.0
+    size: float | None = 0.0
     for task in tasks:
         epochs = float(request.get("epochs") or parse_task(task)[0].finetune.epochs)
-        size += epochs * rows_of(f"{task}@{TRAINED_ON}", request.get("limit"), data_dir)
-    return Step(
-        place, "finetune", request, base=request["base"], about=",".join(tasks), size=max(size, 1)
-    )
+        rows = rows_of(f"{task}@{TRAINED_ON}", request.get("limit"), data_dir)
+        size = None if size is None or rows is None else size + epochs * rows
+    return Step(place, "finetune", request, base=request["base"], about=",".join(tasks), size=size)
 
 
 @cache
-def rows_of(task: str, limit: int | None, folder: str | None) -> int:
-    """How many rows a split has, at most `limit`; `limit`, or 1, where they are on the Hub."""
+def rows_of(task: str, limit: int | None, folder: str | None) -> int | None:
+    """How many rows a split has, at most `limit`; None where that takes a look at the Hub."""
     named, split = parse_task(task)
     if not (named.generate or named.files or local(folder)):
-        return limit or 1
+        return None
     return count(named, split, folder, limit)
 
 
@@ -329,7 +329,7 @@ def _evaluations(
                 cells=len(known),
                 base=one.base,
                 about=f"{task} {' '.join(map(str, protocols))} {asked.shots} {asked.draws}",
-                size=rows_of(task, asked.limit, data_dir) if task else 1,
+                size=rows_of(task, asked.limit, data_dir) if task else None,
             )
 
 
