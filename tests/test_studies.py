@@ -410,6 +410,21 @@ def test_what_is_done_is_not_done_again_and_what_is_gone_is(room: Path) -> None:
     assert {one.state for one in again.values()} == {"done"}
 
 
+def test_time_left_is_told_by_what_steps_cost(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by their number: a training is no evaluation. Nothing of what was done before."""
+    costs = {"finetune": 70.0, "merge": 0.1, "evaluate": 4.0}
+    monkeypatch.setattr("harness.studies.plan.price", lambda step: costs[step.verb])
+    made, told = plan(room), list[tuple[int, int]]()
+    path = write_plan(made, room / "out")
+
+    def tell(_: str, done: int, total: int) -> None:
+        told.append((done, total))
+
+    for _ in range(2):
+        run_plan(made, path, room / "out", where=WHERE, progress=tell, say=str)
+    assert told == [(70, 149), (70, 149), (1, 149), (4, 149), (4, 149)]
+
+
 def test_a_setting_that_changed_under_a_name_is_refused_with_both(room: Path) -> None:
     run(room)
     experts: Any = TWO["experts"]

@@ -114,9 +114,14 @@ def _cut(steps: Sequence[Step]) -> list[list[str]]:
             made.append([])
             seconds = 0.0
         made[-1].append(step.name)
-        known = price(step)
-        seconds += UNKNOWN[step.verb] if known is None else known
+        seconds += seconds_of(step)
     return made
+
+
+def seconds_of(step: Step) -> float:
+    """What a step is taken to cost, though nothing like it was timed."""
+    known = price(step)
+    return UNKNOWN[step.verb] if known is None else known
 
 
 def write_plan(plan: Plan, folder: Path) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.studies.outcomes import Outcome, states_of
-from harness.studies.plan import Plan
+from harness.studies.plan import Plan, seconds_of
 from harness.studies.work import Say, work
 from harness.types import Progress
 
@@ -47,11 +47,15 @@ def run_plan(
     """
     known = states_of(plan, folder)
     waiting, settled = left(plan, known), settled_of(plan, known)
-    total = sum(len(plan.chunks[number].steps) for number in waiting)
+    steps = {
+        number: [plan.steps[name] for name in plan.chunks[number].steps if name not in settled]
+        for number in waiting
+    }
+    cost = {number: max(round(sum(map(seconds_of, of))), 1) for number, of in steps.items()}
 
     def tell(number: int) -> None:
         if progress:
-            progress(f"steps of {plan.study}", len(plan.chunks[number].steps), total)
+            progress(f"seconds of {plan.study}", cost[number], sum(cost.values()))
 
     # what is made is scored before more is made: merges may then go
     waiting.sort(key=lambda number: -plan.chunks[number].level)
