@@ -417,7 +417,7 @@ FEW_ROWS = pytest.mark.filterwarnings("default")
 def run(name: str, base: Path, data: Path, out: Path, *more: str) -> Path:
     """Do a design on a few rows, with the data sets that are there; the folder of its boards."""
     command = ["study", "run", name, "--base", str(base), "--data-dir", str(data)]
-    command += ["--limit", "8", "--device", "cpu", "--out", str(out), *more]
+    command += ["--limit", "8", "--epochs", "1", "--device", "cpu", "--out", str(out), *more]
     assert main(command) == 0
     return out / "boards"
 

@@ -718,12 +718,15 @@ def test_what_steps_took_is_their_price(room: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_study_of_another_base_by_a_flag(room: Path) -> None:
-    asked = read_study(write(room, base=None), base=(str(room / "base"),), limit=16, seeds=3)
+    experts = {**TWO["experts"], "by_task": {TASK: {"epochs": 5}}}  # type: ignore[dict-item]
+    file = write(room, base=None, experts=experts)
+    asked = read_study(file, base=(str(room / "base"),), limit=16, seeds=3, epochs=2)
     made = {one.name: one for one in steps_of(asked, room / "out")}
     assert [name for name in made if name.startswith("experts")] == [
         f"experts/base/topic-{seed}" for seed in range(3)
     ]
-    assert made["experts/base/topic-0"].request["limit"] == 16
+    expert = made["experts/base/topic-0"].request
+    assert (expert["limit"], expert["epochs"]) == (16, 2)
     assert made["records/two/merged/base/topic/average/topic"].request["limit"] == 16
 
 
@@ -911,6 +914,8 @@ def test_a_mistake_in_a_study_is_one_line_before_any_work(room: Path, case: str)
         (("run", "two.yaml", "--jobs", "0"), ("--jobs", "0")),
         (("run", "two.yaml", "--limit", "0"), ("--limit", "0")),
         (("run", "two.yaml", "--seeds", "0"), ("--seeds", "0")),
+        (("plan", "two.yaml", "--epochs", "0"), ("--epochs", "0")),
+        (("submit", "two.yaml", "--epochs", "0", "--header", "job.sh"), ("--epochs", "0")),
         (("run", "two.yaml", "--base", "./nowhere"), ("--base", "nowhere")),
         (("status", "base"), ("base", "plans")),
         (("board", "base"), ("base", "plans")),
@@ -921,6 +926,7 @@ def test_a_mistake_in_a_command_is_one_line(
     room: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], things: tuple[str, ...]
 ) -> None:
     write(room)
+    (room / "job.sh").write_text("#!/bin/bash\n")
     monkeypatch.chdir(room)
     refused(["study", *words], BadRecipe, *things)
 

@@ -29,6 +29,7 @@ BASE = option("The base to fine-tune, in place of the study's; repeat for severa
 SEEDS = option("So many seeds of every expert, in place of the study's.")
 RETRY_FAILED = flag("Do again what failed.", "--retry-failed")
 ROWS = option("Train on and score the first N rows only.")
+EPOCHS = option("Train for so many epochs, in place of the study's.")
 
 
 def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
@@ -37,10 +38,10 @@ def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     from harness.studies.models import check_models
     from harness.studies.study import read_study
 
-    for name in ("limit", "seeds", "jobs", "parallel"):
+    for name in ("limit", "seeds", "epochs", "jobs", "parallel"):
         if (number := given.get(name)) is not None and number < 1:
             raise BadRecipe(f"--{name} is {number}, expected a number of at least 1")
-    changed = {name: given[name] for name in ("limit", "seeds")}
+    changed = {name: given[name] for name in ("limit", "seeds", "epochs")}
     asked = read_study(file, given["out"], base=tuple(given["base"] or ()), **changed)
     folder = given["out"] or Path(asked.study)
     asked_steps = steps.steps_of(asked, folder, given["data_dir"])
@@ -110,6 +111,7 @@ def plan(
     base: list[str] | None = BASE,
     limit: int | None = ROWS,
     seeds: int | None = SEEDS,
+    epochs: int | None = EPOCHS,
     write: bool = flag("Write it, and print its chunks by stage, for `harness work`.", "--write"),
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
@@ -136,6 +138,7 @@ def run(
     base: list[str] | None = BASE,
     limit: int | None = ROWS,
     seeds: int | None = SEEDS,
+    epochs: int | None = EPOCHS,
     retry_failed: bool = RETRY_FAILED,
     device: str = flags.DEVICE,
     data_dir: str | None = flags.DATA_DIR,
@@ -169,6 +172,7 @@ def submit(
     base: list[str] | None = BASE,
     limit: int | None = ROWS,
     seeds: int | None = SEEDS,
+    epochs: int | None = EPOCHS,
     retry_failed: bool = RETRY_FAILED,
     device: str = flags.DEVICE,
     data_dir: str | None = flags.DATA_DIR,

@@ -235,11 +235,13 @@ def read_study(
     base: tuple[str, ...] = (),
     limit: int | None = None,
     seeds: int | None = None,
+    epochs: int | None = None,
 ) -> Study:
     """The study in a YAML file, or of a name in `designs`, its paths from where the file is.
 
     Those that begin with `$OUT/` are from its folder `out` (default: its name). `base`, `limit`
-    (rows to train on and to score) and `seeds` (so many, from 0) take the place of what it says.
+    (rows to train on and to score), `epochs` and `seeds` (so many, from 0) take the place of what
+    it says.
     Raises BadRecipe naming the file and the field. No name in a file imports code.
     """
     path = _file_of(file)
@@ -252,8 +254,9 @@ def read_study(
     study = _placed(study, path, out or Path(study.study))
     _check_names(study, str(path))
     experts, fewer = study.experts, {} if limit is None else {"limit": limit}
-    by_task = {task: {**flags, **fewer} for task, flags in experts.by_task.items()}
-    trained: dict[str, Any] = {"finetune": {**experts.finetune, **fewer}, "by_task": by_task}
+    less = fewer if epochs is None else {**fewer, "epochs": epochs}
+    by_task = {task: {**flags, **less} for task, flags in experts.by_task.items()}
+    trained: dict[str, Any] = {"finetune": {**experts.finetune, **less}, "by_task": by_task}
     if seeds is not None:
         trained["seeds"] = tuple(range(seeds))
     return study.but(
