@@ -42,6 +42,7 @@ from harness.studies.steps import Step, steps_of
 from harness.studies.study import DESIGNS, read_study
 from harness.training.miniature import SUITE, make_base
 from tests.mistakes import mistake
+from tests.plans import read_back
 from tests.resampled import lines, resampled
 from tests.test_boards import MRPC, RTE, record
 
@@ -155,6 +156,13 @@ def test_designs_that_share_experts_ask_the_same_of_them(
         for other in others:
             mine = {n: one.request for n, one in planned[other].items() if one.verb == "finetune"}
             assert mine.items() <= known.items(), (first, other)
+
+
+@pytest.mark.parametrize("name", DESIGN)
+def test_the_plan_of_a_design_is_read_back(
+    name: str, planned: dict[str, dict[str, Step]], tmp_path: Path
+) -> None:
+    read_back(name, [*planned[name].values()], tmp_path)
 
 
 FROM_THE_ISSUE = """
@@ -429,6 +437,9 @@ def test_a_design_runs_on_the_data_sets_that_are_there(
     """Table 3 of one data set of three: the others are said to be missing."""
     data = write(toy, tmp_path / "data", "ner/ncbi_disease")
     found = run("procrustes-3", base, data, tmp_path / "out", "--seeds", "2")
+    shutil.rmtree(found)
+    for verb in ("status", "board"):  # the folder says what its base was
+        assert main(["study", verb, str(tmp_path / "out")]) == 0
     assert (found / "procrustes-3/index.html").is_file()
     rows = read(found / "procrustes-3-table-3.csv")
     by_place = {(one["row"], one["column"]): one for one in rows}

@@ -15,9 +15,10 @@ from pathlib import Path
 import pandas
 import pytest
 
-from harness.studies.steps import leaf, steps_of
+from harness.studies.steps import Step, leaf, steps_of
 from harness.studies.study import read_study
 from harness.training.miniature import make_base
+from tests.plans import read_back
 
 ROOT = Path(__file__).parents[1]
 BOARDS = ROOT / "leaderboards"
@@ -42,13 +43,25 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+def steps(file: Path, bases: Path) -> list[Step]:
+    texts = not file.stem.startswith("vision")
+    base = (str(bases / "bases/all-MiniLM-L6-v2"),) if texts else ()
+    return steps_of(read_study(file, bases, base=base), bases)
+
+
+@pytest.mark.usefixtures("as_found")
+@pytest.mark.parametrize("file", STUDIES, ids=lambda path: path.stem)
+def test_the_plan_of_a_committed_study_is_read_back(
+    file: Path, bases: Path, tmp_path: Path
+) -> None:
+    read_back(file.stem, steps(file, bases), tmp_path)
+
+
 @pytest.mark.usefixtures("as_found")
 @pytest.mark.parametrize("file", STUDIES, ids=lambda path: path.stem)
 def test_a_study_makes_the_rows_of_its_committed_boards(file: Path, bases: Path) -> None:
     """Every merge on every task, of every board that it has."""
-    texts = not file.stem.startswith("vision")
-    base = (str(bases / "bases/all-MiniLM-L6-v2"),) if texts else ()
-    made = steps_of(read_study(file, bases, base=base), bases)
+    made = steps(file, bases)
     scored: dict[str, set[tuple[str, str]]] = {}
     for step in made:
         if step.verb == "evaluate":
