@@ -208,8 +208,8 @@ class Rows:
     """One split of a task: segments of text, words or images, and the labels.
 
     A unit is what has a label: a row, or each word of it. `labels` are [units] (indices of classes,
-    or values), or [rows, classes]. `documents` [rows] are the document of each row, numbered from
-    0; None where there are none. `images` gives that of a row, whose hash is its text.
+    or values), or [rows, classes]. `documents` [rows] are numbered from 0; None where there are
+    none. `images` gives that of a row, whose hash is its text. `unfair` is of first rows (`fair`).
     """
 
     task: Task
@@ -219,6 +219,7 @@ class Rows:
     digest: str
     documents: Units | None = None
     images: Callable[[int], StoredImage] | None = None
+    unfair: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.texts)

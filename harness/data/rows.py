@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,13 +12,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import xxhash
 
+from harness.data.fair import described, unlike
 from harness.data.formats import columns_needed
 from harness.data.images import StoredImage
 from harness.data.sources import TRAIN, table
 from harness.data.splits import pick, splits_of
 from harness.errors import BadData
 from harness.kinds import kind_of
-from harness.types import Array64, Row, Rows, Task, Units
+from harness.types import DERIVED, Array64, Row, Rows, Task, Units
 
 Images: TypeAlias = Callable[[int], StoredImage]
 """The image of a row, by its number."""
@@ -28,18 +30,50 @@ def load_rows(
 ) -> Rows:
     """Read a split of a task.
 
-    `limit` keeps the first rows only. Raises BadData for a missing file, column or label and for
-    an empty split, LabelMismatch when the data set names its classes otherwise.
+    `limit` keeps the first rows only, with a warning where these are no fair sample of all. Raises
+    BadData for a missing file, column or label and for an empty split, LabelMismatch when the data
+    set names its classes otherwise.
     """
     rows, texts, images = _read(task, split, folder, limit)
     read = _made(task, split, texts, kind_of(task).read(task, rows, f"{task}@{split}"))
     documents = _documents([row.get(task.document) for row in rows])
-    return replace(read, documents=documents, images=images)
+    unfair = told_of_first(task, split, folder, limit)
+    return replace(read, documents=documents, images=images, unfair=unfair)
 
 
 def count(task: Task, split: str, folder: str | Path | None, limit: int | None = None) -> int:
-    """How many rows a split of local data has, at most `limit`. Raises BadData as `load_rows`."""
+    """How many rows a split of local data has, at most `limit`. Warns and raises as `load_rows`."""
+    told_of_first(task, split, folder, limit)
     return len(pick(table(task, task.splits.get(split, TRAIN), folder).count, split, limit))
+
+
+def told_of_first(
+    task: Task, split: str, folder: str | Path | None, limit: int | None
+) -> Mapping[str, tuple[float, float]]:
+    """Labels that the first rows have too few or too many of (`fair.unlike`), with a warning.
+
+    Of parts of train there are none: their rows are in random order. Nothing is told of a split
+    with labels that cannot be read further on.
+    """
+    if limit is None or split in DERIVED:
+        return {}
+    stored, where = table(task, task.splits.get(split, TRAIN), folder), f"{task}@{split}"
+    if limit >= stored.count:
+        return {}
+    try:
+        rows = stored.rows(range(stored.count))
+        labels = kind_of(task).read(task, rows, where)
+        whole = Rows(task, split, tuple(_text(task, row, split) for row in rows), labels, "")
+    except BadData:
+        return {}
+    found = unlike(whole, limit)
+    if found:
+        warnings.warn(
+            f"{where}: the first {limit} of {len(whole)} rows are no fair sample of it: "
+            f"{described(found)}; try another limit, or all rows",
+            stacklevel=3,
+        )
+    return found
 
 
 def texts_of(

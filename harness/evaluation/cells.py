@@ -136,7 +136,7 @@ class Cell:
             "dataset": {
                 "digest": data.test.digest,
                 **origin(data.task, run.data_dir),
-                **kind_of(data.task).facts(data.test),
+                **data.told,
             },
             "head": evaluated.head,
             "labels": run.labels,

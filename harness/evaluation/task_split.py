@@ -182,6 +182,12 @@ class TaskSplit:
         """The test rows whose text stands in the training rows, too, if that is known."""
         return shared_with_train(self.test, self.data_dir)
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a record says of these rows beside where they come from."""
+        unfair = {name: [*shares] for name, shares in self.test.unfair.items()}
+        return {**kind_of(self.task).facts(self.test), **({"unfair": unfair} if unfair else {})}
+
     @cached_property
     def segments(self) -> tuple[Rows, ...]:
         """The test rows with the first and with the second of their two texts alone."""
