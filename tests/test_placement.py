@@ -31,8 +31,9 @@ from harness.passes.prepared import Prepared, prepare
 from harness.passes.reading import Reading
 from harness.passes.statistic_file import read_statistic
 from harness.readout import CLS, LAST_LINEAR, MEAN_MASKED
+from harness.training.single import check_bf16
 from harness.values import validated
-from tests.mistakes import refused
+from tests.mistakes import names, refused
 from tests.toys import THREE, TOY, registered
 
 pytestmark = pytest.mark.usefixtures("toys_known")
@@ -274,6 +275,52 @@ def test_a_record_says_its_precision_and_a_board_mixes_none(
     name = json.loads(one.read_text())["model"]
     with pytest.raises(BrokenRecord, match=r"differ in dtype \(bfloat16, float32\)"):
         harness.compare([name, str(plain)], records=both)
+
+
+@pytest.mark.filterwarnings("default:b?float16 takes ")
+@pytest.mark.parametrize("times", [8, 1.5])
+def test_a_half_precision_that_is_slow_here_is_told_of_before_the_work(
+    times: float,
+    loud: Loud,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Training needs other products, which are slower still."""
+    asked = []
+
+    def told() -> list[str]:
+        return [line for line in capsys.readouterr().err.splitlines() if "as long" in line]
+
+    def measured(dtype: str, gradients: bool) -> float:
+        asked.append((dtype, gradients))
+        return 1 if dtype == "float32" else 40 if gradients else times
+
+    monkeypatch.setattr(placements, "seconds", measured)
+    folder, slow = str(loud("bert")), times > 2
+    half = ["--dtype=float16", "--device=cpu"]
+    reading = ["evaluate", "--model", folder, "--tasks", TOY.name, "--protocols=current", *half]
+    statistics = ["statistics", folder, "--task", TOY.name, "--merger=regmean:examples=8", *half]
+    training = ["finetune", "--base", folder, "--task", TOY.name, "--device=cpu", "--limit=8"]
+    for command in (
+        [*reading, "--output-path", str(tmp_path / "r")],
+        [*statistics, "--out", str(tmp_path / "s.safetensors")],
+    ):
+        assert main(command) == 0
+        assert len(lines := told()) == slow
+        assert all(names(line, "float16 8 float32 --dtype") is None for line in lines)
+    assert asked == [("float16", False), ("float32", False)] * 2
+    assert main([*training, "--bf16", "--epochs=1", "--out", str(tmp_path / "e")]) == 0
+    (line,) = told()
+    names(line, "bfloat16 40 float32 --bf16")
+    assert asked[4:] == [("bfloat16", True), ("float32", True)]
+
+
+def test_of_float32_and_of_a_gpu_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placements, "seconds", lambda *_: pytest.fail("measured"))
+    check_placement(CPU)
+    monkeypatch.setattr("transformers.utils.is_torch_bf16_gpu_available", lambda: True)
+    check_bf16(torch.device("mps"))
 
 
 @pytest.mark.parametrize("size", ["abc", "", "-1"])

@@ -22,7 +22,7 @@ from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, BrokenCheckpoint, HarnessError, NotFinite
 from harness.kinds import IGNORED, kind_of
 from harness.passes.features import final_module
-from harness.passes.placement import Placement
+from harness.passes.placement import Placement, tell_of_slow
 from harness.passes.prepared import Prepared, prepare, row_labels
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import AUTO, Array64, Checkpoint, Hyperparameters, Rows, Task
@@ -236,10 +236,12 @@ def trained_on(asked: Placement) -> torch.device:
 
 
 def check_bf16(where: torch.device) -> None:
-    """Raise BadOption where the GPU does not compute in bfloat16; every CPU does."""
+    """Raise BadOption where the GPU does not compute in bfloat16; every CPU does, if slowly."""
     from transformers.utils import is_torch_bf16_gpu_available
 
-    if where.type != "cpu" and not is_torch_bf16_gpu_available():
+    if where.type == "cpu":
+        tell_of_slow("bfloat16", "--bf16", gradients=True)
+    elif not is_torch_bf16_gpu_available():
         raise BadOption("--bf16 needs a GPU with bfloat16, which this one has not; leave it out")
 
 
