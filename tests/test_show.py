@@ -72,6 +72,41 @@ def test_what_is_shown_is_what_is_trained_on(
     assert shown("embedded/outcome", capsys)["splits"]["train"]["labels"].keys() >= {"mean"}
 
 
+def test_several_tasks_are_a_line_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of each what is shown of it alone; labels that no row has are not counted."""
+    classes(tmp_path, "train", "test")
+    first = described(tmp_path, CLASSES)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "train.txt").write_text("a O\nb B-X\nc I-X\n\nd O\n\ne O\n")
+    said = f"name: tags\nlabels: [O, B-X, I-X, B-Y]\n{TAGS.replace('.', 'other')}"
+    (tmp_path / "tags.yaml").write_text(said)
+    names = f"{first},{tmp_path}/tags.yaml,embedded/outcome"
+    several = shown(names, capsys)
+    assert several == [shown(name, capsys) for name in names.split(",")]
+    assert several[1]["splits"]["train"]["units"] == 5
+    assert main(["show", names]) == 0
+    heading, _, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split()[2:5] == ["train", "test", "labels"]
+    assert [" ".join(line.split()) for line in lines[:3]] == [
+        "mine classification 6 6 2 good 66.7% words 3 3 3",
+        "tags tagging 3 3 O 60.0% words 1 3 3",
+        "embedded/outcome regression 2000 500 words 11 12 12",
+    ]
+
+
+def test_a_group_is_its_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that are there, and one alone as well."""
+    (tmp_path / "glue" / "sst2").mkdir(parents=True)
+    for split in ("train", "validation"):
+        text = f"sentence,label\n{split} b,0\n{split} d,1\n"
+        (tmp_path / "glue" / "sst2" / f"{split}.csv").write_text(text)
+    where = ["--data-dir", str(tmp_path)]
+    assert [one["task"] for one in shown("glue", capsys, *where)] == ["glue/sst2"]
+    assert shown("glue/sst2", capsys, *where)["task"] == "glue/sst2"
+    refused(["show", "ner", *where], BadData, "ner", tmp_path)
+    refused(["show", "glue/sst2,glue/rtx", *where], UnknownName, "glue/rtx")
+
+
 def test_what_cannot_be_shown_is_one_line(tmp_path: Path) -> None:
     classes(tmp_path, "train")
     task = described(tmp_path, CLASSES)

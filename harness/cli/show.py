@@ -1,4 +1,4 @@
-"""A task -> what it holds, before anybody trains."""
+"""Tasks -> what they hold, before anybody trains."""
 
 from __future__ import annotations
 
@@ -6,12 +6,21 @@ import json
 from pathlib import Path
 
 from harness.cli.app import app
-from harness.cli.flags import DATA_DIR, JSON, MAX_LENGTH, PLUGINS, argument, option, passed_on
+from harness.cli.flags import (
+    DATA_DIR,
+    JSON,
+    MAX_LENGTH,
+    PLUGINS,
+    argument,
+    listed,
+    option,
+    passed_on,
+)
 
 
 @app.command()
 def show(
-    task: str = argument("A task by name, or ./mine.yaml.", of="tasks"),
+    task: str = argument("A task, ./mine.yaml, several, or a group: A,B.", of="tasks"),
     model: str | None = option(
         "Count lengths in tokens of this model. Default: in words.", None, "--model", "--base"
     ),
@@ -20,10 +29,19 @@ def show(
     as_json: bool = JSON,
     plugins: list[Path] | None = PLUGINS,
 ) -> None:
-    """Print what a task holds: rows, labels, lengths, what is cut off, texts that splits share."""
+    """Print what a task holds: rows, labels, lengths, what is cut off, texts that splits share.
+
+    Of several tasks, or of a group, a table with a line each.
+    """
     given = locals()  # which are those of `show`
-    from harness.inspecting.show import report
+    from harness.data.groups import expanded
+    from harness.inspecting.show import overview, report
     from harness.inspecting.show import show as run
 
-    shown = run(**passed_on(given, "as_json"))
-    print(json.dumps(shown, sort_keys=True) if as_json else report(shown))
+    tasks = expanded(listed(task) or (task,), data_dir)
+    several = [run(one, **passed_on(given, "as_json", "task")) for one in tasks]
+    alone = tasks == (task,)
+    if as_json:
+        print(json.dumps(several[0] if alone else several, sort_keys=True))
+    else:
+        print(report(several[0]) if alone else overview(several))

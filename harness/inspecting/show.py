@@ -25,6 +25,7 @@ from harness.types import Checkpoint, Length, Rows, Task
 
 EXAMPLES = 2
 """Rows of each split that are shown as they are read."""
+LENGTHS = ("median", "95 %", "longest")
 
 
 def show(
@@ -86,6 +87,7 @@ def _told(
     cut = cut_off(text, rows, longest) if text and longest else None
     return {
         "rows": len(rows),
+        "units": int(kind_of(rows.task).units(rows).sum()),
         "labels": dict(kind_of(rows.task).told(rows)),
         "lengths": {
             "unit": "tokens" if text else "words" if rows.images is None else "images",
@@ -130,15 +132,45 @@ def report(shown: Mapping[str, Any]) -> str:
     return "\n".join(plain(line) if "\n" not in line else line for line in lines)
 
 
+def overview(several: Sequence[Mapping[str, Any]]) -> str:
+    """What `show` found of several tasks, a line each.
+
+    Labels, those that occur, and lengths are of the first split.
+    """
+    names = [*dict.fromkeys(split for shown in several for split in shown["splits"])]
+    headers = ["task", "kind", *names, "labels", "most frequent", "unit", *LENGTHS]
+    lines = [[*map(plain, _line(shown, names))] for shown in several]
+    table = tabulate(lines, headers, tablefmt="simple", disable_numparse=True)
+    return f"{table}\n\nLabels and lengths are of train or, without it, of the next split."
+
+
+def _line(shown: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    splits = shown["splits"]
+    rows = [str(splits[name]["rows"]) if name in splits else "" for name in names]
+    first = next(iter(splits.values()))
+    counts = {name: first["labels"][name] for name in shown["labels"] if first["labels"][name]}
+    most = max(counts, key=lambda name: counts[name], default="")
+    share = f" {counts[most] / first['units']:.1%}" if most else ""
+    labels = [str(len(counts) or ""), shortened(most, 24) + share]
+    unit = first["lengths"]["unit"]
+    lengths = [number(first["lengths"][key], ".0f") for key in _lengths(unit)]
+    return [shown["task"], shown["kind"], *rows, *labels, unit, *lengths]
+
+
 def _table(splits: Mapping[str, Any]) -> str:
     unit = next(iter(splits.values()))["lengths"]["unit"]
-    shown = () if unit == "images" else ("median", "95 %", "longest")
+    shown = _lengths(unit)
     rows = []
     for split, one in splits.items():
         lengths = (number(one["lengths"][key], ".0f") for key in shown)
         rows.append([plain(split), one["rows"], *lengths])
     headers = ["split", "rows", *(f"{unit}, {key}" for key in shown[:1]), *shown[1:]]
     return str(tabulate(rows, headers, tablefmt="simple"))
+
+
+def _lengths(unit: str) -> tuple[str, ...]:
+    """The lengths that are told: none of images."""
+    return () if unit == "images" else LENGTHS
 
 
 def _labels(splits: Mapping[str, Any]) -> str:
