@@ -399,6 +399,49 @@ def test_what_is_not_plain_is_one_line(what: str, base: Path, tmp_path: Path) ->
     assert not (tmp_path / "merged").exists()
 
 
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_pooler_that_neither_adapter_nor_base_has_is_no_merge(
+    dry: tuple[str, ...], base: Path, tmp_path: Path
+) -> None:
+    """Sentence encoders have none, and transformers would draw one at random for their merge."""
+    bare, pooler = without_pooler(base, tmp_path), "bert.pooler.dense.{}".format
+    one, two = (adapter(tmp_path / f"lora-{seed}", bare, seed) for seed in (1, 2))
+    out = tmp_path / "merged"
+    command = ["merge", one, two, "--base", bare, "--out", out, *dry]
+    lacks = (one, pooler("weight"), pooler("bias"), "modules_to_save", "pooler", "classifier")
+    refused(command, BrokenCheckpoint, *lacks)
+    assert not out.exists()
+    for folder in (one, two):
+        with_own_pooler(folder)
+    assert main([*map(str, command)]) == 0
+    if not dry:
+        both = [load_file(folder / "adapter_model.safetensors") for folder in (one, two)]
+        for name in (pooler("weight"), pooler("bias"), "classifier.weight"):
+            mean = (both[0][PREFIX + name] + both[1][PREFIX + name]) / 2
+            found = load_file(out / "model.safetensors")[name]
+            torch.testing.assert_close(found, mean, rtol=0, atol=1e-6)
+
+
+def without_pooler(base: Path, place: Path) -> Path:
+    shutil.copytree(base, place / "bare")
+    tensors = load_file(base / "model.safetensors")
+    kept = {name: one for name, one in tensors.items() if "pooler" not in name}
+    save_file(kept, place / "bare" / "model.safetensors", {"format": "pt"})
+    return place / "bare"
+
+
+def with_own_pooler(folder: Path) -> None:
+    """As peft saves it for modules_to_save=["pooler", "classifier"], of one draw for all."""
+    torch.manual_seed(0)
+    file = folder / "adapter_model.safetensors"
+    tensors = load_file(file)
+    own = {"weight": torch.randn(16, 16), "bias": torch.randn(16)}
+    save_file({**tensors, **{f"{PREFIX}bert.pooler.dense.{n}": t for n, t in own.items()}}, file)
+    said = json.loads((folder / "adapter_config.json").read_text())
+    said["modules_to_save"] = ["pooler", "classifier"]
+    (folder / "adapter_config.json").write_text(json.dumps(said))
+
+
 def test_a_base_that_is_an_adapter_or_a_pickle_is_one_line(base: Path, tmp_path: Path) -> None:
     first = adapter(tmp_path / "first", base)
     with mistake(BrokenCheckpoint, first, tmp_path / "second" / "adapter_config.json", "PeftModel"):

@@ -10,6 +10,7 @@ By hand: W = ((1, 0), (0, 1)), A = (1, 2), B = (3, 0)^T, r = 1 and alpha = 2 giv
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +21,11 @@ from typing import Any
 import torch
 
 from harness.checkpoints.build import encoder_of
-from harness.checkpoints.families.family import Family
+from harness.checkpoints.families.family import Family, Unit
 from harness.checkpoints.families.symmetry import NUMBER
 from harness.checkpoints.layout import ADAPTER_FILE, has_processor, is_adapter, odd, read_config
+from harness.checkpoints.named import parameters_of
+from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file, twice
 from harness.checkpoints.pooling import read_pooling
 from harness.checkpoints.provenance import recorded_tasks
@@ -55,6 +58,8 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
 """Values under which an adapter is what is computed here: others change the base, the ranks or the
 formula. So may any key that is not known, unless its value is one of `NOTHING`."""
 NOTHING: tuple[Any, ...] = (None, False, {}, [])
+UNITS: Mapping[str, Unit] = {"SEQ_CLS": "row", "TOKEN_CLS": "word"}
+"""What a classifier of a task type has an output for."""
 INSTEAD = (
     "merge it into its base with peft, PeftModel.from_pretrained(model, ADAPTER)"
     ".merge_and_unload().save_pretrained(FOLDER), and give that folder"
@@ -95,18 +100,20 @@ def open_adapter(
     """
     adapter = _read(folder)
     model = _opened_base(adapter, base, allow_pickle)
-    words = adapter.said.get("task_type") == "TOKEN_CLS"
-    encoder = encoder_of(model, unit="word" if words else "row")
+    encoder = encoder_of(model, unit=UNITS.get(str(adapter.said.get("task_type")), "row"))
     rest = [name for name in adapter.weights if not name.endswith((FIRST, SECOND))]
     whole = {name.removeprefix(PREFIX): name for name in rest}
     for name in whole:
-        if not model.family.is_head(name) or ".lora_" in name:
+        new = model.family.is_pooler(name) and name not in encoder.weights
+        if not (model.family.is_head(name) or new) or ".lora_" in name:
             raise odd(folder, "tensor", name, f"factors of matrices and a head; {INSTEAD}")
     head = renamed(adapter.weights, whole)
     changed = _changed(adapter, encoder.weights, model.family)
     weights = select(union(head, changed, encoder.weights), [*encoder.weights, *head])
     config = _config(folder, encoder, head)
     check_counts(config, weights, str(adapter.file))
+    if head:
+        _check_whole(adapter, model, config, weights)
     return replace(
         encoder,
         source=source,
@@ -226,6 +233,26 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
         return encoder[name].double() + scale * (second @ first)
 
     return Lazy({name: Spec(known[name].shape, torch.float64) for name in places}, compute)
+
+
+def _check_whole(
+    adapter: Adapter, base: Checkpoint, config: Mapping[str, Any], weights: StateDict
+) -> None:
+    """Raise BrokenCheckpoint for tensors of the classifier that neither adapter nor base has: a
+    pooler that the base was published without, say. An adapter of no known task may be of words."""
+    unit, bare = UNITS.get(str(adapter.said.get("task_type"))), base.family.bare
+    if unit is None:
+        return
+    wanted = parameters_of(classifier_on_meta(config, base.source, unit=unit))
+    if lacking := [name for name in wanted if name not in weights]:
+        own = [*lacking, *filter(base.family.is_head, weights)]
+        missing = "', '".join(lacking)
+        modules = dict.fromkeys(bare(name).partition(".")[0] for name in own)
+        raise BrokenCheckpoint(
+            f"{adapter.file.parent} has no tensor '{missing}', nor has its base "
+            f"{base.source}, and a classifier needs it; expected the adapter to save it: train it "
+            f"with modules_to_save={json.dumps([*modules])} in peft's LoraConfig"
+        )
 
 
 def _config(folder: Path, encoder: Checkpoint, head: StateDict) -> dict[str, Any]:
