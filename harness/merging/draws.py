@@ -40,7 +40,8 @@ def check_one_draw(plan: Plan) -> None:
                 raise IncompatibleWeights(
                     f"'{name}' of {first.source} and {second.source} was initialised apart "
                     f"({how}), {_lacking(plan, name)}; expected one initialisation, as `harness "
-                    "finetune` gives, or experts of different tasks and their base, where each "
+                    "finetune` gives, or set_seed(0) of transformers before from_pretrained in "
+                    "every training; or experts of different tasks and their base, where each "
                     "keeps its own"
                 )
 
