@@ -123,7 +123,7 @@ class Registry(Mapping[str, V], Generic[V]):
         if name in self.hints:
             raise UnknownName(f"no {self.kind} is called '{name}' here: {self.hints[name]}")
         own = "one of your own is named by its file, as in ./mine.yaml; " if self.files else ""
-        known = hint(name, self._values, f"{own}known: {', '.join(sorted(self))}")
+        known = hint(name, sorted(self), own)
         raise UnknownName("; ".join([f"no {self.kind} is called '{name}'", known, *plugins.BROKEN]))
 
     def __contains__(self, name: object) -> bool:

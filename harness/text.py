@@ -8,6 +8,7 @@ import textwrap
 import unicodedata
 from collections.abc import Collection
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
+from itertools import islice
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -44,12 +45,26 @@ def wrapped(text: str, columns: int | None, *, indent: str = "", further: str = 
     )
 
 
-def hint(name: str, known: Collection[str], otherwise: str = "") -> str:
-    """What somebody may have meant by a name that is not known: the nearest, else all there are."""
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
+MOST = 10
+"""Names that are shown of a list, which may be as long as a column of data."""
+
+
+def few(names: Collection[str]) -> str:
+    """Names, and of many the first ten and how many others there are."""
+    rest = len(names) - MOST
+    return f"{', '.join(islice(names, MOST))} and {rest} others" if rest > 1 else ", ".join(names)
+
+
+def hint(name: str, known: Collection[str], first: str = "") -> str:
+    """What somebody may have meant by a name that is not known: the nearest, else some that are.
+
+    These are said after `first`, the nearest of many before others.
+    """
+    if near := difflib.get_close_matches(name, known, n=1):
         return f"did you mean '{near[0]}'?"
-    return otherwise or f"known: {', '.join(known) or 'none'}"
+    if len(known) > MOST:
+        known = difflib.get_close_matches(name, known, n=len(known), cutoff=0)
+    return f"{first}known: {few(known) or 'none'}"
 
 
 def shortened(text: str, room: int) -> str:

@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import harness
-from harness.cli import console, main
+from harness.cli import console, main, program
 from harness.errors import BadOption
 from harness.text import shortened, wrapped
 from tests.mistakes import mistake, refused
@@ -105,6 +106,22 @@ def test_no_bar_is_left_of_what_failed(capsys: pytest.CaptureFixture[str]) -> No
     with mistake(harness.HarnessError, "no room"):
         shown(steps, capsys)
     assert "━" not in capsys.readouterr().err
+
+
+def test_a_warning_is_told_once_in_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though it comes with every evaluation, and libraries make Python forget it."""
+
+    def warned(_: object) -> int:
+        for said in ("a row is cut off", "another is", "a row is cut off"):
+            with warnings.catch_warnings():
+                warnings.warn(said, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(program, "_run", warned)
+    assert main(["list"]) == main(["list"]) == 0
+    assert capsys.readouterr().err.count("a row is cut off") == 2
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

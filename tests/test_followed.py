@@ -76,6 +76,16 @@ def merged(room: Path, *flags: str) -> int:
     return main(["merge", *experts, "--base", str(room / "base"), "--out", str(room / "m"), *flags])
 
 
+def barrier(room: Path) -> int:
+    forget()
+    ends, place = [str(room / "e0"), str(room / "e1")], str(room / "barrier")
+    return main(["barrier", *ends, "--points", "3", "--output-path", place])
+
+
+def test_a_barrier_finds_the_task_of_its_experts(room: Path) -> None:
+    assert barrier(room) == 0
+
+
 def evaluated(room: Path, name: str, *flags: str) -> int:
     forget()
     where = ["--output-path", str(room / "records"), "--protocols", "current", "--device", "cpu"]

@@ -73,6 +73,12 @@ def test_a_far_miss_lists_what_is_known() -> None:
         harness.PROTOCOLS["xyzzy"]
 
 
+def test_of_many_names_the_nearest_are_listed() -> None:
+    with mistake(UnknownName, "known embedded/topic and others") as caught:
+        _ = harness.TASKS["pictopics"]
+    assert str(caught.value).count("/") == 11  # ten names, and the way to one's own
+
+
 @pytest.mark.parametrize("kind", sorted(ALL))
 def test_every_value_is_registered_under_its_own_name(kind: str) -> None:
     known = ALL[kind]

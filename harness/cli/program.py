@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [_dashes(word) for word in given]
     _open_streams()
     with warnings.catch_warnings(), _interrupts() as interrupted:
-        warnings.showwarning = _warn
+        warnings.showwarning = _warner()
         try:
             return _printed(_run(arguments))
         except BaseException as error:
@@ -184,6 +184,15 @@ def _dashes(word: str) -> str:
     return flag.replace("_", "-") + equals + value if flag.startswith("--") else word
 
 
-def _warn(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    if issubclass(category, UserWarning):
-        say(f"harness: warning: {one_line(message)}", sys.stderr)
+def _warner() -> Callable[..., None]:
+    """What shows warnings, each of them once: some come again with every evaluation of a command,
+    as libraries make Python forget which it has shown."""
+    told = set()
+
+    def warn(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        line = one_line(message)
+        if issubclass(category, UserWarning) and line not in told:
+            told.add(line)
+            say(f"harness: warning: {line}", sys.stderr)
+
+    return warn
