@@ -45,14 +45,16 @@ def wrapped(text: str, columns: int | None, *, indent: str = "", further: str = 
     )
 
 
-MOST = 10
-"""Names that are shown of a list, which may be as long as a column of data."""
+MOST, LONGEST = 10, 60
+"""Names that are shown of a list, and letters of each: it may be a column of data."""
 
 
 def few(names: Collection[str]) -> str:
     """Names, and of many the first ten and how many others there are."""
     rest = len(names) - MOST
-    return f"{', '.join(islice(names, MOST))} and {rest} others" if rest > 1 else ", ".join(names)
+    shown = islice(names, MOST) if rest > 1 else names
+    told = ", ".join(shortened(name, LONGEST) for name in shown)
+    return f"{told} and {rest} others" if rest > 1 else told
 
 
 def hint(name: str, known: Collection[str], first: str = "") -> str:

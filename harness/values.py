@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 
 from harness.errors import BadRecipe
 from harness.options import parse_choice
+from harness.text import hint
 from harness.types import AUTO, MOST_TOKENS, Choice, Length
 
 Value = TypeVar("Value", bound="Frozen")
@@ -64,9 +65,13 @@ def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value
     try:
         return kind(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "the whole"
-        known = ", ".join(kind.model_fields)
-        hint = f"; known: {known}" if first["type"] == "extra_forbidden" else ""
-        reason = first["msg"].removeprefix("Value error, ")
-        raise BadRecipe(f"{where}: {field}: {reason}{hint}") from error
+        raise BadRecipe(f"{where}: {reason(error, kind)}") from error
+
+
+def reason(error: ValidationError, kind: type[Frozen]) -> str:
+    """What does not fit a kind of values: the first field, and why."""
+    first = error.errors()[0]
+    field = ".".join(map(str, first["loc"])) or "the whole"
+    if first["type"] == "extra_forbidden":
+        return f"no field is called '{field}'; {hint(field, kind.model_fields)}"
+    return f"{field}: {first['msg'].removeprefix('Value error, ')}"

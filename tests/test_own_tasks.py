@@ -197,7 +197,8 @@ def test_files_by_name_and_by_pattern(tmp_path: Path) -> None:
 BAD: dict[str, tuple[str, str]] = {
     "nothing": ("", "task kind text label files"),
     "no text": ("label: verdict\nfiles: .", "text"),
-    "a slip": ("txt: body\ntext: body\nfiles: .", "txt Extra inputs permitted"),
+    "a slip": ("txt: body\ntext: body\nfiles: .", "txt text"),
+    "a label misspelt": ("text: body\nlables: verdict\nfiles: .", "lables labels"),
     "kind": ("kind: ner\ntext: body\nfiles: .", "kind Input classification"),
     "nowhere": ("text: body\nlabel: verdict", "files nor hub"),
     "two places": ("text: body\nfiles: .\nhub: a/b", "files hub"),
@@ -251,6 +252,35 @@ def test_a_bad_description_is_one_line(case: str, tmp_path: Path) -> None:
     out = tmp_path / "records"
     refused([*command, "--protocols", "current", "--output-path", str(out)], HarnessError, said)
     assert not out.exists()
+
+
+#: what is wrong with a file -> its bytes, what the line names
+DAMAGED = {
+    "no header": (b"", "train.csv"),
+    "a header alone": (b"body,verdict\n", "train.csv rows"),
+    "no label": (b"body,verdict\nw,good\nw,bad\nw,\n", "row 3 mine@train bad good"),
+    "another separator": (b"body;verdict\nw,good\nw,bad\n", "train.csv ';' Row 2"),
+    "another encoding": (b"body,verdict\nw,good\ncaf\xe9,bad\n", "line 3 train.csv UTF-8"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_bad_file_says_where(case: str, tmp_path: Path) -> None:
+    content, said = DAMAGED[case]
+    (tmp_path / "train.csv").write_bytes(content)
+    mine = described(tmp_path, "text: body\nlabel: verdict\nfiles: train.csv")
+    with mistake(BadData, said):
+        load_rows(parse_task(mine)[0], "train")
+
+
+def test_a_column_of_texts_is_not_listed_for_labels(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        rows = [{"body": f"{split} {number} " + "word " * 50, "verdict": 1} for number in range(60)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task = parse_task(described(tmp_path, "text: body\nlabel: body\nfiles: ."))[0]
+    with mistake(BadData, "row 1 mine@test and 50 others 60 60 'body'") as caught:
+        load_rows(task, "test")
+    assert len(str(caught.value)) < 1000
 
 
 def test_too_many_values_are_no_labels(tmp_path: Path) -> None:

@@ -98,9 +98,33 @@ def _read_csv(task: Task, path: Path) -> Any:
     named = (task.label,) if task.labels else ()  # 01 and 1.0 as they are written
     text = dict.fromkeys((*task.text, *filter(None, [task.image]), *named), pyarrow.string())
     types = pyarrow.csv.ConvertOptions(column_types=text)
-    lines = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=_separator(task, path))
+    sign = _separator(task, path)
+    lines = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=sign)
+    # with threads its errors do not say which row, and Python may end before they do: it aborts
+    alone = pyarrow.csv.ReadOptions(use_threads=False)
     with path.open("rb") as file:
-        return pyarrow.csv.read_csv(file, convert_options=types, parse_options=lines)
+        try:
+            return pyarrow.csv.read_csv(file, alone, lines, types)
+        except pyarrow.ArrowInvalid as error:
+            _check_utf8(path)
+            raise BadData(
+                f"{path} cannot be read with {sign!r} between its columns, as in its header: "
+                f"{str(error).splitlines()[0]:.200}"
+            ) from error
+
+
+def _check_utf8(path: Path) -> None:
+    """Raise BadData, naming the line, for a file that is no text in UTF-8."""
+    content = path.read_bytes()
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        odd = content[max(error.start - 10, 0) : error.end + 10]
+        raise BadData(
+            f"line {number} of {path} has {odd!r}, which is no text in UTF-8; expected a file that "
+            "is saved as UTF-8"
+        ) from None
 
 
 def _separator(task: Task, path: Path) -> str:

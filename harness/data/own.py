@@ -19,7 +19,7 @@ from harness.files import read_yaml
 from harness.kinds import KINDS, kind_of
 from harness.labels import NUMBER, called, normal
 from harness.types import HELD_OUT, Hyperparameters, KindName, Task
-from harness.values import Frozen
+from harness.values import Frozen, reason
 
 TRAIN = "train"
 SPLITS = ("test", VALIDATION)
@@ -80,9 +80,8 @@ def task_of_file(path: str) -> Task:
         written = read_yaml(place, what, error=BadData, loader=AsWritten)
         said = Described(**{key: value for key, value in written.items() if value not in NOTHING})
     except (ValidationError, TypeError) as error:
-        raise BadData(
-            f"{place}: {_reason(error)}; known: {', '.join(Described.model_fields)}"
-        ) from error
+        told = reason(error, Described) if isinstance(error, ValidationError) else error
+        raise BadData(f"{place}: {told}") from error
     if bool(said.files) == bool(said.hub):
         sources = "both files and hub" if said.hub else "neither files nor hub"
         raise BadData(f"{place} says {sources}, expected one of them")
@@ -110,13 +109,6 @@ def task_of_file(path: str) -> Task:
         **said.model_dump(include=ALIKE),
     )
     return _with_labels(task, place) if said.labels == "from data" else task
-
-
-def _reason(error: ValidationError | TypeError) -> str:
-    if isinstance(error, TypeError):
-        return str(error)
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
 
 
 def _number(written: Any) -> Any:

@@ -18,6 +18,7 @@ from harness.errors import BadData, LabelMismatch
 from harness.files import parse_json
 from harness.kinds import kind_of
 from harness.labels import placing, same
+from harness.text import few
 from harness.types import Row, Task
 
 TRAIN = "train"
@@ -170,6 +171,8 @@ def label_values(task: Task) -> list[Any]:
     if task.label not in stored.column_names:
         known = ", ".join(stored.column_names)
         raise BadData(f"{where} has no column '{task.label}'; found {known}")
+    if not len(stored):
+        raise BadData(f"{where} has no rows; expected some with labels")
     names = _class_names(task, where, stored.schema)
     values: list[Any] = stored.column(task.label).to_pylist()
     return values if names is None else [names]
@@ -312,7 +315,7 @@ def _check_names(task: Task, names: Sequence[str] | None) -> None:
     odd = [n for n in names if place(n) is None and task.renamed.get(n) != ""]
     if odd or not by_name:
         raise LabelMismatch(
-            f"{task}: the data set names its classes {', '.join(names)}; "
-            f"expected {', '.join(task.labels) or 'numbers'}"
+            f"{task}: the data set names its classes {few(names)}; "
+            f"expected {few(task.labels) or 'numbers'}"
             f"{f'; {min(odd)} is none of them' if by_name else ''}"
         )

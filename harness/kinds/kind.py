@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.errors import BadData, LabelMismatch, NotFinite
 from harness.labels import called, fit, generic, is_number, placing, spelling
+from harness.text import few
 from harness.types import Array, Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ class Kind(ABC):
             return list(range(len(labels)))
         hint = "; if its outputs are in that order, say so with --labels by-index"
         raise LabelMismatch(
-            f"{where} has the labels {', '.join(labels) or 'none (regression)'}; "
-            f"{task} expects {', '.join(task.labels) or 'none (regression)'}"
+            f"{where} has the labels {few(labels) or 'none (regression)'}; "
+            f"{task} expects {few(task.labels) or 'none (regression)'}"
             f"{hint if unnamed else ''}"
         )
 
@@ -261,16 +262,19 @@ class Kind(ABC):
         """Labels as a head has them that has so many outputs, and those of the task in `places`."""
 
 
-def class_indices(task: Task, values: Sequence[Any], where: str) -> Array64:
+def class_indices(task: Task, values: Sequence[Any], where: str, *, unit: str = "row") -> Array64:
     """The index of each value among the task's labels. Raises BadData for one that is no label."""
     place = placing(task)
     places = [place(value) for value in values]
     if None not in places:
         return np.array(places, dtype=np.float64)
-    value = values[places.index(None)]
+    number = places.index(None)
+    value, several = values[number], len({*map(str, values)})
+    odd = several > 20 and 2 * several > len(values)
+    ask = f"; {several} differ in {len(values)}: are the labels in '{task.label}'?" if odd else ""
     raise BadData(
-        f"{where} has the label {reprlib.repr(value)}, expected one of "
-        f"{', '.join(task.labels)}{_hint(task, value)}"
+        f"{unit} {number + 1} of {where} has the label {reprlib.repr(value)}, expected one of "
+        f"{few(task.labels)}{_hint(task, value)}{ask}"
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from harness.errors import BadData
 from harness.kinds.kind import IGNORED, Kind, Rule
 from harness.labels import is_number, placing, spelling
+from harness.text import few
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _of_list(
     values = f", or a list of 0, 1 or {IGNORED} (unlabelled) for each" if known else ", as text"
     raise BadData(
         f"{where} has the labels {reprlib.repr(value)}, expected the names of those that hold of "
-        f"{', '.join(task.labels)}{values}"
+        f"{few(task.labels)}{values}"
     )
 
 

@@ -64,7 +64,7 @@ class Tagging(Classification):
                     "expected a list with one for each"
                 )
             tags += given
-        return class_indices(task, tags, where)
+        return class_indices(task, tags, where, unit="word")
 
     def units(self, rows: Rows) -> Units:
         """Its words."""
