@@ -191,6 +191,8 @@ def saying(path: Path) -> Iterator[None]:
     """What the system cannot do with a path as CannotWrite: no space, no right, no such place."""
     try:
         yield
+    except BrokenPipeError:  # nobody reads what is printed meanwhile
+        raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise CannotWrite(

@@ -119,19 +119,19 @@ FAST: dict[str, Any] = {
 
 
 @contextmanager
-def interrupted() -> Iterator[None]:
-    """Training that stops like Ctrl-C after its first checkpoint."""
+def interrupted(by: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
+    """Training that stops after its first checkpoint, like Ctrl-C unless by another error."""
     from transformers import Trainer
 
     saved = Trainer._save_checkpoint
 
     def save_and_stop(self: Any, *args: Any, **kwargs: Any) -> None:
         saved(self, *args, **kwargs)
-        raise KeyboardInterrupt
+        raise by
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "_save_checkpoint", save_and_stop)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(by):
             yield
 
 

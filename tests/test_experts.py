@@ -131,7 +131,7 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
         harness.finetune(room / "base", TASK, out=out, data_dir=room / "data", **FAST)
     assert not out.exists()
     assert list((room / "again.unfinished").glob("checkpoint-*"))
-    with mistake(OutputExists, "again.unfinished request.json"):
+    with mistake(OutputExists, "again.unfinished seed 0 1 --force"):
         harness.finetune(room / "base", TASK, out=out, data_dir=room / "data", seed=1, **FAST)
     steps: list[int] = []
     trained = Trainer.training_step
@@ -144,6 +144,29 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     assert steps == list(range(18, 54)), "the second and third epoch are left to do"
     assert contents(out) == contents(expert)
     assert not (room / "again.unfinished").exists()
+
+
+def test_an_interrupted_run_is_begun_anew_with_force(room: Path, tmp_path: Path) -> None:
+    """With other options, which the error names, as with the same."""
+    settings = {"data_dir": room / "data", **FAST, "epochs": 2}
+    with interrupted():
+        harness.finetune(room / "base", TASK, out=tmp_path / "out", **settings)
+    (first,) = (tmp_path / "out.unfinished").glob("checkpoint-*")
+    settings["epochs"] = 1
+    with mistake(OutputExists, "epochs 2 1 --force"):
+        harness.finetune(room / "base", TASK, out=tmp_path / "out", **settings)
+    assert first.is_dir()
+    harness.finetune(room / "base", TASK, out=tmp_path / "out", **settings, force=True)
+    harness.finetune(room / "base", TASK, out=tmp_path / "new", **settings)
+    assert contents(tmp_path / "out") == contents(tmp_path / "new")
+
+
+def test_a_training_that_nobody_reads_is_resumed(room: Path, tmp_path: Path) -> None:
+    """As of `harness finetune ... | head`: what failed otherwise leaves nothing to resume."""
+    for error, left in ((BrokenPipeError, True), (RuntimeError, False)):
+        with interrupted(error):
+            trained(room, tmp_path / "out", room / "base")
+        assert (tmp_path / "out.unfinished").exists() is left
 
 
 def test_seeds_of_head_and_data_are_apart(room: Path, expert: Path) -> None:
@@ -319,7 +342,7 @@ def test_a_run_does_not_go_on_from_another_base(
     with interrupted():
         trained(room, tmp_path / "out", base)
     change(base)
-    with mistake(OutputExists, "out.unfinished request.json"):
+    with mistake(OutputExists, "out.unfinished base_digest --force"):
         trained(room, tmp_path / "out", base)
 
 

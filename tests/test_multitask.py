@@ -257,7 +257,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(room: Path, mtl: Path) -> 
     with interrupted():
         trained(room, "again")
     assert not (room / "again").exists()
-    with mistake(OutputExists, "again.unfinished request.json"):
+    with mistake(OutputExists, "again.unfinished --force"):
         trained(room, "again", SST2, RTE)
     out = trained(room, "again")
     for file in sorted(mtl.rglob("*.safetensors")):

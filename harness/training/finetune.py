@@ -146,7 +146,7 @@ def finetune(
         new_folder(out, EXPERT, force=force) as folder,  # locked: no two runs train in one place
         quiet(),
         _disk(out),
-        unfinished(out, request) as workdir,
+        unfinished(out, request, force=force) as workdir,
     ):
         made = (
             single_task(whole, parts[0], seeds["head_seed"])

@@ -41,37 +41,54 @@ def workdir_of(out: Path) -> Path:
 
 
 @contextmanager
-def unfinished(out: Path, request: Mapping[str, Any]) -> Iterator[Path]:
-    """The folder of a run that is not finished: it stays when the run is interrupted.
+def unfinished(out: Path, request: Mapping[str, Any], *, force: bool = False) -> Iterator[Path]:
+    """The folder of a run that is not finished: it stays when the run is interrupted, or nobody
+    reads what it prints.
 
     It is gone when the block succeeds, and when it fails: there is nothing to resume then. Raises
-    OutputExists for one left by a run with other arguments that has come to a checkpoint.
+    OutputExists for one left by a run with other arguments that has come to a checkpoint, unless
+    with `force`, which begins anew.
     """
     workdir = workdir_of(out)
-    _clear(workdir, request)
+    _clear(workdir, request, force)
     workdir.mkdir(exist_ok=True)
     UNFINISHED.write(workdir, request)
     try:
         yield workdir
+    except BrokenPipeError:
+        raise
     except Exception:
         _remove(workdir)
         raise
     _remove(workdir)
 
 
-def _clear(workdir: Path, request: Mapping[str, Any]) -> None:
+def _clear(workdir: Path, request: Mapping[str, Any], force: bool) -> None:
     """Leave of an older run only the checkpoint that this one goes on from."""
     if workdir.is_symlink():
         raise OutputExists(f"{workdir} is a link, expected the folder of a run, or none: remove it")
     check_output(workdir, UNFINISHED, force=True)
     last = last_checkpoint(workdir)
-    marker = workdir / REQUEST_FILE
-    if last and {**UNFINISHED.said(workdir), FILES: 0} != {**as_json(request), FILES: 0}:
+    said = {**UNFINISHED.said(workdir), FILES: None} if last else {}
+    other = next(_differing(said, {**as_json(request), FILES: None}), None) if last else None
+    if other and not force:
+        name, before, now = other
         raise OutputExists(
-            f"{workdir} holds an interrupted run with other arguments (see {marker.name}): repeat "
-            "them to resume, or remove the folder to start anew"
+            f"{workdir} holds an interrupted training whose {name} is {before!s:.80}, found "
+            f"{now!s:.80}; repeat its options to go on, or give --force to begin anew"
         )
+    last = None if other else last
     _remove_checkpoints(workdir, but=last)
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The values that differ, by the innermost name that they have."""
+    for name in {**one, **other}:
+        pair = one.get(name), other.get(name)
+        if all(isinstance(value, dict) for value in pair):
+            yield from _differing(*pair)
+        elif pair[0] != pair[1]:
+            yield name, *pair
 
 
 def _remove(workdir: Path) -> None:
