@@ -106,6 +106,30 @@ def test_credit_is_refused_where_the_experts_are_not_above_the_base() -> None:
     assert "not significantly above" in found.finding[0]
 
 
+@pytest.mark.parametrize(
+    ("constants", "by_task", "has_term"),
+    [
+        ((0.1, 0.1, 0.1), "54 to 76 %", False),
+        ((0.1, 0.1, 0.8), "54 to 76 % (2 of 3 tasks)", True),
+        ((0.8, 0.1, 0.8), "54 % (1 of 3 tasks)", True),
+        ((0.74, 0.74, 0.74), "– (0 of 3 tasks)", True),
+    ],
+)
+def test_a_range_says_of_how_many_tasks_it_is(
+    constants: tuple[float, ...], by_task: str, has_term: bool
+) -> None:
+    """Credits of 76 %, 54 % and 1 % by hand, which each needs experts above the constant."""
+    three = [scored(40, tuned, at, base=20.0) for at, tuned in enumerate((60.1, 48.5, 20.5))]
+    if by_task == "54 to 76 %":
+        three[2] = scored(40, 50, 2, base=20.0)
+    columns = zip(*map(each, three), strict=True)
+    merge = Scored(*([one for (one,) in column] for column in columns))
+    found = ranked({"m": merge}, setting=TUNED, tasks=("a", "b", "c"), constants=constants)
+    shown = view(found, "")
+    assert shown["bars"][0]["range"] == by_task
+    assert ("–" in dict(shown["terms"])) == has_term
+
+
 @pytest.mark.parametrize(("constant", "defined"), [(0.6, True), (0.727, False), (None, True)])
 def test_credit_is_refused_where_the_experts_are_not_above_the_constant(
     constant: float | None, defined: bool

@@ -78,9 +78,14 @@ class Merge:
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """The least and the greatest credit of a task, where it is defined on two or more."""
-        known = [one.point for one in self.by_task if one is not None]
-        return (min(known), max(known)) if len(known) > 1 else None
+        """The least and the greatest credit of a task, of several where it is defined on any."""
+        known = self.known
+        return (min(known), max(known)) if known and len(self.by_task) > 1 else None
+
+    @property
+    def known(self) -> list[float]:
+        """The credit of each task where it is defined."""
+        return [one.point for one in self.by_task if one is not None]
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,11 @@ class Credits:
     def defined(self) -> tuple[Merge, ...]:
         """Merges in competition whose credit is defined."""
         return tuple(one for one in self.merges if one.credit and not one.transductive)
+
+    @property
+    def undefined(self) -> bool:
+        """Whether any credit is, of a merge or of one of its tasks."""
+        return any(None in (one.credit, *one.by_task) for one in self.merges)
 
     @property
     def finding(self) -> list[str]:

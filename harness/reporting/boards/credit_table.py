@@ -17,6 +17,7 @@ from harness.text import plain, points
 TASKS = 8
 """Columns of tasks beside a bar: of more, the page has the range alone."""
 ASIDE = " †"
+UNDEFINED = "–"
 OPTIONS = re.compile(r":([^\[\]+]+)")
 """What the stages of a method are asked beside their defaults."""
 LEAVES = 10
@@ -83,11 +84,11 @@ def _bar(one: Merge, at: Callable[[float], float]) -> dict[str, Any]:
         "ends": [at(one.base + end * way) for end in (low, high)] if low < high else None,
         "scores": shown,
         "said": ", ".join(f"{name} {value}" for name, value in shown.items()),
-        "credit": "–" if one.credit is None else _percent(one.credit.point),
+        "credit": UNDEFINED if one.credit is None else _percent(one.credit.point),
         "away": f"±{away}" if low < high else "",
         "in_full": _in_full(one.credit),
         "tasks": [leaf(of) for of in one.by_task],
-        "range": "" if one.range is None else " to ".join(map(_percent, one.range)) + " %",
+        "range": over_tasks(one, " %", " tasks"),
         "current_place": span(one.current_place, "–"),
         "low": one.too_low,
         "high": one.too_high,
@@ -111,6 +112,15 @@ def _in_full(credit: Ratio | None) -> str:
     return f"{_percent(credit.point)} %" if alone else in_percent(credit)
 
 
+def over_tasks(one: Merge, unit: str = "", tasks: str = "") -> str:
+    """From the least to the greatest credit of a task, and of how many tasks, if not of all."""
+    if len(one.by_task) < 2:
+        return ""
+    known, count = len(one.known), len(one.by_task)
+    text = f"{span(one.range, times=100)}{unit}" if known else UNDEFINED
+    return text if known == count else f"{text} ({known} of {count}{tasks})"
+
+
 def _broken(text: str) -> list[str]:
     """The parts of a name, behind which a line may end."""
     return re.split(r"(?<=[_,\[+])", plain(text))
@@ -119,5 +129,5 @@ def _broken(text: str) -> list[str]:
 def leaf(credit: Ratio | None) -> tuple[str, int]:
     """A credit in per cent, and its shade of `LEAVES`."""
     if credit is None:
-        return "–", 0
+        return UNDEFINED, 0
     return _percent(credit.point), round(LEAVES * min(max(credit.point, 0.0), 1.0))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import MissingScores
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit import Credits, Merge
+from harness.reporting.boards.credit_table import UNDEFINED, over_tasks
 from harness.reporting.difference import CI
 from harness.reporting.figures import wrapped
 from harness.reporting.lines import CURRENT, TUNED, Line
@@ -39,7 +40,7 @@ MAKE = "harness evaluate --model MODEL --experts E1,E2 --protocols current,ft-cl
 TITLE = "Where the score goes"
 BAR = 0.15
 """Inches: how thick a bar is."""
-WIDTHS, COLUMNS, MOVE = (3.9, 2.6), (0.4, 1.1, 1.75, 2.35), 0.9
+WIDTHS, COLUMNS, MOVE = (3.9, 3.1), (0.4, 1.1, 2.0, 2.85), 0.9
 """Inches: bars and numbers, the columns of numbers, and the lines from place to place."""
 NAVY, MID, LIGHT = "#08306B", "#4292C6", "#EBEBEB"
 """Each about three times as light as the one before, and so told apart in grey as well."""
@@ -166,14 +167,14 @@ def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
 
 def _numbers(one: Merge) -> list[str]:
     """Credit in percent, its interval, its range over tasks, and the place that it gives."""
-    at = span(one.place) or "–"
+    at = span(one.place) or UNDEFINED
     if one.credit is None:
-        return ["–", "", "", at]
+        return [UNDEFINED, "", over_tasks(one), at]
     alone = one.credit.ends[0] == one.credit.ends[1]
     return [
         f"{round(100 * one.credit.point)}",
         "" if alone else span(one.credit.ends, times=100),
-        span(one.range, times=100),
+        over_tasks(one),
         at,
     ]
 
