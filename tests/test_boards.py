@@ -27,7 +27,7 @@ from harness.evaluation.records import (
     Stage,
     read_records,
 )
-from harness.reporting.boards.about import about, finding
+from harness.reporting.boards.about import about, finding, in_a_line
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import index, rendered
 from harness.reporting.boards.over import credit_of
@@ -937,6 +937,25 @@ def test_places_that_overlap_are_read_once(tmp_path: Path) -> None:
 def test_a_folder_without_records_is_named(tmp_path: Path) -> None:
     with pytest.raises(BrokenRecord, match="holds no records"):
         read_records([tmp_path])
+
+
+def test_a_board_says_whose_experts_are_below_the_best_constant() -> None:
+    """RTE's experts have 0.7 in the mean, that of MRPC 0.9."""
+    records = [*one_task(), *two_tasks()[1::2], record("expert", "e3", MRPC, "current", 0.9)]
+
+    def said(rte: float, mrpc: float) -> str:
+        constants = {
+            task: DrawScore(value=value, parts={"accuracy": value})
+            for task, value in ((RTE, rte), (MRPC, mrpc))
+        }
+        known = [one.model_copy(update={"majority": constants[one.task]}) for one in records]
+        return in_a_line(board_of([*lines(known)]))
+
+    assert "constant" not in said(0.69, 0.89)
+    assert said(0.712, 0.89).endswith(
+        " Experts score less than the best constant prediction on rte (70.0 against 71.2)."
+    )
+    assert "rte (70.0 against 71.2), mrpc (90.0 against 91.0)." in said(0.712, 0.91)
 
 
 BOARDS = sorted(path.parent.name for path in LEADERBOARDS.glob("*/board.md"))

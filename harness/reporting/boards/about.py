@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from harness.reporting.boards.board import Board
-from harness.reporting.grid import CONSTANT
+from harness.reporting.grid import CONSTANT, short_task
+from harness.reporting.sentences import said
+from harness.reporting.verdict import against_of, mean
 from harness.text import plain, points
 
 
@@ -29,11 +31,21 @@ def about(board: Board) -> dict[str, str]:
 
 
 def in_a_line(board: Board) -> str:
-    """All that `about` says."""
-    said = about(board)
-    known = {name: value for name, value in said.items() if value}
+    """All that `about` says, and which experts are below the best constant prediction."""
+    known = {name: value for name, value in about(board).items() if value}
     text = "; ".join(f"{name}: {value}" for name, value in known.items())
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{text[:1].upper()}{text[1:]}.{said('low_experts', _low_experts(board))}"
+
+
+def _low_experts(board: Board) -> dict[str, tuple[float, float]]:
+    """By task, the mean score of its experts where it is below the best constant, and that."""
+    low = {}
+    for task, lines in against_of(board.lines).items():
+        experts = [line for line in lines if line.role == "expert"]
+        constant = board.tasks[task].majority if task in board.tasks else None
+        if experts and constant is not None and mean(experts) < constant:
+            low[short_task(task, board.scores.tasks)] = mean(experts), constant
+    return low
 
 
 def _last(source: str) -> str:
