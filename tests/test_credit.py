@@ -192,7 +192,7 @@ def test_a_board_begins_with_where_the_score_goes(tmp_path: Path) -> None:
     rows = [[cell.strip() for cell in line[1:].split(" | ")] for line in lines]
     assert rows[1][:6] == ["1", "ties", "30.0", "50.0", "70.0", "80.0"]
     assert rows[1][6].startswith("80 % (95 % CI ")
-    assert rows[2][:2] == ["2", r"&lt;b&gt;\|x\_[y]\(z)"]
+    assert rows[2][:5] == ["2", r"&lt;b&gt;\|x\_[y]\(z)", "30.0", "60.0", "50.0 ‡"]
     page = made["index.html"].partition("<script")[0]
     assert page.index("Where the score goes") < page.index("What the numbers are")
     assert "base 30.0, own heads 50.0, tuned head 70.0, experts 80.0" in page
@@ -208,7 +208,33 @@ def test_bars_add_up_to_the_axis() -> None:
         starts = [x for _, x, _ in one["rects"]]
         assert starts[1:] == pytest.approx(ends[:-1], abs=0.02)
         assert (starts[0], ends[-1]) == pytest.approx((0, 100), abs=0.02)
-    assert [kind for kind, _, _ in shown["bars"][1]["rects"]] == ["of-base", "of-own", "of-lost"]
+    assert [look for look, *_ in shown["bars"][1]["rects"]] == ["base", "own", "own", "lost"]
+
+
+@pytest.mark.parametrize(
+    ("current", "tuned", "constant", "bar", "tick"),
+    [
+        (30, 40, 10, {"base": [20], "own": [20], "tuned": [20], "lost": [40]}, None),
+        (40, 30, 10, {"base": [20], "own": [20, 20], "lost": [40]}, 40),
+        (30, 15, 10, {"base": [10], "lost": [10, 60], "own": [20]}, 10),
+        (30, 40, 30, {"own": [25], "tuned": [25], "lost": [50]}, None),
+    ],
+)
+def test_a_bar_by_hand(
+    current: float, tuned: float, constant: float, bar: dict[str, list[float]], tick: float | None
+) -> None:
+    """From the constant at 10, or the base at 20 if that is lower, to the experts at 60."""
+    scores = (20, current, tuned, 60)
+    one = Scored(*([estimate(score / 100, at)] for at, score in enumerate(scores)))
+    shown = view(of({"m": one}, constants=[constant / 100]), "")
+    (only,) = shown["bars"]
+    widths: dict[str, list[float]] = {}
+    for look, _, width in only["rects"]:
+        widths.setdefault(look, []).append(width)
+    assert widths == {look: pytest.approx(of) for look, of in bar.items()}
+    assert only["tick"] == tick
+    assert {*shown["keys"]} == {*bar, *(["tick"] if tick else [])}
+    assert any("tick" in term for term, _ in shown["terms"]) == (tick is not None)
 
 
 def test_options_stand_behind_the_stages_that_have_them() -> None:

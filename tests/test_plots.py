@@ -39,6 +39,7 @@ from harness.files import write_json
 from harness.passes.features import forward
 from harness.registry import PROTOCOLS
 from harness.reporting import figures
+from harness.reporting.boards.credit import Part
 from harness.reporting.chosen import among
 from harness.reporting.difference import Difference
 from harness.reporting.grid import Grid
@@ -693,13 +694,12 @@ def test_the_parts_of_credit_are_where_the_scores_are() -> None:
     low, _ = bars.get_xlim()
     assert low == pytest.approx(5)
     shown = {
-        name: [(part, *map(pytest.approx, ends)) for part, *ends in parts]
+        name: [(credit.PARTS[part]["label"], *map(pytest.approx, ends)) for part, *ends in parts]
         for name, parts in {
-            "ties": [(credit.BASE, 5, 25.1), (credit.OWN, 25.1, 47), (credit.HEAD, 47, 65.6),
-                     (credit.LOST, 65.6, 72.8)],
-            "kept": [(credit.BASE, 5, 25.1), (credit.OWN, 25.1, 60), (credit.ABOVE, 60, 70),
-                     (credit.LOST, 70, 72.8)],
-            "fisher": [(credit.BASE, 5, 20), (credit.BELOW, 20, 25.1), (credit.LOST, 25.1, 72.8)],
+            "ties": [("base", 5, 25.1), ("own", 25.1, 47), ("tuned", 47, 65.6),
+                     ("lost", 65.6, 72.8)],
+            "kept": [("base", 5, 25.1), ("own", 25.1, 60), ("above", 60, 70), ("lost", 70, 72.8)],
+            "fisher": [("base", 5, 20), ("below", 20, 25.1), ("lost", 25.1, 72.8)],
         }.items()
     }  # fmt: skip
     assert parts_of(bars) == shown
@@ -716,6 +716,18 @@ def test_the_parts_of_credit_are_where_the_scores_are() -> None:
     assert "base 25.1, experts 72.8" in bars.get_xlabel()
 
 
+def test_names_at_either_side_have_room() -> None:
+    """The longest has no credit to speak of, and is first under Current Eval."""
+    made, name = test_credit.scored, "procrustes[regmean:examples=256]+a_stage_after_it+another"
+    short = {f"m{at}": made(40 + at, 60 - at, at) for at in range(12)}
+    figure = credit.draw(test_credit.of({**short, name: made(60, 30, 12)}), "")
+    figure.draw_without_rendering()
+    texts = [text for axes in figure.axes for text in [*axes.texts, *axes.get_yticklabels()]]
+    boxes = [text.get_window_extent() for text in texts if text.get_text()]
+    pairs = [(one, other) for at, one in enumerate(boxes) for other in boxes[:at]]
+    assert not [1 for one, other in pairs if one.overlaps(other)]
+
+
 def test_only_a_move_of_a_significant_reversal_stands_out() -> None:
     made = test_credit.scored
 
@@ -730,16 +742,16 @@ def test_only_a_move_of_a_significant_reversal_stands_out() -> None:
 def test_what_neighbours_in_a_bar_differ_in_is_seen_in_grey() -> None:
     """By lightness, about 3 to 1; or by a hatch, or as an outline."""
 
-    def light(part: str) -> float:
+    def light(part: Part) -> float:
         colour = mpl.colors.to_rgb(credit.PARTS[part]["color"])
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
         return float(np.dot(linear, [0.2126, 0.7152, 0.0722])) + 0.05
 
-    base, own, head = map(light, (credit.BASE, credit.OWN, credit.HEAD))
+    base, own, head = map(light, ("base", "own", "tuned"))
     assert head / own > 3
     assert base / head > 2.7
-    assert all("hatch" in credit.PARTS[part] for part in (credit.ABOVE, credit.BELOW))
-    assert credit.PARTS[credit.LOST]["facecolor"] == "none"
+    assert all("hatch" in credit.PARTS[part] for part in ("above", "below"))
+    assert credit.PARTS["lost"]["facecolor"] == "none"
 
 
 def test_credit_is_drawn_from_records_and_needs_resamples(tmp_path: Path) -> None:

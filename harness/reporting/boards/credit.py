@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,17 +24,23 @@ from harness.reporting.difference import (
 )
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.sentences import said
-from harness.reporting.verdict import against_of, compared
+from harness.reporting.verdict import LEAST, against_of, compared
 from harness.stats.estimate import Estimate, mean_of
 from harness.stats.intervals import Ratio, credit
 from harness.stats.ranks import places
 from harness.stats.sets import prior_of
+from harness.text import points
 
 if TYPE_CHECKING:
     from harness.reporting.boards.board import Board
 
 MOST = 60
 """Merges that are ranked: of more pairs, Holm leaves next to nothing significant."""
+
+
+Part: TypeAlias = Literal["base", "below", "own", "above", "tuned", "lost"]
+"""Of a score: the base, and how far the tuned head is below it; what the own heads score, and how
+far they are above the tuned one; what only that scores, and what is lost."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,32 @@ class Merge:
         return self.tuned - self.current
 
     @property
+    def own_above(self) -> bool:
+        """Whether the kept heads score more than the tuned one, as it is printed."""
+        return float(points(self.current)) > float(points(self.tuned))
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The scores at the ends of the interval of credit, if it has one."""
+        if self.credit is None or self.credit.ends[0] == self.credit.ends[1]:
+            return None
+        low, high = (self.base + end * (self.experts - self.base) for end in self.credit.ends)
+        return low, high
+
+    def parts(self, low: float) -> list[tuple[Part, float, float]]:
+        """What the score is made of from `low` to the experts: each part from where to where."""
+        own, tuned = max(self.current, self.base), max(self.tuned, self.base)
+        known: list[tuple[Part, float, float]] = [
+            ("base", low, min(self.base, self.tuned)),
+            ("below", self.tuned, self.base),
+            ("own", self.base, min(own, tuned)),
+            ("above", tuned, own),
+            ("tuned", own, tuned),
+            ("lost", max(own, tuned), self.experts),
+        ]
+        return [(part, start, end) for part, start, end in known if end > start]
+
+    @property
     def range(self) -> tuple[float, float] | None:
         """The least and the greatest credit of a task, of several where it is defined on any."""
         known = self.known
@@ -111,6 +143,19 @@ class Credits:
     def defined(self) -> tuple[Merge, ...]:
         """Merges in competition whose credit is defined."""
         return tuple(one for one in self.merges if one.credit and not one.transductive)
+
+    @cached_property
+    def axis(self) -> tuple[float, float]:
+        """From the best constant, or 0 without one, if no score is lower, to the highest score."""
+        scores = [x for one in self.merges for x in (one.base, one.current, one.tuned, one.experts)]
+        low = min(*scores, self.constant or 0.0)
+        return low, max(*scores, low + LEAST)
+
+    @property
+    def shared(self) -> dict[str, float]:
+        """The scores of base and experts, where they are those of all merges."""
+        known = {name: [getattr(one, name) for one in self.merges] for name in ("base", "experts")}
+        return {name: of[0] for name, of in known.items() if len({*map(points, of)}) == 1}
 
     @property
     def undefined(self) -> bool:

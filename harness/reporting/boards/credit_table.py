@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from harness.reporting.boards.credit import Credits, Merge
+from harness.reporting.boards.credit import Credits, Merge, Part
 from harness.reporting.difference import in_percent
 from harness.reporting.grid import short_task
 from harness.reporting.names import marked
@@ -18,8 +18,19 @@ TASKS = 8
 """Columns of tasks beside a bar: of more, the page has the range alone."""
 ASIDE = " †"
 UNDEFINED = "–"
+OWN_ABOVE = " ‡"
 OPTIONS = re.compile(r":([^\[\]+]+)")
 """What the stages of a method are asked beside their defaults."""
+LOOKS: dict[Part, str] = {"above": "own", "below": "lost"}
+"""Parts of a bar that look like another: a tick is at the tuned head."""
+KEYS = {
+    "base": "base, under the same tuned head: no credit",
+    "own": "scored under the experts' own heads",
+    "tuned": "only under a tuned head",
+    "tick": "tuned head, where own heads score more",
+    "lost": "lost",
+}
+"""What is seen in a bar."""
 LEAVES = 10
 """Steps of the shade that a credit of a task has."""
 
@@ -35,43 +46,34 @@ def terms(credits: Credits) -> list[tuple[str, str]]:
 
 def view(credits: Credits, about: str) -> dict[str, Any]:
     """What the templates show: bars on one axis, in per cent of it; `about` is of the board."""
-    low = min([*(one.base for one in credits.merges), credits.constant or 0.0])
-    high = max(max(one.experts, one.tuned, one.current) for one in credits.merges)
-    long = (high - low) or 1.0
+    low, high = credits.axis
 
     def at(value: float) -> float:
         """Along the axis, in per cent of its length."""
-        return round(100 * (min(max(value, low), high) - low) / long, 2)
+        return round(100 * (min(max(value, low), high) - low) / (high - low), 2)
 
     several = 1 < len(credits.tasks) <= TASKS
-    same = {
-        name: {points(getattr(one, name)) for one in credits.merges} for name in ("base", "experts")
-    }
     of = f" The highest of {len(credits.merges) + credits.others} merges." if credits.others else ""
-    said = ", ".join(f"{name} {of.pop()}" for name, of in same.items() if len(of) == 1)
+    shared = ", ".join(f"{name} {points(value)}" for name, value in credits.shared.items())
+    bars = [_bar(one, at, low) for one in credits.merges]
+    seen = {look for one in bars for look, *_ in one["rects"]}
+    seen |= {"tick"} if any(one["tick"] is not None for one in bars) else set()
     return {
         "finding": [plain(text) for text in credits.finding],
         "about": f"{about}{of} Tuned head: {plain(credits.setting)}.",
-        "axis": f"{points(low)} to {points(high)}" + (f": {said}" if said else ""),
+        "axis": f"{points(low)} to {points(high)}" + (f": {shared}" if shared else ""),
         "heads": [_broken(short_task(t, credits.tasks)) for t in credits.tasks] if several else [],
-        "bars": [_bar(one, at) for one in credits.merges],
+        "bars": bars,
+        "keys": {look: text for look, text in KEYS.items() if look in seen},
         "terms": terms(credits),
     }
 
 
-def _bar(one: Merge, at: Callable[[float], float]) -> dict[str, Any]:
+def _bar(one: Merge, at: Callable[[float], float], low: float) -> dict[str, Any]:
     called = _named(one)
     bare = called.removesuffix(ASIDE)
     name, options = OPTIONS.sub("", bare), ", ".join(OPTIONS.findall(bare))
-    own, tuned = max(one.current, one.base), max(one.tuned, one.base)
-    parts = [
-        ("of-base", at(0), at(one.base)),
-        ("of-own", at(one.base), at(own)),
-        ("of-tuned", at(own), at(tuned)),
-        ("of-lost", at(max(own, tuned)), at(one.experts)),
-    ]
-    low, high = one.credit.ends if one.credit else (0.0, 0.0)
-    away, way = _percent((high - low) / 2), one.experts - one.base
+    ends = one.credit.ends if one.credit else (0.0, 0.0)
     scores = {"base": one.base, "own heads": one.current, "tuned head": one.tuned}
     scores |= {"experts": one.experts}
     shown = {name: points(value) for name, value in scores.items()}
@@ -80,12 +82,16 @@ def _bar(one: Merge, at: Callable[[float], float]) -> dict[str, Any]:
         "name": _broken(f"{name}{ASIDE if one.transductive else ''}"),
         "options": _broken(options),
         "place": ASIDE.strip() if one.transductive else span(one.place, "–"),
-        "rects": [(kind, x, round(end - x, 2)) for kind, x, end in parts if end > x],
-        "ends": [at(one.base + end * way) for end in (low, high)] if low < high else None,
+        "rects": [
+            (LOOKS.get(part, part), at(x), round(at(end) - at(x), 2))
+            for part, x, end in one.parts(low)
+        ],
+        "ends": [*map(at, one.ends or ())],
+        "tick": at(one.tuned) if one.own_above else None,
         "scores": shown,
         "said": ", ".join(f"{name} {value}" for name, value in shown.items()),
         "credit": UNDEFINED if one.credit is None else _percent(one.credit.point),
-        "away": f"±{away}" if low < high else "",
+        "away": f"±{_percent((ends[1] - ends[0]) / 2)}" if one.ends else "",
         "in_full": _in_full(one.credit),
         "tasks": [leaf(of) for of in one.by_task],
         "range": over_tasks(one, " %", " tasks"),

@@ -9,7 +9,7 @@ from tabulate import tabulate
 
 from harness.reporting.boards.about import in_a_line
 from harness.reporting.boards.board import Board
-from harness.reporting.boards.credit_table import view
+from harness.reporting.boards.credit_table import OWN_ABOVE, view
 from harness.reporting.boards.legend import BOLD, INTERVAL, legend
 from harness.reporting.boards.sections import Section, Table, sections
 from harness.reporting.boards.templates import template
@@ -66,8 +66,10 @@ def _bars(bars: Sequence[Mapping[str, Any]]) -> str:
     for one in bars:
         turned = [f"{mark}{one[way]}" for mark, way in (("▼", "low"), ("▲", "high")) if one[way]]
         under = " ".join(filter(None, [one["current_place"], *turned]))
+        scores = {**one["scores"]}
+        scores["tuned head"] += OWN_ABOVE if one["tick"] is not None else ""
         named = [one["place"], one["called"]]
-        rows.append([*named, *one["scores"].values(), one["in_full"], one["range"], under])
+        rows.append([*named, *scores.values(), one["in_full"], one["range"], under])
     return table(Table(heads, rows), texts=2)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import MissingScores
 from harness.reporting.boards.board import board_of
-from harness.reporting.boards.credit import Credits, Merge
+from harness.reporting.boards.credit import Credits, Merge, Part
 from harness.reporting.boards.credit_table import UNDEFINED, over_tasks
 from harness.reporting.difference import CI
 from harness.reporting.figures import wrapped
@@ -29,7 +29,6 @@ from harness.reporting.plots.marks import (
 )
 from harness.reporting.plots.scores import View
 from harness.reporting.sentences import span
-from harness.reporting.verdict import LEAST
 from harness.text import plain, points
 
 if TYPE_CHECKING:
@@ -44,15 +43,18 @@ WIDTHS, COLUMNS, MOVE = (3.9, 3.1), (0.4, 1.1, 2.0, 2.85), 0.9
 """Inches: bars and numbers, the columns of numbers, and the lines from place to place."""
 NAVY, MID, LIGHT = "#08306B", "#4292C6", "#EBEBEB"
 """Each about three times as light as the one before, and so told apart in grey as well."""
-BASE, OWN, HEAD = "base under the tuned head", "the experts' own heads", "only a tuned head"
-ABOVE, BELOW, LOST = "own heads above the tuned one", "below the base", "lost"
-PARTS: dict[str, Any] = {
-    BASE: {"color": LIGHT},
-    OWN: {"color": NAVY},
-    HEAD: {"color": MID},
-    ABOVE: {"facecolor": NAVY, "edgecolor": RIM, "hatch": "////"},
-    BELOW: {"facecolor": RIM, "edgecolor": BLACK, "hatch": "xxxx"},
-    LOST: {"facecolor": "none", "edgecolor": GREY},
+PARTS: dict[Part, dict[str, Any]] = {
+    "base": {"color": LIGHT, "label": "base under the tuned head"},
+    "own": {"color": NAVY, "label": "the experts' own heads"},
+    "tuned": {"color": MID, "label": "only a tuned head"},
+    "above": {
+        "facecolor": NAVY,
+        "edgecolor": RIM,
+        "hatch": "////",
+        "label": "own heads above the tuned one",
+    },
+    "below": {"facecolor": RIM, "edgecolor": BLACK, "hatch": "xxxx", "label": "below the base"},
+    "lost": {"facecolor": "none", "edgecolor": GREY, "label": "lost"},
 }
 """What a bar is made of, in this order; neighbours differ in lightness, a hatch or an outline."""
 MOVES: dict[str, Any] = {
@@ -97,13 +99,15 @@ def draw(credits: Credits, unit: str) -> Figure:
     """Bars, the numbers beside them, and lines from place to place; the finding on top."""
     merges = credits.merges
     names = [one.name for one in merges]
+    now = iter(sorted((m for m in merges if m.current_place), key=lambda one: -one.current))
+    beside = [next(now).name if one.current_place else one.name for one in merges]
     widths = (*WIDTHS, 2.1 + max(width_of(names), 1.4))
     with drawn_rows(
         TITLE,
         names,
         [("", _axis(credits, unit)), ("", ""), ("", "")],
         sum(widths) / len(widths),
-        [max(height_of([name]), 0.26) for name in names],
+        [max(height_of(both), 0.26) for both in zip(names, beside, strict=True)],
         sharex=False,
         width_ratios=widths,
     ) as (figure, (bars, numbers, moves), places):
@@ -129,39 +133,21 @@ def draw(credits: Credits, unit: str) -> Figure:
 
 def _axis(credits: Credits, unit: str) -> str:
     """What the scores are, with those that all bars share."""
-    first = credits.merges[0]
-    known = {"best constant": credits.constant}
-    for name in ("base", "experts"):
-        if len({points(getattr(one, name)) for one in credits.merges}) == 1:
-            known[name] = getattr(first, name)
+    known = {"best constant": credits.constant, **credits.shared}
     said = [f"{name} {points(value)}" for name, value in known.items() if value is not None]
     others = f"; {credits.others} more merges score lower" if credits.others else ""
     return f"{unit}\n{', '.join(said)}; tuned head: {plain(credits.setting)}{others}"
 
 
 def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
-    """From the constant on, or from 0 without one, if nothing is lower."""
-    scores = [x for one in credits.merges for x in (one.base, one.tuned, one.current, one.experts)]
-    low = min(*scores, credits.constant or 0)
-    axes.set_xlim(low, max(*scores, low + LEAST))
+    """What each score is made of, with the interval of its credit."""
+    axes.set_xlim(*credits.axis)
     for one, y in zip(credits.merges, places, strict=True):
-        kept, most = max(one.current, one.base), max(one.current, one.tuned, one.base)
-        ends = {
-            BASE: (low, min(one.base, one.tuned)),
-            OWN: (one.base, min(kept, max(one.tuned, one.base))),
-            HEAD: (kept, one.tuned),
-            ABOVE: (max(one.tuned, one.base), one.current),
-            BELOW: (one.tuned, one.base),
-            LOST: (most, one.experts),
-        }
-        for name, (start, end) in ends.items():
-            if end > start:
-                axes.barh(y, end - start, BAR, left=start, label=name, **PARTS[name])
-        if one.credit is not None and one.credit.ends[0] < one.credit.ends[1]:
-            way = one.experts - one.base
-            low_end, high_end = (one.base + way * end for end in one.credit.ends)
-            axes.hlines(y, low_end, high_end, color=RIM, linewidth=2.5, zorder=5)
-            axes.hlines(y, low_end, high_end, color=BLACK, linewidth=1, zorder=5)
+        for part, start, end in one.parts(credits.axis[0]):
+            axes.barh(y, end - start, BAR, left=start, **PARTS[part])
+        if one.ends:
+            axes.hlines(y, *one.ends, color=RIM, linewidth=2.5, zorder=5)
+            axes.hlines(y, *one.ends, color=BLACK, linewidth=1, zorder=5)
             key(axes, CI, linewidth=1)
 
 
@@ -170,10 +156,9 @@ def _numbers(one: Merge) -> list[str]:
     at = span(one.place) or UNDEFINED
     if one.credit is None:
         return [UNDEFINED, "", over_tasks(one), at]
-    alone = one.credit.ends[0] == one.credit.ends[1]
     return [
         f"{round(100 * one.credit.point)}",
-        "" if alone else span(one.credit.ends, times=100),
+        span(one.credit.ends, times=100) if one.ends else "",
         over_tasks(one),
         at,
     ]
