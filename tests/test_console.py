@@ -39,15 +39,18 @@ def test_lines_end_between_words() -> None:
     assert wrapped(text, None) == text
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_sentence_is_wrapped_on_a_terminal_alone(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("terminal", "columns", "count"),
+    [(True, "30", 2), (False, "30", 2), (False, "", 1), (False, "100", 1)],
+)
+def test_a_sentence_is_wrapped_where_the_width_is_known(
+    terminal: bool, columns: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("COLUMNS", columns)
     stream = Terminal() if terminal else io.StringIO()
     console.say("a sentence of more than thirty columns", stream)
     lines = stream.getvalue().splitlines()
-    assert len(lines) == (2 if terminal else 1)
+    assert len(lines) == count
     assert " ".join(lines) == "a sentence of more than thirty columns"
 
 

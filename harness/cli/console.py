@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -52,11 +53,12 @@ def bars() -> Iterator[Progress]:
 
 
 def say(text: str, file: TextIO | None = None) -> None:
-    """Print a sentence, on a terminal in lines that end between words."""
+    """Print a sentence, where the width is known in lines that end between words."""
     stream = file or sys.stdout
     print(wrapped(text, width(stream)), file=stream)
 
 
 def width(stream: TextIO | None = None) -> int | None:
-    """Columns of the terminal; None where the stream (stdout) is a file or a pipe."""
-    return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
+    """Columns of the terminal, or those that COLUMNS says; None of a file or a pipe without it."""
+    known = os.environ.get("COLUMNS") or (stream or sys.stdout).isatty()
+    return shutil.get_terminal_size().columns if known else None
