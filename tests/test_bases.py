@@ -12,8 +12,9 @@ from harness.evaluation.records import Record, Source
 from harness.hashes import joined
 from harness.reporting.bases import by_base
 from harness.reporting.boards.board import board_of
-from harness.reporting.boards.over import credit_of, over
+from harness.reporting.boards.over import Credited, credit_of, over
 from harness.reporting.lines import lines_of
+from harness.stats.intervals import Ratio
 from harness.stats.ranks import concordance
 from tests.resampled import resampled
 from tests.test_sets import study
@@ -136,12 +137,43 @@ def test_credits_of_boards_are_in_one_table() -> None:
         boards[name] = credit_of(made)
     found = over(boards)
     assert found["heads"] == ["first", "second", "third"]
-    assert [name for name, _ in found["rows"]] == ["ties", "average"]  # places 0, 1, 0 and 1, 0, 1
-    for (_, cells), merge in zip(found["rows"], ("ties", "average"), strict=True):
+    ((common, rows),) = found["groups"]
+    assert common == "first, second, third"
+    assert [name for name, _ in rows] == ["ties", "average"]  # places 0, 1, 0 and 1, 0, 1
+    for (_, cells), merge in zip(rows, ("ties", "average"), strict=True):
         for (text, *_), known in zip(cells, boards.values(), strict=True):
-            assert text == f"{100 * known[merge].point:.0f}"
-    assert found["finding"][0] == "ties has the most credit on 2 of 3 boards."
+            assert text == f"{100 * known.credit[merge].point:.0f}"
+    assert not found["finding"], "they are of one base and the same tasks"
     assert over({"first": boards["first"]}) == {}
+
+
+def credited(work: str, **credit: float) -> Credited:
+    """In percent, the most first."""
+    return Credited(
+        (work, frozenset()),
+        {name: Ratio(value / 100, (0.0, 1.0)) for name, value in credit.items()},
+    )
+
+
+def test_merges_are_ordered_on_the_boards_that_they_have_in_common() -> None:
+    """Two boards of x are one: there b is before c, on y and z behind; d is first on z alone."""
+    boards = {
+        "x": credited("x", a=80, b=70, c=60),
+        "y": credited("y", a=80, c=70, b=60),
+        "z": credited("z", d=90, a=80, c=30, b=20),
+        "x2": credited("x", a=70, b=60, c=50, d=40, e=30, f=20),
+        "w": credited("w", e=20, f=10),
+    }
+    found = over(boards)
+    groups = [(common, [name for name, _ in rows]) for common, rows in found["groups"]]
+    assert groups == [
+        ("x, y, z, x2", ["a", "c", "b"]), ("x2, w", ["e", "f"]), ("z, x2", ["d"])
+    ]  # fmt: skip
+    first, agree = found["finding"]
+    assert first == "a has the most credit on 2 of 4 boards that differ in base or tasks."
+    assert agree.startswith("The orders of 3 merges on x2, y, z have a Kendall's W of 0.78 (")
+    found = over({name: of for name, of in boards.items() if name != "x"})
+    assert found["finding"][0] == "a has the most credit on 2 of 4 boards."
 
 
 def test_rows_that_are_one_are_apart_in_the_table() -> None:
@@ -155,7 +187,7 @@ def test_rows_that_are_one_are_apart_in_the_table() -> None:
         ]
     board = board_of([*lines_of((f"{at}", one) for at, one in enumerate(alike))])
     assert any("more" in one for one in board.scores.rows)
-    assert {*credit_of(board)} == {"average", "a", "b", "c", "d"}
+    assert {*credit_of(board).credit} == {"average", "a", "b", "c", "d"}
 
 
 def test_concordance_by_hand_and_at_its_ends() -> None:

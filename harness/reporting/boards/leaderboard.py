@@ -16,7 +16,7 @@ from harness.reporting.bases import by_base
 from harness.reporting.boards import latex, markdown, page
 from harness.reporting.boards.about import about, finding
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.over import credit_of, over
+from harness.reporting.boards.over import Credited, credit_of, over
 from harness.reporting.boards.page import hash_of, shades
 from harness.reporting.boards.templates import source, template
 from harness.reporting.boards.tested import any_known
@@ -25,7 +25,6 @@ from harness.reporting.difference import Difference
 from harness.reporting.frame import as_csv, table
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import Line, grouped
-from harness.stats.intervals import Ratio
 from harness.values import validated
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def leaderboard(
     def files() -> Iterator[tuple[Path, str | bytes]]:
         # one at a time: of many records, they are large
         said: dict[str, Mapping[str, str]] = {}
-        credits: dict[str, Mapping[str, Ratio]] = {}
+        credits: dict[str, Credited] = {}
         for name, of in groups.items():
             for base, lines in by_base(read_lines(of, which)).items():
                 called = "-".join(filter(None, (name, base)))
@@ -125,9 +124,7 @@ def rendered(board: Board, out: Path) -> Iterator[tuple[str, str | bytes]]:
     yield "board.parquet", tidy.to_parquet()
 
 
-def index(
-    boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Mapping[str, Ratio]]
-) -> str:
+def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Credited]) -> str:
     """The page over boards that lie in folders of these names beside it: what each is of."""
     style = source("board.css") + source("boards.css") + shades()
     boards = dict(sorted(boards.items()))

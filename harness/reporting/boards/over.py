@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.reporting.boards.about import about
 from harness.reporting.boards.board import Board
 from harness.reporting.boards.credit_table import leaf
+from harness.reporting.lines import grouped
 from harness.stats.intervals import LEVEL, Ratio
 from harness.stats.ranks import concordance, friedman
 from harness.text import plain
@@ -18,35 +20,87 @@ FEWEST = 2
 """Boards that a merge of the table is on."""
 
 
-def credit_of(board: Board) -> dict[str, Ratio]:
-    """The credit of each method where it is defined, the most first; rows that are one apart."""
+class Credited(NamedTuple):
+    """The credit of each method of a board where it is defined, the most first.
+
+    `work` is its base and tasks: boards of the same are no evidence of their own.
+    """
+
+    work: tuple[str, frozenset[str]]
+    credit: Mapping[str, Ratio]
+
+
+def credit_of(board: Board) -> Credited:
+    """The credit of the methods of a board; rows that are one apart."""
+    work = about(board)["base"], frozenset(board.tasks)
     if board.credits is None:
-        return {}
+        return Credited(work, {})
     found = {one.name: one.credit for one in board.credits.defined if one.credit is not None}
     known = {row: found[name] for row, name in board.called.items() if name in found}
     known |= {name: one for name, one in found.items() if name not in board.called.values()}
-    return dict(sorted(known.items(), key=lambda one: -one[1].point))
+    return Credited(work, dict(sorted(known.items(), key=lambda one: -one[1].point)))
 
 
-def over(boards: Mapping[str, Mapping[str, Ratio]]) -> dict[str, Any]:
+def over(boards: Mapping[str, Credited]) -> dict[str, Any]:
     """The table of the merges whose credit is defined on two boards or more; {} without any.
 
-    `rows` have for each board the credit with half of its interval, and a shade of ten, in the
-    order of the mean place, which is 0 for the first of a board and 1 for its last; `heads` are the
-    boards, `finding` sentences on what is first, and how far their orders agree.
+    `groups` are of merges with the boards that they have in common, in the order of their mean
+    place on these, which is 0 for the first and 1 for the last of them. Its rows have for each
+    board the credit with half of its interval, and a shade of ten; `heads` are the boards,
+    `finding` sentences on what is first, and how far the orders of the first group agree.
     """
-    known = {name: of for name, of in boards.items() if of}
-    count = Counter(merge for of in known.values() for merge in of)
-    places: dict[str, list[float]] = {merge: [] for merge, on in count.items() if on >= FEWEST}
-    if not places:
+    known = {name: of for name, of in boards.items() if of.credit}
+    on = {
+        merge: boards
+        for merge in dict.fromkeys(merge for of in known.values() for merge in of.credit)
+        if len(boards := frozenset(name for name in known if merge in known[name].credit)) >= FEWEST
+    }
+    if not on:
         return {}
-    for of in known.values():
-        inside = [merge for merge in of if merge in places]
-        for at, merge in enumerate(inside):
-            places[merge].append(at / max(len(inside) - 1, 1))
-    order = sorted(places, key=lambda merge: float(np.mean(places[merge])))
-    rows = [(plain(one), [_cell(of.get(one)) for of in known.values()]) for one in order]
-    return {"heads": [*known], "rows": rows, "finding": _finding(known)}
+    groups = [*_groups(known, on)]
+    cells = {merge: [_cell(of.credit.get(merge)) for of in known.values()] for merge in on}
+    return {
+        "heads": [*known],
+        "groups": [
+            (_named(common), [(plain(one), cells[one]) for one in merges])
+            for common, merges in groups
+        ],
+        "finding": [*_first(known), *_agreement(known, *groups[0])],
+    }
+
+
+def _groups(
+    known: Mapping[str, Credited], on: Mapping[str, frozenset[str]]
+) -> Iterator[tuple[list[str], list[str]]]:
+    """Boards with the merges that are on all of them, most of both first, until all are there."""
+    left = dict(on)
+    while left:
+        sets = dict.fromkeys(left.values())
+        shared = dict.fromkeys(both for one in sets for other in sets if (both := one & other))
+        size = {
+            boards: len({known[one].work for one in boards})
+            * sum(boards <= of for of in left.values())
+            for boards in shared
+        }
+        boards = max(size, key=size.__getitem__)
+        common = [name for name in known if name in boards]
+        merges = [merge for merge, of in left.items() if boards <= of]
+        yield common, _ordered({name: known[name] for name in common}, merges)
+        left = {merge: of for merge, of in left.items() if merge not in merges}
+
+
+def _ordered(boards: Mapping[str, Credited], merges: list[str]) -> list[str]:
+    """By the mean over works of the mean place on the boards of each."""
+    each = []
+    for of in grouped(boards.values(), lambda one: one.work).values():
+        orders = [[merge for merge in one.credit if merge in merges] for one in of]
+        each.append([np.mean([order.index(merge) for order in orders]) for merge in merges])
+    places = dict(zip(merges, np.mean(each, axis=0), strict=True))
+    return sorted(merges, key=places.__getitem__)
+
+
+def _named(boards: list[str]) -> str:
+    return ", ".join(map(plain, boards))
 
 
 def _cell(credit: Ratio | None) -> tuple[str, str, int]:
@@ -57,22 +111,35 @@ def _cell(credit: Ratio | None) -> tuple[str, str, int]:
     return text, f"±{100 * (high - low) / 2:.0f}" if low < high else "", shade
 
 
-def _finding(known: Mapping[str, Mapping[str, Ratio]]) -> list[str]:
-    """Which merges are first, and whether boards agree on the merges that all of them have."""
-    first = Counter(max(of, key=lambda merge: of[merge].point) for of in known.values())
-    made = [
-        f"{plain(merge)} has the most credit on {on} of {len(known)} boards."
-        for merge, on in first.most_common(1)
-        if on > 1
-    ]
-    shared = sorted(set.intersection(*(set(of) for of in known.values())))
-    if len(shared) > 2 and len(known) > 1:
-        values = np.array([[of[merge].point for of in known.values()] for merge in shared])
+def _widest(known: Mapping[str, Credited]) -> dict[str, Credited]:
+    """Of the boards of a work, that with the most merges."""
+    works = grouped(known, lambda name: known[name].work).values()
+    return {
+        name: known[name] for of in works for name in [max(of, key=lambda n: len(known[n].credit))]
+    }
+
+
+def _first(known: Mapping[str, Credited]) -> Iterator[str]:
+    """Which merge is first most often."""
+    widest = _widest(known)
+    once = " that differ in base or tasks" if len(widest) < len(known) else ""
+    first = Counter(next(iter(of.credit)) for of in widest.values())
+    for merge, on in first.most_common(1):
+        if on > 1:
+            yield f"{plain(merge)} has the most credit on {on} of {len(widest)} boards{once}."
+
+
+def _agreement(
+    known: Mapping[str, Credited], common: list[str], merges: list[str]
+) -> Iterator[str]:
+    """Whether boards agree on the merges that all of them have."""
+    boards = _widest({name: known[name] for name in common})
+    if len(merges) > 2 and len(boards) > 1:
+        values = np.array([[of.credit[one].point for of in boards.values()] for one in merges])
         p = friedman(values)
         same = "more" if p < 1 - LEVEL else "no more"
-        made.append(
-            f"The orders of the {len(shared)} merges that are on every board have a Kendall's W of "
+        yield (
+            f"The orders of {len(merges)} merges on {_named([*boards])} have a Kendall's W of "
             f"{concordance(values):.2f} (1: the same order on all): they agree {same} than chance "
             f"explains (Friedman's test, p = {p:.2g})."
         )
-    return made
