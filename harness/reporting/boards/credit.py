@@ -153,9 +153,10 @@ class Credits:
 
     @property
     def shared(self) -> dict[str, float]:
-        """The scores of base and experts, where they are those of all merges."""
-        known = {name: [getattr(one, name) for one in self.merges] for name in ("base", "experts")}
-        return {name: of[0] for name, of in known.items() if len({*map(points, of)}) == 1}
+        """The score of the best constant, and those of base and experts that all merges share."""
+        each = {name: [getattr(one, name) for one in self.merges] for name in ("base", "experts")}
+        known = {name: of[0] for name, of in each.items() if len({*map(points, of)}) == 1}
+        return known if self.constant is None else {"best constant": self.constant, **known}
 
     @property
     def undefined(self) -> bool:

@@ -133,8 +133,7 @@ def draw(credits: Credits, unit: str) -> Figure:
 
 def _axis(credits: Credits, unit: str) -> str:
     """What the scores are, with those that all bars share."""
-    known = {"best constant": credits.constant, **credits.shared}
-    said = [f"{name} {points(value)}" for name, value in known.items() if value is not None]
+    said = [f"{name} {points(value)}" for name, value in credits.shared.items()]
     others = f"; {credits.others} more merges score lower" if credits.others else ""
     return f"{unit}\n{', '.join(said)}; tuned head: {plain(credits.setting)}{others}"
 
