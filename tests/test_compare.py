@@ -465,15 +465,19 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "protocol": (
         None,
         [*GOOD, "--protocol", "knn"],
-        "was not evaluated under knn, only under",
+        "of 'good', no record is of protocol 'knn', expected one of current",
     ),
     "no protocol": (None, [*GOOD, "--protocol", "nearest"], "no protocol is called 'nearest'"),
     "task": (
         None,
         [*GOOD, "--tasks", "toy/z"],
-        "'good' was not evaluated on toy/z under",
+        "of 'good', no record is of task 'toy/z', expected one of toy/a@test",
     ),
-    "shots": (None, [*GOOD, "--shots", "5"], "shots is 5, but all models were evaluated without"),
+    "shots": (
+        None,
+        [*GOOD, "--shots", "5"],
+        "shots is 5, but all models were evaluated with no shots",
+    ),
     "limits": (
         other(**LIMITED),
         ["good", "odd"],
@@ -493,22 +497,25 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "split": (
         other(task="toy/a@dev"),
         ["good", "odd", "--tasks", "toy/a"],
-        "'good' was not evaluated on toy/a@dev under current, only on toy/a@test",
+        "shots: 'good' on toy/a@test with no shots; 'odd' on toy/a@dev with no shots",
     ),
     "resamples": (drop, GOOD, "of 'good' on toy/a@test has no scores on resampled test units"),
-    "design": (redrawn, GOOD, "records of toy/a@test are of different resamples"),
+    "design": (redrawn, GOOD, "on toy/a@test has scores on other resampled test units"),
     "two": (
         twice,
         ["good", "odd"],
-        "'odd' has two records of toy/a@test under current, which differ in digest",
+        "'odd' is of two models, odd on toy/a@test and odd on toy/a@test, which differ in weights",
     ),
     "elsewhere": (
         elsewhere,
         ["good", "odd"],
-        "2 models are called 'odd', one on toy/a@test; one on toy/b@test; expected one: name the "
-        "folder of its records, or its tasks with --tasks",
+        "odd on toy/a@test and odd on toy/b@test, which differ in what they were merged of",
     ),
-    "models": (None, ["good", "."], "holds records of several models (fair, good, poor)"),
+    "models": (
+        None,
+        ["good", "."],
+        "'.' is of two models, fair on toy/a@test and good on toy/a@test, which differ in name",
+    ),
 }
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from harness.data.shots import amount
-from harness.errors import BadOption, BrokenRecord, UnknownName
+from harness.errors import BadOption, BrokenRecord, MissingScores, UnknownName
 from harness.evaluation.task_split import configured
 from harness.options import parse_choice
-from harness.reporting.chosen import Chosen, among, called, read_lines
+from harness.reporting.chosen import Chosen, among, read_lines
 from harness.reporting.comparison import (
     Comparison,
     OverTasks,
@@ -22,16 +23,26 @@ from harness.reporting.comparison import (
     TaskDifference,
     Terms,
 )
-from harness.reporting.difference import apart, enough_draws, fewest_draws, significant_pairs
+from harness.reporting.difference import (
+    apart,
+    by_task,
+    enough_draws,
+    fewest_draws,
+    significant_pairs,
+)
 from harness.reporting.grid import check_columns, reported
-from harness.reporting.lines import Line, far, flag
+from harness.reporting.lines import HEADLINE_SHOTS, Line, far, tasks_by
 from harness.reporting.names import marked
-from harness.stats.estimate import Estimate, minus
+from harness.reporting.sets import in_sets
+from harness.stats.estimate import Estimate, mean_of, minus
 from harness.stats.intervals import FARTHEST, interval
 from harness.stats.ranks import left_out, over_tasks, sign_flip, standings, tie_groups
+from harness.stats.sets import prior_of
 from harness.stats.tests import detectable, holm, p_value, units_needed
 from harness.types import Array64, Choice, Shots
 from harness.values import validated
+
+K = TypeVar("K")
 
 
 def compare(
@@ -47,11 +58,12 @@ def compare(
     """Two models, or the ranks of several, from records alone.
 
     `models` are names of models in the folder `records`, or folders of records. Tasks are those
-    that all of them were evaluated on, unless some are named. Of several numbers of shots, the one
-    nearest to 5 is used; `limit` chooses among records of several limits (`all`: of all rows). Two
-    models are practically equal whose 95 % interval lies within a `margin`, in points. Raises
-    UnknownName or BrokenRecord, before any arithmetic, for what cannot be compared: unknown names,
-    other rows, splits or limits, records without scores on resampled test units.
+    that all of them were evaluated on, and the sets of experts those that all of them were made
+    of: replicates, as on boards. Of several numbers of shots, the one nearest to 5 is used; `limit`
+    chooses among records of several limits (`all`: of all rows). Two models are practically equal
+    whose 95 % interval lies within a `margin`, in points. Raises UnknownName, MissingScores or
+    BrokenRecord, before any arithmetic, for what cannot be compared: unknown names, other rows,
+    splits or limits, two models of one name, records without scores on resampled test units.
     """
     if margin is not None and not (len(models) == 2 and 0 < margin < math.inf):
         raise BadOption(
@@ -64,17 +76,13 @@ def compare(
         )
     choice = configured(parse_choice(protocol))
     asked = str(Choice(choice.name, choice.unusual))
-    which = validated(Chosen, {"limit": limit}, "compare")
-    folder = Path(records)
-    known = reported(read_lines([folder])) if folder.exists() else []
-    found = {name: among(_lines(name, folder, known), which) for name in models}
-    evaluated = {name: _under(name, lines, asked) for name, lines in found.items()}
-    tasks = _tasks(evaluated, tasks, asked)
-    drawn = _shots(evaluated, tasks, shots)
-    sides = {name: [of[task, drawn] for task in tasks] for name, of in evaluated.items()}
-    _check(sides)
-    scores = [[*map(_estimate, lines)] for lines in sides.values()]
-    terms = Terms(asked, drawn or None, tuple(tasks))
+    wanted = {"tasks": tasks, "protocols": (asked,), "limit": limit}
+    which = validated(Chosen, wanted, "compare")
+    known = _lines(models, Path(records))
+    sides = _shared({name: _among(name, of, which) for name, of in known.items()}, shots)
+    scores, (lines, *_) = _scores(sides), sides.values()
+    sets = len({line.set for line in lines})
+    terms = Terms(asked, lines[0].shots or None, tuple(sorted(tasks_by(lines))), sets)
     if len(sides) == 2:
         return _two(_called(sides), scores, terms, None if margin is None else margin / 100)
     return _several(_called(sides), scores, terms)
@@ -82,124 +90,114 @@ def compare(
 
 # Which lines -------------------------------------------------------------------------------
 
-Evaluated = Mapping[str, Mapping[tuple[str, Shots], Line]]
-"""By model, by task and shots."""
-Sides = Mapping[str, Sequence[Line]]
-"""By model, a line of every task, in one order."""
+Sides: TypeAlias = Mapping[str, Sequence[Line]]
+"""Lines by model."""
 
 
-def _lines(name: str, folder: Path, known: Sequence[Line]) -> list[Line]:
-    """The lines of a model of the folder, or those of another folder."""
-    mine = [line for line in known if line.model == name]
-    if not mine and Path(name).exists() and not (Path(name) / "config.json").exists():
-        mine = reported(read_lines([name]))
-        if len(several := {line.model for line in mine}) > 1:
-            raise BrokenRecord(
-                f"{name} holds records of several models ({', '.join(sorted(several))}); expected "
-                "one: name the folder of one of them"
-            )
-    if not mine:
-        models = ", ".join(sorted({line.model for line in known})) or "none"
-        there = f"where models are: {models}" if folder.exists() else "which is no folder"
-        raise UnknownName(
-            f"no records of '{name}' in {folder}, {there}; name a model that --records has, or a "
-            "folder of records"
-        )
-    return mine
-
-
-def _under(name: str, lines: Sequence[Line], protocol: str) -> dict[tuple[str, Shots], Line]:
-    """The lines under a protocol, by task and shots; of two, nobody can say which is meant."""
-    found: dict[tuple[str, Shots], Line] = {}
-    for line in lines:
-        if line.setting.protocol != protocol:
+def _lines(names: Sequence[str], folder: Path) -> dict[str, list[Line]]:
+    """By name, the lines of a model of the folder, or those of another folder, in their sets."""
+    known = reported(read_lines([folder])) if folder.exists() else []
+    models = {line.model for line in known}
+    named = [(line.model, line) for line in known]
+    for name in names:
+        if name in models:
             continue
-        other = found.setdefault((line.task, line.shots), line)
-        keys = ("digest", "limit", "work", "values", "parts", "head", "teachers")
-        if differing := [key for key in keys if getattr(line, key) != getattr(other, key)]:
-            limits = flag(line.limit, other.limit)
-            works = (dict(one.work) for one in (line, other)) if "work" in differing else ()
-            kinds = sorted({one["dtype"] for one in works})
-            what = f"dtype ({', '.join(kinds)})" if len(kinds) > 1 else differing[0]
-            raise BrokenRecord(
-                f"'{name}' has two records of {line.task} under {protocol}, which differ in "
-                f"{what}; expected one: "
-                f"{f'choose one with {limits}' if limits else 'name a folder of one alone'}"
+        if not Path(name).exists() or (Path(name) / "config.json").exists():
+            there = f"where models are: {', '.join(sorted(models)) or 'none'}"
+            raise UnknownName(
+                f"no records of '{name}' in {folder}, "
+                f"{there if folder.exists() else 'which is no folder'}; name a model that "
+                "--records has, or a folder of records"
             )
-    if not found:
-        others = ", ".join(sorted({line.setting.protocol for line in lines}))
-        raise BrokenRecord(f"'{name}' was not evaluated under {protocol}, only under {others}")
-    return found
+        named += [(name, line) for line in reported(read_lines([name]))]
+    of_sets = [*zip(named, in_sets([line for _, line in named]), strict=True)]
+    return {name: [line for (of, _), line in of_sets if of == name] for name in names}
 
 
-def _tasks(evaluated: Evaluated, asked_for: Sequence[str], protocol: str) -> list[str]:
-    """The tasks that are compared: all that are asked for, or all that every model has."""
-    of = {name: dict.fromkeys(task for task, _ in lines) for name, lines in evaluated.items()}
-    if not asked_for:
-        first, *others = of.values()
-        shared = [task for task in first if all(task in one for one in others)]
-        if not shared:
-            each = "; ".join(f"'{name}' on {', '.join(tasks)}" for name, tasks in of.items())
-            raise BrokenRecord(f"all models share no task under {protocol}: {each}")
-        return shared
-    tasks: dict[str, None] = {}
-    for asked in asked_for:
-        fitting = {task for known in of.values() for task in known if asked in called(task)}
-        for name, known in of.items():
-            if lacking := sorted((fitting or {asked}) - known.keys()):
-                raise BrokenRecord(
-                    f"'{name}' was not evaluated on {lacking[0]} under {protocol}, only on "
-                    f"{', '.join(known)}"
-                )
-        tasks |= dict.fromkeys(sorted(fitting))
-    return [*tasks]
+def _among(name: str, lines: Sequence[Line], which: Chosen) -> list[Line]:
+    """The lines of a model that are meant, under the protocol with these very options."""
+    try:
+        return [line for line in among(lines, which) if line.setting.protocol in which.protocols]
+    except MissingScores as error:
+        raise MissingScores(f"of '{name}', {error}") from None
 
 
-def _shots(evaluated: Evaluated, tasks: Iterable[str], wanted: Shots | None) -> Shots:
-    """The number of shots that all have and that is asked for, or nearest to the usual; 0: none."""
-    each = [
-        {shots for of, shots in lines if of == task}
-        for task in tasks
-        for lines in evaluated.values()
-    ]
-    shared = sorted(set.intersection(*each), key=amount)
+def _shared(sides: Sides, shots: Shots | None) -> Sides:
+    """The lines of tasks, shots and sets of experts that all have; a line of each for a model."""
+    tasks = _on_all(sides, lambda line: line.task)
+    places = _on_all(sides, lambda line: (line.task, line.shots))
+    shared = [drawn for _, drawn in places if all((task, drawn) in places for task in tasks)]
     if not shared:
-        raise BrokenRecord("the models share no number of shots; evaluate them with the same")
-    if wanted is not None and wanted not in shared:
-        known = f"with {', '.join(map(str, shared))}" if shared != [0] else "without; leave it out"
-        raise BadOption(f"shots is {wanted}, but all models were evaluated {known}")
-    return min(shared, key=far) if wanted is None else wanted
-
-
-def _check(sides: Sides) -> None:
-    """Raise BrokenRecord where a name is of two models, or scores are not on the same rows."""
-    for name, lines in sides.items():
-        made: dict[tuple[str, ...], list[str]] = {}
-        for line in lines:
-            if line.made_of:
-                made.setdefault(line.made_of, []).append(line.task)
-        if len(made) > 1:
-            each = "; ".join(f"one on {', '.join(on)}" for on in made.values())
-            raise BrokenRecord(
-                f"{len(made)} models are called '{name}', {each}; expected one: name the folder of "
-                "its records, or its tasks with --tasks"
-            )
-    check_columns([line for lines in sides.values() for line in lines])
-    for column in zip(*sides.values(), strict=True):
-        if len({line.resamples.design for line in column if line.resamples}) > 1:
-            raise BrokenRecord(
-                f"the records of {column[0].task} are of different resamples of its test units; "
-                "evaluate the models with one version of the harness"
-            )
-
-
-def _estimate(line: Line) -> Estimate:
-    if (found := line.estimate) is None:
-        raise BrokenRecord(
-            f"the record of '{line.model}' on {line.task} has no scores on resampled test units; "
-            "evaluate it again"
+        each = (
+            f"'{name}' on {', '.join(tasks_by(lines)) or 'none'} with "
+            f"{_counts(line.shots for line in lines)} shots"
+            for name, lines in sides.items()
         )
-    return found
+        raise BrokenRecord(
+            f"all models share no task under one protocol and number of shots: {'; '.join(each)}"
+        )
+    drawn = min(shared, key=lambda one: far(one, HEADLINE_SHOTS if shots is None else shots))
+    if shots not in (None, drawn):
+        raise BadOption(
+            f"shots is {shots}, but all models were evaluated with {_counts(shared)} shots"
+        )
+    sides = {
+        name: [line for line in lines if line.task in tasks and line.shots == drawn]
+        for name, lines in sides.items()
+    }
+    check_columns(chain(*sides.values()))
+    sets = _on_all(sides, lambda line: line.set)
+    if not sets and any(len({line.set for line in lines}) > 1 for lines in sides.values()):
+        raise BrokenRecord(f"{', '.join(sides)} share no set of experts, expected one or more")
+    return {
+        name: _one_each(name, [line for line in lines if not sets or line.set in sets])
+        for name, lines in sides.items()
+    }
+
+
+def _on_all(sides: Sides, of: Callable[[Line], K]) -> set[K]:
+    """What lines of all models are of."""
+    return set.intersection(*({of(line) for line in lines} for lines in sides.values()))
+
+
+def _counts(shots: Iterable[Shots]) -> str:
+    return ", ".join(str(one or "no") for one in sorted({*shots}, key=amount))
+
+
+OF_A_SET = {"model": "name", "made_of": "what they were merged of"}
+OF_A_CELL = {"digest": "weights", "head": "head", "teachers": "teachers", "values": "scores"}
+"""What one model has in common on all tasks, and on one of them, and how that is called."""
+
+
+def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
+    """A line of each task and set of experts. Raises BrokenRecord where a name is of two models."""
+    first: dict[object, Line] = {}
+    cells: dict[object, Line] = {}
+    for line in lines:
+        of_set = first.setdefault((line.set, bool(line.made_of)), line)
+        of_cell = cells.setdefault((line.set, line.task), line)
+        for other, keys in ((of_set, OF_A_SET), (of_cell, OF_A_CELL)):
+            if differing := [keys[k] for k in keys if getattr(line, k) != getattr(other, k)]:
+                raise BrokenRecord(
+                    f"'{name}' is of two models, {other.model} on {other.task} and {line.model} on "
+                    f"{line.task}, which differ in {differing[0]} and not by the seeds of their "
+                    "experts; expected one: name the folder of its records, or its tasks"
+                )
+    return [*cells.values()]
+
+
+def _scores(sides: Sides) -> list[list[Estimate]]:
+    """By model, its score on each task, in the order of their names. Raises BrokenRecord."""
+    designs: dict[str, str | None] = {}
+    for line in chain(*sides.values()):
+        own = line.resamples and line.resamples.design
+        if own is None or designs.setdefault(line.task, own) != own:
+            what = "no scores on" if own is None else "scores on other"
+            raise BrokenRecord(
+                f"the record of '{line.model}' on {line.task} has {what} resampled test units; "
+                "evaluate all models with one version of the harness"
+            )
+    return by_task(*sides.values()) or []
 
 
 def _called(sides: Sides) -> Sides:
@@ -220,17 +218,17 @@ def _called(sides: Sides) -> Sides:
 def _two(
     sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms, margin: float | None
 ) -> Comparison:
-    lines, others = sides.values()
-    every = [*lines, *others]
+    every = [*chain(*sides.values())]
+    of_task = tasks_by(every)
     found = list(map(minus, *scores))
     p = [p_value(one) for one in found] if enough_draws(every) else []
     adjusted: Sequence[float | None] = holm(p) or [None] * len(found)
     tasks = tuple(
         TaskDifference(
-            task=line.task,
-            metrics=line.metrics,
-            rows=line.rows,
-            unit=line.resamples.unit if line.resamples else "row",
+            task=task,
+            metrics=of_task[task].metrics,
+            rows=of_task[task].rows,
+            unit=kept.unit if (kept := of_task[task].resamples) else "row",
             units=one.units,
             first=mine.point,
             second=theirs.point,
@@ -239,7 +237,9 @@ def _two(
             adjusted=adjusted[at],
             detectable=least if (least := detectable(one)) <= FARTHEST else None,
         )
-        for at, (line, one, mine, theirs) in enumerate(zip(lines, found, *scores, strict=True))
+        for at, (task, one, mine, theirs) in enumerate(
+            zip(terms.tasks, found, *scores, strict=True)
+        )
     )
     whole, (first, second) = apart(*scores), sides
     return Comparison(
@@ -265,10 +265,11 @@ def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:
 
 
 def _several(sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms) -> Ranking:
-    names, every = [*sides], [line for lines in sides.values() for line in lines]
+    names, every = [*sides], [*chain(*sides.values())]
     values = np.array([[one.point for one in each] for each in scores])
     made = standings(terms.tasks, values, by="score")
-    here = tie_groups(made.order, significant_pairs(scores)) if enough_draws(every) else []
+    known = significant_pairs(scores, prior_of(list(map(mean_of, scores))))
+    here = tie_groups(made.order, known) if enough_draws(every) else []
 
     def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(names[at] for at in group) for group in groups)

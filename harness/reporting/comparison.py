@@ -23,16 +23,19 @@ from harness.types import Shots
 
 @dataclass(frozen=True)
 class Terms:
-    """Under what models are compared: the protocol with its options, the shots, the tasks."""
+    """Under what models are compared: the protocol with its options, the shots, the tasks.
+
+    `sets` is the number of sets of experts that stand behind every score.
+    """
 
     protocol: str
     shots: Shots | None
     tasks: tuple[str, ...]
+    sets: int = 1
 
     def __str__(self) -> str:
-        if self.shots is None:
-            return self.protocol
-        return f"{self.protocol}, {counted(self.shots)}"
+        shots = "" if self.shots is None else f", {counted(self.shots)}"
+        return f"{self.protocol}{shots}{f', {self.sets} sets of experts' if self.sets > 1 else ''}"
 
 
 @dataclass(frozen=True)
