@@ -18,10 +18,12 @@ from harness.errors import BadOption, MissingScores
 from harness.evaluation.records import Record, read_records
 from harness.evaluation.resamples import loss_of
 from harness.reporting.chosen import read_both
+from harness.reporting.lines import Line, lines_of
 from harness.reporting.plots import plot
 from harness.reporting.plots.sweep import Sweep, draw, in_order, is_geometric, sweep, value_of
 from tests.conftest import model
 from tests.mistakes import mistake
+from tests.resampled import resampled
 from tests.toys import THREE, TOY, VALUE, registered
 
 
@@ -125,6 +127,40 @@ def test_the_loss_is_that_of_the_records_and_has_no_mean_over_kinds(room: Room) 
         assert sum(point.within) / 2 == pytest.approx(kept.point, abs=1e-5)
     alike = swept(places, option="merger.density", loss=True, tasks=("pairs", "three"))
     assert "mean of 2 tasks" in alike.curves
+
+
+def of_sets(room: Room, *seeds: int) -> list[tuple[Line, Record]]:
+    """What was read of merges by two densities, once for experts of each of some seeds."""
+    read = []
+    known = read_both([room.folder(f"ties:density={d}") for d in (0.1, 0.2)])
+    for line, one in known:
+        for at, seed in enumerate(seeds if line.role == "merged" else ()):
+            experts = tuple(
+                e.model_copy(update={"digest": f"{e.digest} {at}", "task": task, "seed": seed})
+                for e, task in zip(one.experts, room.experts, strict=True)
+            )
+            given = {"experts": experts, "digest": f"{one.digest} {at}"}
+            scores = tuple(s.model_copy(update={"value": s.value - at / 10}) for s in one.scores)
+            record = resampled(one.model_copy(update=given | {"scores": scores}))
+            read += [(made, record) for made in lines_of([(line.path, record)])]
+    return read
+
+
+def test_sets_of_experts_are_replicates_of_a_value(room: Room) -> None:
+    """Their mean, with an interval that is over three of them, too."""
+    view = View(option="ties.density", tasks=("pairs",))
+    one, two, three = (sweep(of_sets(room, *range(n)), view) for n in (1, 2, 3))
+    task = "toy/pairs@test"
+    for point, both, all_three in zip(
+        *(one.curves[task] for one in (one, two, three)), strict=True
+    ):
+        assert both.y == pytest.approx(point.y - 5)
+        assert all_three.y == pytest.approx(point.y - 10)
+        low, high = both.within
+        assert all_three.within[1] - all_three.within[0] > high - low
+    assert three.title == f"{one.title}, 3 sets of experts"
+    with mistake(MissingScores, "differ in ties.density alone, found experts on", task):
+        sweep(of_sets(room, 0, 0), view)
 
 
 def test_another_protocol_is_named(room: Room) -> None:

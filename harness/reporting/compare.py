@@ -188,9 +188,9 @@ def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
 
 def _scores(sides: Sides) -> list[list[Estimate]]:
     """By model, its score on each task, in the order of their names. Raises BrokenRecord."""
-    designs: dict[str, str | None] = {}
+    designs: dict[str, str] = {}
     for line in chain(*sides.values()):
-        own = line.resamples and line.resamples.design
+        own = None if line.resamples is None else line.resamples.design
         if own is None or designs.setdefault(line.task, own) != own:
             what = "no scores on" if own is None else "scores on other"
             raise BrokenRecord(

@@ -23,13 +23,16 @@ from harness.reporting.difference import CI
 from harness.reporting.lines import CURRENT, Line
 from harness.reporting.plots.marks import BLACK, PALE, Mark, drawn, key, marks, named
 from harness.reporting.plots.scores import View, headline
-from harness.stats.estimate import mean_of
+from harness.reporting.sets import in_sets
+from harness.stats.estimate import Estimate, mean_of, over_sets
 from harness.stats.intervals import Ends, interval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EXPERTS = "experts"
+OF_A_SET = (EXPERTS, "base", "seed", "tuned")
+"""What a task may have for itself, and a set of experts."""
 STAGES = ("premerge", "merger", "postmerge")
 Value: TypeAlias = "float | str"
 Read: TypeAlias = tuple[Line, Record]
@@ -76,9 +79,10 @@ def sweep(read: Iterable[Read], view: View) -> Sweep:
             "sweep is over the values of an option, found none; name one: --option merger.density, "
             f"--option dare.drop_rate, --option {EXPERTS}"
         )
+    read = [*read]
     having = [
         (line, one)
-        for line, one in read
+        for line, (_, one) in zip(in_sets([line for line, _ in read]), read, strict=True)
         if line.role == "merged" and name_of(one, view.option) is not None
         if view.protocols or line.protocol == CURRENT
     ]
@@ -91,14 +95,15 @@ def sweep(read: Iterable[Read], view: View) -> Sweep:
         )
     having = [(line, one) for line, one in having if line.setting == shown[0]]
     check_alike(having, view.option)
-    tasks: dict[str, dict[Value, Read]] = {}
+    tasks: dict[str, dict[Value, dict[int, Read]]] = {}
     for line, one in having:
         value = value_of(one, view.option)
-        other, _ = tasks.setdefault(line.task, {}).setdefault(value, (line, one))
+        of_value = tasks.setdefault(line.task, {}).setdefault(value, {})
+        other, _ = of_value.setdefault(line.set, (line, one))
         if other.digest != line.digest:
             raise MissingScores(
-                f"{other.path} and {line.path} both have {view.option} {value}; expected one of a "
-                "value: choose with --models"
+                f"{other.path} and {line.path} both have {view.option} {value}, and are not of "
+                "several sets of experts; expected one of a value: choose with --models"
             )
     values = in_order({value for of in tasks.values() for value in of})
     if len(values) < 2:
@@ -106,14 +111,25 @@ def sweep(read: Iterable[Read], view: View) -> Sweep:
             f"sweep shows two or more values of {view.option}, found {values[0]}; merge with "
             "another, and evaluate that"
         )
-    curves = {task: _curve(values, [of], view) for task, of in tasks.items()}
+    sets = set.intersection(*({*sets} for of in tasks.values() for sets in of.values()))
+    if not sets:
+        raise MissingScores(
+            f"sweep shows sets of experts that have all values of {view.option}, found none; "
+            "choose with --models"
+        )
+    shared = {
+        task: {value: [of[at] for at in sorted(sets)] for value, of in known.items()}
+        for task, known in tasks.items()
+    }
+    curves = {task: _curve(values, [of], view) for task, of in shared.items()}
     # a mean of nats and of squared errors is of nothing
     if len(tasks) > 1 and not (view.loss and len({line.kind for line, _ in having}) > 1):
-        curves[f"{OVER}{len(tasks)} tasks"] = _curve(values, [*tasks.values()], view)
+        curves[f"{OVER}{len(tasks)} tasks"] = _curve(values, [*shared.values()], view)
     measure = LOSS if view.loss else f"score × 100 ({shown[0]})"
     along = f"number of {EXPERTS}" if view.option == EXPERTS else view.option
     method = re.sub(r":[^]+[]*", "", having[0][0].method)  # without options
     title = f"{'Loss' if view.loss else 'Score'} against {along}, {method}"
+    title += f", {len(sets)} sets of experts" if len(sets) > 1 else ""
     return Sweep(title, along, measure, values, curves)
 
 
@@ -161,23 +177,25 @@ def value_of(record: Record, option: str) -> Value:
 def check_alike(read: Sequence[Read], option: str) -> None:
     """Raise MissingScores for merges that differ in more than an option.
 
-    Each task may have its own experts and base. Of numbers of experts, the larger set is to hold
-    the smaller.
+    Each task may have its own experts and base, as each set of experts has. Of numbers of experts,
+    the larger set is to hold the smaller.
     """
-    found: dict[str, set[str]] = {}
-    sets: dict[str, set[frozenset[str]]] = {}
+    found: dict[tuple[str, int], set[str]] = {}
+    sets: dict[tuple[str, int], set[frozenset[str]]] = {}
     for line, one in read:
         made = said_of(one)
-        sets.setdefault(line.task, set()).add(frozenset(made[EXPERTS]))
-        own = {name: made.pop(name) for name in (EXPERTS, "base") if name != option}
-        made |= {f"{name} on {line.task}": value for name, value in (*own.items(), *line.work)}
-        for name, value in {**made, str(name_of(one, option)): ""}.items():
-            found.setdefault(name, set()).add(str(value))
+        sets.setdefault((line.task, line.set), set()).add(frozenset(made[EXPERTS]))
+        own = {f"{n} on {line.task}": made.pop(n) for n in OF_A_SET if n != option}
+        made |= {f"{name} on {line.task}": value for name, value in line.work}
+        made[str(name_of(one, option))] = ""
+        for said, at in ((made, 0), (own, line.set)):
+            for name, value in said.items():
+                found.setdefault((name, at), set()).add(str(value))
     # an option that only some have goes with a method that only some have, which is named first
-    if odd := [name for name, values in found.items() if len(values) > 1]:
+    if odd := [place for place, values in found.items() if len(values) > 1]:
         values = [f"{one:.36}" for one in sorted(found[odd[0]])]
         raise MissingScores(
-            f"sweep is of merges that differ in {option} alone, found {odd[0]} "
+            f"sweep is of merges that differ in {option} alone, found {odd[0][0]} "
             f"{' and '.join(values[:3])}; choose with --models"
         )
     pairs = [pair for of in sets.values() for pair in pairwise(sorted(of, key=len))]
@@ -203,7 +221,7 @@ def in_order(values: Iterable[Value]) -> tuple[Value, ...]:
 
 
 def _curve(
-    values: Sequence[Value], of: Sequence[Mapping[Value, Read]], view: View
+    values: Sequence[Value], of: Sequence[Mapping[Value, Sequence[Read]]], view: View
 ) -> tuple[Point, ...]:
     """The mean over some tasks at the values that all of them have."""
     return tuple(
@@ -213,22 +231,26 @@ def _curve(
     )
 
 
-def _point(value: Value, read: Sequence[Read], *, loss: bool) -> Point:
-    known = []
-    for line, one in read:
-        estimate = loss_of(one) if loss else estimate_of(one, line.shots or None)
-        if estimate is None:
-            raise MissingScores(
-                f"the record of {one.model} on {one.task} under {one.protocol} keeps no "
-                f"{LOSS if loss else 'resamples'}; expected one of this version"
-                f"{', under current' if loss else ''}: evaluate into another folder"
-            )
-        known.append(estimate)
-    ends = [range_of(one.metrics) for _, one in read]
+def _point(value: Value, tasks: Sequence[Sequence[Read]], *, loss: bool) -> Point:
+    known = [
+        over_sets({line.set: _estimate(line, one, loss=loss) for line, one in of}) for of in tasks
+    ]
+    ends = [range_of(one.metrics) for of in tasks for _, one in of]
     bounds = min(low for low, _ in ends), max(high for _, high in ends)
     mean, scale = mean_of(known), 1.0 if loss else 100.0
     low, high = interval(mean, None if loss or max(map(abs, bounds)) > 1 else bounds)
     return Point(value, scale * mean.point, (scale * low, scale * high))
+
+
+def _estimate(line: Line, one: Record, *, loss: bool) -> Estimate:
+    found = loss_of(one) if loss else estimate_of(one, line.shots or None)
+    if found is None:
+        raise MissingScores(
+            f"the record of {one.model} on {one.task} under {one.protocol} keeps no "
+            f"{LOSS if loss else 'resamples'}; expected one of this version"
+            f"{', under current' if loss else ''}: evaluate into another folder"
+        )
+    return found
 
 
 def is_geometric(values: Sequence[Value]) -> bool:
