@@ -576,7 +576,7 @@ def test_the_drop_has_the_interval_of_its_rows(tmp_path: Path) -> None:
     shown = drop.drops(of(records), ALL)
     assert (shown.unit, [*shown.methods]) == ("task", ["average", "ties"])
     for method, found in shown.methods.items():
-        assert all(one.clear for one in found) == (method == "ties")
+        assert all(one.significant for one in found) == (method == "ties")
     merge, expert = (
         next(one for one in records if (one.model, one.task) == (name, "toy/a@test"))
         for name in "me"
@@ -1174,7 +1174,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "no rows": ("tsne --model x --rows 0", ["rows", "greater"]),
     "one protocol": (
         "protocols {records} --protocols current",
-        ["found current of 2 merges", "harness evaluate"],
+        ["found current; 2 merges", "harness evaluate"],
     ),
     "without current": (
         "protocols {records} --protocols knn,ft-classifier",
@@ -1189,8 +1189,8 @@ BAD: dict[str, tuple[str, list[str]]] = {
         ["'probe', found none", "probe:transform=affine"],
     ),
     "no pairs": ("gains {alone}", ["no such pair among ties", "--premerge"]),
-    "no expert": ("drop {records}", ["no expert of m was evaluated on", "--experts"]),
-    "no merge": ("drop {experts}", ["found none under current"]),
+    "no expert": ("drop {records}", ["drop shows experts of m on", "found none", "--experts"]),
+    "no merge": ("drop {experts}", ["merges beside their experts under current, found none"]),
     "one merge": ("ranks {alone}", ["found 1 on all of 1", "harness evaluate"]),
     "an option of a model": (
         "protocols {records} --device cpu",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,17 @@ import pytest
 
 import harness
 from harness.errors import BrokenRecord
+from harness.reporting.boards import page
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.chosen import read_lines
+from harness.reporting.difference import Difference
+from harness.reporting.plots import drop, gains, protocols
+from harness.reporting.plots.scores import View
+from harness.stats.tests import holm
+from harness.text import tex
+from tests.test_boards import texts_of
 from tests.test_compare import read_once, two
+from tests.test_plots import faces, rows_of
 
 TASKS = "toy/a", "toy/b"
 MERGES = {"plain": ("ties", 0.3), "dropped": ("dare[ties]", 0.24)}
@@ -92,3 +103,109 @@ def test_two_models_of_one_name_are_no_sets(tmp_path: Path) -> None:
         read_once(tmp_path, "worse", "toy/a", 0.5, rows=400)
         with pytest.raises(BrokenRecord, match="'plain' is of two models"):
             harness.compare(names, records=tmp_path)
+
+
+# Every form of a board --------------------------------------------------------------------
+
+CROWD = {
+    "plain": ("ties", 0.30, 0.27),
+    "one": ("one[ties]", 0.20, 0.18),
+    "two": ("two[ties]", 0.235, 0.16),
+    "three": ("three[ties]", 0.24, 0.17),
+    "four": ("four[ties]", 0.30, 0.23),
+    "same": ("same[ties]", 0.30, 0.27),
+}
+"""Methods of merges, and how often they fail under Current Eval and under a tuned head; the last
+one is the first again, which boards show and test once."""
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four ways to prepare one merge, with experts, on two tasks under two protocols."""
+    folder = tmp_path_factory.mktemp("crowd")
+    experts = [{"source": n, "digest": f"{n} 0", "task": n, "seed": 0} for n in TASKS]
+    tuned: dict[str, Any] = {"protocol": "ft-classifier", "keys": [(5, at) for at in range(3)]}
+    for place, name in enumerate(TASKS):
+        about: dict[str, Any] = {"role": "expert", "method": "expert", "digest": f"{name} 0"}
+        read_once(folder, f"expert of {name[-1]}", name, 0.1, rows=400, seed=50 + place, **about)
+        for number, (model, (method, own, other)) in enumerate(CROWD.items()):
+            given = {"method": method, "experts": experts, "rows": 400}
+            seed = 1000 * place + 100 * (number % 5)
+            read_once(folder, model, name, own, seed=seed, **given)
+            read_once(folder, model, name, other, seed=seed + 1, **given, **tuned)
+    return folder
+
+
+def corrected(family: Mapping[Any, Difference]) -> bool:
+    """Whether any is significant alone, and not among all: nothing else tells a test of one."""
+    return any(
+        one.p is not None and one.p < 0.05 and not one.significant for one in family.values()
+    )
+
+
+def test_all_forms_of_a_board_say_which_gains_are_significant(crowd: Path) -> None:
+    of = board(crowd)
+    current = of.scores.settings[0]
+    said = {(row, at): one for (row, setting, at), one in of.gained.items() if setting == current}
+    assert corrected(said)
+    assert any(one.significant for one in said.values())
+    known = {place: bool(one.significant) for place, one in said.items()}
+    model_of = {method: model for model, (method, *_) in CROWD.items()}
+    # compare, once for each row: Holm over the rows of a column
+    made = {row: two(crowd, model_of[row], "plain") for row, _ in known}
+    for at, column in enumerate(of.scores.columns):
+        each = [[*(task.p for task in one.tasks), one.p][at] for one in made.values()]
+        adjusted = dict(zip(made, holm([p for p in each if p is not None]), strict=True))
+        assert {row: p < 0.05 for row, p in adjusted.items()} == {
+            row: known[row, column] for row in made
+        }
+    files = texts_of(of)
+    lines = [one for one in csv.DictReader(io.StringIO(files["board.csv"])) if one["gain"]]
+    of_file = {(one["model"], f"{one['task']}@{one['split']}"): one for one in lines
+               if one["protocol"] == "current"}  # fmt: skip
+    table = [line.split(" & ") for line in files["board.tex"].splitlines() if " & " in line]
+    cells = page.data(of, [line.path for line in of.lines])["cells"]
+    opened = {
+        (of.scores.rows[row], of.scores.columns[task]): bool(is_open)
+        for row, task, setting, is_open in zip(
+            *(cells[name] for name in ("row", "task", "setting")),
+            page.data(of, [line.path for line in of.lines])["open"],
+            strict=True,
+        )
+        if setting == 0
+    }
+    drawn = gains.gains(read_lines([crowd]), View())
+    for (row, column), significant in known.items():
+        assert drawn.added[row, column].gain.significant == significant
+        assert opened[row, column] != significant
+        at = of.scores.columns.index(column)
+        (first, *_) = (line for line in table if line[0] == tex(row))
+        assert ("?" in first[at + 1]) != significant
+        if column != "mean":
+            assert of_file[model_of[row], column]["significant"] == str(int(significant))
+
+
+def test_all_forms_of_a_board_say_which_gaps_are_significant(crowd: Path) -> None:
+    of = board(crowd)
+    assert corrected(of.gaps)
+    known = {place: bool(one.significant) for place, one in of.gaps.items()}
+    figure = protocols.picture(read_lines([crowd]), View())
+    rows = [*rows_of(figure.axes[0]).values()]
+    on_page = page.data(of, [line.path for line in of.lines])["gaps"]
+    for at, (axes, column) in enumerate(zip(figure.axes, of.scores.columns, strict=True)):
+        drawn = dict(zip(rows, [filled for *_, filled in faces(axes)], strict=True))
+        assert drawn == {row: known[of.called.get(row, row), column] for row in rows}
+        for row, cells in zip(of.scores.rows, on_page, strict=True):
+            assert bool(cells[at]) == (known.get((row, column)) is False)
+    text = texts_of(of)["board.md"].partition("How much of the loss")[2]
+    table = [line.strip("| ").split("|") for line in text.splitlines() if line.startswith("|")]
+    told = {cells[0].strip(): not cells[-2].strip().endswith("?") for cells in table[2:]}
+    assert told == {row: known[row, "mean"] for row in {of.called.get(row, row) for row in rows}}
+
+
+def test_drops_are_significant_among_all_that_are_drawn(crowd: Path) -> None:
+    shown = drop.drops(read_lines([crowd]), View())
+    every = [one for of in shown.methods.values() for one in of]
+    p = [one.p for one in every if one.p is not None]
+    assert len(p) == len(every) == len(CROWD) * len(TASKS)
+    assert [one.significant for one in every] == [adjusted < 0.05 for adjusted in holm(p)]

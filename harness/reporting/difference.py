@@ -46,11 +46,6 @@ class Difference:
         """The 95 % interval over test units and draws."""
         return None if self.paired is None else in_points(self.paired)
 
-    @property
-    def clear(self) -> bool:
-        """Whether this interval leaves out zero: a test of this difference alone."""
-        return self.within is not None and not self.within[0] <= 0 <= self.within[1]
-
 
 def in_points(one: Estimate) -> Ends:
     """The ends of the interval of a difference of scores, times 100."""

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from harness.errors import MissingScores
+from harness.reporting.boards.tested import tested
 from harness.reporting.difference import Difference, enough_draws
 from harness.reporting.grid import Cell
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.names import marked
 from harness.reporting.plots.marks import BLACK, BLUE, SKY, drawn_rows, height_of, whisker
-from harness.reporting.plots.scores import View, one_setting, scores_of
+from harness.reporting.plots.scores import View, lacking, one_setting, scores_of
 from harness.stats.estimate import Estimate, mean_of, of
+from harness.stats.tests import p_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAKE = "harness evaluate --model MODEL --experts E1,E2"
+MAKE = "make them with harness evaluate --model MODEL --experts E1,E2"
 Unit = Literal["merge", "task"]
 Pair: TypeAlias = tuple[Line, Line]
 """An expert, and a merge of it on the same task."""
@@ -36,8 +37,8 @@ FEWEST_OF_A_BOX = 10
 class Drops:
     """Drops in percent by method, the lowest median first, each over `unit`s.
 
-    With their paired intervals over test units and draws, where they are known; `undefined` are
-    drops of no positive score.
+    With their paired intervals over test units and draws, where they are known, and whether they
+    are significant, Holm over all of them; `undefined` are drops of no positive score.
     """
 
     methods: dict[str, list[Difference]]
@@ -77,26 +78,25 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
         own = [experts.get((merge.task, digest)) for _, digest in merge.experts]
         found = [(expert, merge) for expert in own if expert is not None]
         if not found:
-            raise MissingScores(
-                f"no expert of {merge.model} was evaluated on {merge.task} under {setting}; make "
-                f"records of them with {MAKE}"
-            )
+            where = f"{merge.task} under {setting}"
+            raise lacking("drop", f"experts of {merge.model} on {where}", (), MAKE)
         pairs[_method(merge), merge.digest, merge.task if unit == "task" else ""] += found
     values: dict[str, list[Difference]] = defaultdict(list)
     for (method, *_), group in pairs.items():
         defined = [pair for pair in group if _drop(pair) is not None]
         values[method] += [_mean(defined)] if defined else []
     if not any(values.values()):
-        raise MissingScores(
-            f"drop shows merges beside their experts, found none under {setting}; make them with "
-            f"{MAKE}"
-        )
+        raise lacking("drop", f"merges beside their experts under {setting}", (), MAKE)
     by_median = sorted(
         (name for name in values if values[name]),
         key=lambda name: np.median([one.points for one in values[name]]),
     )
     undefined = sum(_drop(pair) is None for group in pairs.values() for pair in group)
-    return Drops({name: values[name] for name in by_median}, unit, setting, undefined)
+    each = {(name, at): one for name in by_median for at, one in enumerate(values[name])}
+    methods: dict[str, list[Difference]] = {}
+    for (name, _), one in tested(each).items():
+        methods.setdefault(name, []).append(one)
+    return Drops(methods, unit, setting, undefined)
 
 
 def _method(merge: Line) -> str:
@@ -117,7 +117,8 @@ def _mean(pairs: Sequence[Pair]) -> Difference:
     known = [estimate for pair in pairs if (estimate := _estimate(*pair)) is not None]
     if len(known) < len(pairs):
         return Difference(100 * mean)
-    return Difference(100 * mean, mean_of(known))
+    paired = mean_of(known)
+    return Difference(100 * mean, paired, p=p_value(paired))
 
 
 def _estimate(expert: Line, merge: Line) -> Estimate | None:
@@ -170,4 +171,4 @@ def _values(
         return
     for place, one in enumerate(sorted(values, key=lambda one: one.points)):
         aside = LINE_OF_ONE * (place - (len(values) - 1) / 2)
-        whisker(axes, y + aside, one, told=one.clear, of=f" of one {unit}")
+        whisker(axes, y + aside, one, of=f" of one {unit}")

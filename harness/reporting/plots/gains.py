@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from harness.errors import MissingScores
+from harness.reporting.boards.board import folded, same_rows
 from harness.reporting.boards.tested import counterparts, gained
 from harness.reporting.difference import OPEN, Difference
 from harness.reporting.figures import wrapped
-from harness.reporting.grid import Cell, Grid
+from harness.reporting.grid import Cell, Grid, Place
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.plots.marks import BLACK, Mark, drawn_rows, height_of, key, marks, whisker
-from harness.reporting.plots.scores import View, one_setting, scores_of
+from harness.reporting.plots.scores import View, lacking, one_setting, scores_of
 from harness.stats.intervals import Ends
 from harness.text import plain
 
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAKE = (
-    "harness merge EXPERTS --merger M --out MERGED, once with --premerge P and once without, "
-    "and harness evaluate of both"
-)
 PALE = 0.35
 """How much is seen of a bar that is not significant."""
 BAR, CLOSER = 0.14, 0.05
@@ -80,12 +76,15 @@ def gains(lines: Sequence[Line], view: View) -> Gains:
     scores = scores_of(lines, view, CURRENT)
     over = counterparts(scores.of_row)
     if not over:
-        raise MissingScores(
-            "gains shows merges with something before them beside the same without, found no such "
-            f"pair among {', '.join(scores.models('merged')) or 'no merges'}; make them with {MAKE}"
+        raise lacking(
+            "gains",
+            "merges with something before them beside the same without",
+            [f"no such pair among {', '.join(scores.models('merged')) or 'no merges'}"],
+            "make them with harness merge EXPERTS --merger M --out MERGED, once with --premerge P "
+            "and once without, and harness evaluate of both",
         )
     setting = one_setting("gains", scores, view)
-    known = gained(scores, over)
+    known = _as_on_boards(scores, over)
     added = {
         (row, column): _added(scores, setting, row, over[row], column, known[row, setting, column])
         for row in over
@@ -99,6 +98,19 @@ def gains(lines: Sequence[Line], view: View) -> Gains:
         if any((row, column) in added for column in scores.columns)
     }
     return Gains(scores, setting, rows, added)
+
+
+def _as_on_boards(scores: Grid, over: Mapping[str, str]) -> dict[Place, Difference]:
+    """Gains; which are significant is tested among rows as boards have them: once of equal ones."""
+    called = same_rows(scores)
+    pairs = {called.get(row, row): called.get(other, other) for row, other in over.items()}
+    apart = {row: other for row, other in pairs.items() if row != other}
+    tested = gained(folded(scores, called), apart)
+    made = {}
+    for (row, setting, column), one in gained(scores, over).items():
+        same = tested.get((called.get(row, row), setting, column), one)
+        made[row, setting, column] = replace(one, significant=same.significant)
+    return made
 
 
 def _before(line: Line, without: Line) -> str:
@@ -177,7 +189,7 @@ def _bar(axes: Axes, shown: Gains, one: Added, y: float, look: Mark) -> None:
     if unsure:
         key(axes, f"{OPEN} and pale: not significant", linewidth=6, alpha=PALE)
     if one.gain.paired is not None:
-        whisker(axes, y, one.gain, told=bool(one.gain.significant))
+        whisker(axes, y, one.gain)
     elif one.deviation:
         axes.errorbar(
             one.gain.points, y, xerr=one.deviation, fmt="none", ecolor=BLACK, elinewidth=1,

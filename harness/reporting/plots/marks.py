@@ -278,10 +278,8 @@ RIM = "white"
 PAIRED = f"paired {CI}"
 
 
-def whisker(
-    axes: Axes, y: float, one: Difference, *, told: bool, start: float = 0.0, of: str = ""
-) -> None:
-    """A dot at a difference, counted from `start`, with its interval; hollow unless `told`."""
+def whisker(axes: Axes, y: float, one: Difference, start: float = 0.0, of: str = "") -> None:
+    """A dot at a difference from `start`, with its interval; hollow unless significant."""
     if one.within is not None:
         low, high = (start + end for end in one.within)
         axes.hlines(y, low, high, color=RIM, linewidth=2.5, zorder=5)
@@ -291,9 +289,9 @@ def whisker(
         y,
         "o",
         markersize=4,
-        markerfacecolor=BLACK if told else RIM,
-        markeredgecolor=RIM if told else BLACK,
+        markerfacecolor=BLACK if one.significant else RIM,
+        markeredgecolor=RIM if one.significant else BLACK,
         markeredgewidth=0.8,
         zorder=6,
-        label="significant" if told else "not significant, or not tested",
+        label="significant" if one.significant else "not significant, or not tested",
     )

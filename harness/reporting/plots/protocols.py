@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import MissingScores
+from harness.reporting.boards.board import folded, same_rows
 from harness.reporting.boards.tested import gaps
 from harness.reporting.difference import CI
 from harness.reporting.lines import CURRENT, PROTOCOL_ORDER, Line
@@ -22,12 +22,11 @@ from harness.reporting.plots.marks import (
     signs,
     whisker,
 )
-from harness.reporting.plots.scores import View, headline, scores_of
+from harness.reporting.plots.scores import View, headline, lacking, scores_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAKE = "harness evaluate --model MODEL --protocols current,knn,ft-classifier"
 BELOW, GAP = 0.11, 0.09
 """Inches: how far below a row the whisker of its gap is, and how thick the open bar of the gap."""
 BAND: Any = {"linewidth": 3, "alpha": 0.35}
@@ -37,9 +36,8 @@ BAND: Any = {"linewidth": 3, "alpha": 0.35}
 def picture(lines: Sequence[Line], view: View) -> Figure:
     """Merges by their Current Eval, the best first, then the base; a sign for each protocol.
 
-    The open bar from Current Eval to the last protocol is the gap. Where records keep resamples, a
-    whisker below it begins to hold none where it reaches the score under Current Eval. Raises
-    MissingScores.
+    The open bar from Current Eval to the last protocol is the gap. Where records keep resamples, it
+    has a whisker, and is significant where it is so on a board. Raises MissingScores.
     """
     scores = scores_of(lines, view, *PROTOCOL_ORDER)
     known = headline(scores.settings, view.shots)
@@ -50,10 +48,11 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         if any(scores.cell(row, one, task) for one in known for task in scores.tasks)
     ]
     if not merges or len(known) < 2 or known[0].protocol != CURRENT:
-        names = "; ".join(map(str, known)) or "none"
-        raise MissingScores(
-            f"protocols shows merges under current and another protocol, found {names} of "
-            f"{len(merges)} merges; make them with {MAKE}"
+        raise lacking(
+            "protocols",
+            "merges under current and another protocol",
+            [*known, f"{len(merges)} merges"],
+            "make them with harness evaluate --model MODEL --protocols current,knn,ft-classifier",
         )
     first, last = known[0], known[-1]
 
@@ -62,7 +61,9 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         return float("-inf") if cell is None else cell.mean
 
     rows = [*sorted(merges, key=height, reverse=True), *scores.models("base")]
-    known_gaps = gaps(scores, rows, first, last)
+    called = same_rows(scores)
+    same = folded(scores, called)
+    known_gaps = gaps(same, same.of_row, first, last)
     paired = any(one.paired for one in known_gaps.values())
     looks = marks(one.protocol for one in known)
     with drawn_rows(
@@ -85,7 +86,10 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                         axes.hlines(y, *cell.interval, color=look.colour, zorder=2, **BAND)
                         key(axes, CI, **BAND)
             for row, y in zip(rows, places, strict=True):
-                gap, start = known_gaps.get((row, column)), scores.cell(row, first, column)
+                gap, start = (
+                    known_gaps.get((called.get(row, row), column)),
+                    scores.cell(row, first, column),
+                )
                 if gap is None or start is None:
                     continue
                 axes.barh(
@@ -93,7 +97,6 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                     linewidth=0.8, zorder=1.5, label=f"gap to {last.protocol}",
                 )  # fmt: skip
                 if paired:
-                    of = " of the gap, from current on"
-                    whisker(axes, y + BELOW, gap, told=gap.clear, start=start.mean, of=of)
+                    whisker(axes, y + BELOW, gap, start.mean, " of the gap, from current on")
             levels(axes, scores.levels(column), "x")
     return figure

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.errors import MissingScores
 from harness.reporting.grid import Grid
 from harness.reporting.lines import CURRENT, TUNED, Line, Setting
 from harness.reporting.plots.marks import BLUE, GREY, SERIES, drawn_rows
-from harness.reporting.plots.scores import View, headline, scores_of
+from harness.reporting.plots.scores import View, headline, lacking, scores_of
 from harness.stats.ranks import Standings, fewest_tasks, standings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-MAKE = "harness evaluate of every merge on the same tasks"
 
 
 @dataclass(frozen=True)
@@ -79,9 +76,11 @@ def ranks(lines: Sequence[Line], view: View) -> Ranks:
         if known and all(scores.row(row, one)[-1] for one in known)
     ]
     if len(methods) < 2 or len(scores.tasks) < 2:
-        raise MissingScores(
-            "ranks shows two or more merges that were evaluated on the same two or more tasks, "
-            f"found {len(methods)} on all of {len(scores.tasks)}; make them with {MAKE}"
+        raise lacking(
+            "ranks",
+            "two or more merges that were evaluated on the same two or more tasks",
+            [f"{len(methods)} on all of {len(scores.tasks)}"],
+            "make them with harness evaluate of every merge on the same tasks",
         )
     best = [methods[at] for at in _ranked(scores, methods, known[0]).order]
     return Ranks(tuple(best), len(scores.tasks), {one: _ranked(scores, best, one) for one in known})

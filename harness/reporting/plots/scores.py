@@ -29,6 +29,12 @@ class View(Chosen):
     loss: bool = False
 
 
+def lacking(picture: str, shows: str, found: Iterable[object], do: str) -> MissingScores:
+    """The refusal of a picture: what it shows, what of that was found, and what to do about it."""
+    names = "; ".join(map(str, found)) or "none"
+    return MissingScores(f"{picture} shows {shows}, found {names}; {do}")
+
+
 def scores_of(lines: Iterable[Line], view: View, *protocols: str) -> Grid:
     """The scores of lines under some protocols, or those that the view names.
 
@@ -71,10 +77,7 @@ def one_setting(what: str, scores: Grid, view: View) -> Setting:
     """
     known = headline(scores.settings, view.shots)
     if len(known) != 1:
-        raise MissingScores(
-            f"{what} shows one protocol, found {'; '.join(map(str, known)) or 'none'}; name one "
-            "with its options"
-        )
+        raise lacking(what, "one protocol", known, "name one with --protocols and its options")
     if view.shots is not None and not known[0].shots:
         raise MissingScores(
             f"{what} has {counted(view.shots)}, and {known[0]} adapts to no drawn rows; leave out "

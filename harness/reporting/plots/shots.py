@@ -7,16 +7,14 @@ from math import log
 from typing import TYPE_CHECKING
 
 from harness.data.shots import amount
-from harness.errors import BadOption, MissingScores
+from harness.errors import BadOption
 from harness.reporting.lines import Line
 from harness.reporting.plots.curves import draw
-from harness.reporting.plots.scores import View, scores_of
+from harness.reporting.plots.scores import View, lacking, scores_of
 from harness.types import ALL, Shots
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-MAKE = "harness evaluate --model MODEL --shots 1,5,10,50"
 
 
 def picture(lines: Sequence[Line], view: View) -> Figure:
@@ -31,10 +29,8 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     drawn = [one for one in scores.settings if one.shots]
     counts = sorted({one.shots for one in drawn}, key=amount)
     if len(counts) < 2 or not scores.models("merged", "base"):
-        raise MissingScores(
-            "shots shows scores over two or more numbers of shots, found "
-            f"{', '.join(map(str, counts)) or 'none'}; make them with {MAKE}"
-        )
+        do = "make them with harness evaluate --model MODEL --shots 1,5,10,50"
+        raise lacking("shots", "scores over two or more numbers of shots", counts, do)
     places = places_of(counts)
     curves = {one: (one.protocol, places[one.shots]) for one in drawn}
     ticks = {str(count): place for count, place in places.items()}

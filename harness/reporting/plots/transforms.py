@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from harness.errors import MissingScores
 from harness.files import parse_json
 from harness.options import parse_choice
 from harness.reporting.lines import Line, Setting
 from harness.reporting.names import marked
 from harness.reporting.plots.curves import draw
-from harness.reporting.plots.scores import View, headline, scores_of
+from harness.reporting.plots.scores import View, headline, lacking, scores_of
 from harness.types import Choice
 
 if TYPE_CHECKING:
@@ -30,9 +29,7 @@ Each is a special case of affine, and of those before it, with two exceptions: w
 offset, so similarity and euclidean are none of linear and invertible; and scaling turns nothing, so
 it is one of similarity and of the linear ones, but stretches, so it is none of the two between.
 """
-MAKE = "harness evaluate --model MODEL --protocols current," + ",".join(
-    f"{PROBE}:{OPTION}={name}" for name in ("affine", "orthogonal", "scaling")
-)
+ASKED = ",".join(f"{PROBE}:{OPTION}={name}" for name in ("affine", "orthogonal", "scaling"))
 
 
 def picture(lines: Sequence[Line], view: View) -> Figure:
@@ -44,10 +41,9 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     scores, probes = scores_of(lines, view), _probes(lines, view)
     names = [name for name in STRICTER if name in {name for _, name in probes.values()}]
     if len(names) < 2 or not scores.models("merged", "base"):
-        raise MissingScores(
-            f"transforms shows two or more transformations of the protocol '{PROBE}', found "
-            f"{', '.join(names) or 'none'}; make them with {MAKE}"
-        )
+        do = f"make them with harness evaluate --model MODEL --protocols current,{ASKED}"
+        of = f"two or more transformations of the protocol '{PROBE}'"
+        raise lacking("transforms", of, names, do)
     ticks = {name: float(at) for at, name in enumerate(names)}
     curves = {one: (fitted, ticks[name]) for one, (fitted, name) in probes.items()}
     what = "Score of the probe by the transformation it may use"
