@@ -389,24 +389,21 @@ STAGES = Recipe(
 
 
 @pytest.mark.parametrize(
-    ("recipe", "premerge", "merger"),
+    ("recipe", "stages"),
     [
-        (None, (), "dare[ties]"),
-        (Recipe(merger=Stage(name="ties")), (), "ties"),
-        (STAGES, ("dare:drop_rate=0.9",), "ties:density=0.3,scale=0.4+theirs:far=2"),
+        (None, ((), "dare[ties]", ())),
+        (Recipe(merger=Stage(name="ties")), ((), "ties", ())),
+        (STAGES, (("dare:drop_rate=0.9",), "ties:density=0.3,scale=0.4", ("theirs:far=2",))),
         (
             STAGES.model_copy(update={"tuned": {"scale": 0.4}}),
-            ("dare:drop_rate=0.9",),
-            "ties:density=0.3+theirs:far=2 (scale tuned)",
+            (("dare:drop_rate=0.9",), "ties:density=0.3 (scale tuned)", ("theirs:far=2",)),
         ),
     ],
 )
-def test_stages_are_those_of_the_recipe(
-    recipe: Recipe | None, premerge: tuple[str, ...], merger: str
-) -> None:
+def test_stages_are_those_of_the_recipe(recipe: Recipe | None, stages: tuple[object, ...]) -> None:
     one = record("merged", "m", RTE, "current", 0.5, method="dare[ties]", recipe=recipe)
     (line,) = lines_of([("", one)])
-    assert (line.premerge, line.merger) == (premerge, merger)
+    assert (line.premerge, line.merger, line.postmerge) == stages
 
 
 def test_a_gain_is_over_the_same_with_fewer_stages() -> None:

@@ -48,9 +48,9 @@ HELDOUT = "glue/rte@heldout10"
 def recipe(method: str) -> Recipe:
     """What a merge was made by that is called so: `a+b[c]+d` by the merger c."""
     said = re.fullmatch(
-        r"(?:(?P<before>.+)\[)?(?P<merger>[^\[\]]*)\]?(?P<after>\+.*)?", method, re.S
+        r"(?:(?P<before>.+)\[)?(?P<merger>[^+\[\]]*)\]?(?P<after>\+.*)?", method, re.S
     )
-    if said is None or not said["before"]:
+    if said is None:
         return Recipe(merger=Stage(name=method))
     before, after = (
         tuple(Stage(name=name) for name in filter(None, (said[part] or "").split("+")))

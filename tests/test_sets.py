@@ -12,7 +12,7 @@ from harness.evaluation.records import Recipe, Record, Source, Stage
 from harness.reporting.boards.about import about
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.tested import above
-from harness.reporting.lines import lines_of, method_of
+from harness.reporting.lines import lines_of
 from harness.reporting.sets import in_sets
 from tests.resampled import resampled
 from tests.test_boards import MRPC, RTE, record, texts_of
@@ -190,20 +190,27 @@ def test_what_every_set_tuned_for_itself_is_one_row() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "expected"),
+    ("options", "around", "expected"),
     [
-        ("ties:scale=0.4", "ties (scale tuned)"),
-        ("dare[ties:density=0.1,scale=0.4]+lines", "dare[ties:density=0.1]+lines (scale tuned)"),
-        ("dare[ties:scale=0.4,trim=global]", "dare[ties:trim=global] (scale tuned)"),
-        ("dare:rescale=true[ties:scale=1e-05]", "dare:rescale=true[ties] (scale tuned)"),
-        # the value that was chosen is the default, which names do not say
-        ("ties", "ties (scale tuned)"),
+        ({"scale": 0.4}, False, "ties (scale tuned)"),
+        ({"scale": 1e-05, "density": 0.1}, False, "ties:density=0.1 (scale tuned)"),
+        ({"scale": 0.4, "density": 0.1}, True, "dare[ties:density=0.1]+lines (scale tuned)"),
+        # only the merger's was tuned
+        ({"scale": 0.4, "seed": 3}, True, "dare[ties]+lines (scale tuned)"),
     ],
 )
-def test_the_name_of_a_tuned_merge_has_the_option_and_no_value(method: str, expected: str) -> None:
-    one = record("merged", "m", RTE, "current", 0.5)
-    assert method_of(tuned(one, method, "scale", 0.4)) == expected
-    assert method_of(one.model_copy(update={"method": method})) == method
+def test_the_name_of_a_tuned_merge_has_the_option_and_no_value(
+    options: dict[str, Any], around: bool, expected: str
+) -> None:
+    stages = {"premerge": (Stage(name="dare"),), "postmerge": (Stage(name="lines"),)}
+    recipe = Recipe(
+        merger=Stage(name="ties", options=options),
+        tuned={"scale": options["scale"]},
+        tuned_on=(f"{RTE}@heldout10",),
+        **(stages if around else {}),
+    )
+    (line,) = lines_of([("", record("merged", "m", RTE, "current", 0.5, recipe=recipe))])
+    assert line.method == expected
 
 
 def test_the_interval_of_a_difference_over_sets_is_around_it() -> None:

@@ -120,6 +120,12 @@ class Recipe(Frozen):
     tuned: dict[str, float] = Field(default_factory=dict)
     tuned_on: tuple[str, ...] = ()
 
+    @property
+    def stages(self) -> list[tuple[str, Stage]]:
+        """All methods in order, each with its kind."""
+        said = {"premerge": self.premerge, "merger": [self.merger], "postmerge": self.postmerge}
+        return [(kind, stage) for kind, stages in said.items() for stage in stages]
+
 
 SCHEMA: Literal[5] = 5
 """The version of records that is written and read."""

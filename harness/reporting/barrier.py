@@ -83,10 +83,12 @@ def lines_between(records: Iterable[Record]) -> list[Line]:
     """
     known: dict[str, dict[str, dict[float, Record]]] = {}
     for one in records:
-        merger = one.recipe.merger if one.recipe and one.role == "merged" else None
-        weights = merger.options.get("weights") if merger and merger.name == "average" else None
-        if one.protocol == "current" and weights is not None and len(weights) == 2:
-            aligned = "+".join(stages_of(one)[0]) or AS_THEY_ARE
+        recipe = one.recipe if (one.role, one.protocol) == ("merged", "current") else None
+        if recipe is None or recipe.merger.name != "average":
+            continue
+        weights = recipe.merger.options.get("weights")
+        if weights is not None and len(weights) == 2:
+            aligned = "+".join(stages_of(recipe).premerge) or AS_THEY_ARE
             known.setdefault(aligned, {}).setdefault(one.task, {})[weights[1]] = one
     if not known:
         raise MissingScores(

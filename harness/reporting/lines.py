@@ -6,18 +6,17 @@ A hundred thousand records hold gigabytes of drawn rows and single scores; their
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import fsum
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import xxhash
 
 from harness.data.shots import amount, counted
-from harness.evaluation.records import LATER, Record, Role, Stage
+from harness.evaluation.records import LATER, Recipe, Record, Role, Stage
 from harness.evaluation.resamples import Resamples, read
 from harness.passes.placement import REFERENCE
 from harness.readout import LAST_LINEAR, POOLED
@@ -33,7 +32,7 @@ PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
 DETERMINED = "rows_per_dimension"
 """The fact that says, below one, that rows leave a fit open."""
 _SAME = (
-    "task", "metrics", "rows", "protocol", "model", "role", "method", "head", "labels", "digest",
+    "task", "metrics", "rows", "protocol", "model", "role", "head", "labels", "digest",
     "teachers", "heads_of",
 )  # fmt: skip
 """What a line says as its record does."""
@@ -111,6 +110,7 @@ class Line:
     method: str
     premerge: tuple[str, ...]
     merger: str
+    postmerge: tuple[str, ...]
     head: str
     labels: str
     preset: str
@@ -217,11 +217,8 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
 def _said(record: Record) -> dict[str, Any]:
     """What a record says whatever the number of shots."""
     adaptation = record.adaptation
-    premerge, merger = stages_of(record) if record.role in ("merged", "reference") else ((), "")
     return {name: getattr(record, name) for name in _SAME} | {
-        "method": method_of(record),
-        "premerge": premerge,
-        "merger": merger,
+        **_called(record),
         "preset": record.preset or "",
         "identity": _identity(record),
         "rows_of": str(record.dataset.get("digest", "")),
@@ -240,37 +237,46 @@ def _said(record: Record) -> dict[str, Any]:
     }
 
 
-def method_of(record: Record) -> str:
-    """The method of a record; of an option that was tuned, that it was and not its value.
+def _called(record: Record) -> dict[str, Any]:
+    """The method and its stages; of an option that was tuned, that it was and not its value.
 
     So merges of several sets, each with a value of its own, are of one method. By hand:
     `dare[ties:density=0.1,scale=0.4]` is `dare[ties:density=0.1] (scale tuned)`.
     """
-    method = record.method
-    for name in record.recipe.tuned if record.recipe else ():
-        # what it stood behind stays, if another one follows
-        method = re.sub(rf"([:,]){name}=[^,+\]]*(,?)", lambda f: f[1] if f[2] else "", method)
-        method += f" ({name} tuned)"
-    return method
+    method, recipe = record.method, record.recipe
+    stages = Stages((), method if record.role in ("merged", "reference") else "")
+    if recipe is not None:
+        tuned = "".join(f" ({name} tuned)" for name in recipe.tuned)
+        stages = stages_of(recipe, recipe.tuned)
+        method = f"{stages}{tuned}" if tuned else method
+        stages = stages._replace(merger=f"{stages.merger}{tuned}")
+    return {"method": method, **stages._asdict()}
 
 
-def stages_of(record: Record) -> tuple[tuple[str, ...], str]:
-    """What was done before merging, and the merger with what was done after, with the options that
-    are not their defaults; the method as it is called, where no recipe is known."""
-    if (recipe := record.recipe) is None:
-        return (), record.method
-    merger = _asked("merger", recipe.merger, recipe.tuned)
-    after = [_asked("postmerge", stage) for stage in recipe.postmerge]
-    tuned = "".join(f" ({name} tuned)" for name in recipe.tuned)
-    premerge = tuple(_asked("premerge", stage) for stage in recipe.premerge)
-    return premerge, "+".join([merger, *after]) + tuned
+class Stages(NamedTuple):
+    """The methods of a merge, with the options that are not their defaults."""
+
+    premerge: tuple[str, ...]
+    merger: str
+    postmerge: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """As the papers print it: `dare[ties]+lines`."""
+        before = "+".join(self.premerge)
+        return "+".join([f"{before}[{self.merger}]" if before else self.merger, *self.postmerge])
 
 
-def _asked(kind: str, stage: Stage, tuned: Iterable[str] = ()) -> str:
-    """A stage with its options but the defaults, the seed, and those that a search chose."""
-    usual = _usual(kind, stage.name)
-    unusual = {k: v for k, v in stage.options.items() if k not in usual or v != usual[k]}
-    return str(Choice(stage.name, {k: v for k, v in unusual.items() if k not in ("seed", *tuned)}))
+def stages_of(recipe: Recipe, without: Collection[str] = ()) -> Stages:
+    """How the methods of a recipe are called, the merger without some of its options."""
+    first, short = len(recipe.premerge), [_short(*one, without) for one in recipe.stages]
+    return Stages(tuple(short[:first]), short[first], tuple(short[first + 1 :]))
+
+
+def _short(kind: str, stage: Stage, without: Collection[str]) -> str:
+    """A stage with its options but the defaults, the seed and, of a merger, some more."""
+    usual, out = _usual(kind, stage.name), {"seed", *(without if kind == "merger" else ())}
+    kept = {k: v for k, v in stage.options.items() if k not in usual or v != usual[k]}
+    return str(Choice(stage.name, {k: v for k, v in kept.items() if k not in out}))
 
 
 @cache

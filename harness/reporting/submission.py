@@ -32,13 +32,11 @@ from harness.evaluation.records import (
 )
 from harness.evaluation.resamples import estimates_of
 from harness.evaluation.task_split import ProtocolConfig
-from harness.merging import recipes
-from harness.merging.plan import short_method
 from harness.methods import needs_of, resolved
 from harness.options import options
-from harness.registry import PROTOCOLS, TASKS
+from harness.registry import PROTOCOLS, STAGES, TASKS
 from harness.reporting.grid import SINGLES
-from harness.reporting.lines import Line, lines_of
+from harness.reporting.lines import Line, lines_of, stages_of
 from harness.reporting.sets import in_sets
 from harness.types import ALL, TRAINED_ON, Choice
 
@@ -147,9 +145,8 @@ def _in_resamples(record: Record) -> Iterator[str]:
 def _in_marks(record: Record) -> Iterator[str]:
     """Of all rows that a model or a protocol says to have seen, whether any are those scored."""
     said, recipe = record.adaptation, record.recipe
-    stages = (*recipe.premerge, recipe.merger, *recipe.postmerge) if recipe else ()
     seen = [*record.shown, *(recipe.tuned_on if recipe else ())]
-    if any(one.options.get("rows") == "test" for one in stages):
+    if any(one.options.get("rows") == "test" for _, one in (recipe.stages if recipe else ())):
         seen += [f"{one.task}@{record.task.partition('@')[2]}" for one in record.experts]
     if not record.transductive and (scored := [one for one in seen if _shared(record.task, one)]):
         yield f"was made with {scored[0]}, unmarked; expected transductive: true"
@@ -186,20 +183,16 @@ def _in_recipe(record: Record) -> Iterator[str]:
         return
     if recipe.tuned and not recipe.tuned_on:
         yield f"was tuned by {', '.join(recipe.tuned)} on no rows; expected them"
-    before, (merger,), after = (
-        tuple(Choice(one.name, one.options) for one in part)
-        for part in (recipe.premerge, (recipe.merger,), recipe.postmerge)
-    )
-    made = recipes.Recipe(experts=(), premerge=before, merger=merger, postmerge=after)
     try:
-        called, methods = short_method(made), recipes.methods_of(made)
+        methods = [(STAGES[kind][one.name], one.options) for kind, one in recipe.stages]
+        called = str(stages_of(recipe))
     except HarnessError as error:
         yield f"has a recipe of what is not known here; expected --plugins: {error}"
         return
     if record.method != called:
         yield f"is called {record.method}; expected {called}, by its recipe"
-    for entry, choice in methods:
-        if "rows" in resolved(entry, Choice(entry.name)).keys() - choice.options.keys():
+    for entry, chosen in methods:
+        if "rows" in resolved(entry, Choice(entry.name)).keys() - chosen.keys():
             yield f"does not say the rows of {entry.name}; expected all options"
         if any(one.rows not in ("none", "shared") for one in needs_of(entry)) and not record.shown:
             yield f"was shown no rows; expected those that {entry.name} reads"

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from harness.reporting.difference import Difference, by_task, difference_of, enough_draws
 from harness.reporting.grid import CONSTANT, Cell, Grid, Place
-from harness.reporting.lines import Line, Setting
+from harness.reporting.lines import Line, Setting, grouped
 from harness.stats.estimate import mean_of
 from harness.stats.intervals import FEWEST_SETS, LEVEL
 from harness.stats.sets import Prior, prior_of
@@ -82,16 +82,18 @@ def above(one: Cell, other: Cell, known: Prior | None = None) -> Difference:
 
 def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
     """For rows of merges, the row of the same with fewer stages before it, most of them."""
+
+    def key(line: Line, fewer: int = 0) -> tuple[object, ...]:
+        same = line.made_on_test, line.head, line.labels, line.preset
+        return line.merger, line.postmerge, line.premerge[fewer:], *same
+
     merges = {row: line for row, line in of_row.items() if line.role == "merged"}
-    methods: dict[tuple[object, ...], dict[str, None]] = {}
-    for line in merges.values():
-        methods.setdefault((line.merger, line.premerge), {})[line.method] = None
+    rows = grouped(merges, lambda row: key(merges[row]))
     known = {}
     for row, line in merges.items():
-        fewer = [(line.merger, line.premerge[n:]) for n in range(1, len(line.premerge) + 1)]
-        rows = (row.replace(line.method, m, 1) for one in fewer for m in methods.get(one, ()))
-        if (found := next((one for one in rows if one in of_row), None)) is not None:
-            known[row] = found
+        fewer = (key(line, n) for n in range(1, len(line.premerge) + 1))
+        if found := next((rows[one] for one in fewer if one in rows), None):
+            known[row] = min(found, key=lambda one: merges[one].experts != line.experts)
     return known
 
 
