@@ -570,7 +570,8 @@ def full() -> list[Record]:
     )
     whole = record(
         "merged", "m", MRPC, "knn", 0.5,
-        method="dare[ties]", metrics=("accuracy", "f1"), rows=408, head="kept", preset="rotation",
+        method="dare[ties]+lines", metrics=("accuracy", "f1"), rows=408, head="kept",
+        preset="rotation",
         options={"k": 5}, intervals=interval(0.55, 0.7, 5), dataset={"digest": "d"},
         majority=DrawScore(value=0.4, parts={"accuracy": 0.4, "f1": 0.4}), digest="ab" * 16,
         adaptation=Adaptation(split="x@train90", rows=9, labels="chose the rows and were read"),
@@ -584,8 +585,9 @@ def full() -> list[Record]:
 EXPECTED = {
     "task": "glue/mrpc", "split": "validation", "kind": "classification",
     "metric": "accuracy+f1", "rows": 408, "protocol": "knn", "options": '{"k": 5}', "shots": 5,
-    "row": "dare[ties]", "role": "merged", "model": "m", "method": "dare[ties]",
-    "premerge": "dare", "merger": "ties", "head": "kept", "preset": "rotation",
+    "row": "dare[ties]+lines", "role": "merged", "model": "m", "method": "dare[ties]+lines",
+    "premerge": "dare", "merger": "ties", "postmerge": "lines", "head": "kept",
+    "preset": "rotation",
     "adapted": "chose the rows and were read", "transductive": False,
     "value": 100 * (0.5 + 0.6 + 0.8) / 3, "sd": 100 * stdev((0.5, 0.6, 0.8)), "draws": 3,
     "low": 55, "high": 70, "level": 0.95, "majority": 40, "digest": "ab" * 16,
@@ -606,7 +608,18 @@ def test_the_table_has_a_line_for_every_record_and_number_of_shots() -> None:
     assert (first["record"], second["record"]) == ("./0.json", "./1.json")
     unknown = {name for name, value in second.items() if value == ""}
     assert unknown == {
-        *("premerge", "preset", "adapted", "sd", "low", "high", "level", "majority", "facts")
+        *(
+            "premerge",
+            "postmerge",
+            "preset",
+            "adapted",
+            "sd",
+            "low",
+            "high",
+            "level",
+            "majority",
+            "facts",
+        )
     }
 
 
@@ -676,6 +689,32 @@ def test_a_frame_says_what_was_merged(tmp_path: Path) -> None:
         assert {*frame[name]} == {*table[name]}
     means = frame.groupby(["task", "row", "protocol", "shots"], observed=True).value.mean()
     assert sorted(means) == pytest.approx(sorted(table.value), abs=1e-6)
+
+
+def test_a_frame_says_the_sets_of_experts_of_each_base_and_the_provenance(tmp_path: Path) -> None:
+    """Two trainings of the experts of one base, and one by the first seed of another base."""
+    data = {"dataset": {"digest": "d", "source": "org/rte", "revision": "abc"}}
+    data |= {"versions": {"torch": "2"}, "method": "dare[ties]+lines"}
+    records = []
+    for base, seed in (("a", 0), ("a", 7), ("b", 0)):
+        experts = tuple(
+            Source(source=f"{base}-{task}", digest=f"{base}{task}{seed}", task=task, seed=seed)
+            for task in ("rte", "mrpc")
+        )
+        experts = (experts[0].model_copy(update={"head_seed": 3}), experts[1])
+        given = {"base": Source(source=base, digest=base), "experts": experts, **data}
+        records.append(record("merged", f"{base}{seed}", RTE, "current", 0.5, **given))
+    frame = harness.read_records(written(tmp_path, records))
+    assert dict(zip(frame.model, frame["set"], strict=True)) == {"a0": 0, "a7": 1, "b0": 0}
+    assert [*frame.experts_seed] == ["0 0", "7 7", "0 0"]
+    assert {*frame.experts_head_seed} == {"3 ?"}
+    assert {*zip(frame.premerge, frame.merger, frame.postmerge, strict=True)} == {
+        ("dare", "ties", "lines")
+    }
+    assert {*zip(frame.source, frame.revision, frame.dataset, strict=True)} == {
+        ("org/rte", "abc", "d")
+    }
+    assert [*map(json.loads, frame.versions)] == [{"torch": "2"}] * 3
 
 
 def test_records_are_found_from_the_board(tmp_path: Path) -> None:
@@ -871,7 +910,7 @@ def test_a_page_holds_the_cells_of_the_board() -> None:
     shown = data(texts_of(board)["index.html"])
     cells = shown["cells"]
     names = [shown["rows"][row]["name"] for row in cells["row"]]
-    place = names.index("dare[ties]")
+    place = names.index("dare[ties]+lines")
     at = {name: cells[name][place] for name in cells}
     assert shown["tasks"][at["task"]] == {
         "name": MRPC, "short": "mrpc", "kind": "classification", "metric": "accuracy + f1",

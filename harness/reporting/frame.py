@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from harness.data.shots import amount
 from harness.evaluation.records import Record, each_record
+from harness.reporting.bases import by_base
 from harness.reporting.grid import Cell, named_rows
 from harness.reporting.lines import Line, lines_of
+from harness.reporting.sets import in_sets
 from harness.text import csv_cell
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ OTHERWISE: Mapping[str, Callable[[Line], Any]] = {
     "task": lambda line: line.name,
     "metric": lambda line: "+".join(line.metrics),
     "premerge": lambda line: "+".join(line.premerge),
+    "postmerge": lambda line: "+".join(line.postmerge),
     "shots": lambda line: amount(line.shots),
     "transductive": lambda line: line.saw_the_scored,
     "low": lambda line: line.interval and line.interval[0],
@@ -48,15 +51,21 @@ MADE_OF: Mapping[str, Callable[[Record], Any]] = {
     "recipe": lambda record: record.recipe.model_dump_json() if record.recipe else "",
     "experts": lambda record: " + ".join(one.source for one in record.experts),
     "experts_digest": lambda record: " ".join(one.digest for one in record.experts),
+    "experts_seed": lambda record: _seeds(one.seed for one in record.experts),
+    "experts_head_seed": lambda record: _seeds(one.head_seed for one in record.experts),
+    "source": lambda record: str(record.dataset.get("source") or ""),
+    "revision": lambda record: str(record.dataset.get("revision") or ""),
     "dataset": lambda record: str(record.dataset.get("digest", "")),
     "limit": lambda record: record.settings.get("limit"),
     "seed": lambda record: record.settings.get("seed"),
+    "versions": lambda record: json.dumps(record.versions),
 }
 """What it is of, beside."""
 TABLE = (
     "task", "split", "kind", "metric", "rows", "protocol", "options", "shots", "row", "role",
-    "model", "method", "premerge", "merger", "head", "preset", "adapted", "transductive", "value",
-    "parts", "sd", "draws", "low", "high", "level", "majority", "facts", "digest", "record",
+    "model", "method", "premerge", "merger", "postmerge", "head", "preset", "adapted",
+    "transductive", "value", "parts", "sd", "draws", "low", "high", "level", "majority", "facts",
+    "digest", "record",
 )  # fmt: skip
 """The columns of board.csv, a line for each record and number of shots. `sd` is over draws (n - 1);
 `low` and `high` are the ends of the interval of the mean, at `level`; `facts` are what a protocol
@@ -66,18 +75,18 @@ FRAME = tuple(
     name
     for one in TABLE
     if one not in ("sd", "draws")
-    for name in {"shots": ("shots", "draw", "resample"), "head": (*MADE_OF, "head")}.get(
+    for name in {"shots": ("shots", "draw", "resample"), "head": (*MADE_OF, "set", "head")}.get(
         one, (one,)
     )
 )
 """The columns of a frame, a line for each draw: those of board.csv but for what is over draws, the
-seed of the draw, the number of the resample (0: the test units as they are), and what the model was
-made of."""
+seed of the draw, the number of the resample (0: the test units as they are), what the model was
+made of, and the number of its set of experts."""
 FLOATS = (
     "value", "sd", "low", "high", "level", "majority", "gain", "shots", "draw", "limit", "seed",
 )  # fmt: skip
 TRUTHS = ("transductive", "significant")
-COUNTS = ("rows", "draws", "resample")
+COUNTS = ("rows", "draws", "resample", "set")
 NUMBERS = (*FLOATS, *TRUTHS, *COUNTS)
 
 
@@ -103,11 +112,24 @@ def frame_of(
         columns=["at", *VALUES],
     )
     known = {name: [of(record) for _, record in made] for name, of in MADE_OF.items()}
-    known["row"] = named_rows([line for line, _ in made])
+    lines = [line for line, _ in made]
+    known |= {"row": named_rows(lines), "set": _sets(lines)}
     rest = [name for name in FRAME if name not in (*known, *VALUES)]
-    known |= {name: [_of(name, line) for line, _ in made] for name in rest}
+    known |= {name: [_of(name, line) for line in lines] for name in rest}
     repeated = pandas.DataFrame(known).loc[drawn.pop("at")].reset_index(drop=True)
     return _typed(pandas.concat([repeated, drawn], axis="columns")[[*FRAME]])
+
+
+def _seeds(seeds: Iterable[int | None]) -> str:
+    """One for each expert in their order, `?` where it is not known."""
+    return " ".join("?" if seed is None else str(seed) for seed in seeds)
+
+
+def _sets(lines: Sequence[Line]) -> list[int]:
+    """The number of the set of experts of each line, counted for each base."""
+    pairs = (zip(of, in_sets(of), strict=True) for of in by_base(lines).values())
+    sets = {id(line): numbered.set for of in pairs for line, numbered in of}
+    return [sets[id(line)] for line in lines]
 
 
 def _of(name: str, line: Line) -> Any:
