@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.evaluation.records import Record
-from harness.evaluation.resamples import Resamples, written
+from harness.evaluation.resamples import Resamples, range_of, written
 from harness.reporting.lines import Line, lines_of
 from harness.rng import rng
 from harness.types import Array64, Shots
@@ -33,7 +33,8 @@ def resampled(one: Record, design: str = "0" * 16) -> Record:
     for shots in one.shots:
         values = np.array(one.values(shots))
         noise = 0.01 * rng(0, one.task, one.digest, one.protocol).standard_normal(2000)
+        mean, ends = values.mean() + noise, range_of(one.metrics)
         drawn = values[:, None] + noise[:64] if len(values) > 1 else np.empty((1, 0))
-        about = {"shots": shots, "unit": "row", "units": 100, "design": design}
-        made.append(written(values, values.mean() + noise, drawn, **about))
+        about = {"shots": shots, "unit": "row", "units": min(100, one.rows), "design": design}
+        made.append(written(values, mean.clip(*ends), drawn.clip(*ends), **about))
     return one.model_copy(update={"resamples": tuple(made)})

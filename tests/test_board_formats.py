@@ -139,7 +139,7 @@ def test_the_parts_of_a_metric_are_shown() -> None:
         for seed, (a, f) in enumerate([(0.8, 0.6), (0.9, 0.8)])
     )
     base = record("merged", "m", MRPC, "knn", 0.5, metrics=("accuracy", "f1"))
-    text = texts([base.model_copy(update={"scores": scores})])["board.csv"]
+    text = texts([resampled(base.model_copy(update={"scores": scores}))])["board.csv"]
     (row,) = csv.DictReader(io.StringIO(text))
     assert json.loads(row["parts"]) == {"accuracy": 85.0, "f1": 70.0}
 
@@ -247,8 +247,10 @@ def bold(records: list[Record], column: str = RTE) -> set[str]:
     return {*board.best[board.scores.settings[0], column]}
 
 
-def test_ties_are_ties_as_they_are_printed() -> None:
-    assert bold(merges(0.6004, 0.5996, 0.5994)) == {"a", "b"}
+def test_what_is_on_other_resamples_is_not_significantly_below_the_best() -> None:
+    first, second = merges(0.7, 0.6)
+    assert bold([first, second]) == {"a"}
+    assert bold([first, resampled(second, "1" * 16)]) == {"a", "b"}
 
 
 def test_what_the_best_constant_reaches_is_not_bold() -> None:
@@ -514,14 +516,6 @@ def test_a_share_is_that_of_a_significant_loss_and_has_its_interval(tmp_path: Pa
     assert [shown["gaps"][names.index(name)] for name in "ab"] == [[1], [0]]
 
 
-def test_a_gain_that_nobody_measured_is_as_it_was() -> None:
-    """Of records without intervals nothing more is said."""
-    files = texts(pairs())
-    assert "?" not in files["board.tex"]
-    assert "significant" not in next(csv.reader(io.StringIO(files["board.csv"])))
-    assert not {"open", "gaps"} & data(files["index.html"]).keys()
-
-
 def under_both(role: Any, model: str, current: float, tuned: float, **given: Any) -> list[Record]:
     return [
         record(role, model, RTE, "current", current, **given),
@@ -577,7 +571,7 @@ def full() -> list[Record]:
         adaptation=Adaptation(split="x@train90", rows=9, labels="chose the rows and were read"),
     )  # fmt: skip
     return [
-        whole.model_copy(update={"scores": scores}),
+        resampled(whole.model_copy(update={"scores": scores})),
         record("merged", "n", RTE, "current", 0.25),
     ]
 
@@ -638,7 +632,7 @@ def test_all_shots_and_what_a_fit_tells(tmp_path: Path) -> None:
         for shots in (5, "all")
     )
     usual = record("merged", "m", RTE, "probe", 0.5)
-    folder = written(tmp_path / "records", [usual.model_copy(update={"scores": scores})])
+    folder = written(tmp_path / "records", [resampled(usual.model_copy(update={"scores": scores}))])
     harness.leaderboard([folder], out=tmp_path)
     rows = [*csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text()))]
     assert [row["shots"] for row in rows] == ["5", "all"]
@@ -735,6 +729,7 @@ def test_records_are_found_from_the_board(tmp_path: Path) -> None:
         ({"scores": [{"value": float("nan"), "parts": {}}]}, "score nan"),
         ({"scores": [{"value": 0.5, "parts": {"f1": float("inf")}}]}, "score inf"),
         ({"scores": [{"value": 0, "parts": {}, "facts": {"x": -math.inf}}]}, "score -inf"),
+        ({"resamples": []}, "resamples evaluate"),
         ({"intervals": [{"low": -1e9, "high": 1, "method": "student"}]}, "score -1000000000.0"),
     ],
 )  # fmt: skip

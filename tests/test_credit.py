@@ -246,12 +246,10 @@ def test_options_stand_behind_the_stages_that_have_them() -> None:
     assert bar["called"] == name
 
 
-@pytest.mark.parametrize("lacks", ["resamples", "design", "base", "experts", "draws"])
+@pytest.mark.parametrize("lacks", ["design", "base", "experts", "draws"])
 def test_without_what_it_is_measured_by_there_is_no_credit(lacks: str, tmp_path: Path) -> None:
     whole = [*map(resampled, records())]
-    if lacks == "resamples":
-        whole[0] = records()[0]
-    elif lacks == "draws":
+    if lacks == "draws":
         whole = [*map(resampled, records(draws=2))]
     elif lacks == "design":
         whole[0] = resampled(records()[0], "1" * 16)

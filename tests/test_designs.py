@@ -348,11 +348,9 @@ def test_a_number_outside_our_interval_differs_significantly() -> None:
     assert (high - low) / 2 == pytest.approx(half / sqrt(2), rel=0.05)
 
 
-def test_what_is_chosen_by_its_scores_and_what_has_no_resamples_is_not_tested() -> None:
+def test_what_is_chosen_by_its_scores_is_not_tested() -> None:
     found = cells(table(worst={"rte": 1.0}, best={"rte": 1.0}))
     assert [found[row, "rte"].significant for row in ("worst", "best")] == [None, None]
-    bare = [one.model_copy(update={"resamples": ()}) for one in RECORDS]
-    assert cells(table(simple={"rte": 1.0}), bare)["simple", "rte"].significant is None
 
 
 def test_numbers_of_another_base_stand_alone() -> None:

@@ -337,7 +337,9 @@ def test_all_shots_stand_beyond_every_number() -> None:
     assert [*shots.places_of([5, "all"]).values()] == pytest.approx([np.log(5), np.log(10)])
     made = read("m", "ties", RTE, "knn", {1: [0.5], 5: [0.6]})
     whole = made.scores[0].model_copy(update={"shots": "all", "value": 0.7})
-    axes = picture(shots, [made.model_copy(update={"scores": (*made.scores, whole)})]).axes[0]
+    axes = picture(
+        shots, [resampled(made.model_copy(update={"scores": (*made.scores, whole)}))]
+    ).axes[0]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "5", "all"]
     assert drawn_at(axes, "^")[-1] == pytest.approx((np.log(25), 70))
 
@@ -458,7 +460,10 @@ def test_every_bar_is_named_below_its_merger() -> None:
 
 def test_what_changes_nothing_anywhere_is_said_and_not_drawn() -> None:
     values = {"average": 0.5, "p[average]": 0.5, "q:a=1[average]": 0.5, "r[average]": 0.6}
-    read_all = [read(one, one, RTE, "current", value) for one, value in values.items()]
+    read_all = []
+    for one, value in values.items():
+        resamples = (kept([np.arange(100) < 100 * value]),)
+        read_all.append(read(one, one, RTE, "current", value, resamples=resamples))
     figure = picture(gains, read_all)
     assert [*rows_of(figure.axes[0]).values()] == ["average", "r"]
     (bar,) = figure.axes[0].patches
@@ -482,10 +487,13 @@ def test_gains_are_taken_draw_by_draw() -> None:
     assert bar.get_width() == pytest.approx(15)
     (text,) = axes.texts
     spread = statistics.stdev([10, 20])
-    assert (text.get_text(), text.xy[0]) == ("+15.0", pytest.approx(15 + spread))
+    assert (text.get_text(), text.xy[0]) == ("+15.0?", pytest.approx(15 + spread))
     (ends,) = [path.vertices[:, 0] for one in axes.collections for path in one.get_paths()]
     assert ends == pytest.approx([15 - spread, 15 + spread])
-    assert signs(axes.figure) == ["± standard deviation over 2 draws"]
+    assert {*signs(axes.figure)} == {
+        "± standard deviation over 2 draws",
+        "? and pale: not significant",
+    }
 
 
 def test_gains_are_under_current_eval_unless_another_is_named() -> None:
@@ -555,11 +563,10 @@ def test_gains_have_the_interval_that_compare_gives_them(tmp_path: Path) -> None
     }
 
 
-def test_a_gain_of_which_nothing_is_known_has_no_whisker_beside_others(tmp_path: Path) -> None:
+def test_a_gain_on_other_resamples_has_no_whisker_beside_others(tmp_path: Path) -> None:
     folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.1))
     records = [
-        one.model_copy(update={"resamples": ()}) if one.model == "o" else one
-        for one in read_records([folder])
+        resampled(one, "1" * 16) if one.model == "o" else one for one in read_records([folder])
     ]
     axes = picture(gains, records).axes[0]
     assert [filled for _, _, filled in faces(axes)] == [True]
@@ -754,12 +761,8 @@ def test_what_neighbours_in_a_bar_differ_in_is_seen_in_grey() -> None:
     assert credit.PARTS["lost"]["facecolor"] == "none"
 
 
-def test_credit_is_drawn_from_records_and_needs_resamples(tmp_path: Path) -> None:
-    made = test_credit.records()
-    lacking = written(tmp_path / "lacking", made)
-    with pytest.raises(MissingScores, match="resamples"):
-        harness.plot("credit", [lacking], out=tmp_path / "no")
-    folder = written(tmp_path, [*map(resampled, made)])
+def test_credit_is_drawn_from_records(tmp_path: Path) -> None:
+    folder = written(tmp_path, [*map(resampled, test_credit.records())])
     assert main(["plot", "credit", str(folder), "--out", str(tmp_path / "fig")]) == 0
     said = texts(tmp_path / "fig.svg")
     assert {"Where the score goes", "ties", "80", "only a tuned head"} <= {*said}

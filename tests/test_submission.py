@@ -273,7 +273,7 @@ FORGERIES: dict[str, tuple[str, Forgery, bool, str]] = {
     "resamples, intervals": ("current", lifted, True, "has the mean"),
     "fewer resamples": ("current", fewer_resamples, True, "has 500 resamples of 2000"),
     "other resamples": ("current", other_design, True, "as the resamples of textcls/ag_news"),
-    "no resamples": ("current", changed(resamples=[], loss_resamples=None), False, "no lists of"),
+    "no resamples": ("current", changed(resamples=[], loss_resamples=None), False, "no resamples"),
     "a draw missing": ("knn", best_draws, True, "has the draws ["),
     "shots missing": ("knn", changed(settings__shots=[1, 5]), True, "has scores of [5] shots"),
     "fewer draws": ("knn", fewer_draws, True, "has 4 as draws of"),

@@ -124,9 +124,10 @@ def _in_intervals(record: Record) -> Iterator[str]:
 
 
 def _in_resamples(record: Record) -> Iterator[str]:
-    kept = record.resamples
-    if kept and ([one.shots for one in kept] != [*dict.fromkeys(s.shots for s in record.scores)]):
-        yield "has resamples of other shots than its scores, expected one for each number of shots"
+    kept, shots = record.resamples, [*dict.fromkeys(one.shots for one in record.scores)]
+    if [one.shots for one in kept] != shots:
+        found = f"resamples of the shots {[one.shots for one in kept]}" if kept else "no resamples"
+        yield f"keeps {found}, expected one for each of {shots}: evaluate again"
         return
     for one in kept:
         if not 0 < one.units <= record.rows or not one.count > 0 or not 0 < one.step <= BEYOND:

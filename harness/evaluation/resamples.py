@@ -139,10 +139,9 @@ def loss_of(record: Record) -> Estimate | None:
     return read(record.loss_resamples, [record.scores[0].facts[LOSS]], (LOSS,))
 
 
-def estimate_of(record: Record, shots: Shots | None) -> Estimate | None:
-    """A record's score with so many shots and on resampled units; None where it keeps none."""
-    kept = next((one for one in record.resamples if one.shots == shots), None)
-    return None if kept is None else read(kept, record.values(shots), record.metrics)
+def estimate_of(record: Record, shots: Shots | None) -> Estimate:
+    """A record's score with so many shots and on resampled units."""
+    return estimates_of(record.resamples, record.scores, record.metrics)[shots]
 
 
 def shortened(record: Record, count: int) -> Record:

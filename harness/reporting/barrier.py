@@ -118,7 +118,7 @@ def _line(aligned: str, tasks: Mapping[str, Mapping[float, Record]]) -> Line:
                 "expected new ones: evaluate into another --output-path"
             )
         losses.append(mean_of([loss for loss, _ in read if loss is not None]))
-        scores.append(mean_of([score for _, score in read if score is not None]))
+        scores.append(mean_of([score for _, score in read]))
     called = next(iter(tasks)) if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
     along = tuple(places)
     return Line(

@@ -20,18 +20,16 @@ OPEN = "?"
 
 @dataclass(frozen=True)
 class Difference:
-    """Points between two scores; whether they are significant, None if nothing says.
+    """Points between two scores; whether they are significant, None if that was not asked.
 
     `paired` is what is known of it by resamples and draws, and `p` of its test; None where they are
-    of other resamples, or have too few draws. `ahead`: all that is known are the two numbers, which
-    are printed differently.
+    of other resamples, or have too few draws.
     """
 
     points: float
     paired: Estimate | None = None
     significant: bool | None = None
     p: float | None = None
-    ahead: bool = False
 
     def __str__(self) -> str:
         return f"{points(self.points, '+')}{self.mark}"
@@ -59,23 +57,27 @@ def in_percent(one: Ratio) -> str:
     return f"{round(100 * one.point)} % ({CI} {low} to {high} %)"
 
 
+def alike(lines: Sequence[Line]) -> bool:
+    """Whether lines of one task keep their scores on the same resamples."""
+    designs = {(line.task, line.resamples.design) for line in lines}
+    return len(designs) == len({task for task, _ in designs})
+
+
 def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
     """Of each group of lines, the mean over the lines of each task, in one order of tasks.
 
     Lines of several sets of experts (`in_sets`) are replicates; those of one set are not.
-    None unless all of them keep resamples, those of a task the same, and are of the same tasks:
-    nothing else is paired.
+    None unless those of a task keep the same resamples, and all are of the same tasks: nothing else
+    is paired.
     """
-    designs = {(line.task, line.resamples and line.resamples.design) for g in groups for line in g}
-    tasks = sorted({task for task, _ in designs})
-    if len(designs) > len(tasks) or None in {design for _, design in designs}:
+    if not alike([line for group in groups for line in group]):
         return None
+    tasks = sorted({line.task for group in groups for line in group})
     found = []
     for group in groups:
         each: dict[str, dict[int, list[Estimate]]] = {task: {} for task in tasks}
         for line in group:
-            if one := line.estimate:
-                each[line.task].setdefault(line.set, []).append(one)
+            each[line.task].setdefault(line.set, []).append(line.estimate)
         if not all(each.values()):
             return None
         found.append(

@@ -95,7 +95,7 @@ def read_records(*places: str | Path, resamples: bool = False) -> pandas.DataFra
 
     A line for each model, task, protocol, number of shots and draw, with the columns that
     docs/records.md lists; scores x100. With `resamples` also one for each resample of the test
-    units, of the mean over the draws, where records keep them.
+    units, of the mean over the draws.
     """
     return frame_of(each_record(places), resamples=resamples)
 
@@ -144,9 +144,8 @@ def _values(line: Line, record: Record, resamples: bool) -> Iterator[tuple[Any, 
             parts = json.dumps({name: round(100 * v, 6) for name, v in one.parts.items()})
             facts = json.dumps(one.facts) if one.facts else ""
             yield one.seed, 0, 100 * one.value, parts, facts
-    if resamples and (estimate := line.estimate) is not None:
-        for number, value in enumerate(estimate.resamples.tolist(), start=1):
-            yield None, number, 100 * value, "", ""
+    for number, value in enumerate(line.estimate.resamples if resamples else (), start=1):
+        yield None, number, 100 * value, "", ""
 
 
 def table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> pandas.DataFrame:

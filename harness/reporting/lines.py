@@ -91,7 +91,7 @@ class Line:
     the same in a column; `rows_of` is the hash of the test rows, `limit` how many were
     asked for. `adapted` says how drawn rows were
     used, and `transductive` that they are those that are scored; `made_on_test`, that the model was
-    made with the rows that are scored. `resamples` are the scores on resampled test units, if kept.
+    made with the rows that are scored. `resamples` are the scores on resampled test units.
     `experts` are sources with their hash, `source` and `revision` where test rows are from,
     `versions` those of the libraries.
     `trained` has task, seed and seed of the head (-1: unknown) of each expert, if known, and `set`
@@ -139,14 +139,12 @@ class Line:
     majority: float | None
     work: tuple[tuple[str, str], ...]
     path: str
-    resamples: Resamples | None
+    resamples: Resamples
     set: int = 0
 
     @property
-    def estimate(self) -> Estimate | None:
-        """The score, as a fraction, on resampled test units; None where its record has none."""
-        if self.resamples is None:
-            return None
+    def estimate(self) -> Estimate:
+        """The score, as a fraction, on resampled test units."""
         return read(self.resamples, [value / 100 for value in self.values], self.metrics)
 
     @property
@@ -315,7 +313,7 @@ def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
             (name, fmean(one.facts[name] for one in scores if name in one.facts))
             for name in scores[0].facts
         ),
-        "resamples": next((one for one in record.resamples if one.shots == shots), None),
+        "resamples": next(one for one in record.resamples if one.shots == shots),
         "interval": interval and (100 * interval.low, 100 * interval.high),
         "level": interval and interval.level,
         "majority": record.majority and 100 * record.majority.value,

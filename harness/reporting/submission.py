@@ -84,8 +84,6 @@ def findings(
 def _alone(record: Record, path: Path) -> Iterator[str]:
     if not NAMED.search(path.name):
         yield "has no hash in its name; expected it as evaluate called it"
-    if not record.resamples:
-        yield "has no lists of resamples; expected one for each number of shots"
     sources = [one.digest for one in (*record.experts, record.base) if one]
     if odd := [one for one in (record.digest, *sources) if not DIGEST.fullmatch(one)]:
         yield f"has the digest '{odd[0]}'; expected 32 hexadecimal digits"
@@ -120,7 +118,7 @@ def _in_resamples(record: Record) -> Iterator[str]:
             yield f"has {kept.count} resamples of {kept.units} units; expected {count}"
             return
     estimates = estimates_of(record.resamples, record.scores, record.metrics)
-    again = intervals(record.metrics, estimates) if estimates else record.intervals
+    again = intervals(record.metrics, estimates)
     found, wanted = ([[one.low, one.high] for one in of] for of in (record.intervals, again))
     if len(found) != len(wanted) or not np.allclose(found, wanted, rtol=0, atol=2 * CLOSE):
         yield f"has the intervals {found}; expected {wanted}, of its scores and resamples"
@@ -234,9 +232,9 @@ def _facts(record: Record, line: Line, where: str) -> Iterator[tuple[object, str
     rows = line.task, line.metrics, line.limit, str(record.settings.get("left_out"))
     yield rows, f"the digest of the rows of {line.task}", line.rows_of
     yield rows, f"the best constant on {line.task}", line.majority and round(line.majority, 4)
-    if kept := line.resamples:
-        design = f"{kept.count} of {kept.units} {kept.unit}s, {kept.design}"
-        yield rows, f"the resamples of {line.task}", design
+    kept = line.resamples
+    design = f"{kept.count} of {kept.units} {kept.unit}s, {kept.design}"
+    yield rows, f"the resamples of {line.task}", design
     asked = where, line.options, line.preset, line.work
     if (saw := record.adaptation) and isinstance(line.shots, int):
         # fewer shots took the first of each list

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from harness.reporting.difference import (
+    alike,
     apart,
     by_task,
     constants_of,
@@ -27,8 +28,6 @@ from harness.stats.tests import FEWEST_DRAWS, p_value
 from harness.text import points
 
 PROBE, TURN = "probe", '"transform": "orthogonal"'
-LEAST = 1.0
-"""Points: without an interval, a smaller loss counts as none."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,7 @@ class Loss:
     """How far a merge is below its experts under Current Eval, and its score under a `setting`.
 
     All in points (x100), averaged over the tasks. `adapted` is the merge and `control` the base
-    under the setting: what that can do without any merge. Without a `spread`, which takes lines
-    that keep resamples, no ratio is said.
+    under the setting: what that can do without any merge.
     """
 
     experts: float
@@ -62,8 +60,8 @@ class Loss:
     adapted: float
     setting: Setting
     tasks: int
+    spread: Spread
     control: float | None = None
-    spread: Spread | None = None
 
     @property
     def loss(self) -> float:
@@ -76,9 +74,8 @@ class Loss:
     @property
     def standing(self) -> Literal["below", "above", "cannot tell"]:
         """Where the merge is, of its experts; what is printed as 0.0 is nowhere."""
-        low, high = self.spread.loss if self.spread else (0.0, 0.0)
-        unclear = low <= 0 <= high if self.spread else round(abs(self.loss), 6) < LEAST
-        if unclear or points(self.loss) == "0.0":
+        low, high = self.spread.loss
+        if low <= 0 <= high or points(self.loss) == "0.0":
             return "cannot tell"
         return "below" if self.loss > 0 else "above"
 
@@ -87,14 +84,14 @@ class Loss:
         """Whether the merge is not above the base under the setting, which is then no evidence."""
         if self.control is None:
             return False
-        above = self.spread.above_control if self.spread else None
+        above = self.spread.above_control
         as_high = float(points(self.control)) >= float(points(self.adapted))
         return as_high or (above is not None and above[0] <= 0)
 
     @property
     def ratio(self) -> Ratio | None:
         """What the setting recovers of the loss, where that is known."""
-        return self.spread.share if self.spread else None
+        return self.spread.share
 
 
 @dataclass(frozen=True)
@@ -171,8 +168,8 @@ def compared(
 ) -> Compared | None:
     """A merge beside the experts that it is of, and the base under its head.
 
-    All experts, and every base, of a task where none is of this merge. None without experts, or
-    where a task was not evaluated.
+    All experts, and every base, of a task where none is of this merge. None without experts, where
+    a task was not evaluated, and where records of a task keep other resamples.
     """
     current = [one for one in merged if one.protocol == CURRENT]
     found = Compared([], current, [one for one in merged if one.setting == setting], [])
@@ -185,7 +182,7 @@ def compared(
         found.experts.extend([one for one in experts if one.digest in made_of] or experts)
         found.base.extend([one for one in bases if (one.head, one.set) in heads] or bases)
     *needed, base = ({line.task for line in part} == {*tasks} for part in found)
-    if not all(needed):
+    if not all(needed) or not alike([line for part in found for line in part]):
         return None
     check_work([*found.experts, *found.current])
     is_base = any(line.role == "base" for line in merged)
@@ -193,7 +190,7 @@ def compared(
 
 
 def loss_of(of: Compared, setting: Setting) -> Loss:
-    """The loss of a merge, with intervals where all lines keep resamples."""
+    """The loss of a merge, with its intervals."""
     return Loss(
         experts=mean(of.experts),
         current=mean(of.current),
@@ -211,11 +208,8 @@ def mean(lines: Sequence[Line]) -> float:
     return float(np.mean([np.mean([v for one in of for v in one.values]) for _, of in tasks]))
 
 
-def _spread(of: Compared) -> Spread | None:
-    known = by_task(*(part for part in of if part))
-    if known is None:
-        return None
-    experts, current, adapted, *control = known
+def _spread(of: Compared) -> Spread:
+    experts, current, adapted, *control = by_task(*(part for part in of if part)) or []
     loss = apart(experts, current)
     enough = enough_draws([*of.adapted, *of.base])
     whole = None

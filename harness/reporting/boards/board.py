@@ -13,7 +13,6 @@ from harness.reporting.boards.tested import (
     counterparts,
     gained,
     gaps,
-    settled,
     tested,
 )
 from harness.reporting.difference import Difference
@@ -165,7 +164,7 @@ def board_of(lines: Sequence[Line]) -> Board:
         shares=shares(scores, lines),
         counterparts=over,
         gained=gained(scores, over),
-        gaps=settled(_gaps(scores)),
+        gaps=_gaps(scores),
     )
 
 
@@ -224,8 +223,7 @@ def shares(scores: Grid, lines: Sequence[Line]) -> tuple[Share, ...]:
 
 def _shares(scores: Grid, tuned: Setting, known: Mapping[str, Verdict]) -> list[Share]:
     """Those of the rows that have a verdict under one setting."""
-    p = {row: one.spread.p if one.spread else None for row, one in known.items()}
-    lost = tested({row: Difference(one.loss, p=p[row]) for row, one in known.items()})
+    lost = tested({row: Difference(one.loss, p=one.spread.p) for row, one in known.items()})
     recovered, mean = gaps(scores, known, scores.headlines[CURRENT], tuned), scores.columns[-1]
     return [
         Share(row, one, lost[row], recovered.get((row, mean), Difference(one.recovered)))

@@ -263,7 +263,7 @@ def credits_of(board: Board) -> Credits | None:
     """The credits of the merges of a board that were evaluated on all of its tasks.
 
     Of more than `MOST`, those with the highest scores under the tuned head. None where nothing was
-    evaluated under a tuned head with three draws or more, where records keep no resamples, and
+    evaluated under a tuned head with three draws or more, and
     without experts or base.
     """
     shown = board.scores.headlines

@@ -19,7 +19,6 @@ from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.over import Credited, credit_of, over
 from harness.reporting.boards.page import hash_of, shades
 from harness.reporting.boards.templates import source, template
-from harness.reporting.boards.tested import any_known
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.difference import Difference
 from harness.reporting.frame import as_csv, table
@@ -139,7 +138,7 @@ def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Credite
 
 def _table(board: Board, out: Path) -> pandas.DataFrame:
     made = table(board.lines, board.rows_of_lines, files(board.lines, out))
-    if not any_known(board.gained):
+    if not board.gained:
         return made
     rows = zip(board.rows_of_lines, named_rows(board.lines), board.lines, strict=True)
     gains = [

@@ -14,7 +14,6 @@ from harness.reporting.boards.credit_table import LEAVES, view
 from harness.reporting.boards.legend import legend, notes
 from harness.reporting.boards.sections import sections, share_of
 from harness.reporting.boards.templates import source, template
-from harness.reporting.boards.tested import any_known
 from harness.reporting.difference import Difference
 from harness.reporting.grid import short_task
 from harness.reporting.lines import Line
@@ -84,7 +83,7 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
     """What the page shows, as JSON: lists by column, texts by their place in `texts`."""
     texts: dict[str, int] = {}
     file_of = {id(line): file for line, file in zip(board.lines, files, strict=True)}
-    known = any_known(board.gained)
+    known = bool(board.gained)
     cells: dict[str, list[Any]] = {}
     records: dict[str, list[int]] = {}
     for setting_at, setting in enumerate(board.scores.settings):
@@ -100,7 +99,7 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
     columns = board.scores.columns
     gaps = [[_is_open(board.gaps.get((row, c))) for c in columns] for row in board.scores.rows]
     return {
-        **({"gaps": gaps} if any_known(board.gaps) else {}),
+        **({"gaps": gaps} if board.gaps else {}),
         "tasks": _tasks(board),
         "settings": _settings(board),
         "rows": _rows(board),

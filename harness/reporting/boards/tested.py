@@ -14,7 +14,6 @@ from harness.stats.estimate import mean_of
 from harness.stats.intervals import FEWEST_SETS, LEVEL
 from harness.stats.sets import Prior, prior_of
 from harness.stats.tests import holm, p_value
-from harness.text import points
 
 K = TypeVar("K")
 
@@ -41,7 +40,7 @@ def _best(cells: Mapping[str, Cell], constant: Cell | None) -> frozenset[str]:
     others = tested(
         {row: above(cells[first], one, known) for row, one in cells.items() if row != first}
     )
-    same = {row for row, one in others.items() if not one.significant and not one.ahead}
+    same = {row for row, one in others.items() if not one.significant}
     low = -math.inf if constant is None else constant.mean
     return frozenset(row for row in {first, *same} if cells[row].mean > low)
 
@@ -66,13 +65,12 @@ def _prior(cells: Collection[Cell]) -> Prior | None:
 
 
 def above(one: Cell, other: Cell, known: Prior | None = None) -> Difference:
-    """How far a cell is above another; what cannot be paired is ahead where it is printed so."""
+    """How far a cell is above another; what cannot be tested is not significant."""
     far = one.mean - other.mean
     shared = {line.set for line in one.lines} & {line.set for line in other.lines}
     first, second = ([line for line in of.lines if line.set in shared] for of in (one, other))
-    if (paired := difference_of(first, second)) is None:
-        return Difference(far, ahead=points(one.mean) != points(other.mean))
-    if not enough_draws([*first, *second]):
+    paired = difference_of(first, second)
+    if paired is None or not enough_draws([*first, *second]):
         return Difference(far, significant=False)
     return Difference(far, paired, p=p_value(paired, known))
 
@@ -99,15 +97,13 @@ def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
 
 def gained(scores: Grid, over: Mapping[str, str]) -> dict[Place, Difference]:
     """By row, setting and column, how far the rows are above those that they are `over`."""
-    return settled(
-        {
-            (row, setting, column): gain
-            for setting in scores.settings
-            for (row, column), gain in _by_column(
-                scores, {row: ((row, setting), (other, setting)) for row, other in over.items()}
-            ).items()
-        }
-    )
+    return {
+        (row, setting, column): gain
+        for setting in scores.settings
+        for (row, column), gain in _by_column(
+            scores, {row: ((row, setting), (other, setting)) for row, other in over.items()}
+        ).items()
+    }
 
 
 def gaps(
@@ -115,20 +111,6 @@ def gaps(
 ) -> dict[tuple[str, str], Difference]:
     """By row and column, how far the rows are above themselves under another protocol."""
     return _by_column(scores, {row: ((row, tuned), (row, current)) for row in rows})
-
-
-def settled(gains: Mapping[K, Difference]) -> dict[K, Difference]:
-    """Gains; where of some it is known whether they are significant, the rest are not."""
-    known = any_known(gains)
-    return {
-        key: replace(one, significant=bool(one.significant)) if known else one
-        for key, one in gains.items()
-    }
-
-
-def any_known(gains: Mapping[K, Difference]) -> bool:
-    """Whether of any it is known if it is significant."""
-    return any(gain.significant is not None for gain in gains.values())
 
 
 def _by_column(

@@ -67,15 +67,12 @@ def _results(line: Line) -> list[dict[str, Any]]:
     made = [_result(line, name, value) for name, value in scores.items()]
     if line.interval is not None:
         low, high = line.interval
-        over = "over test units and draws; of this very model"
-        if line.resamples is None:
-            over = "over test rows; of these very draws and this model"
         made[-1]["score_details"]["uncertainty"] = {
             "confidence_interval": {
                 "lower": low / 100,
                 "upper": high / 100,
                 "confidence_level": line.level,
-                "method": over,
+                "method": "over test units and draws; of this very model",
             },
             "num_samples": line.rows,
         }

@@ -16,9 +16,6 @@ from harness.reporting.lines import Line, grouped
 from harness.stats.intervals import variances
 from harness.text import plain
 
-LEVEL_95 = 2 * 1.959964
-"""Standard errors between the ends of an interval of 95 %."""
-
 
 def rendered(model: str, lines: Sequence[Line]) -> str:
     """The file as JSON."""
@@ -64,11 +61,9 @@ def _metrics(task: str, lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def _error(line: Line) -> float | None:
-    """The standard error over test units and draws; without resamples as the interval has it."""
-    if (estimate := line.estimate) is not None:
-        error = math.sqrt(sum(variances(estimate)))
-        return error if math.isfinite(error) else None
-    return line.interval and (line.interval[1] - line.interval[0]) / 100 / LEVEL_95
+    """The standard error over test units and draws, where it is known."""
+    error = math.sqrt(sum(variances(line.estimate)))
+    return error if math.isfinite(error) else None
 
 
 def _filter(line: Line) -> str:

@@ -64,7 +64,7 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
     """The relative drop of each merge, in the mean over its experts, by method.
 
     Where every method made one merge alone, that of each of its tasks. Under Current Eval, unless
-    the view names another protocol; with intervals where records keep resamples. Raises
+    the view names another protocol; with intervals of enough draws. Raises
     MissingScores where an expert was not evaluated.
     """
     setting = one_setting("drop", scores_of(lines, view, CURRENT), view)
@@ -122,11 +122,9 @@ def _mean(pairs: Sequence[Pair]) -> Difference:
 
 
 def _estimate(expert: Line, merge: Line) -> Estimate | None:
-    """A drop on resampled rows and draws; None where records do not say, or it is undefined."""
+    """A drop on resampled rows and draws; None of too few draws, or where it is undefined."""
     upper, lower = expert.estimate, merge.estimate
-    if upper is None or lower is None or not enough_draws([expert, merge]):
-        return None
-    if min(*upper.resamples, *upper.values) <= 0:
+    if not enough_draws([expert, merge]) or min(*upper.resamples, *upper.values) <= 0:
         return None
     return of(lambda high, low: (high - low) / high, upper, lower)
 

@@ -46,6 +46,12 @@ class Added:
         ends = value - self.deviation, value + self.deviation, *(self.gain.within or ())
         return min(ends), max(ends)
 
+    @property
+    def changes(self) -> bool:
+        """Whether any score is another one, on the rows or on resampled ones."""
+        paired = self.gain.paired
+        return self.span != (0, 0) if paired is None else bool(paired.resamples.any())
+
 
 @dataclass(frozen=True)
 class Gains:
@@ -59,7 +65,7 @@ class Gains:
     @property
     def silent(self) -> list[str]:
         """Rows that change no score at all, if any does."""
-        some = {row for (row, _), one in self.added.items() if one.span != (0, 0)}
+        some = {row for (row, _), one in self.added.items() if one.changes}
         return [row for row in self.rows if some and row not in some]
 
 
