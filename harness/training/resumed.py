@@ -85,8 +85,8 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tup
     """The values that differ, by the innermost name that they have."""
     for name in {**one, **other}:
         pair = one.get(name), other.get(name)
-        if all(isinstance(value, dict) for value in pair):
-            yield from _differing(*pair)
+        if isinstance(pair[0], dict) and isinstance(pair[1], dict):
+            yield from _differing(pair[0], pair[1])
         elif pair[0] != pair[1]:
             yield name, *pair
 

@@ -24,7 +24,7 @@ from harness.reporting.difference import (
 )
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.sentences import said
-from harness.reporting.verdict import LEAST, against_of, compared
+from harness.reporting.verdict import against_of, compared
 from harness.stats.estimate import Estimate, mean_of
 from harness.stats.intervals import Ratio, credit
 from harness.stats.ranks import places
@@ -34,6 +34,8 @@ from harness.text import points
 if TYPE_CHECKING:
     from harness.reporting.boards.board import Board
 
+LEAST = 1.0
+"""Points from end to end of the axis of scores."""
 MOST = 60
 """Merges that are ranked: of more pairs, Holm leaves next to nothing significant."""
 

@@ -51,9 +51,9 @@ def over(boards: Mapping[str, Credited]) -> dict[str, Any]:
     """
     known = {name: of for name, of in boards.items() if of.credit}
     on = {
-        merge: boards
+        merge: common
         for merge in dict.fromkeys(merge for of in known.values() for merge in of.credit)
-        if len(boards := frozenset(name for name in known if merge in known[name].credit)) >= FEWEST
+        if len(common := frozenset(name for name in known if merge in known[name].credit)) >= FEWEST
     }
     if not on:
         return {}

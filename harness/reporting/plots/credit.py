@@ -39,8 +39,6 @@ MAKE = "harness evaluate --model MODEL --experts E1,E2 --protocols current,ft-cl
 TITLE = "Where the score goes"
 BAR = 0.15
 """Inches: how thick a bar is."""
-LEAST = 1.0
-"""Points from end to end of the axis."""
 WIDTHS, COLUMNS, MOVE = (3.9, 3.1), (0.4, 1.1, 2.0, 2.85), 0.9
 """Inches: bars and numbers, the columns of numbers, and the lines from place to place."""
 NAVY, MID, LIGHT = "#08306B", "#4292C6", "#EBEBEB"
