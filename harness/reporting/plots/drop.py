@@ -92,10 +92,8 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
         key=lambda name: np.median([one.points for one in values[name]]),
     )
     undefined = sum(_drop(pair) is None for group in pairs.values() for pair in group)
-    each = {(name, at): one for name in by_median for at, one in enumerate(values[name])}
-    methods: dict[str, list[Difference]] = {}
-    for (name, _), one in tested(each).items():
-        methods.setdefault(name, []).append(one)
+    each = tested({(name, at): one for name in by_median for at, one in enumerate(values[name])})
+    methods = {name: [one for (of, _), one in each.items() if of == name] for name in by_median}
     return Drops(methods, unit, setting, undefined)
 
 

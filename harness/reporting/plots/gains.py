@@ -112,11 +112,12 @@ def _as_on_boards(scores: Grid, over: Mapping[str, str]) -> dict[Place, Differen
     pairs = {called.get(row, row): called.get(other, other) for row, other in over.items()}
     apart = {row: other for row, other in pairs.items() if row != other}
     tested = gained(folded(scores, called), apart)
-    made = {}
-    for (row, setting, column), one in gained(scores, over).items():
-        same = tested.get((called.get(row, row), setting, column), one)
-        made[row, setting, column] = replace(one, significant=same.significant)
-    return made
+    return {
+        at: replace(
+            one, significant=tested.get((called.get(at[0], at[0]), *at[1:]), one).significant
+        )
+        for at, one in gained(scores, over).items()
+    }
 
 
 def _before(line: Line, without: Line) -> str:

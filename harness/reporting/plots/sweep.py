@@ -22,7 +22,7 @@ from harness.reporting.chosen import read_both
 from harness.reporting.difference import CI
 from harness.reporting.lines import CURRENT, Line
 from harness.reporting.plots.marks import BLACK, PALE, Mark, drawn, key, marks, named
-from harness.reporting.plots.scores import View, headline
+from harness.reporting.plots.scores import View, headline, lacking
 from harness.reporting.sets import in_sets
 from harness.stats.estimate import Estimate, mean_of, over_sets
 from harness.stats.intervals import Ends, interval
@@ -88,11 +88,9 @@ def sweep(read: Iterable[Read], view: View) -> Sweep:
     ]
     shown = headline([line.setting for line, _ in having], view.shots)
     if len(shown) != 1:
-        raise MissingScores(
-            f"sweep shows one protocol over values of {view.option}, found "
-            f"{'; '.join(map(str, shown)) or 'no merge whose record says it'}; name one with "
-            "--protocols, and an option as merge.json has it"
-        )
+        found = [*map(str, shown)] or ["no merge whose record says it"]
+        do = "name one with --protocols, and an option as merge.json has it"
+        raise lacking("sweep", f"one protocol over values of {view.option}", found, do)
     having = [(line, one) for line, one in having if line.setting == shown[0]]
     check_alike(having, view.option)
     tasks: dict[str, dict[Value, dict[int, Read]]] = {}
@@ -107,16 +105,12 @@ def sweep(read: Iterable[Read], view: View) -> Sweep:
             )
     values = in_order({value for of in tasks.values() for value in of})
     if len(values) < 2:
-        raise MissingScores(
-            f"sweep shows two or more values of {view.option}, found {values[0]}; merge with "
-            "another, and evaluate that"
-        )
+        do = "merge with another, and evaluate that"
+        raise lacking("sweep", f"two or more values of {view.option}", values, do)
     sets = set.intersection(*({*sets} for of in tasks.values() for sets in of.values()))
     if not sets:
-        raise MissingScores(
-            f"sweep shows sets of experts that have all values of {view.option}, found none; "
-            "choose with --models"
-        )
+        what = f"sets of experts with all values of {view.option}"
+        raise lacking("sweep", what, (), "choose with --models")
     shared = {
         task: {value: [of[at] for at in sorted(sets)] for value, of in known.items()}
         for task, known in tasks.items()
