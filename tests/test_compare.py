@@ -476,7 +476,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "shots": (
         None,
         [*GOOD, "--shots", "5"],
-        "shots is 5, but all models were evaluated with no shots",
+        "shots is 5, but models were evaluated with no shots",
     ),
     "limits": (
         other(**LIMITED),

@@ -103,12 +103,10 @@ def _lines(names: Sequence[str], folder: Path) -> dict[str, list[Line]]:
         if name in models:
             continue
         if not Path(name).exists() or (Path(name) / "config.json").exists():
-            there = f"where models are: {', '.join(sorted(models)) or 'none'}"
-            raise UnknownName(
-                f"no records of '{name}' in {folder}, "
-                f"{there if folder.exists() else 'which is no folder'}; name a model that "
-                "--records has, or a folder of records"
-            )
+            models_there = f"where models are: {', '.join(sorted(models)) or 'none'}"
+            there = models_there if folder.exists() else "which is no folder"
+            hint = "name a model that --records has, or a folder of records"
+            raise UnknownName(f"no records of '{name}' in {folder}, {there}; {hint}")
         named += [(name, line) for line in reported(read_lines([name]))]
     of_sets = [*zip(named, in_sets([line for _, line in named]), strict=True)]
     return {name: [line for (of, _), line in of_sets if of == name] for name in names}
@@ -128,23 +126,17 @@ def _shared(sides: Sides, shots: Shots | None) -> Sides:
     places = _on_all(sides, lambda line: (line.task, line.shots))
     shared = [drawn for _, drawn in places if all((task, drawn) in places for task in tasks)]
     if not shared:
-        each = (
-            f"'{name}' on {', '.join(tasks_by(lines)) or 'none'} with "
-            f"{_counts(line.shots for line in lines)} shots"
-            for name, lines in sides.items()
+        each = "; ".join(
+            f"'{name}' on {', '.join(tasks_by(of)) or 'none'} with {_counts(of)} shots"
+            for name, of in sides.items()
         )
-        raise BrokenRecord(
-            f"all models share no task under one protocol and number of shots: {'; '.join(each)}"
-        )
+        raise BrokenRecord(f"all models share no task under one protocol and shots: {each}")
     drawn = min(shared, key=lambda one: far(one, HEADLINE_SHOTS if shots is None else shots))
     if shots not in (None, drawn):
-        raise BadOption(
-            f"shots is {shots}, but all models were evaluated with {_counts(shared)} shots"
-        )
-    sides = {
-        name: [line for line in lines if line.task in tasks and line.shots == drawn]
-        for name, lines in sides.items()
-    }
+        counts = _counts(chain(*sides.values()))
+        raise BadOption(f"shots is {shots}, but models were evaluated with {counts} shots")
+    wanted = {(task, drawn) for task in tasks}
+    sides = {n: [one for one in of if (one.task, one.shots) in wanted] for n, of in sides.items()}
     check_columns(chain(*sides.values()))
     sets = _on_all(sides, lambda line: line.set)
     if not sets and any(len({line.set for line in lines}) > 1 for lines in sides.values()):
@@ -160,8 +152,8 @@ def _on_all(sides: Sides, of: Callable[[Line], K]) -> set[K]:
     return set.intersection(*({of(line) for line in lines} for lines in sides.values()))
 
 
-def _counts(shots: Iterable[Shots]) -> str:
-    return ", ".join(str(one or "no") for one in sorted({*shots}, key=amount))
+def _counts(lines: Iterable[Line]) -> str:
+    return ", ".join(str(one or "no") for one in sorted({one.shots for one in lines}, key=amount))
 
 
 OF_A_SET = {"model": "name", "made_of": "what they were merged of"}
