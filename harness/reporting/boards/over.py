@@ -50,11 +50,9 @@ def over(boards: Mapping[str, Credited]) -> dict[str, Any]:
     `finding` sentences on what is first, and how far the orders of the first group agree.
     """
     known = {name: of for name, of in boards.items() if of.credit}
-    on = {
-        merge: common
-        for merge in dict.fromkeys(merge for of in known.values() for merge in of.credit)
-        if len(common := frozenset(name for name in known if merge in known[name].credit)) >= FEWEST
-    }
+    each = dict.fromkeys(merge for of in known.values() for merge in of.credit)
+    places = {one: frozenset(name for name in known if one in known[name].credit) for one in each}
+    on = {merge: names for merge, names in places.items() if len(names) >= FEWEST}
     if not on:
         return {}
     groups = [*_groups(known, on)]

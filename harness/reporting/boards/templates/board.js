@@ -9,6 +9,7 @@
   const byId = (id) => document.getElementById(id);
   const body = document.querySelector("#board tbody");
   const root = document.documentElement;
+  root.classList.add("script");
 
   const element = (tag, attributes = {}, ...children) => {
     const made = document.createElement(tag);
