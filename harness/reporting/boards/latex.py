@@ -13,6 +13,7 @@ from string import ascii_lowercase
 
 from harness.reporting.boards.board import Board, Shown
 from harness.reporting.boards.legend import BOLD, legend, notes
+from harness.reporting.boards.sections import heads_of
 from harness.reporting.boards.templates import template
 from harness.reporting.difference import OPEN
 from harness.reporting.grid import MEAN, mean_cell, short_task
@@ -75,7 +76,7 @@ def _gains(board: Board) -> Iterator[Table]:
             group = line.premerge if line and line.role == "merged" else "references"
             groups.setdefault(group, []).append(" & ".join([tex(row), *map(_with_gain, cells)]))
         caption, rows = f"{setting}: {_metrics(board)}", _grouped(groups.values())
-        yield Table(caption, ["", *_heads(board)], rows, note=tex(said[setting]))
+        yield Table(caption, ["", *map(tex, heads_of(board))], rows, note=tex(said[setting]))
 
 
 def _protocols(board: Board) -> Iterator[Table]:
@@ -96,7 +97,7 @@ def _protocols(board: Board) -> Iterator[Table]:
         ]
         groups += [lines] if len(lines) > 1 else []
     if groups:
-        heads = ["", "protocol", *_heads(board)]
+        heads = ["", "protocol", *map(tex, heads_of(board))]
         caption = f"Methods and protocols: {_metrics(board)}"
         note = ". ".join(f"{letter} {tex(text)}" for text, letter in letters.items())
         yield Table(caption, heads, _grouped(groups), texts=2, note=note)
@@ -152,11 +153,6 @@ def _with_gain(one: Shown | None) -> str:
 def _with_spread(one: Shown | None) -> str:
     text, spread = _text(one), one and one.cell.deviation
     return text if spread is None else rf"{text}{{\scriptsize$\pm${points(spread)}}}"
-
-
-def _heads(board: Board) -> list[str]:
-    """The names of tasks, without group and split where that is clear, and of their mean."""
-    return [tex(short_task(column, board.scores.tasks)) for column in board.scores.columns]
 
 
 def _metrics(board: Board) -> str:

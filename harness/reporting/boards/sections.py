@@ -55,11 +55,16 @@ def sections(board: Board) -> Iterator[Section]:
             share = None
 
 
+def heads_of(board: Board) -> list[str]:
+    """The names of tasks, without group and split where that is clear, and of their mean."""
+    return [short_task(column, board.scores.tasks) for column in board.scores.columns]
+
+
 def _table(board: Board, rows: Sequence[Row]) -> Table:
     """Rows x tasks, the best in bold."""
     known = [board.tasks.get(column) for column in board.scores.columns]
     return Table(
-        heads=["", *(short_task(one, board.scores.tasks) for one in board.scores.columns)],
+        heads=["", *heads_of(board)],
         below=[
             ["metric", *("" if one is None else " + ".join(one.metrics) for one in known)],
             ["rows", *("" if one is None else f"{one.rows:,}" for one in known)],
