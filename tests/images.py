@@ -34,6 +34,14 @@ PROCESSING: dict[str, Any] = {
     "image_mean": [0.5, 0.5, 0.5],
     "image_std": [0.25, 0.25, 0.25],
 }
+STAGES: dict[str, Any] = {"image_size": 8, "patch_size": 2, "depths": [1, 1]}
+OTHERS: dict[str, dict[str, Any]] = {
+    "swin": {**STAGES, "embed_dim": 8, "num_heads": [2, 2], "window_size": 2},
+    "convnext": {**STAGES, "hidden_sizes": [8, 16], "num_stages": 2},
+    "dinov2": SIZE,
+    "beit": SIZE,
+}
+"""Miniatures of architectures without a file of their own."""
 COLOURS = ("blue", "green", "red")
 FILE = "model.safetensors"
 
@@ -44,26 +52,28 @@ def vit(
     *,
     seed: int = 0,
     near: Path | None = None,
+    family: str = "vit",
     **config: Any,
 ) -> Path:
-    """A random ViT with its image processor: a classifier, else a bare encoder.
+    """A random ViT, or another model of images, with its processor: a classifier, else an encoder.
 
     With `near`, the encoder is that of another folder plus a little noise.
     """
     from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
     torch.manual_seed(seed)
-    settings = {**SIZE, **config}
+    settings = {**OTHERS.get(family, SIZE), **config}
     if labels is None:
-        made = AutoModel.from_config(AutoConfig.for_model("vit", **settings))
+        made = AutoModel.from_config(AutoConfig.for_model(family, **settings))
     else:
         names = dict(enumerate(labels))
         ids = {name: place for place, name in names.items()}
-        asked = AutoConfig.for_model("vit", **settings, id2label=names, label2id=ids)
+        asked = AutoConfig.for_model(family, **settings, id2label=names, label2id=ids)
         made = AutoModelForImageClassification.from_config(asked)
     with torch.no_grad():
         if near is not None:
-            made.vit.load_state_dict(AutoModel.from_pretrained(near).state_dict(), strict=False)
+            near_to = AutoModel.from_pretrained(near).state_dict()
+            made.base_model.load_state_dict(near_to, strict=False)
         for parameter in made.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.02 if near else 0.3)
     made.save_pretrained(folder)

@@ -434,6 +434,23 @@ def test_an_architecture_that_rules_do_not_fit_is_refused_by_name(name: str) -> 
         family_of({"model_type": name, **NOT_BY_RULES[name]}, "here")
 
 
+def test_features_of_funnel_depend_on_the_batch_of_a_row() -> None:
+    """So it is refused, and the line says why: its pooling takes padding for tokens."""
+    config = {"model_type": "funnel", **NOT_BY_RULES["funnel"], "block_sizes": [1, 2]}
+    with mistake(UnknownName, "here", "funnel", "padding", "batch"):
+        family_of(config, "here")
+    torch.manual_seed(0)
+    made = network.network({**config, "vocab_size": 45}, "here").eval()
+    row = torch.tensor([[5, 6, 7]])
+    padded = {"input_ids": torch.nn.functional.pad(row, (0, 4))}
+    padded["attention_mask"] = (padded["input_ids"] > 0).long()
+    with torch.no_grad():
+        for one in made.parameters():
+            one.add_(torch.randn_like(one), alpha=0.3)
+        alone, beside = made(input_ids=row).logits, made(**padded).logits
+    assert (alone - beside).abs().max() > 1e-3
+
+
 @pytest.fixture(scope="module", params=["convbert", "bert"])
 def merged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A merge of two experts, with the folders that it was made of."""

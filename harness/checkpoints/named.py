@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -13,9 +14,35 @@ T = TypeVar("T")
 
 
 def canonical(network: torch.nn.Module, named: Mapping[str, T]) -> dict[str, T]:
-    """Parameters, or modules, by the names that the network's family has for them."""
+    """Parameters, or modules, by the names that the network's family has for them.
+
+    Of one without a file those are the names that transformers writes.
+    """
     family = KNOWN.get(getattr(getattr(network, "config", None), "model_type", ""))
-    return dict(named) if family is None else {family.canonical(n): v for n, v in named.items()}
+    if family is not None:
+        return {family.canonical(name): value for name, value in named.items()}
+    written = _written(network)
+    return {written.get(name, name): value for name, value in named.items()}
+
+
+_WRITTEN: WeakKeyDictionary[torch.nn.Module, dict[str, str]] = WeakKeyDictionary()
+
+
+def _written(network: torch.nn.Module) -> dict[str, str]:
+    """What transformers calls tensors in files, and modules of weights, by their names in memory.
+
+    In releases that have other names in memory: else they are their own.
+    """
+    if network not in _WRITTEN:
+        from transformers.core_model_loading import revert_weight_conversion
+
+        own = network.state_dict(keep_vars=True)
+        places = {id(tensor): name for name, tensor in own.items()}
+        made = revert_weight_conversion(network, own)
+        names = {places[id(one)]: name for name, one in made.items() if id(one) in places}
+        modules = {n.removesuffix(".weight"): names[n].removesuffix(".weight") for n in names}
+        _WRITTEN[network] = {**modules, **names}
+    return _WRITTEN[network]
 
 
 def in_memory(network: torch.nn.Module, named: Mapping[str, T]) -> dict[str, T]:

@@ -20,7 +20,6 @@ def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.n
     Raises BrokenCheckpoint, saying of `what`, for a configuration that none can be made from.
     """
     import transformers
-    from transformers.models.auto import modeling_auto as auto
 
     family = KNOWN.get(config["model_type"])
     if family is not None and family.make is not None:
@@ -29,14 +28,24 @@ def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.n
         if own is not None:
             return own
 
-    kind, of_text = config["model_type"], auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
     rows = transformers.AutoModelForSequenceClassification
-    if kind in auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES and kind not in of_text:
+    if of_images(config["model_type"]):
         rows = transformers.AutoModelForImageClassification
     made = {"row": rows, "word": transformers.AutoModelForTokenClassification}
     with of_transformers(what):
         model: torch.nn.Module = made[unit].from_config(_read(config))
     return model
+
+
+def of_images(model_type: str) -> bool:
+    """Whether transformers has one classifier of an architecture for images, and none for text."""
+    from transformers.models.auto import modeling_auto as auto
+
+    images, text = (
+        auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+    )
+    return isinstance(images.get(model_type), str) and model_type not in text
 
 
 def text_tower(config: Mapping[str, Any], what: str) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import xxhash
 
+from harness.checkpoints.families.family import GENERIC
 from harness.checkpoints.layout import IMAGE_FILES, PROCESSOR_FILES, check_files, odd
 from harness.checkpoints.network import silent
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights
@@ -119,6 +120,8 @@ def check_image_processor(model: Checkpoint) -> None:
         )
     made, size = seen.shape[1:], model.config.get("image_size")
     sides = list(size) if isinstance(size, list) else [size or made[1], size or made[2]]
+    if model.family.name == GENERIC:  # one may take other sizes than it says, as dinov2 does
+        sides = [*made[1:]]
     expected = [model.config.get("num_channels", 3), *sides]
     if [*made] != expected:
         raise BrokenCheckpoint(

@@ -103,7 +103,7 @@ def _words(model: Any) -> str | None:
 
     Of images there is none, and what has a decoder looks at the words themselves.
     """
-    if hasattr(model.base_model, "decoder"):
+    if hasattr(model.base_model, "decoder") or model.main_input_name != "input_ids":
         return None
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, torch.nn.Embedding):

@@ -11,7 +11,7 @@ import torch
 from harness.checkpoints.families.deberta import RELATIVE
 from harness.checkpoints.families.family import GENERIC, SETTINGS, Family, Top, Unit
 from harness.checkpoints.families.known import KNOWN
-from harness.checkpoints.network import classifier_on_meta
+from harness.checkpoints.network import classifier_on_meta, of_images
 from harness.errors import BrokenCheckpoint, UnknownName
 
 _BY_RULES: dict[str, Family] = {}
@@ -32,8 +32,9 @@ def family_of(config: Mapping[str, Any], what: str = "the model") -> Family:
     if (told := generic(config, what)) is None:
         raise UnknownName(
             f"{what} is of the architecture {model_type!r:.80}, expected one of "
-            f"{', '.join(KNOWN)}, or one with a single final linear layer, in a head called "
-            "classifier or classification_head, and an encoder below one prefix"
+            f"{', '.join(KNOWN)}, or a classifier of text or images with a single final linear "
+            "layer, in a head called classifier or classification_head, and an encoder below one "
+            "prefix"
         )
     return _BY_RULES.setdefault(model_type, told)
 
@@ -53,23 +54,13 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
     a pooler is the encoder. There is no table of axes.
 
     Raises BrokenCheckpoint, saying of `what`, for a configuration that no classifier can be made
-    from, and UnknownName for decoders and encoder-decoders, whose classifiers read a last token.
+    from, and UnknownName for one that fits by its names and is no encoder that can be merged.
     """
-    from transformers.models.auto import modeling_auto as auto
-
     if (model := _on_meta(config, what, "row")) is None:
         return None
-    kind, other = config["model_type"], None
-    writes, fills = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if kind in writes and kind not in fills:
-        other = "which generates text"
-    if getattr(type(model.config), "is_encoder_decoder", False):  # whatever this configuration says
-        other = "an encoder-decoder"
-    if other is not None:
-        raise UnknownName(
-            f"{what} is of the architecture {kind!r:.80}, {other}; expected an encoder: "
-            "no encoder-decoder but t5 and mt5 is supported"
-        )
+    kind = config["model_type"]
+    if (reason := _unfit(kind, model)) is not None:
+        raise UnknownName(f"{what} is of the architecture {kind!r:.80}, {reason}")
     if (row := _top(model)) is None:
         return None
     prefix, of_words = f"{model.base_model_prefix}.", _on_meta(config, what, "word")
@@ -82,10 +73,27 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         word=_top(of_words) if of_words is not None else None,
         pooler=next((name for name in modules if name.rpartition(".")[2] == "pooler"), None),
         settings={**SETTINGS, **RELATIVE},
+        inputs="image" if of_images(kind) else "text",
     )
     rest = [name for name, _ in model.named_parameters() if not family.is_head(name)]
     one_encoder = all(name.startswith(prefix) or family.is_pooler(name) for name in rest)
     return family if one_encoder else None
+
+
+def _unfit(kind: str, model: Any) -> str | None:
+    """Why no merge of an architecture could be read, and what was expected."""
+    from transformers.models.auto import modeling_auto as auto
+
+    writes, fills = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if kind == "funnel":  # the mean of two tokens, and a mask that is the least of theirs
+        return "which pools padding with tokens, so that features depend on the batch of a row"
+    if kind in writes and kind not in fills:
+        return "which generates text; expected an encoder"
+    if getattr(type(model.config), "is_encoder_decoder", False):  # whatever this configuration says
+        return "an encoder-decoder; expected an encoder, or t5 or mt5"
+    if any(isinstance(one, torch.nn.modules.batchnorm._BatchNorm) for one in model.modules()):
+        return "with batch normalisation, whose running statistics cannot be merged as weights are"
+    return None
 
 
 def _on_meta(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Module | None:
@@ -96,7 +104,8 @@ def _on_meta(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Modul
         "row": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
         "word": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
     }
-    if config["model_type"] not in known[unit]:
+    kind = config["model_type"]
+    if kind not in known[unit] and not (unit == "row" and of_images(kind)):
         return None
     return classifier_on_meta(config, what, unit=unit)
 
