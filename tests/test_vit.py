@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 
 from harness import weights
 from harness.checkpoints.bases import encoder_digests
-from harness.checkpoints.build import build_model, check_whole, encoder_of
+from harness.checkpoints.build import build_model, check_ready, check_whole, encoder_of
 from harness.checkpoints.named import parameters_of
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.types import Choice
-from tests.images import FILE, NEWER, respelled, vit
+from tests.images import COLOURS, FILE, NEWER, PROCESSING, SIZE, respelled, vit
 from tests.mistakes import mistake
 
 QUERY = "vit.encoder.layer.1.attention.attention.query.weight"
@@ -169,3 +169,34 @@ def test_an_adapter_of_either_spelling_is_the_same_model(
     expected = base.weights[QUERY].double() + second.double() @ first.double()
     torch.testing.assert_close(made.weights[QUERY], expected, rtol=0, atol=1e-6)
     assert made.processor == older / "base"
+
+
+# Published layouts -------------------------------------------------------------------------
+
+
+def test_dino_is_a_base(tmp_path: Path) -> None:
+    """As transformers' conversion of facebook/dino-* writes it: a bare encoder without pooler."""
+    from transformers import ViTConfig, ViTModel
+
+    ViTModel(ViTConfig(**SIZE), add_pooling_layer=False).save_pretrained(tmp_path)
+    stored = load_file(tmp_path / FILE)
+    assert "embeddings.cls_token" in stored
+    assert not any("pooler" in name or name.startswith("vit.") for name in stored)
+    base = open_checkpoint(tmp_path)
+    assert (base.family.name, base.labels) == ("vit", None)
+    assert {*encoder_of(base).weights} == {f"vit.{name}" for name in stored}
+
+
+@pytest.mark.parametrize("named", ["image_processor_type", "feature_extractor_type"])
+def test_deit_without_distillation_is_a_classifier(named: str, tmp_path: Path) -> None:
+    """As the conversion of facebook/deit-* writes it: a ViT, with DeiT's processor."""
+    pytest.importorskip("PIL.Image")
+    vit(tmp_path)
+    kind = named.replace("_type", "").title().replace("_", "")
+    said = {name: one for name, one in PROCESSING.items() if name != "image_processor_type"}
+    said |= {"size": {"height": 10, "width": 10}, "crop_size": {"height": 8, "width": 8}}
+    said |= {"do_center_crop": True, named: f"DeiT{kind}"}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    model = open_checkpoint(tmp_path)
+    check_ready(model)
+    assert (model.family.name, model.labels) == ("vit", COLOURS)
