@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import csv
 import json
 import pickle
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import harness
 from harness import weights
@@ -158,6 +159,45 @@ def test_experts_are_aligned_before_they_are_merged(
     rows = load_rows(harness.TASKS[str(task)], "test")
     logits = forward(open_checkpoint(tmp_path / "out"), rows, max_length=1, placement=CPU)[1]
     assert np.mean(logits.argmax(1) == rows.labels) > 0.5
+
+
+def test_features_of_images_are_drawn(trained: Path, tmp_path: Path) -> None:
+    merged, task = tmp_path / "m", trained / "colours.yaml"
+    run("merge", trained / "e1", trained / "e2", "--base", trained / "base", "--merger", "average",
+        "--tasks", task, "--out", merged)  # fmt: skip
+    run("plot", "tsne", "--model", merged, "--rows", 12, "--out", tmp_path / "plane")
+    assert (tmp_path / "plane.png").read_bytes().startswith(b"\x89PNG")
+    drawn = (tmp_path / "plane.svg").read_text()
+    assert all(word in drawn for word in ("colours", "blue", "green", "red"))
+
+
+def test_the_line_between_models_of_images_is_walked(trained: Path, tmp_path: Path) -> None:
+    """Of an expert with its units in another order: matched, they are in the first one's again."""
+    moved, out = tmp_path / "moved", tmp_path / "line"
+    moved.mkdir()
+    for file in (FILE, "config.json", "preprocessor_config.json"):
+        (moved / file).write_bytes((trained / "e1" / file).read_bytes())
+    state = load_file(moved / FILE)
+    for layer in (0, 1):
+        at = f"vit.encoder.layer.{layer}."
+        order = torch.randperm(24, generator=torch.manual_seed(layer))
+        for name, axis in (
+            ("intermediate.dense.weight", 0),
+            ("intermediate.dense.bias", 0),
+            ("output.dense.weight", 1),
+        ):
+            state[at + name] = state[at + name].index_select(axis, order)
+    save_file(state, moved / FILE, {"format": "pt"})
+    run("barrier", trained / "e1", moved, "--tasks", trained / "colours.yaml", "--points", 3,
+        "--premerge", "permutation", "--output-path", out)  # fmt: skip
+    with (out / "barrier.csv").open() as file:
+        rows = [*csv.DictReader(file)]
+    loss = {(row["alignment"], float(row["x"])): float(row["loss"]) for row in rows}
+    ends = [loss["as they are", x] for x in (0, 1)]
+    assert ends == [loss["permutation", x] for x in (0, 1)]
+    assert ends[0] == pytest.approx(ends[1], abs=1e-5)
+    assert loss["permutation", 0.5] == pytest.approx(ends[0], abs=1e-5)
+    assert loss["as they are", 0.5] > ends[0] + 1e-3
 
 
 def test_cards_say_that_rows_are_images(trained: Path, tmp_path: Path) -> None:
