@@ -126,6 +126,13 @@ def test_it_is_fine_tuned(room: Path, tmp_path: Path) -> None:
     assert open_checkpoint(tmp_path / "e").weights.keys() == {*load_file(room / "a" / FILE)}
 
 
+def test_images_of_another_size_than_a_configuration_says_are_read(tmp_path: Path) -> None:
+    """As published folders of dinov2 have it, whose positions are interpolated."""
+    task, folder = colours(tmp_path), vit(tmp_path / "m", family="dinov2", image_size=12)
+    command = ["evaluate", "--model", folder, "--tasks", task, "--protocols", "current"]
+    assert main([*map(str, command), "--output-path", str(tmp_path / "r")]) == 0
+
+
 def test_what_moves_units_is_refused_by_name(room: Path, tmp_path: Path) -> None:
     command = ["merge", room / "a", room / "b", "--base", room / "base", "--merger", "average"]
     command += ["--premerge", "permutation", "--out", tmp_path / "m"]
