@@ -41,11 +41,8 @@ def of_images(model_type: str) -> bool:
     """Whether transformers has one classifier of an architecture for images, and none for text."""
     from transformers.models.auto import modeling_auto as auto
 
-    images, text = (
-        auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-        auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-    )
-    return isinstance(images.get(model_type), str) and model_type not in text
+    one = isinstance(auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.get(model_type), str)
+    return one and model_type not in auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 
 def text_tower(config: Mapping[str, Any], what: str) -> Any:

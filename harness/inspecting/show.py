@@ -153,24 +153,19 @@ def _line(shown: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     share = f" {counts[most] / first['units']:.1%}" if most else ""
     labels = [str(len(counts) or ""), shortened(most, 24) + share]
     unit = first["lengths"]["unit"]
-    lengths = [number(first["lengths"][key], ".0f") for key in _lengths(unit)]
+    lengths = [number(first["lengths"][key], ".0f") for key in LENGTHS if unit != "images"]
     return [shown["task"], shown["kind"], *rows, *labels, unit, *lengths]
 
 
 def _table(splits: Mapping[str, Any]) -> str:
     unit = next(iter(splits.values()))["lengths"]["unit"]
-    shown = _lengths(unit)
+    shown = () if unit == "images" else LENGTHS
     rows = []
     for split, one in splits.items():
         lengths = (number(one["lengths"][key], ".0f") for key in shown)
         rows.append([plain(split), one["rows"], *lengths])
     headers = ["split", "rows", *(f"{unit}, {key}" for key in shown[:1]), *shown[1:]]
     return str(tabulate(rows, headers, tablefmt="simple"))
-
-
-def _lengths(unit: str) -> tuple[str, ...]:
-    """The lengths that are told: none of images."""
-    return () if unit == "images" else LENGTHS
 
 
 def _labels(splits: Mapping[str, Any]) -> str:
