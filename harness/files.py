@@ -98,12 +98,21 @@ def as_json(value: object) -> Any:
     return json.loads(json.dumps(value))
 
 
+class Loader(yaml.SafeLoader):
+    """Reads 1e-3 as a number, which to YAML 1.1 is one with a point alone."""
+
+
+Loader.add_implicit_resolver(  # of few digits after the e: a hash of digits is none
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d{1,2}$"), list("-+0123456789")
+)
+
+
 def read_yaml(
     path: Path,
     what: str,
     *,
     error: type[HarnessError] = BrokenCheckpoint,
-    loader: type[yaml.SafeLoader] = yaml.SafeLoader,
+    loader: type[yaml.SafeLoader] = Loader,
 ) -> dict[str, Any]:
     """The object in a YAML file that holds only what JSON can say. Raises `error`, naming it."""
     text = read_text(path, what, largest=LARGEST_YAML, error=error)

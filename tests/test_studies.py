@@ -224,6 +224,16 @@ def test_on_is_a_word_in_a_file(room: Path) -> None:
     assert (one.on, one.tune) == ("heldout10", {"scale": "0.5:1:0.5"})
 
 
+def test_a_learning_rate_may_have_an_exponent(room: Path) -> None:
+    """As in the description of a task: to YAML 1.1 1e-3 is a word, 1.0e-3 a number."""
+    said = {**TWO, "experts": {**TWO["experts"], "finetune": {"learning_rate": 0}}}
+    text = yaml.safe_dump(said).replace("learning_rate: 0", "learning_rate: 1e-3")
+    (room / "rate.yaml").write_text(text)
+    made = {one.name: one for one in steps_of(read_study(room / "rate.yaml"), room / "out")}
+    (rate, *_) = [one.request["learning_rate"] for one in made.values() if one.verb == "finetune"]
+    assert rate == 1e-3
+
+
 def test_numbers_of_shots_of_a_protocol_are_a_step_of_their_own(room: Path) -> None:
     made = steps(room, mergers=["average"], protocols=["current", "knn:shots=[1,5],rule=vote"])
     asked = [one.request for one in made.values() if one.verb == "evaluate"]

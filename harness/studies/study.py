@@ -9,11 +9,10 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
 
 from harness.errors import BadRecipe
-from harness.files import read_yaml
+from harness.files import Loader, read_yaml
 from harness.options import parse_choice
 from harness.registry import (
     MERGERS,
@@ -38,13 +37,13 @@ OF_EXPERTS = "experts"
 """In the place of tasks: those that the experts were trained on."""
 
 
-class OnAsAWord(yaml.SafeLoader):
+class OnAsAWord(Loader):
     """`on` is a field of ours, and YAML's old spelling of true: only true and false are these."""
 
 
 OnAsAWord.yaml_implicit_resolvers = {
     first: [one for one in known if first in "tTfF" or not one[0].endswith(":bool")]
-    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    for first, known in Loader.yaml_implicit_resolvers.items()
 }
 
 
