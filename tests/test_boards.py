@@ -723,6 +723,19 @@ def test_very_unequal_experts_are_called_out(tasks: tuple[str, str]) -> None:
     assert "unequal" not in str(verdicts(lines(fair))[0])
 
 
+@pytest.mark.parametrize("best", [0.1, 0.6])
+def test_experts_below_the_best_constant_are_asked_for_their_labels(best: float) -> None:
+    """All of a task: one alone may be what it is."""
+    made = [record("expert", name, MRPC, "current", x) for name, x in (("a", 0.05), ("b", best))]
+    made += [record("merged", "m", MRPC, "current", 0.1)]
+    made += [record("merged", "m", MRPC, "ft-classifier", {5: [0.2]})]
+    constant = DrawScore(value=0.5, parts={"f1": 0.5})
+    made = [one.model_copy(update={"majority": constant}) for one in made]
+    (one,) = verdicts(lines(made))
+    assert one.astray == (() if best > 0.5 else ("mrpc",))
+    assert ("order?" in str(one)) is (best < 0.5)
+
+
 def test_an_expert_far_below_its_merge_is_called_out() -> None:
     """Also where a tuned head scores less: the merge is far above its expert."""
     records = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from harness.data.rows import load_rows
 from harness.data.splits import parse_task
 from harness.errors import BadData, BrokenCheckpoint, HarnessError
 from harness.evaluation.records import read_records
+from harness.kinds import kind_of
 from tests.conftest import FAST, WORDS, model
 from tests.mistakes import mistake, refused
 
@@ -117,6 +119,21 @@ def test_numbers_that_are_no_indices_are_called_by_themselves(tmp_path: Path) ->
     task, _ = parse_task(described(tmp_path, "text: body\nlabel: stars\nfiles: ."))
     assert task.labels == ("1", "2", "3")
     assert load_rows(task, "test").labels[:4].tolist() == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize(("labels", "told"), [("from data", True), ("[good, bad, so-so]", False)])
+def test_outputs_without_names_are_told_the_order_of_the_alphabet(
+    labels: str, told: bool, tmp_path: Path
+) -> None:
+    """That is the order of labels from the data, and may not be the model's."""
+    written(tmp_path, "train", "test")
+    text = f"text: body\nlabel: verdict\nfiles: .\nlabels: {labels}"
+    task, _ = parse_task(described(tmp_path, text))
+    outputs = [f"LABEL_{number}" for number in range(3)]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert kind_of(task).columns(task, outputs, "model", by_index=True) == [0, 1, 2]
+    assert [str(one.message).count("bad, good, so-so") for one in said] == [1] * told
 
 
 def test_labels_may_be_called_otherwise_and_have_no_rows(tmp_path: Path) -> None:

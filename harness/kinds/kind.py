@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -135,6 +136,7 @@ class Kind(ABC):
             return [names.index(spelled(name)) for name in task.labels]
         unnamed = generic(labels) and len(labels) == len(task.labels)
         if unnamed and by_index:
+            _tell_of_order(task, where)
             return list(range(len(labels)))
         hint = "; if its outputs are in that order, say so with --labels by-index"
         raise LabelMismatch(
@@ -260,6 +262,18 @@ class Kind(ABC):
     @abstractmethod
     def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
         """Labels as a head has them that has so many outputs, and those of the task in `places`."""
+
+
+def _tell_of_order(task: Task, where: str) -> None:
+    """Warn of labels that stand in the order of the alphabet, as those that a description leaves to
+    the data do: a training seldom has that order by itself."""
+    if task.by_index or any(map(is_number, task.labels)) or [*task.labels] != sorted(task.labels):
+        return
+    warnings.warn(
+        f"the outputs of {where} are taken for {few(task.labels)}, in the order of the alphabet: "
+        f"if it was trained with another, list the labels of {task} in that order",
+        stacklevel=3,
+    )
 
 
 def class_indices(task: Task, values: Sequence[Any], where: str, *, unit: str = "row") -> Array64:

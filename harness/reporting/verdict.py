@@ -100,11 +100,13 @@ class Verdict(Loss):
 
     The setting is FT-Classifier Eval, `draws` how many draws of its shots there are, at least.
     `unequal` are the least and the largest score of an expert where their mean is no measure: those
-    of one task are far apart, or one is far below the merge, with a tuned head or without.
+    of one task are far apart, or one is far below the merge, with a tuned head or without. `astray`
+    are tasks of which no expert scores as much as the best constant prediction.
     """
 
     draws: int = FEWEST_DRAWS
     unequal: tuple[float, float] | None = None
+    astray: tuple[str, ...] = ()
 
     @property
     def share(self) -> str:
@@ -245,6 +247,7 @@ def verdicts_on(merged: Sequence[Line], against: Mapping[str, Sequence[Line]]) -
             **vars(loss_of(of, setting)),
             draws=fewest_draws([*of.adapted, *of.base]),
             unequal=_unequal(of),
+            astray=_astray(of.experts),
         )
         for setting in settings
         if (of := compared(merged, against, setting)) is not None
@@ -262,6 +265,16 @@ def _unequal(of: Compared) -> tuple[float, float] | None:
         far = far or max(*mine, *own, tuned) - min(mine) > UNEQUAL
     scores = [value for _, value in experts]
     return (min(scores), max(scores)) if far else None
+
+
+def _astray(experts: Sequence[Line]) -> tuple[str, ...]:
+    """The tasks of which every expert is below the best constant prediction, if that is known."""
+    tasks = grouped(experts, lambda line: line.task)
+    return tuple(
+        short_task(task, [*tasks])
+        for task, of in tasks.items()
+        if all(one.majority is not None and mean([one]) < one.majority for one in of)
+    )
 
 
 def bases(lines: Sequence[Line]) -> list[Basis]:
