@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from harness.checkpoints.processor import pillow
 from harness.errors import BadRecipe
@@ -88,7 +89,8 @@ def _make(out: Path, width: int) -> None:
         print(f"{setting.title}\n\n{_shown(records, width)}\n")
     board, *_ = leaderboard([out / "records"], out=out / "board")
     print(f"Records are in {out / 'records'}/, the board of all shots is {board}.")
-    print(f"Next: harness evaluate --model {_merged(out, SETTINGS[0], MERGERS[-1])}")
+    model = quote(str(_merged(out, SETTINGS[0], MERGERS[-1])))
+    print(f"Next: harness evaluate --model {model}")
 
 
 def _read(setting: Setting, out: Path) -> dict[str, list[Record]]:

@@ -267,6 +267,12 @@ def test_a_table_and_a_verdict_are_printed(room: Room, evaluate: Evaluate) -> No
     assert re.search(r" (\d+)/\1 ", err)  # one bar, and it is full
 
 
+def test_a_command_to_copy_is_quoted(room: Room, evaluate: Evaluate) -> None:
+    evaluate.out = evaluate.out / "my records"
+    out, _ = evaluate(room.rte[0], "--tasks", "glue/rte", "--protocols", "current")
+    assert f"  harness leaderboard '{evaluate.out}' --out board" in out
+
+
 def test_a_record_says_which_rows_an_adaptation_saw(room: Room, evaluate: Evaluate) -> None:
     found = evaluate.records(room.same, "--shots", "1,3", "--draws", "2", "--seed", "5")
     by_protocol = {r["protocol"]: r for r in found if r["role"] == "merged"}

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 from harness.cli import flags
@@ -95,6 +96,6 @@ def print_evaluation(records: Sequence[Record], out: Path) -> None:
     for line in (told.legend(table), *said):
         say(plain(line))
     say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
-    print(f"  harness leaderboard {out} --out board")
+    print(f"  harness leaderboard {quote(str(out))} --out board")
     for one in (*verdict.verdicts(every), *verdict.bases(every)):
         say(f"Verdict: {plain(one)}")
