@@ -76,6 +76,22 @@ def merged(room: Path, *flags: str) -> int:
     return main(["merge", *experts, "--base", str(room / "base"), "--out", str(room / "m"), *flags])
 
 
+def test_a_merge_without_a_base_says_which_to_give(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one that all experts name, quoted; it is not opened because a file names it."""
+    (room / "my base").symlink_to(room / "base")
+    for seed in (0, 1):
+        edit(room / f"e{seed}", lambda said: said.update(base=str(room / "my base")))
+    forget()
+    command = ["merge", str(room / "e0"), str(room / "e1"), "--merger", "average", "--dry-run"]
+    assert main([*command, "--out", str(room / "m")]) == 0
+    assert f"give --base '{room / 'my base'}'\n" in capsys.readouterr().out
+    edit(room / "e0", lambda said: said.update(base="another"))
+    assert main([*command, "--out", str(room / "m")]) == 0
+    assert "give --base BASE\n" in capsys.readouterr().out
+
+
 def barrier(room: Path) -> int:
     forget()
     ends, place = [str(room / "e0"), str(room / "e1")], str(room / "barrier")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 
 from harness.checkpoints.layout import INDEX, MERGE, PROCESSOR_FILES, SINGLE
-from harness.checkpoints.provenance import MERGE_FILE, merged_by
+from harness.checkpoints.provenance import MERGE_FILE, merged_by, trained_by
 from harness.merging.plan import Plan, short_method
 from harness.merging.stages import Stage
 from harness.merging.write import shards
@@ -28,8 +29,8 @@ def summary(plan: Plan) -> list[str]:
     lines = [f"method   {short_method(plan.recipe)}", f"heads    {heads}: {HEADS[heads]}"]
     unknown = str(plan.experts[0].pooling or "task unknown")
     tasks = plan.tasks or (unknown,) * len(plan.experts)
-    if plan.base is not None:
-        lines.append(f"base     {plan.base.source}")
+    base = plan.base.source if plan.base else _no_base(plan)
+    lines.append(f"base     {base}")
     lines += [f"expert   {e.source} ({t})" for e, t in zip(plan.experts, tasks, strict=True)]
     if plan.recipe.tune is not None and (scorer := plan.merging.scorer) is not None:
         lines.append(f"tuned    {plan.recipe.tune} on {', '.join(scorer.splits)}")
@@ -38,6 +39,15 @@ def summary(plan: Plan) -> list[str]:
     entries, megabytes = size(plan.state) / 1e6, plan.size / 1e6
     lines.append(f"weights  {len(plan.state)} tensors, {entries:.1f} M entries, {megabytes:.1f} MB")
     return lines
+
+
+def _no_base(plan: Plan) -> str:
+    """What to give for a base, where the folders of all experts name one. It is not taken from
+    there: a file would say what is opened, and with a base other tensors count as new."""
+    said = [trained_by(expert.path) for expert in plan.experts]
+    named = {one.base if one and one.base_weights else "BASE" for one in said}
+    base = quote(named.pop()) if len(named) == 1 else "BASE"
+    return f"none; to see what the merge adds, give --base {base}"
 
 
 def forecast(plan: Plan, out: Path) -> list[str]:
