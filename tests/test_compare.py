@@ -458,6 +458,7 @@ def elsewhere(records: Path) -> None:
 
 GOOD, LIMITED = ["good", "fair"], {"rows": 50, "settings": {"limit": 50}}
 BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
+    "none": (None, [], "name two"),
     "one": (None, ["good"], "good cannot be compared, expected two or more"),
     "twice": (None, ["good", "good"], "good, good cannot be compared"),
     "unknown": (None, ["good", "great"], "no records of 'great' in"),

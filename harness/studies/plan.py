@@ -144,7 +144,10 @@ def plans_in(folder: Path) -> list[Plan]:
     """The latest plan of every study in a folder. Raises BadRecipe where there is none."""
     paths = sorted((folder / PLANS / LATEST).glob("*.json"))
     if not paths:
-        raise BadRecipe(f"{folder} has no {PLANS}/{LATEST}; expected the folder of a study")
+        raise BadRecipe(
+            f"no study was ever run or planned in {folder}, which has no {PLANS}/{LATEST}; "
+            "expected the folder of one"
+        )
     return [read_plan(path) for path in paths]
 
 
