@@ -175,6 +175,13 @@ def test_the_legend_says_what_is_there_and_nothing_else() -> None:
     assert "those that do not differ significantly from it" in " ".join(rows.split())
 
 
+def test_rows_of_a_base_that_heads_tell_apart_are_explained() -> None:
+    own = record("base", "b", RTE, "current", 0.5, digest="b-own")
+    kept = record("base", "b", RTE, "current", 0.3, digest="b-kept", head="kept")
+    assert "- `base`: " in texts([*merges(0.5), own, kept])["board.md"]
+    assert "- `base`: " not in texts([*merges(0.5), own])["board.md"]
+
+
 def test_how_a_protocol_adapted_is_said() -> None:
     seen = Adaptation(
         split="x@test", rows=9, labels="chose the rows and were read", transductive=True

@@ -30,9 +30,23 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
         BOLD: said("bold", board),
         OPEN: said("open", board) if is_open else "",
         SAME.strip(): _folded(board) if board.called else "",
+        "base": BORROWED if _under_several_heads(board.scores) else "",
         **{row: f"{text}." for row, text in HOW.items() if row in rows},
     }
     return [(term, text) for term, text in known.items() if text]
+
+
+BORROWED = (
+    "under heads of experts, which follow in brackets: own head, the mean of theirs, beside merges "
+    "whose heads were merged; kept head, the one that the task keeps. A base without a pooler "
+    "has theirs, too, and so other features."
+)
+
+
+def _under_several_heads(scores: Grid) -> bool:
+    """Whether rows of a base are told apart by their heads."""
+    bases = {row: line for (row, _, _), line in scores.lines.items() if line.role == "base"}
+    return len({line.head for row, line in bases.items() if f"{line.head} head" in row}) > 1
 
 
 def _folded(board: Board) -> str:
