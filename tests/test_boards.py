@@ -588,10 +588,10 @@ FIVE = Setting(2, "ft-classifier", 5)
         (90, 80, 90, "scores 80.0 under Current Eval, 10.0 points below its experts (90.0;"),
         (90, 80, 87, "with 5 shots scores 87.0: the head's share of the loss is not known."),
         (80, 90, 85, "10.0 points above its experts (80.0;"),
-        (80, 90, 85, ": no loss to explain."),
+        (80, 90, 85, ": no loss."),
         (80, 80, 85, "the merge scores 80.0 under Current Eval, as much as its experts (80.0;"),
         (80, 79.4, 85, "0.6 points below its experts (80.0; 95 % CI -1.6 to +0.4)"),
-        (80, 79.4, 85, ": no significant loss to explain."),
+        (80, 79.4, 85, ": no significant loss."),
     ],
 )
 def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float, says: str) -> None:
@@ -667,6 +667,8 @@ def test_the_verdict_says_the_four_parts_and_the_credit() -> None:
         "and 7.2 are lost; 18.6 are scored only under a tuned head. Credit: 85 % (95 % CI 80 to "
         "90 %)."
     )
+    gained = str(replace(made, adapted=74.8))
+    assert "the merge adds 49.7 and gains 2.0 over its experts; 27.8 are scored" in gained
     assert "Credit" not in str(replace(made, spread=replace(known, credit=None)))
     assert "of the experts'" not in str(replace(made, control=None))
     chance = replace(known, share=ratio(-0.34, 0.17))

@@ -267,7 +267,7 @@ def test_a_record_says_its_precision_and_a_board_mixes_none(
         assert "odels ran in" in (said := (tmp_path / "board" / name).read_text()), name
         assert "bfloat16" in said
     capsys.readouterr()
-    with pytest.raises(BrokenRecord, match=r"with dtype .*float.*expected the same work.*alone"):
+    with pytest.raises(BrokenRecord, match=r"with dtype .*float.*expected the same dtype.*alone"):
         harness.leaderboard([plain, half], out=tmp_path / "mixed")
     (both := tmp_path / "both").mkdir()
     for path in (one, other):

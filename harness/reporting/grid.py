@@ -341,7 +341,7 @@ def check_columns(lines: Iterable[Line]) -> None:
         raise BrokenRecord(
             f"{line.task} under {line.setting}: '{line.model}' was evaluated with "
             f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "
-            f"expected the same work in a column: {how}"
+            f"expected the same {differing} in a column: {how}"
         )
 
 

@@ -32,7 +32,7 @@ class Price:
             known = f"{self.seconds / 60:.0f} min"
         else:
             known = f"{self.seconds / HOUR:.1f} h"
-        more = f"{self.unknown} steps of a kind not timed here" if self.unknown else ""
+        more = f"{self.unknown} steps without an estimate" if self.unknown else ""
         return " + ".join(part for part in (known if self.seconds else "", more) if part) or known
 
 
