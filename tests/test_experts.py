@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,6 +145,16 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     assert steps == list(range(18, 54)), "the second and third epoch are left to do"
     assert contents(out) == contents(expert)
     assert not (room / "again.unfinished").exists()
+
+
+@pytest.mark.parametrize(("rate", "told"), [(1e-9, 1), (FAST["learning_rate"], 0)])
+def test_an_expert_that_is_no_better_than_a_constant_is_told_of(
+    rate: float, told: int, room: Path, tmp_path: Path
+) -> None:
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        trained(room, tmp_path / "out", learning_rate=rate)
+    assert sum("best constant" in str(one.message) for one in said) == told
 
 
 def test_an_interrupted_run_is_begun_anew_with_force(room: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
@@ -35,6 +36,7 @@ from harness.passes.lengths import length_of, resolved, tell_of_cut
 from harness.passes.placement import REFERENCE, Placement, exact, placement
 from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
+from harness.text import points
 from harness.training.multi import check_shared, multi_task
 from harness.training.resumed import last_checkpoint, unfinished, workdir_of
 from harness.training.single import (
@@ -300,11 +302,29 @@ def _train(
     check_weights(trainer.model, trainer.state)
     heldout = trainer.eval_dataset
     rows = [*heldout.values()] if len(parts) > 1 else [heldout]
-    return {
+    scores = {
         f"{part.task}@{HELD_OUT}": _scored(trainer, source, part, rows[number], number)
         for number, part in enumerate(parts)
         if _can_be_scored(part)
     }
+    for part in parts:
+        if (made := scores.get(f"{part.task}@{HELD_OUT}")) is not None:
+            _tell_of_constant(part, made)
+    return scores
+
+
+def _tell_of_constant(part: Training, made: Score) -> None:
+    """Warn of a score that the best prediction that is the same for every row has as well."""
+    task, rows, kind = part.task, part.heldout, kind_of(part.task)
+    constants = kind.constants(task, rows.labels)
+    units = kind.units(rows)
+    best = max(score(task, one, rows.labels, units).value for one in constants)
+    if made.value <= best:
+        warnings.warn(
+            f"{task}@{HELD_OUT}: the expert scores {points(100 * made.value)}, no more than the "
+            f"best constant prediction ({points(100 * best)}): train it longer or otherwise",
+            stacklevel=2,
+        )
 
 
 def _can_be_scored(part: Training) -> bool:
