@@ -35,13 +35,14 @@ from harness.errors import (
 )
 from harness.files import cache_dir
 from harness.stats.tests import sets_needed
+from harness.studies.curves import curves_of
 from harness.studies.outcomes import Outcome, settle, states_of
 from harness.studies.plan import Chunk, Plan, planned, read_plan, write_plan
 from harness.studies.pool import run_plan
 from harness.studies.prices import paid, price
 from harness.studies.spread import spreads
 from harness.studies.steps import Step, steps_of
-from harness.studies.study import Study, read_study
+from harness.studies.study import Figure, Study, read_study
 from harness.studies.work import work
 from harness.training.miniature import make_base
 from tests.mistakes import mistake, names, refused
@@ -740,6 +741,57 @@ def test_a_study_of_another_base_by_a_flag(room: Path) -> None:
     assert made["records/two/merged/base/topic/average/topic"].request["limit"] == 16
 
 
+SWEEP = {
+    "mergers": ["average", "ties:density=[0.2,0.8]"],
+    "premerge": ["none", "procrustes"],
+    "protocols": ["current"],
+    "figures": [{"sweep": "ties.density"}],
+}
+
+
+def test_a_figure_is_drawn_of_merges_that_differ_in_one_option(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["study", "run", str(write(room, **SWEEP)), "--out", str(room / "out")]
+    assert main([*command, "--device", "cpu"]) == 0
+    wrote = [one for one in capsys.readouterr().out.splitlines() if one.endswith(".svg")]
+    pictures = [
+        room / f"out/boards/two-ties.density-{one}.svg" for one in ("ties", "procrustes-ties")
+    ]
+    assert [Path(one.removeprefix("wrote ")).name for one in wrote] == [p.name for p in pictures]
+    assert all("ties.density" in one.read_text() for one in pictures)
+    for one in pictures:
+        one.unlink()
+    assert main(["study", "board", str(room / "out")]) == 0  # the plan says it
+    assert all(one.is_file() for one in pictures)
+
+
+def test_what_a_figure_lacks_is_said_and_boards_are_drawn(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = {**SWEEP, "protocols": ["knn"]}
+    command = ["study", "run", str(write(room, **asked)), "--out", str(room / "out")]
+    assert main([*command, "--device", "cpu"]) == 0
+    said = [one for one in capsys.readouterr().out.splitlines() if one.startswith("no figure")]
+    assert len(said) == 2
+    names(said[0], "two-ties.density-ties", "ties.density")
+    assert (room / "out/boards/two/index.html").is_file()
+
+
+def test_sets_that_share_tasks_have_figures_of_their_own(room: Path) -> None:
+    experts = {
+        **TWO["experts"],
+        "tasks": ["embedded/topic", "embedded/comparison", "embedded/outcome"],
+    }
+    made = plan(room, **{**SWEEP, "experts": experts, "sets": {"by": "pairs"}})
+    found = curves_of(made.steps, Figure(sweep="ties.density"))
+    pairs = [*combinations(["comparison", "outcome", "topic"], 2)]
+    assert {*found} == {
+        f"two-ties.density-{way}-{a}-{b}" for way in ("ties", "procrustes-ties") for a, b in pairs
+    }
+    assert {len(steps) for steps in found.values()} == {2 * 2 * 2}  # seeds, densities, tasks
+
+
 def test_how_many_sets_a_difference_takes(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experts: Any = TWO["experts"]
     two = {"experts": {**experts, "tasks": [TASK, "embedded/comparison"]}, "sets": {"by": "seed"}}
@@ -899,6 +951,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     "a base of text read on images": (
         {"score_on": {"there": {"tasks": "embedded/shapes"}}},
         BadRecipe, ("base", "text", "embedded/shapes", "images"),
+    ),
+    "a figure over nothing": (
+        {"figures": [{"sweep": "ties.densty"}]}, BadRecipe, ("two", "figures", "ties.densty")
     ),
     "a method of other families": (
         {"premerge": ["rotation:residual=true"]},

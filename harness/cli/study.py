@@ -35,6 +35,7 @@ EPOCHS = option("Train for so many epochs, in place of the study's.")
 def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     """The plan of a study by the flags of a command, and its folder."""
     from harness.studies import outcomes, plan, steps
+    from harness.studies.curves import check_figures
     from harness.studies.models import check_models
     from harness.studies.study import read_study
 
@@ -46,7 +47,10 @@ def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     folder = given["out"] or Path(asked.study)
     asked_steps = steps.steps_of(asked, folder, given["data_dir"])
     check_models(asked_steps, folder)
-    made = plan.planned(asked.study, asked_steps, keep_merges=asked.keep_merges)
+    check_figures(asked, asked_steps)
+    made = plan.planned(
+        asked.study, asked_steps, keep_merges=asked.keep_merges, figures=asked.figures
+    )
     outcomes.states_of(made, folder)  # what was made otherwise is refused before work starts
     return made, folder
 
@@ -88,12 +92,17 @@ def _to_stderr(line: str) -> None:
 
 
 def _draw(plan: Plan, known: dict[str, Outcome], folder: Path, *, anew: bool = False) -> None:
-    """Draw a study's boards and, of a paper's design, that paper's tables with ours in them."""
+    """Draw a study's boards and figures and, of a paper's design, its tables with ours in them."""
     from harness.studies.board import boards
+    from harness.studies.curves import curves
     from harness.studies.paper import tables
 
-    for one in boards(plan, known, folder, anew=anew):
-        print(f"wrote {one}/index.html")
+    if drawn := boards(plan, known, folder, anew=anew):
+        pictures, missing = curves(plan, known, folder)
+        for one in (*(f"{place}/index.html" for place in drawn), *pictures):
+            print(f"wrote {one}")
+        for line in missing:
+            say(line)
     for one in tables(plan, known, folder):
         print(f"wrote {one}")
 

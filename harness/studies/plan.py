@@ -16,6 +16,8 @@ from harness.options import parse_choice
 from harness.registry import METRICS, NEEDS, PROTOCOLS, STAGES, TASKS, Registry
 from harness.studies.prices import price
 from harness.studies.steps import Step, Verb
+from harness.studies.study import Figure
+from harness.values import validated
 
 VERSION = 1
 """Of the file of a plan; a worker refuses any other."""
@@ -52,13 +54,14 @@ class Chunk:
 class Plan:
     """Steps by name, each after those it needs, and the chunks that they are done in.
 
-    `keep_merges`: whether merged folders stay.
+    `keep_merges`: whether merged folders stay. `figures` are drawn beside its boards.
     """
 
     study: str
     steps: Mapping[str, Step]
     chunks: tuple[Chunk, ...]
     keep_merges: bool = True
+    figures: tuple[Figure, ...] = ()
 
     @cached_property
     def digest(self) -> str:
@@ -89,7 +92,13 @@ class Plan:
         ]
 
 
-def planned(study: str, steps: Sequence[Step], *, keep_merges: bool = True) -> Plan:
+def planned(
+    study: str,
+    steps: Sequence[Step],
+    *,
+    keep_merges: bool = True,
+    figures: tuple[Figure, ...] = (),
+) -> Plan:
     """The plan of steps, of which each stands after those that it waits for."""
     level: dict[str, int] = {}
     groups: dict[tuple[int, str], list[Step]] = {}
@@ -103,7 +112,7 @@ def planned(study: str, steps: Sequence[Step], *, keep_merges: bool = True) -> P
         levels.setdefault(number, []).extend(group)
     cut = ((number, names) for number, of_level in levels.items() for names in _cut(of_level))
     chunks = tuple(Chunk(number, tuple(names)) for number, names in cut)
-    return Plan(study, {step.name: step for step in steps}, chunks, keep_merges)
+    return Plan(study, {step.name: step for step in steps}, chunks, keep_merges, figures)
 
 
 def _cut(steps: Sequence[Step]) -> list[list[str]]:
@@ -131,6 +140,7 @@ def write_plan(plan: Plan, folder: Path) -> Path:
         "study": plan.study,
         "digest": plan.digest,
         "keep_merges": plan.keep_merges,
+        "figures": [one.model_dump() for one in plan.figures],
         "steps": [asdict(step) for step in plan.steps.values()],
         "chunks": [asdict(chunk) for chunk in plan.chunks],
     }
@@ -161,7 +171,8 @@ def read_plan(path: Path) -> Plan:
         steps = {one["name"]: _step(one) for one in said["steps"]}
         chunks = tuple(Chunk(one["level"], tuple(one["steps"])) for one in said["chunks"])
         named = {name for chunk in chunks for name in chunk.steps}
-        plan = Plan(said["study"], steps, chunks, said["keep_merges"])
+        figures = tuple(validated(Figure, one, str(path)) for one in said.get("figures", ()))
+        plan = Plan(said["study"], steps, chunks, said["keep_merges"], figures)
     except (KeyError, TypeError) as error:
         raise BadRecipe(f"{path} is no plan of a study: {error} is missing or odd") from error
     if named != {*steps} or plan.digest != said.get("digest"):

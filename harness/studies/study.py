@@ -184,6 +184,13 @@ class Reading(Frozen):
     board: Name | None = None
 
 
+class Figure(Frozen):
+    """Scores, or the loss, of merges against the values of one option, `METHOD.OPTION`."""
+
+    sweep: str
+    loss: bool = False
+
+
 Mergers = Annotated[tuple[MergerAxis, ...], BeforeValidator(_spread)]
 Axis = Annotated[tuple[Stages, ...], BeforeValidator(_spread_stages)]
 
@@ -211,6 +218,7 @@ class Study(Frozen):
     evaluate: OfRuns = Field(default_factory=dict)
     references: Names = ()
     score_on: Mapping[Name, Annotated[Reading, _mapping_of("tasks")]] = Field(default_factory=dict)
+    figures: tuple[Figure, ...] = ()
     keep_merges: bool = True
 
     @property
