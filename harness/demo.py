@@ -21,6 +21,7 @@ from harness.folders import Layout, new_folder
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.boards.leaderboard import leaderboard
+from harness.reporting.grid import grid
 from harness.reporting.lines import lines_of
 from harness.reporting.table import PARTS, evaluation_table, legend, parts_table, protocols_saw
 from harness.reporting.verdict import verdicts
@@ -119,13 +120,12 @@ def _merged(out: Path, setting: Setting, merger: str) -> Path:
 def _shown(records: dict[str, list[Record]], width: int) -> str:
     """The table of all mergers and the verdict on each, no wider than the terminal."""
     everything = [record for part in records.values() for record in part]
-    table = evaluation_table(everything, width)
+    scores = grid(everything, by_method=False)
+    table = evaluation_table(scores, width)
     by_name = {name: [*lines_of(("", one) for one in part)] for name, part in records.items()}
     said = [f"{name}: {one}" for name, part in by_name.items() for one in verdicts(part)]
-    lines = (
-        wrapped(line, width) for line in [legend(table), *protocols_saw(everything), "", *said]
-    )
-    parts = parts_table(everything, width)
+    lines = (wrapped(line, width) for line in [legend(table), *protocols_saw(scores), "", *said])
+    parts = parts_table(scores, width)
     return "\n".join([table, "", *([PARTS, "", parts, ""] if parts else []), *lines])
 
 

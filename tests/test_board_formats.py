@@ -37,12 +37,20 @@ from harness.reporting.boards.board import Board, board_of
 from harness.reporting.frame import FRAME, TABLE
 from harness.reporting.grid import Cell, mean_cell
 from harness.reporting.lines import lines_of
-from harness.reporting.table import evaluation_table
 from harness.text import csv_cell, markdown, points, tex
 from harness.types import Array64
 from tests.mistakes import mistake, names, refused
 from tests.resampled import kept, resampled
-from tests.test_boards import MRPC, RTE, recipe, record, texts_of, two_tasks, written
+from tests.test_boards import (
+    MRPC,
+    RTE,
+    evaluation_table,
+    recipe,
+    record,
+    texts_of,
+    two_tasks,
+    written,
+)
 
 HOSTILE = "<script>alert(1)</script>|a\n\x1b[31m`*_]($%&{}\\ =1+1"
 

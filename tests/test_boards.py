@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -27,6 +28,7 @@ from harness.evaluation.records import (
     Stage,
     read_records,
 )
+from harness.reporting import table as tables
 from harness.reporting.boards.about import about, finding, in_a_line
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import index, rendered
@@ -34,7 +36,7 @@ from harness.reporting.boards.over import credit_of
 from harness.reporting.chosen import read_lines
 from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, short_task
 from harness.reporting.lines import Setting, lines_of
-from harness.reporting.table import evaluation_table, legend, parts_table
+from harness.reporting.table import legend
 from harness.reporting.verdict import Spread, Verdict, verdicts
 from harness.stats.intervals import Ratio
 from tests.conftest import no_file_above
@@ -122,6 +124,14 @@ def two_tasks() -> list[Record]:
         record("expert", "e0", RTE, "current", 0.7),
         record("expert", "e1", MRPC, "current", 0.9),
     ]
+
+
+def evaluation_table(records: Sequence[Record], width: int | None = None) -> str:
+    return tables.evaluation_table(grid(records, by_method=False), width)
+
+
+def parts_table(records: Sequence[Record], width: int | None = None) -> str:
+    return tables.parts_table(grid(records, by_method=False), width)
 
 
 def texts_of(board: Board, out: Path = Path()) -> dict[str, str]:

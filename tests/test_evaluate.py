@@ -34,10 +34,10 @@ from harness.files import cache_dir
 from harness.passes import features as encode
 from harness.reporting.grid import BEST_SINGLE, best_single
 from harness.reporting.lines import lines_of
-from harness.reporting.table import evaluation_table
 from harness.weights import digest
 from tests.conftest import WORDS, model
 from tests.mistakes import names
+from tests.test_boards import evaluation_table
 
 ENTAILMENT = ["entailment", "not_entailment"]
 SHUFFLED = ["contradiction", "entailment", "neutral"]

@@ -85,14 +85,16 @@ def print_evaluation(records: Sequence[Record], out: Path) -> None:
     """The table, what is to be said of it, and the verdicts of a run."""
     from harness.reporting import table as told
     from harness.reporting import verdict
+    from harness.reporting.grid import laid_out
     from harness.reporting.lines import lines_of
 
-    table = told.evaluation_table(records, width())
-    print(f"{table}\n")
-    if parts := told.parts_table(records, width()):
-        print(f"{told.PARTS}\n\n{parts}\n")
     every = [*lines_of(("", one) for one in records)]
-    said = (*told.other_shots(records), *told.protocols_saw(records), *verdict.left_open(every))
+    scores = laid_out(every, by_method=False)
+    table = told.evaluation_table(scores, width())
+    print(f"{table}\n")
+    if parts := told.parts_table(scores, width()):
+        print(f"{told.PARTS}\n\n{parts}\n")
+    said = (*told.other_shots(scores), *told.protocols_saw(scores), *verdict.left_open(every))
     for line in (told.legend(table), *said):
         say(plain(line))
     say(f"{len(records)} records in {out}/. All numbers of shots as a board:")

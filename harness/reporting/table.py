@@ -1,4 +1,4 @@
-"""Pure: records -> the one table that `evaluate` prints."""
+"""Pure: a grid -> the one table that `evaluate` prints."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tabulate import tabulate
 from harness.data.shots import amount
 from harness.evaluation.records import Record
 from harness.reporting.boards.legend import notes, seen
-from harness.reporting.grid import Grid, grid, short_task
+from harness.reporting.grid import Grid, short_task
 from harness.reporting.lines import CURRENT, Line, Setting, tasks_by
 from harness.reporting.sentences import said
 from harness.text import plain, points
 from harness.types import Shots
 
 
-def evaluation_table(records: Sequence[Record], width: int | None = None) -> str:
+def evaluation_table(scores: Grid, width: int | None = None) -> str:
     """One table: rows are the model and its references, columns are protocol x task, values x100.
 
     The head of a column has the task's metrics and its number of rows. Of several numbers of shots
@@ -24,7 +24,6 @@ def evaluation_table(records: Sequence[Record], width: int | None = None) -> str
     stand below one another, with its name in the corner. Current Eval of the merged model has its
     interval, unless that alone makes it too wide.
     """
-    scores = grid(records, by_method=False)
     known = tasks_by(scores.lines.values())
     heads = [_column(column, scores.tasks, known.get(column)) for column in scores.columns]
     merged = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
@@ -41,12 +40,11 @@ PARTS = "Each metric of the tasks that have several:"
 """What stands above the table of parts."""
 
 
-def parts_table(records: Sequence[Record], width: int | None = None) -> str:
+def parts_table(scores: Grid, width: int | None = None) -> str:
     """Every metric of the tasks that have several, whose mean the table has; '' where none has.
 
     Rows, settings and what is done where it is too wide are those of `evaluation_table`.
     """
-    scores = grid(records, by_method=False)
     known = tasks_by(scores.lines.values())
     several = [task for task in scores.tasks if len(known[task].metrics) > 1]
     columns = [(task, metric) for task in several for metric in known[task].metrics]
@@ -95,20 +93,18 @@ def fits(table: str, width: int | None) -> bool:
     return width is None or max(map(len, table.splitlines())) <= width
 
 
-def other_shots(records: Sequence[Record]) -> list[str]:
-    """Which numbers of shots are in the records and not in the table, in a sentence, if any."""
-    scores = grid(records, by_method=False)
+def other_shots(scores: Grid) -> list[str]:
+    """Which numbers of shots are in the grid and not in the table, in a sentence, if any."""
     kept = _shots(scores.headlines.values())
     rest = [shots for shots in _shots(scores.settings) if shots not in kept]
     return [f"Shots shown: {listed(kept)}; also in the records: {listed(rest)}."] if rest else []
 
 
-def protocols_saw(records: Sequence[Record]) -> list[str]:
+def protocols_saw(scores: Grid) -> list[str]:
     """A line for every setting in the table whose protocol saw more than the rows it is scored on.
 
     Fits that this leaves open have lines of their own: `left_open`.
     """
-    scores = grid(records, by_method=False)
     known = notes(scores, seen)
     return [f"{one}: {known[one]}." for one in scores.headlines.values() if known[one]]
 
