@@ -35,6 +35,9 @@ if "HARNESS_DATA_DIR" in os.environ:
 # A shell has what runs in its background ignore Ctrl-C, and so would the commands that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# No test cuts the power; that files are synced is asked in test_statistics.py.
+os.fsync = lambda _: None
+
 for package in BESIDE:  # found by path, so that tests can import from them
     import_all(package)
 for taker in ("harness.merging.validation", "harness.training.finetune"):
@@ -55,15 +58,23 @@ def pytest_runtest_setup() -> None:
         imported = len(sys.modules)
 
 
-@pytest.fixture
-def two_threads() -> Iterator[None]:
-    """Two threads for what works on pieces of tensors."""
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads for what works on pieces of tensors."""
     import torch  # not above: what is set there is read when it is imported
 
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    with threads(2):
+        yield
 
 
 WORDS = [f"word{i}" for i in range(40)]

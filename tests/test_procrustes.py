@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -27,7 +26,7 @@ from harness.errors import BadOption
 from harness.premergers.procrustes import with_references
 from harness.rng import rng
 from harness.weights import Rules, Symmetry, generalized, turns_to
-from tests.conftest import FAMILIES, TAGS, is_head, model
+from tests.conftest import FAMILIES, TAGS, is_head, model, threads
 from tests.mistakes import mistake
 
 Minis = Callable[[str], dict[str, Path]]
@@ -249,16 +248,6 @@ def test_matrices_of_a_group_are_analysed_together(monkeypatch: pytest.MonkeyPat
             assert len(shapes) == 2
     for one, *others in zip(*found.values(), strict=True):
         assert all(torch.equal(one, other) for other in others)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("turns", [False, True])

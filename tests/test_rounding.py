@@ -7,8 +7,7 @@ which parts are zero, cancel, or are the same, moved by single roundings and on 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,13 @@ from harness import Recipe, merge
 from harness.mergers.regmean import nearest
 from harness.premergers.cca import mapped
 from harness.weights import compact_svd, isometry, polar
+from tests.conftest import threads
 from tests.test_spectral import reference_iso
 
 Vectors = list[torch.Tensor]
 NAME = "encoder.layer.0.weight"
 ULP = 2.0**-52
 ROWS, COLUMNS = 24, 16
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # Task vectors that leave something open ------------------------------------------------------
