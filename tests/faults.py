@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import pytest
 import torch
 
 from harness import StateDict, weights
@@ -19,6 +20,18 @@ from harness.rng import rng
 
 Merge: TypeAlias = Callable[..., StateDict]
 Move: TypeAlias = Callable[..., Sequence[StateDict]]
+Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+
+
+def around(place: Any, name: str, wrong: Callable[..., Any]) -> Plant:
+    """Puts `wrong`, which is given what was there before its arguments, in the place of a name."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        right = getattr(place, name)
+        patch.setattr(place, name, lambda *given, **asked: wrong(right, *given, **asked))
+
+    return plant
+
 
 # What is right -----------------------------------------------------------------------------
 

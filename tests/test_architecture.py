@@ -210,6 +210,7 @@ def test_nobody_imports_a_private_name(folder: str) -> None:
     assert not {path: names for path, names in named.items() if names}
 
 
+@pytest.mark.fault
 def test_a_private_import_is_noticed() -> None:
     planted = "def f():\n    from harness.text import _shown, plain\n"
     assert private_imports(ast.parse(planted)) == {"_shown"}

@@ -24,9 +24,9 @@ from harness.checking.properties import PROPERTIES
 from harness.checking.properties.calls import Watch
 from harness.checking.properties.property import StageName
 from harness.entries import BreaksWith, Merger, Premerge
-from harness.errors import BadOption, UnknownName
+from harness.errors import BadOption, HarnessError, UnknownName
 from tests import faults
-from tests.mistakes import mistake
+from tests.mistakes import mistake, names
 
 MERGER_PROPERTIES, PREMERGE_PROPERTIES = (
     [checked.name for checked in PROPERTIES.values() if stage in checked.stages]
@@ -179,12 +179,14 @@ def test_a_layer_of_a_model_without_layers_is_none() -> None:
 # Planted faults: a property that catches nothing promises nothing -------------------------------
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("fault", faults.WRONG_MERGERS, ids=lambda fault: fault.__name__)
 def test_a_wrong_merger_is_caught(fault: faults.Merge) -> None:
     finding = one(merger(fault), faults.WRONG_MERGERS[fault])
     assert finding.verdict == "breaks", finding
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("fault", faults.WRONG_PREMERGE, ids=lambda fault: fault.__name__)
 def test_a_wrong_pre_merging_method_is_caught(fault: faults.Move) -> None:
     checked = faults.WRONG_PREMERGE[fault]
@@ -196,6 +198,7 @@ SIZES = [1000, 1 << 12, 1 << 17, 10**6]
 PICKED = [faults.first_piece, faults.whole_pieces]
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("which", PICKED, ids=lambda which: which.__name__)
 def test_a_fault_at_the_border_of_a_piece_of_any_size_is_caught(size: int, which: Any) -> None:
@@ -309,6 +312,7 @@ def test_a_reason_names_the_tensor_in_one_line(
     assert str(finding).startswith(f"{checked:<7}  breaks ")
 
 
+@pytest.mark.fault
 def test_an_error_that_is_caught_and_forgotten_is_found_at_nan_too() -> None:
     def swallowing(experts: Sequence[StateDict], base: StateDict) -> StateDict:
         def fn(name: str, *tensors: torch.Tensor) -> torch.Tensor:
@@ -326,30 +330,28 @@ def test_an_error_that_is_caught_and_forgotten_is_found_at_nan_too() -> None:
         return weights.each_named(fn, *map(guarded, experts))
 
     found = battery("merger", Choice("average"), Merger("average", swallowing))
-    assert one(found, "errors").detail.startswith(
-        "NaN in 'bert.encoder.layer.0.output.dense.weight' of the last"
-    )
+    names(one(found, "errors").detail, "NaN bert.encoder.layer.0.output.dense.weight")
 
 
+@pytest.mark.fault
 def test_a_pipeline_that_merges_what_is_damaged_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def merge(recipe: harness.Recipe, *, out: Path) -> None:
         shutil.copytree(recipe.experts[0], out)
 
     monkeypatch.setattr("harness.checking.properties.folders.merge", merge)
     finding = one(merger(faults.right), "errors")
-    assert finding.detail == (
-        "a missing tensor: 'bert.encoder.layer.0.output.dense.weight' of the last expert is merged "
-        "without an error"
-    )
+    assert finding.verdict == "breaks"
+    names(finding.detail, "missing bert.encoder.layer.0.output.dense.weight")
 
 
+@pytest.mark.fault
 def test_an_error_that_leaves_something_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def merge(recipe: harness.Recipe, *, out: Path) -> None:
         shutil.copytree(recipe.experts[0], out)
         raise harness.HarnessError("'bert.encoder.layer.0.output.dense.weight' is missing")
 
     monkeypatch.setattr("harness.checking.properties.folders.merge", merge)
-    assert one(merger(faults.right), "errors").detail == "an error left out behind"
+    names(one(merger(faults.right), "errors").detail, "left out")
 
 
 # Properties that a method says it breaks ---------------------------------------------------------
@@ -520,16 +522,16 @@ def test_a_value_that_no_number_of_experts_makes_good_is_bad_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "text", "message"),
+    ("stage", "text", "named"),
     [
-        ("merger", "avrage", "did you mean 'average'"),
-        ("merger", "tests.faults:nothing", "no merger at 'tests.faults:nothing'"),
-        ("merger", "ties:densty=1", "did you mean 'density'"),
-        ("premerge", "dare:seed=x", "expected a whole number"),
+        ("merger", "avrage", "avrage average"),
+        ("merger", "tests.faults:nothing", "tests.faults:nothing"),
+        ("merger", "ties:densty=1", "densty density"),
+        ("premerge", "dare:seed=x", "seed x whole number"),
     ],
 )
-def test_bad_input_is_one_error(stage: StageName, text: str, message: str) -> None:
-    with pytest.raises((BadOption, UnknownName), match=message):
+def test_bad_input_is_one_error(stage: StageName, text: str, named: str) -> None:
+    with mistake(HarnessError, named):
         battery(stage, parse_choice(text))
 
 
@@ -679,8 +681,7 @@ def test_the_plugin_runs_the_properties_with_no_test_file(tmp_path: Path) -> Non
     assert done.returncode == 1, done.stdout + done.stderr
     assert "merger median:median[order] PASSED" in done.stdout
     assert "merger median:last:twice=true[order] FAILED" in done.stdout
-    reason = next(line for line in done.stdout.splitlines() if line.startswith("order  "))
-    assert "with experts in order 3, 2, 1, 'bert.embeddings.word_emb" in reason
+    assert sum(line.startswith("order  ") for line in done.stdout.splitlines()) == 1
     others = 2 * (len(MERGER_PROPERTIES) - 1)
     assert f"1 failed, 1 passed, {others} deselected" in done.stdout
 
@@ -697,7 +698,7 @@ def test_the_plugin_adds_properties_to_other_tests(tmp_path: Path) -> None:
 def test_the_plugin_says_a_wrong_name_in_one_line(tmp_path: Path) -> None:
     done = pytest_in(tmp_path, "--merger", "avrage")
     assert done.returncode == 4
-    assert "ERROR: --merger avrage: no merger is called 'avrage'" in done.stderr
+    names(done.stderr.strip(), "ERROR: --merger avrage: avrage average")
     assert "Traceback" not in done.stdout + done.stderr
 
 

@@ -142,6 +142,7 @@ def test_what_matches_units_finds_some_to_move(one_family: Callable[[str], None]
 # Planted faults ----------------------------------------------------------------------------
 
 
+@pytest.mark.fault
 def test_a_rotation_across_heads_is_caught() -> None:
     finding = check(heads=False)
     assert finding.verdict == "breaks"
@@ -158,6 +159,7 @@ def changed(change: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor]) -
     return registered(wrong)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     ("part", "family"),
     [
@@ -176,6 +178,7 @@ def test_a_forgotten_tensor_is_caught_on_the_family_that_has_it(
     assert f"a {family} for each" in finding.detail
 
 
+@pytest.mark.fault
 def test_a_wrong_axis_is_caught(one_family: Callable[[str], None]) -> None:
     one_family("distilbert")
 
@@ -185,6 +188,7 @@ def test_a_wrong_axis_is_caught(one_family: Callable[[str], None]) -> None:
     assert "a distilbert for each" in changed(wrong).detail
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     "name", ["roberta", "electra", "distilbert", "deberta", "albert", "modernbert", "mpnet"]
 )
@@ -204,6 +208,7 @@ def test_a_table_that_is_wrong_is_caught(
     assert f"a {right.model_types[0]} for each" in finding.detail
 
 
+@pytest.mark.fault
 def test_a_head_that_is_wrong_for_words_alone_is_caught() -> None:
     def of_words(experts: Moved, base: StateDict) -> Moved:
         words = not any("pooler" in name for name in experts[0])
@@ -216,6 +221,7 @@ def test_a_head_that_is_wrong_for_words_alone_is_caught() -> None:
     assert "a bert for each word" in registered(of_words).detail
 
 
+@pytest.mark.fault
 def test_float32_inside_is_caught_in_float64() -> None:
     def narrow(experts: Moved, base: StateDict) -> Moved:
         return [weights.each(lambda w: w.float().to(w.dtype), expert) for expert in experts]
@@ -225,6 +231,7 @@ def test_float32_inside_is_caught_in_float64() -> None:
     assert "in float64" in finding.detail
 
 
+@pytest.mark.fault
 def test_one_that_refuses_a_family_is_not_exact_on_it() -> None:
     def picky(experts: Moved, base: StateDict) -> Moved:
         if not next(iter(experts[0])).startswith("bert."):

@@ -40,11 +40,11 @@ from harness.rng import rng
 from harness.training import single
 from harness.types import KindName
 from tests.conftest import FAST, WORDS, model
+from tests.faults import Plant, around
 from tests.mistakes import mistake
 from tests.toys import MOODS, TAGS, registered
 from tests.toys import TOY as PAIRS
 
-Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 Notice: TypeAlias = Callable[[Path, Path], None]
 
 KIND_TASKS = {"tagging": TAGS, "multilabel": MOODS}
@@ -912,16 +912,6 @@ def test_a_head_is_tuned_while_the_encoder_drops_units(
 # Planted faults ----------------------------------------------------------------------------
 
 
-def around(place: Any, name: str, wrong: Callable[..., Any]) -> Plant:
-    """Puts `wrong`, which is given what was there before its arguments, in the place of a name."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(place, name)
-        patch.setattr(place, name, lambda *given: wrong(right, *given))
-
-    return plant
-
-
 def at_tokens(move: Callable[[int], int]) -> Plant:
     """Reads words at other tokens."""
 
@@ -1027,6 +1017,7 @@ FAULTS: dict[str, tuple[Plant, Notice]] = {
 }
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.filterwarnings("ignore:.* are cut off at ")
 def test_a_planted_fault_is_noticed(

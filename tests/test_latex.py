@@ -202,6 +202,7 @@ c\_d & \textbf{1}$_{+2}$ \\
 """
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(
     ("meant", "wrong"),
     [

@@ -484,6 +484,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_tensor_that_is_forgotten_moves_the_outputs(fault: str) -> None:
     variant, mark, options = FAULTS[fault]

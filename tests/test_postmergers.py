@@ -21,7 +21,7 @@ from harness.checking.battery import battery, ok
 from harness.checking.properties import PROPERTIES
 from harness.cli import main
 from harness.entries import Postmerge
-from harness.errors import BadOption, BadRecipe, IncompatibleWeights, UnknownName
+from harness.errors import BadOption, BadRecipe, HarnessError, IncompatibleWeights, UnknownName
 from tests.mistakes import mistake, refused
 from tests.toys import TOY, registered
 
@@ -427,14 +427,12 @@ def test_no_base_is_refused(minis: Minis, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_before_work_starts(
-    name: str, said: str, minis: Minis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, said: str, minis: Minis, tmp_path: Path
 ) -> None:
     found = minis("bert")
     command = ["merge", str(found["a"]), str(found["b"]), "--base", str(found["base"])]
-    assert main([*command, "--postmerge", name, "--out", str(tmp_path / "out")]) == 2
-    printed = capsys.readouterr()
-    assert said in printed.err
-    assert printed.err.count("\n") == 1
+    command += ["--postmerge", name, "--out", str(tmp_path / "out")]
+    assert said in refused(command, HarnessError)
     assert not list(tmp_path.iterdir())
 
 
@@ -522,6 +520,7 @@ WRONG = {
 }
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("fault", WRONG, ids=lambda fault: fault.__name__)
 def test_a_wrong_one_is_caught(fault: Callable[..., StateDict]) -> None:
     entry = Postmerge("wrong", fault)

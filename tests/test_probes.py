@@ -26,6 +26,7 @@ from harness.errors import BadData, IncompatibleWeights
 from harness.kinds import KINDS
 from harness.rng import rng
 from harness.types import Array64
+from tests.faults import Plant, around
 from tests.mistakes import mistake
 
 Pair: TypeAlias = tuple[Array64, Array64]
@@ -667,18 +668,6 @@ def test_a_fresh_head_of_features_that_are_all_the_same() -> None:
 
 # Planted faults ----------------------------------------------------------------------------
 
-Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]
-
-
-def around(place: Any, name: str, wrong: Callable[..., Any]) -> Plant:
-    """Puts `wrong`, which is given what was there before its arguments, in the place of a name."""
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(place, name)
-        patch.setattr(place, name, lambda *given, **asked: wrong(right, *given, **asked))
-
-    return plant
-
 
 def of_closed(transform: str, wrong: Callable[..., Map]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
@@ -752,6 +741,7 @@ FAULTS: dict[str, tuple[Plant, Callable[[], None]]] = {
 }
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plant, notice = FAULTS[fault]

@@ -344,6 +344,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize(("wrong", "checked"), PLANTED)
 def test_properties_catch_planted_faults(wrong: Read, checked: Callable[[Read], None]) -> None:
     with pytest.raises(AssertionError):

@@ -424,6 +424,7 @@ def drift(symmetry: Symmetry, variant: str = "bert", **options: Any) -> float:
     return float((logits(made, dict(found)) - logits(made, state)).abs().max())
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_table_moves_the_outputs(fault: str) -> None:
     symmetry = symmetry_of("bert", "row", network("bert")[1])

@@ -468,6 +468,7 @@ def test_examples_of_one_length_share_their_passes(
     assert len(calls) == 10
 
 
+@pytest.mark.fault
 def test_squares_are_of_examples_and_not_of_batches(loud: Loud) -> None:
     """The published fault, planted: it must show."""
     folder = loud("bert")
