@@ -11,6 +11,7 @@ import pytest
 
 from harness import Recipe, merge
 from harness.cli import main
+from tests.mistakes import names
 from tests.toys import TOY, registered
 
 Minis = Callable[[str], dict[str, Path]]
@@ -54,11 +55,7 @@ def test_the_command_line_says_so_in_a_line(
     assert after > before * 1.01
     said = capsys.readouterr().err.splitlines()
     (line,) = [one for one in said if "drove the experts apart" in one]
-    assert (
-        f"activation_matching drove the experts apart, from a distance of {before:.4g} to " in line
-    )
-    assert f"to {after:.4g}; leave it out" in line
-    assert "fewer layers (layers=last:1), try more rows (examples=N) or another method" in line
+    names(line, f"activation_matching {before:.4g} {after:.4g} layers=last:1 examples=N")
 
 
 def test_python_warns_of_it(minis: Minis, tmp_path: Path) -> None:

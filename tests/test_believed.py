@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.cli import main
-from harness.errors import WrongPredictions
+from harness.errors import BrokenRecord, WrongPredictions
 from harness.evaluation.predictions import read_predictions
 from harness.evaluation.records import Adaptation, read_record
+from tests.mistakes import mistake, refused
 from tests.test_compare import read_once
 
 TASK = "toy/a"
@@ -80,17 +80,6 @@ def doors(records: Path, out: Path) -> Iterator[list[str]]:
     yield ["export", place, *every]
 
 
-def refusal(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line of a command that is refused."""
-    capsys.readouterr()
-    assert main(command) == 2, command
-    printed = capsys.readouterr()
-    assert not printed.out
-    assert printed.err.startswith("harness: ")
-    assert printed.err.count("\n") == 1
-    return printed.err
-
-
 # Predictions ----------------------------------------------------------------------------------
 
 
@@ -128,7 +117,7 @@ def test_predictions_are_those_of_their_record(
             change(path, predictions=None)
     path = of(records, "fair").with_suffix(".parquet")
     spoil(records, path)
-    with pytest.raises(WrongPredictions, match=re.escape(f"{path} is not of its record")):
+    with mistake(WrongPredictions, path):
         read_predictions(read_record(of(records, "fair")), path)
 
 
@@ -234,12 +223,11 @@ def test_no_evaluation_says_so(
     says: str,
     records: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = of(records, "good")
     change(path, **fields).rename(path.with_name("copy.json"))
     for command in doors(records, tmp_path / "out"):
-        assert says in refusal(command, capsys)
+        assert says in refused(command, BrokenRecord)
     assert not (tmp_path / "out").exists()
 
 
@@ -247,16 +235,14 @@ def test_no_evaluation_says_so(
     "fields", [{"digest": "0" * 32}, {"task": "toy/b@test"}, {"method": "ties"}, {"role": "base"}]
 )
 def test_a_record_is_what_its_name_says(
-    fields: dict[str, Any], records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fields: dict[str, Any], records: Path, tmp_path: Path
 ) -> None:
     path = change(of(records, "good"), **fields)
     for command in doors(records, tmp_path / "out"):
-        assert f"{path} does not match the hash in its name" in refusal(command, capsys)
+        refused(command, BrokenRecord, path)
 
 
-def test_two_records_of_the_same_say_the_same(
-    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_records_of_the_same_say_the_same(records: Path, tmp_path: Path) -> None:
     """A copy is one record; one with another score is one too many."""
     path = of(records, "good")
     copy = Path(shutil.copy(path, records))
@@ -264,7 +250,6 @@ def test_two_records_of_the_same_say_the_same(
     assert main(board) == 0
     change(copy, scores=[score(0.7)])
     for command in doors(records, tmp_path / "out"):
-        said = refusal(command, capsys)
-        assert "are one cell with different scores" in said
+        said = refused(command, BrokenRecord)
         assert str(copy) in said
         assert str(path) in said

@@ -524,9 +524,8 @@ def test_the_properties_make_up_what_a_plugin_needs(
     mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "premerge", "by_inputs", "--plugins", str(mine)]) == 0
-    said = capsys.readouterr().out
-    assert "copies   breaks by design" in said
-    assert "heads    holds" in said
+    found = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines())
+    assert (found["copies"], found["heads"]) == ("breaks", "holds")
 
 
 def test_the_properties_find_what_is_wrong_with_given_toys(mine: Path) -> None:
@@ -540,17 +539,10 @@ def test_the_properties_find_what_is_wrong_with_given_toys(mine: Path) -> None:
     assert {"exact", "copies", "zero"} <= {*broken}
 
 
-def test_what_cannot_be_made_up_is_said_in_one_line(
-    mine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_made_up_is_said_in_one_line(mine: Path) -> None:
     (mine / "mine.py").write_text(MINE.replace("shapes=shapes, toy=toy", "shapes=shapes"))
-    assert main(["check", "premerge", "by_inputs", "--plugins", str(mine)]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == (
-        "harness: pre-merging method 'by_inputs' asks for 'magnitudes', of which there is no "
-        "toy to test with; expected @need('magnitudes', toy=...)\n"
-    )
+    command = ["check", "premerge", "by_inputs", "--plugins", mine]
+    refused(command, HarnessError, "by_inputs magnitudes @need('magnitudes', toy=")
 
 
 # What is wrong with one --------------------------------------------------------------------
@@ -574,9 +566,8 @@ def test_a_need_that_cannot_be_registered(case: str, mine: Path) -> None:
     old, new, said = BROKEN[case]
     assert old in MINE
     (mine / "mine.py").write_text(MINE.replace(old, new))
-    error = refused(["list", "needs", "--plugins", str(mine)], BrokenPlugin)
-    names(error, said)
-    assert "mine.py could not be loaded" in error
+    error = refused(["list", "needs", "--plugins", mine], BrokenPlugin, said)
+    names(error, "mine.py")
     assert "magnitudes" not in harness.NEEDS
 
 
@@ -600,11 +591,8 @@ def test_a_need_that_makes_something_else(
     (mine / "mine.py").write_text(MINE.replace(old, new))
     asked = ["--need", "magnitudes:examples=8", "--task", "toy/pairs", "--plugins", str(mine)]
     out = tmp_path / "out.safetensors"
-    error = refused(
-        ["statistics", str(loud("bert")), *asked, "--out", str(out)], IncompatibleWeights
-    )
-    assert error.splitlines()[-1].startswith("harness: need 'magnitudes' makes")
-    names(error, *said)
+    command = ["statistics", loud("bert"), *asked, "--out", out]
+    refused(command, IncompatibleWeights, "magnitudes", *said)
     assert not out.exists()
 
 

@@ -33,7 +33,7 @@ from harness.passes.statistic_file import read_statistic
 from harness.readout import CLS, LAST_LINEAR, MEAN_MASKED
 from harness.training.single import check_bf16
 from harness.values import validated
-from tests.mistakes import names, refused
+from tests.mistakes import mistake, names, refused
 from tests.toys import THREE, TOY, registered
 
 pytestmark = pytest.mark.usefixtures("toys_known")
@@ -256,7 +256,7 @@ def test_a_record_says_its_precision_and_a_board_mixes_none(
     assert evaluated(loud, plain, "--dtype", "float32") == 0
     assert "bfloat16" not in capsys.readouterr().out
     assert evaluated(loud, half, "--dtype", "bfloat16") == 0
-    assert "models ran in bfloat16" in capsys.readouterr().out
+    assert "bfloat16" in capsys.readouterr().out
     (one,), (other,) = (list(out.rglob("*.json")) for out in (plain, half))
     assert json.loads(other.read_text())["settings"]["dtype"] == "bfloat16"
     assert json.loads(other.read_text())["settings"]["device"] == "cpu"
@@ -264,16 +264,15 @@ def test_a_record_says_its_precision_and_a_board_mixes_none(
     assert json.loads(one.read_text())["settings"].keys().isdisjoint({"dtype", "device"})
     assert main(["leaderboard", str(half), "--out", str(tmp_path / "board")]) == 0
     for name in ("board.md", "index.html", "board.tex"):
-        assert "odels ran in" in (said := (tmp_path / "board" / name).read_text()), name
-        assert "bfloat16" in said
+        assert "bfloat16" in (tmp_path / "board" / name).read_text(), name
     capsys.readouterr()
-    with pytest.raises(BrokenRecord, match=r"with dtype .*float.*expected the same dtype.*alone"):
+    with mistake(BrokenRecord, "dtype bfloat16 float32"):
         harness.leaderboard([plain, half], out=tmp_path / "mixed")
     (both := tmp_path / "both").mkdir()
     for path in (one, other):
         (both / path.name).write_bytes(path.read_bytes())
     name = json.loads(one.read_text())["model"]
-    with pytest.raises(BrokenRecord, match=r"with dtype .*float.*expected the same work"):
+    with mistake(BrokenRecord, "dtype bfloat16 float32"):
         harness.compare([name, str(plain)], records=both)
 
 
@@ -325,8 +324,9 @@ def test_of_float32_and_of_a_gpu_nothing_is_measured(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("size", ["abc", "", "-1"])
 def test_a_batch_of_no_rows_is_quoted(loud: Loud, tmp_path: Path, size: str) -> None:
-    with pytest.raises(BadRecipe, match=f"^[^V]*batch_size: '{size}' is no number of rows"):
+    with mistake(BadRecipe, f"batch_size: '{size}'") as caught:
         validated(Run, {"model": str(loud("bert")), "batch_size": size}, "evaluate")
+    assert "Value" not in str(caught.value), "as pydantic has it"
 
 
 def test_the_default_is_not_part_of_what_a_record_is_of(loud: Loud, tmp_path: Path) -> None:
@@ -381,11 +381,11 @@ def test_a_merge_says_in_which_precision_models_ran(minis: Any, tmp_path: Path) 
 def test_gradients_are_taken_in_float32(minis: Any, loud: Loud, tmp_path: Path) -> None:
     for asked in ("fisher:examples=4", "adamerging:examples=4,steps=1"):
         given = recipe(minis, merger=asked, premerge=("dare",), dtype="bfloat16")
-        with pytest.raises(BadOption, match=r"gradients in float32: no --dtype bfloat16"):
+        with mistake(BadOption, "gradients float32 --dtype bfloat16"):
             plan(given)  # before any stage is run
     command = ["statistics", minis("bert")["a"], "--task", TOY.name, "--out", tmp_path / "s"]
     refused([*command, "--need", "fisher", "--dtype", "bfloat16"], BadOption, "fisher gradients")
-    with pytest.raises(BadRecipe, match="average runs no model; leave out --dtype"):
+    with mistake(BadRecipe, "average --dtype"):
         merge(recipe(minis, dtype="bfloat16"), out=tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
@@ -418,7 +418,7 @@ def test_a_type_without_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError(""""addmm_impl_cpu_" not implemented for 'Half'\nmore""")
 
     monkeypatch.setattr(functional, "linear", linear)
-    with pytest.raises(BadOption, match="dtype float16, which torch cannot use here"):
+    with mistake(BadOption, "dtype float16"):
         check_placement(Placement(device="cpu", dtype="float16"))
 
 

@@ -46,7 +46,7 @@ from harness.text import plain
 from harness.unfinished import is_unfinished
 from harness.weights import digest
 from tests.conftest import model, no_file_above
-from tests.mistakes import mistake, refused
+from tests.mistakes import mistake, names, refused
 from tests.toys import THREE, TOY, registered
 
 Minis = Callable[[str], dict[str, Path]]
@@ -456,8 +456,9 @@ def test_a_broken_plug_in_is_named_and_the_rest_goes_on(
     assert done.stdout.splitlines()[-1] == "0 2"
     assert "ties" in done.stdout
     assert "sloppy" not in done.stdout
-    assert "plug-in 'sloppy' of sloppy 1.2 could not be loaded (ZeroDivisionError" in done.stderr
-    assert "no merger is called 'sloppy'" in done.stderr
+    warned, last = done.stderr.splitlines()[-2:]
+    names(warned, "sloppy sloppy 1.2 ZeroDivisionError")
+    names(last, "merger sloppy")
     assert "Traceback" not in done.stderr
 
 
@@ -560,22 +561,15 @@ def test_a_folder_of_another_run_is_refused_and_what_a_killed_one_left_goes(room
 
 
 @pytest.mark.parametrize("room_for", [0, 5000])
-def test_a_full_disk_is_one_line_and_leaves_nothing(
-    room: Path, room_for: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_one_line_and_leaves_nothing(room: Path, room_for: int) -> None:
     records = [str(path) for path in (room / "records").rglob("*.json")]
     assert not records
     read(room / "merged")
     merge = ["merge", str(room / "a"), str(room / "b"), "--out", str(room / "out")]
     board = ["leaderboard", str(room / "records"), "--out", str(room / "board")]
     for command in (merge, board) if not room_for else (merge,):
-        capsys.readouterr()
         with no_file_above(room_for):
-            status = main(command)
-        err = capsys.readouterr().err
-        assert status == 2, err
-        assert err.count("\n") == 1, err
-        assert "cannot be written" in err
+            refused(command, CannotWrite, room)
     assert not (room / "out").exists()
     assert not list((room / "board").glob("*"))
     assert not list(room.rglob(".*"))
@@ -784,7 +778,7 @@ def test_outputs_that_are_nan_are_no_labels(room: Path, capsys: pytest.CaptureFi
     assert main([*evaluate, "--shots", "1", "--draws", "2"]) == 3
     err = capsys.readouterr().err
     assert "b on toy/pairs@test under current: " in err
-    assert "has NaN or infinite outputs for 12 of 12 rows" in err
+    assert "12 of 12 rows" in err
     saved = {(r.model, r.protocol) for r in harness_records(room / "records")}
     assert ("merged", "current") in saved
     assert ("a", "current") in saved
@@ -1014,14 +1008,14 @@ def test_a_task_is_held_together_where_it_is_made(case: str) -> None:
 
 
 def test_a_metric_that_cannot_measure_is_refused_before_any_pass(
-    room: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dataclasses import replace
 
     monkeypatch.setattr(encode, "one_pass", failing)
     with registered(replace(THREE, metrics=("accuracy", "f1"))):
-        assert main(["evaluate", "--model", str(room / "c"), "--tasks", "toy/three"]) == 2
-    assert "use macro_f1 or micro_f1" in capsys.readouterr().err
+        command = ["evaluate", "--model", room / "c", "--tasks", "toy/three"]
+        refused(command, HarnessError, "f1 macro_f1 micro_f1")
 
 
 def test_two_modules_cannot_register_one_task(
