@@ -119,7 +119,7 @@ def read_once(
         "versions": {},
     }
     kept = [DrawScore(**one) for one in scores]
-    usual["resamples"] = () if "metrics" in given else kept_resamples(made, kept)
+    usual["resamples"] = kept_resamples(made, kept)
     known = {**usual, **given}
     if known["role"] == "merged":
         known = {"recipe": recipe(known["method"]), **known}
@@ -500,7 +500,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
         ["good", "odd", "--tasks", "toy/a"],
         "shots: 'good' on toy/a@test with no shots; 'odd' on toy/a@dev with no shots",
     ),
-    "resamples": (drop, GOOD, "of 'good' on toy/a@test has no scores on resampled test units"),
+    "resamples": (drop, GOOD, "keeps no resamples, expected one for each of [None]"),
     "design": (redrawn, GOOD, "on toy/a@test has scores on other resampled test units"),
     "two": (
         twice,
@@ -583,7 +583,7 @@ def test_errors_are_of_their_kinds(records: Path, tmp_path: Path) -> None:
     with pytest.raises(UnknownName):
         harness.compare(["good", "great"], records=records)
     drop(records)
-    with pytest.raises(BrokenRecord, match="has no scores on resampled"):
+    with pytest.raises(BrokenRecord, match="keeps no resamples"):
         harness.compare(["good", "fair"], records=records)
     with pytest.raises(UnknownName, match="nowhere, which is no folder"):
         harness.compare(["good", "fair"], records=tmp_path / "nowhere")

@@ -108,7 +108,7 @@ def test_records_are_read_from_packs_as_from_folders(
     known = said([records])
     assert len(known) == 8
     assert said([packed]) == known
-    assert any(estimate_of(record, 5) is not None for _, record in said([packed]))
+    assert any(5 in record.shots for _, record in said([packed]))
     folder = tmp_path / "folder"
     folder.mkdir()
     shutil.copy(packed, folder)
@@ -316,13 +316,10 @@ def test_a_pack_of_fewer_resamples_has_the_first_ones(records: Path, tmp_path: P
         assert one.model_copy(update={"resamples": whole.resamples}) == whole
         for shots in one.shots:
             kept, known = estimate_of(one, shots), estimate_of(whole, shots)
-            assert (kept is None) == (known is None)
-            if kept is not None and known is not None:
-                assert kept.resamples.tolist() == known.resamples[:300].tolist()
-                assert kept.by_draw.tolist() == known.by_draw.tolist()
-                half = [one - two for one, two in zip(interval(known), interval(kept), strict=True)]
-                assert max(map(abs, half)) <= 0.2 * (interval(known)[1] - interval(known)[0])
-    assert [one for one in before.values() if one.resamples]
+            assert kept.resamples.tolist() == known.resamples[:300].tolist()
+            assert kept.by_draw.tolist() == known.by_draw.tolist()
+            half = [one - two for one, two in zip(interval(known), interval(kept), strict=True)]
+            assert max(map(abs, half)) <= 0.2 * (interval(known)[1] - interval(known)[0])
 
 
 def test_too_few_resamples_are_refused(records: Path, tmp_path: Path) -> None:
