@@ -70,8 +70,8 @@ def compare(
             f"margin is {margin} of {len(models)} models, expected points above 0, and two models"
         )
     if len(models) < 2 or len({*models}) < len(models):
-        found = f"{', '.join(models)} cannot be compared, expected" if models else "name"
-        raise BadOption(f"{found} two or more different models")
+        said = f"{', '.join(models)} cannot be compared, expected" if models else "name"
+        raise BadOption(f"{said} two or more different models")
     choice = configured(parse_choice(protocol))
     asked = str(Choice(choice.name, choice.unusual))
     wanted = {"tasks": tasks, "protocols": (asked,), "limit": limit}

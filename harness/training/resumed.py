@@ -84,11 +84,11 @@ def _clear(workdir: Path, request: Mapping[str, Any], force: bool) -> None:
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """The values that differ, by the innermost name that they have."""
     for name in {**one, **other}:
-        pair = one.get(name), other.get(name)
-        if isinstance(pair[0], dict) and isinstance(pair[1], dict):
-            yield from _differing(pair[0], pair[1])
-        elif pair[0] != pair[1]:
-            yield name, *pair
+        before, now = one.get(name), other.get(name)
+        if isinstance(before, dict) and isinstance(now, dict):
+            yield from _differing(before, now)
+        elif before != now:
+            yield name, before, now
 
 
 def _remove(workdir: Path) -> None:
