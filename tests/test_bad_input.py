@@ -449,7 +449,7 @@ MISTAKES: dict[type, dict[str, Case]] = {
         "kept without tasks": told("heads --tasks", lambda p: p.merge(heads="keep")),
         "kept twice": told("experts glue/rte", lambda p: p.merge(heads="keep", tasks="glue/rte")),
         "unknown field": told(
-            "recipe.yaml mergr experts, base, merger",
+            "recipe.yaml mergr merger",
             lambda p: p.merge(p.recipe("experts: [a, b]\nmergr: ties\n")),
         ),
         "broken": told(
