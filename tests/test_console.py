@@ -40,14 +40,19 @@ def test_lines_end_between_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terminal", "columns", "count"),
-    [(True, "30", 2), (False, "30", 2), (False, "", 1), (False, "100", 1)],
+    ("where", "terminal", "columns", "count"),
+    [
+        *(("stdout", True, "30", 2), ("stdout", False, "30", 2), ("stdout", False, "", 1)),
+        *(("stderr", True, "30", 2), ("stderr", False, "30", 1)),
+    ],
 )
 def test_a_sentence_is_wrapped_where_the_width_is_known(
-    terminal: bool, columns: str, count: int, monkeypatch: pytest.MonkeyPatch
+    where: str, terminal: bool, columns: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of an error that goes to a file it is not, whatever COLUMNS says."""
     monkeypatch.setenv("COLUMNS", columns)
     stream = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, where, stream)
     console.say("a sentence of more than thirty columns", stream)
     lines = stream.getvalue().splitlines()
     assert len(lines) == count

@@ -59,6 +59,10 @@ def say(text: str, file: TextIO | None = None) -> None:
 
 
 def width(stream: TextIO | None = None) -> int | None:
-    """Columns of the terminal, or those that COLUMNS says; None of a file or a pipe without it."""
-    known = os.environ.get("COLUMNS") or (stream or sys.stdout).isatty()
+    """Columns of the terminal; of a pipe or a file None, but what COLUMNS says for the results.
+
+    An error in a log is one line, which scripts search for.
+    """
+    stream = stream or sys.stdout
+    known = stream.isatty() or (stream is sys.stdout and os.environ.get("COLUMNS"))
     return shutil.get_terminal_size().columns if known else None
