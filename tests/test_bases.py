@@ -172,7 +172,17 @@ def test_merges_are_ordered_on_the_boards_that_they_have_in_common() -> None:
     ]  # fmt: skip
     first, agree = found["finding"]
     assert first == "a has the most credit on 2 of 4 boards that differ in base or tasks."
-    assert agree.startswith("The orders of 3 merges on x2, y, z have a Kendall's W of 0.78 (")
+    assert agree.startswith(
+        "The orders of 3 mergers alone on x2, y, z have a Kendall's W of 0.78 ("
+    )
+    twice = {  # a merge behind a stage that changes nothing is no second witness
+        name: of._replace(
+            credit={"dare[a]": of.credit["a"], **of.credit}, staged=frozenset({"dare[a]"})
+        )
+        for name, of in boards.items()
+        if "a" in of.credit
+    }
+    assert over(twice)["finding"][1] == agree
     found = over({name: of for name, of in boards.items() if name != "x"})
     assert found["finding"][0] == "a has the most credit on 2 of 4 boards."
 

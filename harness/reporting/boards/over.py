@@ -11,6 +11,7 @@ import numpy as np
 from harness.reporting.boards.about import about
 from harness.reporting.boards.board import Board
 from harness.reporting.boards.credit_table import leaf
+from harness.reporting.grid import named_rows
 from harness.reporting.lines import grouped
 from harness.stats.intervals import LEVEL, Ratio
 from harness.stats.ranks import concordance, friedman
@@ -23,11 +24,13 @@ FEWEST = 2
 class Credited(NamedTuple):
     """The credit of each method of a board where it is defined, the most first.
 
-    `work` is its base and tasks: boards of the same are no evidence of their own.
+    `work` is its base and tasks: boards of the same are no evidence of their own. `staged` have a
+    stage before the merger: a merge that is much like another is no evidence of its own, either.
     """
 
     work: tuple[str, frozenset[str]]
     credit: Mapping[str, Ratio]
+    staged: frozenset[str] = frozenset()
 
 
 def credit_of(board: Board) -> Credited:
@@ -38,7 +41,9 @@ def credit_of(board: Board) -> Credited:
     found = {one.name: one.credit for one in board.credits.defined if one.credit is not None}
     known = {row: found[name] for row, name in board.called.items() if name in found}
     known |= {name: one for name, one in found.items() if name not in board.called.values()}
-    return Credited(work, dict(sorted(known.items(), key=lambda one: -one[1].point)))
+    rows = zip(named_rows(board.lines), board.lines, strict=True)
+    staged = frozenset(row for row, line in rows if line.premerge)
+    return Credited(work, dict(sorted(known.items(), key=lambda one: -one[1].point)), staged)
 
 
 def over(boards: Mapping[str, Credited]) -> dict[str, Any]:
@@ -130,14 +135,15 @@ def _first(known: Mapping[str, Credited]) -> Iterator[str]:
 def _agreement(
     known: Mapping[str, Credited], common: list[str], merges: list[str]
 ) -> Iterator[str]:
-    """Whether boards agree on the merges that all of them have."""
+    """Whether boards agree on the merges that all of them have, without a stage before a merger."""
     boards = _widest({name: known[name] for name in common})
+    merges = [one for one in merges if not any(one in of.staged for of in boards.values())]
     if len(merges) > 2 and len(boards) > 1:
         values = np.array([[of.credit[one].point for of in boards.values()] for one in merges])
         p = friedman(values)
         same = "more" if p < 1 - LEVEL else "no more"
         yield (
-            f"The orders of {len(merges)} merges on {_named([*boards])} have a Kendall's W of "
-            f"{concordance(values):.2f} (1: the same order on all): they agree {same} than chance "
-            f"explains (Friedman's test, p = {p:.2g})."
+            f"The orders of {len(merges)} mergers alone on {_named([*boards])} have a Kendall's W "
+            f"of {concordance(values):.2f} (1: the same order on all): they agree {same} than "
+            f"chance explains (Friedman's test, p = {p:.2g})."
         )
