@@ -433,7 +433,8 @@ def test_merges_agree_with_float64_from_text_to_weights(
             for name in thetas[0]
         }  # fmt: skip
         for name, array in expected.items():
-            np.testing.assert_allclose(merged[name], array, rtol=1e-6, atol=1e-6, err_msg=name)
+            # features are summed in float32, in an order of the processor's own
+            np.testing.assert_allclose(merged[name], array, rtol=4e-6, atol=4e-6, err_msg=name)
         assert any(
             np.abs(merged[n] - np.mean([t[n] for t in thetas], axis=0)).max() > 1e-3 for n in merged
         )
