@@ -37,9 +37,8 @@ def plot(
 
     `what` is one of credit, protocols, shots, transforms, gains, drop, ranks and sweep, of records
     in files and folders; or tsne, of the model, the experts and the tasks of a run. `out` is a path
-    without an ending, or with one of the two. Where records keep resamples, differences have their
-    paired interval. Raises MissingScores where records lack what a picture shows; nothing is
-    written before the picture is whole.
+    without an ending, or with one of the two. Raises MissingScores where records lack what a
+    picture shows; nothing is written before the picture is whole.
     """
     check_what(what)
     stem = stem_of(Path(out))

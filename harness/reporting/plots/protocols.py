@@ -36,8 +36,8 @@ BAND: Any = {"linewidth": 3, "alpha": 0.35}
 def picture(lines: Sequence[Line], view: View) -> Figure:
     """Merges by their Current Eval, the best first, then the base; a sign for each protocol.
 
-    The open bar from Current Eval to the last protocol is the gap. Where records keep resamples, it
-    has a whisker, and is significant where it is so on a board. Raises MissingScores.
+    The open bar from Current Eval to the last protocol is the gap, with a whisker; it is
+    significant where it is so on a board. Raises MissingScores.
     """
     scores = scores_of(lines, view, *PROTOCOL_ORDER)
     known = headline(scores.settings, view.shots)
