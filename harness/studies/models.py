@@ -27,21 +27,22 @@ def check_models(steps: Sequence[Step], folder: Path) -> None:
     for step in steps:
         bases = [known(one) for one in dict.fromkeys(_given(step, made))]
         for model in filter(None, bases):
-            _check(step, model)
+            _check(step, model, folder)
 
 
 def place_of(source: str, folder: Path) -> str:
-    """A model of a study whose folder is `folder`, which need not be there: its path, or Hub id."""
+    """A model or task of a study whose folder is `folder`: its path, or its name as it is."""
     place = os.path.normpath(folder / source)
     return place if os.path.exists(place) else source
 
 
-def _check(step: Step, model: Checkpoint) -> None:
+def _check(step: Step, model: Checkpoint, folder: Path) -> None:
     asked = step.request
     if step.verb == "merge":
         check_family(checked(Recipe(**asked)), model.family)
     for task in filter(None, (*asked.get("tasks", ()), asked.get("task"))):
-        check_inputs(model, parse_task(task)[0])
+        named, at, split = task.partition("@")
+        check_inputs(model, parse_task(f"{place_of(named, folder)}{at}{split}")[0])
 
 
 def _given(step: Step, made: dict[str, Step]) -> Iterator[str]:
