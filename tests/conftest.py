@@ -35,6 +35,9 @@ if "HARNESS_DATA_DIR" in os.environ:
 # A shell has what runs in its background ignore Ctrl-C, and so would the commands that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Processes that run tests side by side are told the width of the terminal; output has none here.
+os.environ.pop("COLUMNS", None)
+
 # No test cuts the power; that files are synced is asked in test_statistics.py.
 os.fsync = lambda _: None
 

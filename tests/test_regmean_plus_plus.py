@@ -150,7 +150,7 @@ def arrays(folder: Path) -> Arrays:
     return {name: state[name].double().numpy() for name in state}
 
 
-def same(found: Arrays, expected: Arrays, tolerance: float = 2e-6) -> None:
+def same(found: Arrays, expected: Arrays, tolerance: float = 1e-5) -> None:
     for name, array in expected.items():
         scale = max(float(np.abs(array).max()), 1e-3)
         np.testing.assert_allclose(found[name] / scale, array / scale, atol=tolerance, err_msg=name)

@@ -179,6 +179,7 @@ def has(folder: Path, task: Task, split: str) -> bool:
 
 
 @pytest.mark.real
+@pytest.mark.filterwarnings("ignore:.*no fair sample")
 @pytest.mark.parametrize("name", [name for name in CASES if name not in GENERATED])
 def test_real_rows(name: str) -> None:
     folder, task = real_folder(), harness.TASKS[name]

@@ -368,7 +368,9 @@ class Hub:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def __call__(self, source: str, *, revision: str | None, allow_patterns: list[str]) -> str:
+    def __call__(
+        self, source: str, *, revision: str | None, allow_patterns: list[str], **_: object
+    ) -> str:
         from huggingface_hub.utils import filter_repo_objects
 
         folder, cache = self.root / source, self.root / "cache" / source

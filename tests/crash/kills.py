@@ -30,6 +30,8 @@ a file that is to be written is counted as well."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 TOOK = re.compile(rb'"seconds": [\d.]+')
+DIGEST = re.compile(r"-[0-9a-f]{12}\.json$")
+"""In the name of a plan."""
 Tree = Mapping[str, bytes]
 
 
@@ -108,13 +110,23 @@ def campaign(
 
 
 def tree(folder: Path) -> Tree:
-    """Every file below a folder with its bytes, the hidden ones too, but for what a step took."""
+    """Every file below a folder with its bytes, the hidden ones too, but for what hangs on times.
+
+    That is what a step took, and into which chunks a plan packs its steps, by what like ones took.
+    """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-    return {
+    plans = {
+        DIGEST.sub(".json", name): content.partition(b'"chunks"')[0]
+        for name, content in found.items()
+        if "/plans/" in name
+    }
+    rest = {
         name: TOOK.sub(b"", content) if "/outcomes/" in name else content
         for name, content in found.items()
+        if "/plans/" not in name
     }
+    return plans | rest
 
 
 def unlike(found: Tree, expected: Tree) -> str:
