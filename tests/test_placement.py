@@ -266,13 +266,13 @@ def test_a_record_says_its_precision_and_a_board_mixes_none(
     for name in ("board.md", "index.html", "board.tex"):
         assert "bfloat16" in (tmp_path / "board" / name).read_text(), name
     capsys.readouterr()
-    with mistake(BrokenRecord, "dtype float32 bfloat16"):
+    with mistake(BrokenRecord, "dtype with same dtype column"):
         harness.leaderboard([plain, half], out=tmp_path / "mixed")
     (both := tmp_path / "both").mkdir()
     for path in (one, other):
         (both / path.name).write_bytes(path.read_bytes())
     name = json.loads(one.read_text())["model"]
-    with mistake(BrokenRecord, "dtype bfloat16 float32"):
+    with mistake(BrokenRecord, "dtype with same dtype column"):
         harness.compare([name, str(plain)], records=both)
 
 
