@@ -28,7 +28,7 @@ ODD = "<img src=x onerror=alert(1)>"
 
 
 def interval(value: float, shots: int | None) -> tuple[Interval, ...]:
-    return (Interval(low=value - 0.05, high=value + 0.05, shots=shots, method="bootstrap"),)
+    return (Interval(low=value - 0.05, high=value + 0.05, shots=shots, method="student"),)
 
 
 def small() -> list[Record]:
@@ -165,8 +165,9 @@ def test_tasks_kinds_and_rows_are_filtered(facts: dict[str, Any]) -> None:
 def test_gains_and_intervals_are_shown_when_asked_for(facts: dict[str, Any]) -> None:
     shown = facts["used"]["gains and intervals"]
     cells = dict(zip(shown["rows"], shown["cells"], strict=True))
-    assert cells["dare[ties]"][0] == "65.0 +5.0?[60.0, 70.0]"
-    assert cells["dare[average]"][0] == "50.0 −5.0?[45.0, 55.0]"
+    assert cells["dare[ties]"][0] == "65.0 +5.0[60.0, 70.0]"
+    assert cells["dare[average]"][0] == "50.0 −5.0[45.0, 55.0]"
+    assert any("0.0?" in cell for cell in cells["dare[ties]"]), "two draws are too few for a test"
     assert cells["ties"][4] == "55.0"  # without the deviation, which was put away
 
 
