@@ -41,6 +41,8 @@ from harness.text import points
 ANCHOR = re.compile(r"<!-- ([a-z]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")
 COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 SIGNIFICANT = 0.05
+FEWEST_MERGES = 3
+"""That have an order: on made-up rows none has credit."""
 
 
 def said(text: str, place: Path) -> str:
@@ -301,6 +303,8 @@ def agreement(place: Path, of: str, *names: str) -> str:
     or under a protocol in the mean over tasks."""
     values = pandas.DataFrame({name: _plain(place, name, of) for name in names}).dropna()
     each = values.to_numpy()
+    if len(each) < FEWEST_MERGES:
+        return "none, of too few merges"
     return f"W = {concordance(each):.2f}, p = {friedman(each):.2f}"
 
 
@@ -337,7 +341,8 @@ def needed(place: Path, name: str, protocol: str, difference: str) -> str:
     """About how many sets of experts would make a difference of two merges of so many points
     significant, with a power of 80 %, by the median of all pairs."""
     found = spreads_of(read_records(place / "records" / f"{name}.parquet"), float(difference))
-    return counted(next(one.needed for one in found if one.protocol.split(",")[0] == protocol))
+    each = (one.needed for one in found if one.protocol.split(",")[0] == protocol)
+    return counted(next(each, 0))
 
 
 def predicts(place: Path, protocol: str, *names: str) -> str:
