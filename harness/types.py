@@ -209,7 +209,8 @@ class Rows:
 
     A unit is what has a label: a row, or each word of it. `labels` are [units] (indices of classes,
     or values), or [rows, classes]. `documents` [rows] are numbered from 0; None where there are
-    none. `images` gives that of a row, whose hash is its text. `unfair` is of first rows (`fair`).
+    none. `images` gives that of a row, whose hash is its text. `drawn`: a limit drew these rows.
+    `unfair` is of first rows (`fair`).
     """
 
     task: Task
@@ -219,6 +220,7 @@ class Rows:
     digest: str
     documents: Units | None = None
     images: Callable[[int], StoredImage] | None = None
+    drawn: bool = False
     unfair: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:

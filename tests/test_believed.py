@@ -202,6 +202,7 @@ UNTRUE = {
     "more than its limit": ({"settings": {"limit": 50}}, "200 rows under the limit 50"),
     "a limit in words": ({"settings": {"limit": "x"}}, "200 rows under the limit 'x'"),
     "a limit of true": ({"settings": {"limit": True}}, "200 rows under the limit True"),
+    "rows drawn without a limit": ({"settings": {"drawn": True}}, "settings.drawn"),
     "left out of nowhere": ({"settings": {"left_out": {"0": [200]}}}, "settings.left_out"),
     "unseen": ({"unseen": -1}, "a number of rows or shots that is no count"),
     "ends the wrong way": ({"intervals": ends(0.9, 0.7)}, "has the interval 0.9 to 0.7"),

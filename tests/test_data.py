@@ -140,13 +140,19 @@ def test_folder_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyP
         load_rows(TOY, "validation", folder=tmp_path / "elsewhere")
 
 
-def test_limit_keeps_the_first_rows(tmp_path: Path) -> None:
-    folder = place(tmp_path, table())
-    assert load_rows(TOY, "validation", folder=folder, limit=2).texts == (
-        ("a 0", "b 0"),
-        ("a 1", "b 1"),
-    )
-    assert len(load_rows(TOY, "validation", folder=folder, limit=9)) == 4
+def test_limit_draws_rows_or_takes_the_first(tmp_path: Path) -> None:
+    folder = place(tmp_path, table(50))
+
+    def some(limit: int, *, first: bool = False) -> list[int]:
+        rows = load_rows(TOY, "validation", folder=folder, limit=limit, first=first)
+        assert rows.drawn == (limit < 50 and not first)
+        return [int(one.removeprefix("a ")) for one, _ in rows.texts]
+
+    order = np.random.RandomState(0).permutation(50)
+    assert some(20) == sorted(order[:20]) != [*range(20)]
+    assert {*some(7)} < {*some(20)}
+    assert some(20, first=True) == [*range(20)]
+    assert some(50) == some(99) == some(99, first=True) == [*range(50)]
 
 
 @pytest.mark.parametrize("count", [10, 37])

@@ -85,7 +85,7 @@ def test_shares_that_are_near_or_small_or_of_chance_are_not_told(
 @pytest.mark.parametrize("task", [THREE, MOODS, TAGGED, VALUE], ids=str)
 def test_rows_in_the_order_of_their_labels_are_told_and_shuffled_ones_are_not(task: Task) -> None:
     with pytest.warns(UserWarning, match="no fair sample") as told:
-        rows = load_rows(in_order(task), "test", limit=FIRST)
+        rows = load_rows(in_order(task), "test", limit=FIRST, first=True)
     (line,) = (str(one.message) for one in told)
     assert len(rows) == FIRST
     assert rows.unfair
@@ -94,9 +94,10 @@ def test_rows_in_the_order_of_their_labels_are_told_and_shuffled_ones_are_not(ta
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for seed in range(100):
-            assert not load_rows(in_order(task, shuffled=seed), "test", limit=FIRST).unfair
+            shuffled = in_order(task, shuffled=seed)
+            assert not load_rows(shuffled, "test", limit=FIRST, first=True).unfair
         assert not load_rows(in_order(task), "test").unfair
-        assert not load_rows(in_order(task), "test", limit=ROWS).unfair
+        assert not load_rows(in_order(task), "test", limit=ROWS, first=True).unfair
 
 
 # Through the command -----------------------------------------------------------------------
@@ -134,7 +135,7 @@ def test_an_evaluation_tells_of_them_and_records_it(
     task: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(2):  # read back it is told again
-        (said,) = evaluated(task, "--limit", "30")
+        (said,) = evaluated(task, "--limit", "30", "--first")
         (line,) = told(capsys)
         names(line, "mine@test", 30, 60, "bad 100.0% 50.0%", "good 0.0%")
     assert said["unfair"] == {"label 'bad'": [1.0, 0.5], "label 'good'": [0.0, 0.5]}
@@ -143,13 +144,31 @@ def test_an_evaluation_tells_of_them_and_records_it(
     assert sorted("unfair" in one for one in both) == [False, True]
 
 
+def test_rows_that_are_drawn_are_told_from_the_first_ones(
+    task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn = evaluated(task, "--limit", "30")
+    both = evaluated(task, "--limit", "30", "--first")
+    assert len(both) == 2
+    assert not any("unfair" in one for one in drawn)
+    room = Path(task).parent
+    records = [json.loads(file.read_text()) for file in (room / "r").rglob("*.json")]
+    limits = [(one["settings"]["limit"], one["settings"].get("drawn")) for one in records]
+    assert sorted(limits, key=str) == [(30, None), (30, True)]
+    # one board has no room for both, and says so
+    assert main(["leaderboard", str(room / "r"), "--out", str(room / "board")]) == 2
+    names(capsys.readouterr().err.splitlines()[-1], "--limit 30 --first", "--limit 30")
+    assert main(["evaluate", "--model", str(room / "m"), "--tasks", task, "--first"]) == 2
+    names(capsys.readouterr().err.splitlines()[-1], "first", "--limit")
+
+
 def test_labels_that_cannot_be_read_further_on_are_no_matter(
     task: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The rows that are scored are whole."""
     with (Path(task).parent / "data/test.jsonl").open("a") as file:
         file.write('{"body": "word1", "mood": "ugly"}\n')
-    (said,) = evaluated(task, "--limit", "30")
+    (said,) = evaluated(task, "--limit", "30", "--first")
     assert "unfair" not in said
     assert not told(capsys)
 
@@ -171,7 +190,7 @@ def test_a_plan_tells_of_them_before_anything_is_done(
     said = {
         "study": "s", "base": str(model(room / "base")), "mergers": ["average"],
         "experts": {"tasks": task, "seeds": [0, 1]}, "sets": {"by": "task"},
-        "protocols": ["current"], "evaluate": {"limit": 30},
+        "protocols": ["current"], "evaluate": {"limit": 30, "first": True},
     }  # fmt: skip
     (room / "s.yaml").write_text(yaml.safe_dump(said))
     assert main(["study", "plan", str(room / "s.yaml"), "--out", str(room / "out")]) == 0

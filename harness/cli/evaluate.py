@@ -44,7 +44,8 @@ def evaluate(
     labels: Literal["by-name", "by-index"] = option(
         "by-index: trust the order of LABEL_n.", "by-name"
     ),
-    limit: int | None = option("Score the first N rows only."),
+    limit: int | None = flags.ROWS,
+    first: bool = flags.FIRST,
     max_length: str | None = flags.MAX_LENGTH,
     batch_size: str = option(
         "Rows per forward pass, or auto: a budget of tokens or images.", "auto"

@@ -130,6 +130,8 @@ PLUGINS = option(
 MAX_LENGTH = option(
     "Tokens, or auto: what the model and the rows need. Default: the task's.", metavar="N|auto"
 )
+ROWS = option("Score N rows only, drawn from each split.")
+FIRST = flag("With --limit: the first N rows, instead of a draw.", "--first")
 DEVICE = option("auto, cpu, cuda or cuda:N.", "auto")
 DTYPE = option("In which type models run.", "float32")
 HEADS_FROM = option("A folder of heads for models that have none: see `harness heads`.")

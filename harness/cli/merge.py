@@ -39,7 +39,7 @@ def merge(
     ),
     tune: str | None = option("OPTION=FIRST:LAST:STEP: try all, keep the best."),
     tune_on: Names = several("T1@SPLIT,...: where candidates are scored. Default: @heldout10."),
-    tune_limit: int | None = option("Score candidates on the first N rows of each split."),
+    tune_limit: int | None = option("Score candidates on N rows of each split."),
     device: str | None = option("Where statistics are computed and candidates scored."),
     dtype: flags.Dtype | None = option("In which type models run there. Default: float32."),
     no_drift: bool = flag("Skip measuring how far the experts' logits move.", "--no-drift"),

@@ -26,24 +26,41 @@ Images: TypeAlias = Callable[[int], StoredImage]
 
 
 def load_rows(
-    task: Task, split: str, *, folder: str | Path | None = None, limit: int | None = None
+    task: Task,
+    split: str,
+    *,
+    folder: str | Path | None = None,
+    limit: int | None = None,
+    first: bool = False,
 ) -> Rows:
     """Read a split of a task.
 
-    `limit` keeps the first rows only, with a warning where these are no fair sample of all. Raises
-    BadData for a missing file, column or label and for an empty split, LabelMismatch when the data
-    set names its classes otherwise.
+    `limit` draws so many rows (`splits.pick`). With `first` it takes the first ones, with a warning
+    where these are no fair sample of all. Raises BadData for a missing file, column or label and
+    for an empty split, LabelMismatch when the data set names its classes otherwise.
     """
-    rows, texts, images = _read(task, split, folder, limit)
+    rows, texts, images = _read(task, split, folder, limit, first)
     read = _made(task, split, texts, kind_of(task).read(task, rows, f"{task}@{split}"))
     documents = _documents([row.get(task.document) for row in rows])
-    unfair = told_of_first(task, split, folder, limit)
-    return replace(read, documents=documents, images=images, unfair=unfair)
+    read = replace(read, documents=documents, images=images)
+    if limit is None or split in DERIVED:
+        return read
+    if first:
+        return replace(read, unfair=told_of_first(task, split, folder, limit))
+    return replace(read, drawn=len(rows) < table(task, task.splits.get(split, TRAIN), folder).count)
 
 
-def count(task: Task, split: str, folder: str | Path | None, limit: int | None = None) -> int:
+def count(
+    task: Task,
+    split: str,
+    folder: str | Path | None,
+    limit: int | None = None,
+    *,
+    first: bool = False,
+) -> int:
     """How many rows a split of local data has, at most `limit`. Warns and raises as `load_rows`."""
-    told_of_first(task, split, folder, limit)
+    if first:
+        told_of_first(task, split, folder, limit)
     return len(pick(table(task, task.splits.get(split, TRAIN), folder).count, split, limit))
 
 
@@ -70,7 +87,7 @@ def told_of_first(
     if found:
         warnings.warn(
             f"{where}: the first {limit} of {len(whole)} rows are no fair sample of it: "
-            f"{described(found)}; try another limit, or all rows",
+            f"{described(found)}; try without --first, or all rows",
             stacklevel=3,
         )
     return found
@@ -83,11 +100,15 @@ def texts_of(
 
     Raises BadData as `load_rows` does.
     """
-    return _read(task, split, folder, None)[1]
+    return _read(task, split, folder)[1]
 
 
 def _read(
-    task: Task, split: str, folder: str | Path | None, limit: int | None
+    task: Task,
+    split: str,
+    folder: str | Path | None,
+    limit: int | None = None,
+    first: bool = False,
 ) -> tuple[Sequence[Row], tuple[tuple[str, ...], ...], Images | None]:
     """The rows of a split as they are stored, their texts, and their images."""
     if split not in splits_of(task):
@@ -95,7 +116,7 @@ def _read(
     if limit is not None and limit < 1:
         raise BadData(f"limit is {limit}, expected at least one row")
     stored = table(task, task.splits.get(split, TRAIN), folder)
-    picked = pick(stored.count, split, limit)
+    picked = pick(stored.count, split, limit, first=first)
     if not len(picked):
         raise BadData(f"{task}@{split} has no rows; expected at least one")
     needed = columns_needed(task)

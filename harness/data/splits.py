@@ -38,12 +38,18 @@ def share_rows(task: Task, first: str, second: str) -> bool:
     return places[0] == places[1] and not apart
 
 
-def pick(count: int, split: str, limit: int | None) -> Sequence[int]:
-    """The rows of a split, by their numbers in the file that it is cut from."""
+def pick(count: int, split: str, limit: int | None, *, first: bool = False) -> Sequence[int]:
+    """The rows of a split, by their numbers in the file that it is cut from.
+
+    Of a published split, `limit` takes so many rows of one fixed permutation, in the order of the
+    file, or the `first` ones. The rows of a smaller limit are among those of a larger one.
+    """
     order: Sequence[int] = range(count)
     if split in DERIVED:
         # MergeLM's split: a permutation with seed 0, the first nine tenths train
         shuffled = np.random.RandomState(0).permutation(count).tolist()
         cut = int(0.9 * count)
         order = shuffled[:cut] if split == TRAINED_ON else shuffled[cut:]
+    elif limit is not None and limit < count and not first:
+        return sorted(np.random.RandomState(0).permutation(count)[:limit].tolist())
     return order[:limit]

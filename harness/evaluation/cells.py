@@ -156,6 +156,8 @@ class Cell:
             "features": self.readout.name,
             "max_length": self.data.max_length,
             "limit": run.limit,
+            # before it was asked, a limit took the first rows
+            **({"drawn": True} if data.test.drawn else {}),
             **run.placement.recorded,
             **self.evaluated.members[0].family.recorded,
         }

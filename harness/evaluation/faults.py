@@ -53,6 +53,8 @@ def _in_settings(record: Record) -> Iterator[str]:
     limit, left = record.settings.get("limit"), record.settings.get("left_out")
     if limit is not None and (type(limit) is not int or limit < record.rows):
         yield f"has {record.rows} rows under the limit {limit!r}, expected as many or fewer"
+    if "drawn" in record.settings and (limit is None or record.settings["drawn"] is not True):
+        yield "has settings.drawn, expected it to be true and beside a limit"
     lists = left.values() if isinstance(left, dict) else (left,)
     rows = [row for each in lists for row in (each if isinstance(each, list) else [each])]
     if left is not None and not (

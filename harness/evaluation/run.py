@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveInt
+from pydantic import PositiveInt, model_validator
 
 from harness.passes.placement import REFERENCE, DType, Placement
 from harness.presets import PresetName
@@ -16,7 +16,8 @@ class Run(Frozen):
     """An evaluation: which model and references, on which tasks, under which protocols.
 
     `other_base` accepts a base that the models were not made from. `heads_from` is a folder of
-    heads for models that have none, as `harness heads` writes them.
+    heads for models that have none, as `harness heads` writes them. `limit` draws so many rows of
+    each split (`data.splits.pick`), or takes the `first` ones.
     """
 
     model: str
@@ -38,6 +39,7 @@ class Run(Frozen):
     seed: int = 0
     labels: Literal["by-name", "by-index"] = "by-name"
     limit: PositiveInt | None = None
+    first: bool = False
     max_length: Tokens | None = None
     data_dir: str | None = None
     output: str = "records"
@@ -45,6 +47,12 @@ class Run(Frozen):
     device: str = AUTO
     dtype: DType = REFERENCE
     allow_pickle: bool = False
+
+    @model_validator(mode="after")
+    def _first_of_some(self) -> Run:
+        if self.first and self.limit is None:
+            raise ValueError("first: there is no limit to take the first rows of; give --limit N")
+        return self
 
     @property
     def placement(self) -> Placement:

@@ -277,7 +277,7 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
     for one in protocols:
         _check_units(one, task)
     known = preset(run.preset)
-    test = load_rows(task, split, folder=run.data_dir, limit=run.limit)
+    test = load_rows(task, split, folder=run.data_dir, limit=run.limit, first=run.first)
     for one in protocols:
         texts = max(map(len, test.texts))
         if one.entry.apart and (task.labels or texts != 2):

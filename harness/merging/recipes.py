@@ -28,7 +28,7 @@ class Recipe(Frozen):
     move their logits. `heads_from`: a folder of heads for experts that have none, as
     `harness heads` writes them. `max_length`: tokens of a row, by default the task's. `other_base`
     and `other_tasks` accept a base, or tasks, other than those that experts record. `tune_limit`:
-    candidates are scored on that many first rows of each split.
+    candidates are scored on that many rows of each split.
     """
 
     experts: tuple[str, ...]

@@ -38,7 +38,7 @@ class ValidationScorer:
     rows scored, out of those for `expected` candidates. `readout` is how rows are encoded and where
     features are taken. `kept` are tensors that every task keeps its own of, whatever a
     candidate has. `max_length` is the number of tokens of a row, by default each task's, and
-    `limit` that of the first rows of each split that are scored, by default all.
+    `limit` that of the rows of each split that are scored, by default all.
     """
 
     places: tuple[tuple[Checkpoint, Task, str], ...]

@@ -195,12 +195,12 @@ def _training(
 
 
 @cache
-def rows_of(task: str, limit: int | None, folder: str | None) -> int | None:
+def rows_of(task: str, limit: int | None, folder: str | None, first: bool = False) -> int | None:
     """How many rows a split has, at most `limit`; None where that takes a look at the Hub."""
     named, split = parse_task(task)
     if not (named.generate or named.files or local(folder)):
         return None
-    return count(named, split, folder, limit)
+    return count(named, split, folder, limit, first=first)
 
 
 def _references(
@@ -329,7 +329,7 @@ def _evaluations(
                 cells=len(known),
                 base=one.base,
                 about=f"{task} {' '.join(map(str, protocols))} {asked.shots} {asked.draws}",
-                size=rows_of(task, asked.limit, data_dir) if task else None,
+                size=rows_of(task, asked.limit, data_dir, asked.first) if task else None,
             )
 
 
