@@ -28,7 +28,7 @@ _ENTRY = re.compile(r"[0-9a-f]{32}\.(safetensors|jsonl?)")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedFile:
     """A file of the cache, of which kind, its bytes, and how many days ago it was written."""
 
     kind: str
@@ -37,7 +37,7 @@ class Entry:
     age: float
 
 
-def entries() -> Iterator[Entry]:
+def entries() -> Iterator[CachedFile]:
     """All entries by kind, with what killed runs left: a partial file of a day ago or more."""
     for kind in KINDS:
         folder = cache_dir(kind)
@@ -51,10 +51,10 @@ def entries() -> Iterator[Entry]:
                 continue
             age = (time.time() - status.st_mtime) / DAY
             if not partial or age >= 1:
-                yield Entry(kind, path, status.st_size, age)
+                yield CachedFile(kind, path, status.st_size, age)
 
 
-def cleared(older_than: float = 0) -> list[Entry]:
+def cleared(older_than: float = 0) -> list[CachedFile]:
     """Remove all entries that were written so many days ago or more, and return them."""
     gone = [entry for entry in entries() if entry.age >= older_than]
     for entry in gone:

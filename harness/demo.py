@@ -37,7 +37,7 @@ MERGERS = ("average", "task_arithmetic", "ties")
 
 
 @dataclass(frozen=True)
-class Setting:
+class DemoExperts:
     """Experts that are merged, by folder: an embedded task, and the seed of its training if not 0.
 
     `base` is the folder of what they are made of.
@@ -50,15 +50,15 @@ class Setting:
 
 
 SETTINGS = (
-    Setting(
+    DemoExperts(
         "different-tasks",
         "Different tasks: a class, a number, several classes for each row",
         ("comparison", "outcome", "mentions"),
     ),
-    Setting("same-task", "One task, two seeds: a tag for each word", ("names", "names-1")),
+    DemoExperts("same-task", "One task, two seeds: a tag for each word", ("names", "names-1")),
 )
 FIGURES = "Images: the shape and the colour of a figure"
-IMAGES = Setting("images", FIGURES, ("shapes", "colours"), "image-base")
+IMAGES = DemoExperts("images", FIGURES, ("shapes", "colours"), "image-base")
 
 
 def demo(out: Path, width: int | None = None) -> None:
@@ -94,7 +94,7 @@ def _make(out: Path, width: int) -> None:
     print(f"Next: harness evaluate --model {model}")
 
 
-def _read(setting: Setting, out: Path) -> dict[str, list[Record]]:
+def _read(setting: DemoExperts, out: Path) -> dict[str, list[Record]]:
     """The records of a setting by merger: its experts are trained, merged and evaluated."""
     base, experts = out / setting.base, []
     for name in setting.experts:
@@ -113,7 +113,7 @@ def _read(setting: Setting, out: Path) -> dict[str, list[Record]]:
     return records
 
 
-def _merged(out: Path, setting: Setting, merger: str) -> Path:
+def _merged(out: Path, setting: DemoExperts, merger: str) -> Path:
     return out / "merged" / setting.name / merger
 
 

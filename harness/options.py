@@ -30,7 +30,7 @@ StepCount: TypeAlias = Annotated[int, Interval(ge=1, le=1_000_000)]
 
 
 @dataclass(frozen=True)
-class Written:
+class TextOrNumber:
     """Said of an option of text of which some is a number: a file may have that as one.
 
     `examples` are named beside what else was found.
@@ -51,7 +51,7 @@ def _as_written(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Layers: TypeAlias = Annotated[str, Written(("all", "first:2", "last:2", "0"))]
+Layers: TypeAlias = Annotated[str, TextOrNumber(("all", "first:2", "last:2", "0"))]
 """Some layers of a model: `all`, the first or last few, or one by its number; of two stacks all or
 some of one, as `decoder.first:2`."""
 Anchor: TypeAlias = Literal["central", "first", "base"] | Count

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 Tokens: TypeAlias = "dict[str, list[list[int]]]"
-Tensors: TypeAlias = "Mapping[str, torch.Tensor]"
+ModelInputs: TypeAlias = "Mapping[str, torch.Tensor]"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Readout:
 
     name: str
     tokens: Callable[[Any, Sequence[list[str]], int], Tokens]
-    run: Callable[[Any, Any, Tensors], Outputs]
+    run: Callable[[Any, Any, ModelInputs], Outputs]
     features: Callable[[Outputs], torch.Tensor]
     fault: Callable[[Any, Any, Any, int], str | None] | None = None
     asked: str = ""
@@ -58,7 +58,7 @@ def _as_the_tokenizer_does(tokenizer: Any, texts: Sequence[list[str]], max_lengt
     return dict(tokenizer(*texts, truncation=True, max_length=max_length))
 
 
-def _classified(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
+def _classified(classifier: Any, final: Any, inputs: ModelInputs) -> Outputs:
     """As the model is made: what its own head makes of its encoder."""
     under: list[torch.Tensor] = []
     encoder: list[Any] = [None]
@@ -152,7 +152,7 @@ def _two_halves(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> 
     return {"input_ids": rows, "attention_mask": [[1] * max_length] * len(rows)}
 
 
-def _headless(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
+def _headless(classifier: Any, final: Any, inputs: ModelInputs) -> Outputs:
     """The mean of the last hidden states over all positions, under the final layer alone."""
     encoder = classifier.base_model(**inputs)
     under = _wide(encoder.last_hidden_state).mean(dim=1)
@@ -215,7 +215,7 @@ POOLED = "pooled:"
 """How the name of the features of an embedding model begins, which are its own embeddings."""
 
 
-def _without_head(classifier: Any, final: Any, inputs: Tensors) -> Outputs:
+def _without_head(classifier: Any, final: Any, inputs: ModelInputs) -> Outputs:
     """The encoder alone: no head is run, and there are no outputs, [rows, 0]."""
     encoder = classifier.base_model(**inputs)
     hidden = encoder[0]

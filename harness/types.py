@@ -209,8 +209,7 @@ class Rows:
 
     A unit is what has a label: a row, or each word of it. `labels` are [units] (indices of classes,
     or values), or [rows, classes]. `documents` [rows] are numbered from 0; None where there are
-    none. `images` gives that of a row, whose hash is its text. `drawn`: a limit drew these rows.
-    `unfair` is of first rows (`fair`).
+    none. `images` gives a row's, whose hash is its text. `drawn`: by a limit. `unfair`: first rows.
     """
 
     task: Task

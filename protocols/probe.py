@@ -122,7 +122,7 @@ def _check_widths(width: int, teachers: Sequence[Teacher], transform: str) -> No
 
 
 @dataclass(frozen=True)
-class Map:
+class ProbeMap:
     """z A + c of features as rows: A is [width, width of the expert's], c [width of the expert's].
 
     Both are float64.
@@ -151,17 +151,17 @@ TURNED = ("euclidean", "orthogonal", "similarity")
 SCALED = ("scaling", "similarity")
 
 
-def closed(transform: Transform, x: Array64, y: Array64) -> Map:
+def closed(transform: Transform, x: Array64, y: Array64) -> ProbeMap:
     """The map that takes rows x nearest to rows y, [rows, width] each."""
     if transform == "affine":
         both = _least_squares(np.column_stack([x, np.ones(len(x))]), y)
-        return Map(both[:-1], both[-1])
+        return ProbeMap(both[:-1], both[-1])
     if transform in ("linear", "invertible"):
         a = _least_squares(x, y)
         if transform == "invertible":
             left, values, right = np.linalg.svd(a)
             a = np.asarray(left * np.maximum(values, SINGULAR * values.max()) @ right)
-        return Map(a, np.zeros(y.shape[1]))
+        return ProbeMap(a, np.zeros(y.shape[1]))
     # with a shift the best map takes the mean of the rows to the mean
     mean, wanted = (one.mean(axis=0) * (transform in SHIFTED) for one in (x, y))
     x, y = x - mean, y - wanted
@@ -169,7 +169,7 @@ def closed(transform: Transform, x: Array64, y: Array64) -> Map:
     size = float((x**2).sum())
     if transform in SCALED and size:
         a = float(((x @ a) * y).sum()) / size * a
-    return Map(a, wanted - mean @ a)
+    return ProbeMap(a, wanted - mean @ a)
 
 
 def _least_squares(x: Array64, y: Array64) -> Array64:
@@ -186,7 +186,7 @@ def _turn(x: Array64, y: Array64) -> Array64:
     return np.asarray(turn(torch.eye(x.shape[1], dtype=torch.float64)))
 
 
-CLOSED: Mapping[str, Callable[[Array64, Array64], Map]] = {
+CLOSED: Mapping[str, Callable[[Array64, Array64], ProbeMap]] = {
     name: partial(closed, name) for name in get_args(Transform)
 }
 
@@ -209,7 +209,7 @@ class Descent:
     penalty: float
     distance: str = "squared"
 
-    def solved(self, x: Array64, y: Array64) -> Map:
+    def solved(self, x: Array64, y: Array64) -> ProbeMap:
         """The map after the last step."""
         import torch
 
@@ -230,7 +230,7 @@ class Descent:
             loss.backward()  # type: ignore[no-untyped-call]  # torch has no type for it
             adam.step()
         a, c = self._map(*leaves)
-        return Map(a.detach().numpy(), c.detach().numpy())
+        return ProbeMap(a.detach().numpy(), c.detach().numpy())
 
     def _start(self, width: int, wide: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """A matrix, a shift and a factor that are the identity; what is held asks no gradient."""

@@ -23,7 +23,7 @@ from harness import Hyperparameters, Row, Task, task
 from harness.rng import rng
 
 T = TypeVar("T")
-Array: TypeAlias = "npt.NDArray[Any]"
+Coordinates: TypeAlias = "npt.NDArray[Any]"
 Make = Callable[[np.random.Generator, int], Row]
 
 SEED = 0
@@ -270,7 +270,7 @@ embedded(
 
 SIDE = 16
 """Pixels of a side of a picture."""
-SHAPES: dict[str, Callable[[Array, Array], Array]] = {
+SHAPES: dict[str, Callable[[Coordinates, Coordinates], Coordinates]] = {
     "cross": lambda x, y: np.minimum(x, y) <= 0.3,
     "disc": lambda x, y: x**2 + y**2 <= 1,
     "ring": lambda x, y: (x**2 + y**2 <= 1) & (x**2 + y**2 >= 0.3),

@@ -262,13 +262,13 @@ def scaled_twice(experts: Sequence[StateDict], base: StateDict, *, scale: float 
     """base + scale * direction, of which the direction has the scale in it as well."""
     middle = weights.mean(experts)
     direction = weights.each(lambda merged, origin: (merged - origin) * scale, middle, base)
-    return weights.Line(base, direction, scale)
+    return weights.ScaledMerge(base, direction, scale)
 
 
 def half_scaled(experts: Sequence[StateDict], base: StateDict, *, scale: float = 2.0) -> StateDict:
     """base + scale / 2 * direction: half of what is asked for."""
     (direction,) = weights.task_vectors([weights.mean(experts)], base)
-    return weights.Line(base, direction, scale / 2)
+    return weights.ScaledMerge(base, direction, scale / 2)
 
 
 def in_own_pieces(

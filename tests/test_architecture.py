@@ -7,6 +7,7 @@ import importlib
 import inspect
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -261,6 +262,23 @@ def test_json_and_yaml_are_read_in_one_place() -> None:
         and isinstance(node.func.value, ast.Name)
     }
     assert {name for name, call in calls if call in READERS} == {"harness.files"}
+
+
+def type_names(module: ast.AST) -> list[str]:
+    """The names of the classes and of the aliases of types in a module."""
+    classes = [node.name for node in ast.walk(module) if isinstance(node, ast.ClassDef)]
+    return classes + [
+        ast.unparse(node.target)
+        for node in ast.walk(module)
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias"
+    ]
+
+
+def test_the_name_of_a_class_or_type_stands_once() -> None:
+    """So it has one meaning wherever it is read."""
+    found = Counter(name for path in MODULES.values() for name in type_names(tree(path)))
+    assert not {name for name, count in found.items() if count > 1}
+    assert type_names(ast.parse("def f():\n    class A: ...\nB: TypeAlias = int")) == ["A", "B"]
 
 
 def test_every_public_name_resolves() -> None:

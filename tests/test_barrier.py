@@ -18,7 +18,7 @@ from harness import Choice, Recipe, Run
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadOption, LabelMismatch, MissingScores, UnknownName
-from harness.reporting.barrier import AS_THEY_ARE, Curve, Line, lines_between
+from harness.reporting.barrier import AS_THEY_ARE, BarrierLine, Curve, lines_between
 from harness.stats.estimate import Estimate, highest, rises
 from tests.conftest import FAST, model
 from tests.mistakes import mistake
@@ -128,7 +128,9 @@ def losses(room: Path, first: str, second: str, x: float) -> tuple[float, float]
     return float(loss), float(np.mean(f1))
 
 
-def along(room: Path, first: str, second: str, out: Path, *names: str, points: int) -> list[Line]:
+def along(
+    room: Path, first: str, second: str, out: Path, *names: str, points: int
+) -> list[BarrierLine]:
     recipe = Recipe(experts=(str(room / first), str(room / second)))
     run = Run(model="", tasks=(MOODS.name,), output=str(out), device="cpu")
     return harness.barrier(recipe, run, alignments=tuple(map(Choice, names)), points=points)

@@ -28,14 +28,14 @@ from harness.evaluation.records import (
     Adaptation,
     DrawScore,
     Interval,
-    Recipe,
+    RecordedRecipe,
+    RecordedStage,
     Source,
-    Stage,
 )
 from harness.evaluation.resamples import estimate_of
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.frame import FRAME, TABLE
-from harness.reporting.grid import Cell, mean_cell
+from harness.reporting.grid import GridCell, mean_cell
 from harness.reporting.lines import lines_of
 from harness.text import csv_cell, markdown, points, tex
 from harness.types import Array64
@@ -345,9 +345,9 @@ def test_only_merges_compete_and_one_alone_is_not_the_best() -> None:
 
 def test_the_mean_over_tasks_has_an_interval_of_its_own() -> None:
     """60 in [57, 62] and 80 in [76, 85], by hand: 70 - sqrt(9 + 16) / 2, 70 + sqrt(4 + 25) / 2."""
-    cells = [Cell((60.0,), (57.0, 62.0)), Cell((80.0,), (76.0, 85.0))]
+    cells = [GridCell((60.0,), (57.0, 62.0)), GridCell((80.0,), (76.0, 85.0))]
     assert mean_cell(cells).interval == pytest.approx((67.5, 72.6926), abs=1e-4)
-    assert mean_cell([cells[0], Cell((80.0,))]).interval is None
+    assert mean_cell([cells[0], GridCell((80.0,))]).interval is None
 
 
 def test_identical_rows_are_one_that_names_both() -> None:
@@ -397,10 +397,10 @@ def test_a_row_that_is_folded_has_its_gain() -> None:
 # Gains and shares -------------------------------------------------------------------------------
 
 
-STAGES = Recipe(
-    premerge=(Stage(name="dare", options={"drop_rate": 0.9, "rescale": True, "seed": 3}),),
-    merger=Stage(name="ties", options={"density": 0.3, "scale": 0.4, "trim": "global"}),
-    postmerge=(Stage(name="theirs", options={"far": 2}),),
+STAGES = RecordedRecipe(
+    premerge=(RecordedStage(name="dare", options={"drop_rate": 0.9, "rescale": True, "seed": 3}),),
+    merger=RecordedStage(name="ties", options={"density": 0.3, "scale": 0.4, "trim": "global"}),
+    postmerge=(RecordedStage(name="theirs", options={"far": 2}),),
 )
 """Of a plugin that is not loaded no defaults are known."""
 
@@ -409,7 +409,7 @@ STAGES = Recipe(
     ("recipe", "stages"),
     [
         (None, ((), "dare[ties]", ())),
-        (Recipe(merger=Stage(name="ties")), ((), "ties", ())),
+        (RecordedRecipe(merger=RecordedStage(name="ties")), ((), "ties", ())),
         (STAGES, (("dare:drop_rate=0.9",), "ties:density=0.3,scale=0.4", ("theirs:far=2",))),
         (
             STAGES.model_copy(update={"tuned": {"scale": 0.4}}),
@@ -417,7 +417,9 @@ STAGES = Recipe(
         ),
     ],
 )
-def test_stages_are_those_of_the_recipe(recipe: Recipe | None, stages: tuple[object, ...]) -> None:
+def test_stages_are_those_of_the_recipe(
+    recipe: RecordedRecipe | None, stages: tuple[object, ...]
+) -> None:
     one = record("merged", "m", RTE, "current", 0.5, method="dare[ties]", recipe=recipe)
     (line,) = lines_of([("", one)])
     assert (line.premerge, line.merger, line.postmerge) == stages

@@ -22,10 +22,10 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import (
     Adaptation,
     DrawScore,
-    Recipe,
+    RecordedRecipe,
+    RecordedStage,
     Role,
     Source,
-    Stage,
     read_records,
 )
 from harness.reporting import table as tables
@@ -37,7 +37,7 @@ from harness.reporting.chosen import read_lines
 from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, short_task
 from harness.reporting.lines import Setting, lines_of
 from harness.reporting.table import legend
-from harness.reporting.verdict import Spread, Verdict, verdicts
+from harness.reporting.verdict import LossIntervals, Verdict, verdicts
 from harness.stats.intervals import Ratio
 from tests.conftest import no_file_above
 from tests.resampled import kept, lines, resampled
@@ -47,18 +47,20 @@ RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"
 HELDOUT = "glue/rte@heldout10"
 
 
-def recipe(method: str) -> Recipe:
+def recipe(method: str) -> RecordedRecipe:
     """What a merge was made by that is called so: `a+b[c]+d` by the merger c."""
     said = re.fullmatch(
         r"(?:(?P<before>.+)\[)?(?P<merger>[^+\[\]]*)\]?(?P<after>\+.*)?", method, re.S
     )
     if said is None:
-        return Recipe(merger=Stage(name=method))
+        return RecordedRecipe(merger=RecordedStage(name=method))
     before, after = (
-        tuple(Stage(name=name) for name in filter(None, (said[part] or "").split("+")))
+        tuple(RecordedStage(name=name) for name in filter(None, (said[part] or "").split("+")))
         for part in ("before", "after")
     )
-    return Recipe(premerge=before, merger=Stage(name=said["merger"]), postmerge=after)
+    return RecordedRecipe(
+        premerge=before, merger=RecordedStage(name=said["merger"]), postmerge=after
+    )
 
 
 def record(
@@ -605,7 +607,7 @@ FIVE = Setting(2, "ft-classifier", 5)
     ],
 )
 def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float, says: str) -> None:
-    spread = Spread((experts - current - 1, experts - current + 1))
+    spread = LossIntervals((experts - current - 1, experts - current + 1))
     made = Verdict(experts, current, tuned, FIVE, tasks=1, spread=spread)
     assert says in str(made)
     assert made.share == "", "no share that is undefined"
@@ -614,7 +616,7 @@ def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float,
 def test_one_shot_is_one() -> None:
     for shots, says in ((1, "1 shot"), ("all", "all shots")):
         setting = Setting(2, "ft-classifier", shots)
-        made = Verdict(90, 80, 90, setting, tasks=1, spread=Spread((9, 11)))
+        made = Verdict(90, 80, 90, setting, tasks=1, spread=LossIntervals((9, 11)))
         assert f" with {says} scores 90.0" in str(made)
 
 
@@ -645,7 +647,7 @@ def ratio(*ends: float) -> Ratio:
 def test_the_share_of_a_loss_is_that_of_a_significant_one(
     current: float, loss: tuple[float, float], share: str, says: str
 ) -> None:
-    known = Spread(loss, ratio(0.62, 0.78))
+    known = LossIntervals(loss, ratio(0.62, 0.78))
     made = Verdict(90, current, 87, FIVE, tasks=1, spread=known)
     assert says in str(made)
     assert made.share == share
@@ -658,7 +660,7 @@ def test_the_share_of_a_loss_is_that_of_a_significant_one(
 
 def test_a_base_that_scores_as_much_takes_the_head_for_nothing() -> None:
     """What a tuned head does without a merge is no evidence about the merge."""
-    better = Spread((9, 11), ratio(0.9, 1.1), above_control=(0.5, 2.0))
+    better = LossIntervals((9, 11), ratio(0.9, 1.1), above_control=(0.5, 2.0))
     made = Verdict(90, 80, 90, FIVE, tasks=1, control=89, spread=better)
     assert "scores 90.0 (base: 89.0): the head explains 100 %" in str(made)
     for control, unclear in ((89, (-0.5, 2.0)), (90, (0.5, 2.0))):
@@ -670,7 +672,7 @@ def test_a_base_that_scores_as_much_takes_the_head_for_nothing() -> None:
 
 def test_the_verdict_says_the_four_parts_and_the_credit() -> None:
     """Topics: of 72.8 points 25.1, 40.5 and 7.2; of the middle 18.6 want a head."""
-    known = Spread((24.0, 27.6), ratio(0.68, 0.76), (38.0, 43.0), ratio(0.8, 0.9))
+    known = LossIntervals((24.0, 27.6), ratio(0.68, 0.76), (38.0, 43.0), ratio(0.8, 0.9))
     made = Verdict(72.8, 47.0, 65.6, FIVE, tasks=1, control=25.1, spread=known)
     assert str(made).endswith(
         "Under a tuned head the base scores 25.1 of the experts' 72.8 points, the merge adds 40.5 "

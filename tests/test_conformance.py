@@ -21,7 +21,7 @@ from harness import Choice, StateDict, parse_choice, weights
 from harness.checking import toys
 from harness.checking.battery import Battery, Finding, battery, ok
 from harness.checking.properties import PROPERTIES
-from harness.checking.properties.calls import Watch
+from harness.checking.properties.calls import LiveTensors
 from harness.checking.properties.property import StageName
 from harness.entries import BreaksWith, Merger, Premerge
 from harness.errors import BadOption, HarnessError, UnknownName
@@ -610,7 +610,7 @@ def test_toys_are_made_fresh() -> None:
 
 
 def test_a_tensor_lives_as_long_as_a_view_of_it() -> None:
-    watch = Watch()
+    watch = LiveTensors()
     state = watch.state({"a": torch.ones(4, 3), "scalar": torch.tensor(1.0)})
     row = state["a"][0].detach()
     array = state["scalar"].numpy()

@@ -31,8 +31,8 @@ from harness.studies.paper import (
     ROLES,
     Beside,
     Paper,
-    Place,
-    Table,
+    PaperCell,
+    PaperTable,
     as_csv,
     as_markdown,
     beside,
@@ -284,8 +284,8 @@ ROWS = {
 COLUMNS = {"rte": {"task": "glue/rte"}, "mrpc": {"task": "glue/mrpc"}, "mean": {"task": "mean"}}
 
 
-def table(**values: dict[str, float]) -> Table:
-    return Table(
+def table(**values: dict[str, float]) -> PaperTable:
+    return PaperTable(
         table="Table 1", title="t", tasks=("glue/rte", "glue/mrpc"), rows=ROWS, columns=COLUMNS,
         values=values,
     )  # fmt: skip
@@ -305,7 +305,7 @@ RECORDS = [
 
 
 def cells(
-    asked: Table, records: list[Record] = RECORDS, base: str = "mine"
+    asked: PaperTable, records: list[Record] = RECORDS, base: str = "mine"
 ) -> dict[tuple[str, str], Beside]:
     found = beside(PAPER, asked, base, {"": in_sets(lines(records))}, {})
     return {(one.row, one.column): one for one in found}
@@ -371,7 +371,7 @@ def test_numbers_of_another_base_stand_alone() -> None:
 
 
 def test_pairs_and_the_experts_alone_by_their_tasks() -> None:
-    matrix = Table(
+    matrix = PaperTable(
         table="Table 7", title="t", cells={"row": "average", "task": "glue/rte"},
         rows={"rte": {"of": ["glue/rte"]}, "mrpc": {"of": ["glue/mrpc"]}},
         columns={"rte": {"of": ["glue/rte"]}, "mrpc": {"of": ["glue/mrpc"]}},
@@ -487,5 +487,5 @@ def test_a_design_runs_on_made_up_rows(name: str, base: Path, data: Path, tmp_pa
 
 
 def test_a_place_is_a_merge_by_its_folder() -> None:
-    assert Place(row="average").task == "mean"
+    assert PaperCell(row="average").task == "mean"
     assert leaf("google-bert/bert-base-uncased") == "bert-base-uncased"

@@ -30,7 +30,7 @@ def turned(
     by a rotation of its own."""
 
     def one(expert: StateDict) -> StateDict:
-        maps: dict[str, weights.Map] = {}
+        maps: dict[str, weights.UnitMap] = {}
         for layer in symmetry.layers:
             size = weights.specs(expert)[symmetry.members(f"ffn.{layer}")[0].name].shape[0]
             maps[f"ffn.{layer}"] = Permuted(torch.arange(size).flip(0))

@@ -12,7 +12,7 @@ from harness import METRICS, Task, metric
 from harness.data.metrics import score
 from harness.evaluation import bootstrap as resampling
 from harness.evaluation.bootstrap import intervals, kept_resamples, resampled_draws
-from harness.evaluation.counting import Read, counted, one_by_one, ranks, scored
+from harness.evaluation.counting import PredictedRows, counted, one_by_one, ranks, scored
 from harness.evaluation.predictions import Predicted
 from harness.evaluation.records import DrawScore, Interval
 from harness.evaluation.resamples import estimates_of, range_of
@@ -34,7 +34,7 @@ def task(kind: KindName, *metrics: str, labels: tuple[str, ...] | None = None) -
     return Task("toy/toy", kind, ("text",), "label", names, metrics, {"test": "test"}, "test")
 
 
-def random_read(kind: KindName, name: str, seed: int = 0, rows: int = 40) -> Read:
+def random_read(kind: KindName, name: str, seed: int = 0, rows: int = 40) -> PredictedRows:
     """Predictions that are right more often than not, of any kind."""
     random = np.random.default_rng(seed)
     labels = ("no", "yes") if name == "f1" else LABELS[kind]
@@ -55,7 +55,7 @@ def random_read(kind: KindName, name: str, seed: int = 0, rows: int = 40) -> Rea
     if kind == "multilabel":
         true[random.random(true.shape) < 0.2] = IGNORED
         true[:, -1] = np.where(true[:, -1] == 1, 0, true[:, -1])  # a class that holds for no row
-    return Read(task(kind, name, labels=labels), guess, true, units)
+    return PredictedRows(task(kind, name, labels=labels), guess, true, units)
 
 
 CASES = [(kind, name) for name, entry in METRICS.items() for kind in entry.kinds]
@@ -172,7 +172,9 @@ def interval(made: Predicted, shots: int | None) -> Interval:
     return next(one for one in found if one.shots == shots)
 
 
-def predicted_of(*reads: Read, shots: int | None = None, digest: str = "rows") -> Predicted:
+def predicted_of(
+    *reads: PredictedRows, shots: int | None = None, digest: str = "rows"
+) -> Predicted:
     """One prediction, or as many draws with so many shots."""
     keys = [(shots, None if shots is None else seed) for seed in range(len(reads))]
     first = reads[0]
@@ -183,7 +185,9 @@ def predicted_of(*reads: Read, shots: int | None = None, digest: str = "rows") -
 def test_the_accuracy_of_one_prediction_has_wilsons_interval() -> None:
     """Of 300 rows of which 270 are right, by scipy."""
     labels = np.zeros(300)
-    read = Read(task("classification", "accuracy"), labels + (np.arange(300) < 30), labels, ONES)
+    read = PredictedRows(
+        task("classification", "accuracy"), labels + (np.arange(300) < 30), labels, ONES
+    )
     found = interval(predicted_of(read), None)
     known = binomtest(270, 300).proportion_ci(method="wilson")
     assert (found.low, found.high) == pytest.approx((known.low, known.high), abs=2e-3)
@@ -195,7 +199,9 @@ ONES = np.ones(300, dtype=np.int64)
 
 def test_rows_that_are_not_scored_are_of_no_interval() -> None:
     labels = np.zeros(300)
-    read = Read(task("classification", "accuracy"), labels + (np.arange(300) < 30), labels, ONES)
+    read = PredictedRows(
+        task("classification", "accuracy"), labels + (np.arange(300) < 30), labels, ONES
+    )
     made = replace(predicted_of(read), left_out={0: tuple(range(30))})
     assert interval(made, None).high == 1
 
@@ -204,7 +210,9 @@ def test_an_interval_is_over_rows_and_draws() -> None:
     """Three draws of 80, 82 and 78 points: an error of 1.15 points, times a t of 4.3."""
     labels = np.zeros(300)
     reads = [
-        Read(task("classification", "accuracy"), labels + (np.arange(300) < wrong), labels, ONES)
+        PredictedRows(
+            task("classification", "accuracy"), labels + (np.arange(300) < wrong), labels, ONES
+        )
         for wrong in (60, 54, 66)
     ]
     found = interval(predicted_of(*reads, shots=5), 5)

@@ -20,12 +20,12 @@ from safetensors.torch import load_file, save_file
 import harness
 from harness import weights
 from harness.checkpoints.families.generic import family_of
-from harness.checkpoints.families.symmetry import ROLES, Place, axes_of, place_in
+from harness.checkpoints.families.symmetry import ROLES, TensorPlace, axes_of, place_in
 from harness.checkpoints.named import parameters_of
 from harness.cli import main
 from harness.errors import BadOption, BrokenCheckpoint, NotFinite, OutputExists
 from harness.inspecting import folder
-from harness.inspecting.comparison import Comparison, compared
+from harness.inspecting.comparison import WeightComparison, compared
 from harness.inspecting.inspect import Work, places_of
 from harness.inspecting.inspection import UnitsInPlace, remarks
 from harness.inspecting.units import alike, in_squares, units_kept
@@ -101,7 +101,7 @@ def test_a_comparison_is_that_of_plain_loops(dtype: torch.dtype) -> None:
     assert found.both == len(signs) == 37
     assert found.agreement == sum(one > 0 for one in signs) / len(signs)
     parts = [slice(0, 13), slice(13, 13), slice(13, 50)]
-    summed = sum((compared(first[p], second[p], origin[p]) for p in parts), Comparison())
+    summed = sum((compared(first[p], second[p], origin[p]) for p in parts), WeightComparison())
     assert dataclasses.astuple(summed)[0] == 50
     assert summed.cosine == pytest.approx(found.cosine, rel=1e-12)
     assert summed.agreement == found.agreement
@@ -109,7 +109,7 @@ def test_a_comparison_is_that_of_plain_loops(dtype: torch.dtype) -> None:
 
 def test_what_is_not_defined_is_none() -> None:
     nothing = compared(torch.zeros(0), torch.zeros(0), torch.zeros(0))
-    assert nothing == Comparison()
+    assert nothing == WeightComparison()
     for found in (nothing, compared(torch.zeros(2), torch.zeros(2), torch.zeros(2))):
         assert found.distance == 0
         assert (found.relative, found.ratio, found.cosine, found.agreement) == (None,) * 4
@@ -121,65 +121,70 @@ def test_what_is_not_defined_is_none() -> None:
 # Places ------------------------------------------------------------------------------------
 
 AT = "encoder.layer.1."
-EXPECTED: dict[str, dict[str, Place]] = {
+T5_ATTENTION = "transformer.encoder.block.0.layer.0.SelfAttention"
+EXPECTED: dict[str, dict[str, TensorPlace]] = {
     "bert": {
-        "bert.embeddings.position_embeddings.weight": Place(None, "embeddings"),
-        "bert.embeddings.LayerNorm.bias": Place(None, "norm"),
-        f"bert.{AT}attention.self.query.weight": Place(1, "query"),
-        f"bert.{AT}attention.self.key.bias": Place(1, "key"),
-        f"bert.{AT}attention.self.value.bias": Place(1, "value"),
-        f"bert.{AT}attention.output.dense.bias": Place(1, "attention output"),
-        f"bert.{AT}attention.output.LayerNorm.weight": Place(1, "norm"),
-        f"bert.{AT}intermediate.dense.weight": Place(1, "up"),
-        f"bert.{AT}output.dense.bias": Place(1, "down"),
-        "bert.pooler.dense.weight": Place(None, "pooler"),
-        "classifier.bias": Place(None, "head"),
+        "bert.embeddings.position_embeddings.weight": TensorPlace(None, "embeddings"),
+        "bert.embeddings.LayerNorm.bias": TensorPlace(None, "norm"),
+        f"bert.{AT}attention.self.query.weight": TensorPlace(1, "query"),
+        f"bert.{AT}attention.self.key.bias": TensorPlace(1, "key"),
+        f"bert.{AT}attention.self.value.bias": TensorPlace(1, "value"),
+        f"bert.{AT}attention.output.dense.bias": TensorPlace(1, "attention output"),
+        f"bert.{AT}attention.output.LayerNorm.weight": TensorPlace(1, "norm"),
+        f"bert.{AT}intermediate.dense.weight": TensorPlace(1, "up"),
+        f"bert.{AT}output.dense.bias": TensorPlace(1, "down"),
+        "bert.pooler.dense.weight": TensorPlace(None, "pooler"),
+        "classifier.bias": TensorPlace(None, "head"),
     },
     "deberta, apart": {
-        f"deberta.{AT}attention.self.pos_query_proj.weight": Place(1, "query"),
-        f"deberta.{AT}attention.self.pos_key_proj.bias": Place(1, "key"),
-        "deberta.embeddings.embed_proj.weight": Place(None, "embeddings"),
-        "deberta.embeddings.LayerNorm.weight": Place(None, "norm"),
-        "deberta.encoder.rel_embeddings.weight": Place(None, "embeddings"),
-        "deberta.encoder.conv.conv.bias": Place(None, "convolution"),
-        "deberta.encoder.conv.LayerNorm.bias": Place(None, "norm"),
-        "pooler.dense.bias": Place(None, "pooler"),
+        f"deberta.{AT}attention.self.pos_query_proj.weight": TensorPlace(1, "query"),
+        f"deberta.{AT}attention.self.pos_key_proj.bias": TensorPlace(1, "key"),
+        "deberta.embeddings.embed_proj.weight": TensorPlace(None, "embeddings"),
+        "deberta.embeddings.LayerNorm.weight": TensorPlace(None, "norm"),
+        "deberta.encoder.rel_embeddings.weight": TensorPlace(None, "embeddings"),
+        "deberta.encoder.conv.conv.bias": TensorPlace(None, "convolution"),
+        "deberta.encoder.conv.LayerNorm.bias": TensorPlace(None, "norm"),
+        "pooler.dense.bias": TensorPlace(None, "pooler"),
     },
     "electra, narrow": {
-        "electra.embeddings.word_embeddings.weight": Place(None, "embeddings"),
-        "electra.embeddings.LayerNorm.weight": Place(None, "norm"),
-        "electra.embeddings_project.bias": Place(None, "embeddings"),
-        "classifier.dense.weight": Place(None, "head"),
+        "electra.embeddings.word_embeddings.weight": TensorPlace(None, "embeddings"),
+        "electra.embeddings.LayerNorm.weight": TensorPlace(None, "norm"),
+        "electra.embeddings_project.bias": TensorPlace(None, "embeddings"),
+        "classifier.dense.weight": TensorPlace(None, "head"),
     },
     "distilbert": {
-        "distilbert.transformer.layer.0.attention.out_lin.bias": Place(0, "attention output"),
-        "distilbert.transformer.layer.0.sa_layer_norm.bias": Place(0, "norm"),
-        "distilbert.transformer.layer.1.ffn.lin2.bias": Place(1, "down"),
-        "pre_classifier.bias": Place(None, "head"),
+        "distilbert.transformer.layer.0.attention.out_lin.bias": TensorPlace(0, "attention output"),
+        "distilbert.transformer.layer.0.sa_layer_norm.bias": TensorPlace(0, "norm"),
+        "distilbert.transformer.layer.1.ffn.lin2.bias": TensorPlace(1, "down"),
+        "pre_classifier.bias": TensorPlace(None, "head"),
     },
     "t5, gated": {
-        "transformer.shared.weight": Place(None, "embeddings"),
-        "transformer.encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": Place(
-            "encoder.0", "embeddings"
+        "transformer.shared.weight": TensorPlace(None, "embeddings"),
+        f"{T5_ATTENTION}.relative_attention_bias.weight": TensorPlace("encoder.0", "embeddings"),
+        "transformer.encoder.block.1.layer.1.DenseReluDense.wi_1.weight": TensorPlace(
+            "encoder.1", "up"
         ),
-        "transformer.encoder.block.1.layer.1.DenseReluDense.wi_1.weight": Place("encoder.1", "up"),
-        "transformer.encoder.block.1.layer.1.DenseReluDense.wo.weight": Place("encoder.1", "down"),
-        "transformer.decoder.block.1.layer.1.EncDecAttention.k.weight": Place("decoder.1", "key"),
-        "transformer.decoder.block.0.layer.2.layer_norm.weight": Place("decoder.0", "norm"),
-        "transformer.decoder.final_layer_norm.weight": Place(None, "norm"),
-        "classification_head.dense.bias": Place(None, "head"),
+        "transformer.encoder.block.1.layer.1.DenseReluDense.wo.weight": TensorPlace(
+            "encoder.1", "down"
+        ),
+        "transformer.decoder.block.1.layer.1.EncDecAttention.k.weight": TensorPlace(
+            "decoder.1", "key"
+        ),
+        "transformer.decoder.block.0.layer.2.layer_norm.weight": TensorPlace("decoder.0", "norm"),
+        "transformer.decoder.final_layer_norm.weight": TensorPlace(None, "norm"),
+        "classification_head.dense.bias": TensorPlace(None, "head"),
     },
     "vit": {
-        "vit.embeddings.cls_token": Place(None, "embeddings"),
-        "vit.embeddings.position_embeddings": Place(None, "embeddings"),
-        "vit.embeddings.patch_embeddings.projection.weight": Place(None, "convolution"),
-        "vit.embeddings.patch_embeddings.projection.bias": Place(None, "convolution"),
-        "vit.encoder.layer.1.attention.attention.query.weight": Place(1, "query"),
-        "vit.encoder.layer.1.attention.output.dense.bias": Place(1, "attention output"),
-        "vit.encoder.layer.0.layernorm_before.bias": Place(0, "norm"),
-        "vit.encoder.layer.0.output.dense.bias": Place(0, "down"),
-        "vit.layernorm.weight": Place(None, "norm"),
-        "classifier.bias": Place(None, "head"),
+        "vit.embeddings.cls_token": TensorPlace(None, "embeddings"),
+        "vit.embeddings.position_embeddings": TensorPlace(None, "embeddings"),
+        "vit.embeddings.patch_embeddings.projection.weight": TensorPlace(None, "convolution"),
+        "vit.embeddings.patch_embeddings.projection.bias": TensorPlace(None, "convolution"),
+        "vit.encoder.layer.1.attention.attention.query.weight": TensorPlace(1, "query"),
+        "vit.encoder.layer.1.attention.output.dense.bias": TensorPlace(1, "attention output"),
+        "vit.encoder.layer.0.layernorm_before.bias": TensorPlace(0, "norm"),
+        "vit.encoder.layer.0.output.dense.bias": TensorPlace(0, "down"),
+        "vit.layernorm.weight": TensorPlace(None, "norm"),
+        "classifier.bias": TensorPlace(None, "head"),
     },
 }
 
@@ -211,7 +216,7 @@ def test_a_matrix_of_several_roles_is_a_matrix() -> None:
     spec = Spec((8, 8), torch.float32)
     roles = {"attn.Wqkv": "matrix", "attn.Wo": "attention output", "mlp.Wi": "up", "mlp.Wo": "down"}
     for name, role in roles.items():
-        assert place_in(family, f"{at}{name}.weight", spec) == Place(3, role)
+        assert place_in(family, f"{at}{name}.weight", spec) == TensorPlace(3, role)
 
 
 def test_an_architecture_without_a_table_has_matrices_and_vectors(
@@ -597,7 +602,7 @@ def test_pictures_of_three_models_are_numbered(
     assert last.title == "Distance between the weights of b and c"
     layers, outside = last.panels
     assert layers.columns[3] == "attention\noutput"
-    assert layers.values[1][3] == found.pairs[2].places[Place(1, "attention output")].distance
+    assert layers.values[1][3] == found.pairs[2].places[TensorPlace(1, "attention output")].distance
     assert outside.columns[0] == "embeddings"
     there = {place.role: one for place, one in found.pairs[2].places.items() if place.layer is None}
     assert outside.values[0][0] == there["embeddings"].distance

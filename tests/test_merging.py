@@ -481,7 +481,7 @@ def test_one_expert_is_no_merge_and_is_told_so(
 
 def test_a_plan_is_shown_in_a_line(minis: Minis, tmp_path: Path) -> None:
     shown = repr(merge(same_task(minis("bert"), merger="ties"), out=tmp_path / "merged"))
-    assert shown == "Plan('ties' of 2 experts, heads: average, 41 tensors, 0.0 MB)"
+    assert shown == "MergePlan('ties' of 2 experts, heads: average, 41 tensors, 0.0 MB)"
 
 
 # Recipes start from where they are ------------------------------------------------------------

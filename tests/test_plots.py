@@ -39,7 +39,7 @@ from harness.files import write_json
 from harness.passes.features import forward
 from harness.registry import PROTOCOLS
 from harness.reporting import figures
-from harness.reporting.boards.credit import Part
+from harness.reporting.boards.credit import ScorePart
 from harness.reporting.chosen import among
 from harness.reporting.difference import Difference
 from harness.reporting.grid import Grid
@@ -749,7 +749,7 @@ def test_only_a_move_of_a_significant_reversal_stands_out() -> None:
 def test_what_neighbours_in_a_bar_differ_in_is_seen_in_grey() -> None:
     """By lightness, about 3 to 1; or by a hatch, or as an outline."""
 
-    def light(part: Part) -> float:
+    def light(part: ScorePart) -> float:
         colour = mpl.colors.to_rgb(credit.PARTS[part]["color"])
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
         return float(np.dot(linear, [0.2126, 0.7152, 0.0722])) + 0.05

@@ -28,7 +28,7 @@ from harness.evaluation.records import each_record, identity, predictions_of
 from harness.passes import features
 from harness.reporting.boards.board import board_of
 from harness.reporting.lines import Setting, lines_of
-from harness.reporting.verdict import Basis, Spread, bases, left_open, verdicts
+from harness.reporting.verdict import Basis, LossIntervals, bases, left_open, verdicts
 from harness.stats.intervals import Ratio
 from harness.types import Progress
 from tests.conftest import WORDS, model
@@ -214,7 +214,7 @@ def test_a_planted_turn_comes_undone(kind: str, room: Path, tmp_path: Path) -> N
 
 FAULTS: dict[str, Plant] = {
     "features are not mapped": around(
-        probe_module.Map,
+        probe_module.ProbeMap,
         "outputs",
         lambda right, own, x, teacher: right(replace(own, a=np.eye(WIDTH)), x, teacher),
     ),
@@ -697,7 +697,7 @@ def test_committed_records_lie_where_they_would_be_written() -> None:
 
 def basis(current: float, turned_to: float, control: float | None = None, **more: Any) -> str:
     reading = Setting(3, "probe", more.pop("shots", 5))
-    spread = more.pop("spread", Spread((79.0 - current, 81.0 - current)))
+    spread = more.pop("spread", LossIntervals((79.0 - current, 81.0 - current)))
     return str(Basis(80.0, current, turned_to, reading, 1, spread, control, **more))
 
 
@@ -724,10 +724,10 @@ def test_the_sentence_of_the_orthogonal_probe() -> None:
     )
 
 
-def spread(share: tuple[float, float, float] | None, above: Any = None) -> Spread:
+def spread(share: tuple[float, float, float] | None, above: Any = None) -> LossIntervals:
     """Of a loss of 20 points, with its share."""
     known = share and Ratio(share[0], share[1:])
-    return Spread((18.0, 22.0), known or None, above_control=above)
+    return LossIntervals((18.0, 22.0), known or None, above_control=above)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from harness.checking import quality as module
 from harness.checking.quality import (
     MINIATURES,
     SETTINGS,
-    Comparison,
+    MergerDifference,
     Report,
     interval,
     measure,
@@ -408,8 +408,8 @@ def test_the_interval_is_scipys() -> None:
     assert ends == pytest.approx([expected.low, expected.high])
 
 
-def of(difference: float, low: float, high: float, against: Any = "average") -> Comparison:
-    return Comparison("same task", against, "knn", difference, low, high)
+def of(difference: float, low: float, high: float, against: Any = "average") -> MergerDifference:
+    return MergerDifference("same task", against, "knn", difference, low, high)
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ def of(difference: float, low: float, high: float, against: Any = "average") -> 
         (of(0.006, 0.005, 0.007, "baseline"), "better"),
     ],
 )
-def test_the_verdict_is_that_of_the_interval(found: Comparison, verdict: str) -> None:
+def test_the_verdict_is_that_of_the_interval(found: MergerDifference, verdict: str) -> None:
     assert found.verdict == verdict
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.errors import BrokenRecord
-from harness.evaluation.records import Recipe, Record, Source, Stage
+from harness.evaluation.records import Record, RecordedRecipe, RecordedStage, Source
 from harness.reporting.boards.about import about
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.tested import above
@@ -172,8 +172,8 @@ def test_sets_have_their_files_and_their_spread_in_every_format() -> None:
 
 
 def tuned(one: Record, method: str, option: str, value: float) -> Record:
-    stage = Stage(name=method.partition(":")[0], options={option: value})
-    recipe = Recipe(merger=stage, tuned={option: value}, tuned_on=(f"{RTE}@heldout10",))
+    stage = RecordedStage(name=method.partition(":")[0], options={option: value})
+    recipe = RecordedRecipe(merger=stage, tuned={option: value}, tuned_on=(f"{RTE}@heldout10",))
     return one.model_copy(update={"method": method, "recipe": recipe})
 
 
@@ -203,9 +203,12 @@ def test_what_every_set_tuned_for_itself_is_one_row() -> None:
 def test_the_name_of_a_tuned_merge_has_the_option_and_no_value(
     options: dict[str, Any], around: bool, expected: str
 ) -> None:
-    stages = {"premerge": (Stage(name="dare"),), "postmerge": (Stage(name="lines"),)}
-    recipe = Recipe(
-        merger=Stage(name="ties", options=options),
+    stages = {
+        "premerge": (RecordedStage(name="dare"),),
+        "postmerge": (RecordedStage(name="lines"),),
+    }
+    recipe = RecordedRecipe(
+        merger=RecordedStage(name="ties", options=options),
         tuned={"scale": options["scale"]},
         tuned_on=(f"{RTE}@heldout10",),
         **(stages if around else {}),

@@ -19,7 +19,7 @@ from harness import Recipe, StateDict, merge, weights
 from harness.cli import main
 from harness.errors import BadOption, BadRecipe
 from harness.merging.validation import ValidationScorer
-from harness.weights import Lazy, Line, compact_svd, digest, isometry, specs
+from harness.weights import Lazy, ScaledMerge, compact_svd, digest, isometry, specs
 from tests.mistakes import mistake
 from tests.states import close, model, models
 from tests.test_mergers import Arrays, merger
@@ -581,7 +581,7 @@ def test_a_merge_is_a_line(name: str) -> None:
     experts, base = models()
     for scale in (0.0, 0.3, -2.0):
         found = merger(name, scale=scale)(experts, base)
-        assert isinstance(found, Line)
+        assert isinstance(found, ScaledMerge)
         close(found, {n: base[n] + scale * found.direction[n] for n in base})
     assert specs(found) == specs(model(0))
 

@@ -93,7 +93,7 @@ def test_maps_by_hand() -> None:
 def test_what_moves_a_group_is_found_once_when_it_is_asked_for() -> None:
     calls: list[int] = []
 
-    def find(index: int) -> dict[str, weights.Match[weights.Map]]:
+    def find(index: int) -> dict[str, weights.Match[weights.UnitMap]]:
         calls.append(index)
         return {"ffn.0": weights.Match(Permuted(torch.tensor([3, 2, 1, 0])), 1.0, 0.0)}
 

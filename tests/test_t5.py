@@ -442,7 +442,7 @@ def test_what_a_table_has_for_a_head_is_never_turned() -> None:
     """A head that is turned may be negated; a bias of positions may not: its sign tells."""
     table = Symmetry({"bias": (None, "heads.encoder")}, 2)
     here, there = ({"bias": torch.tensor([one])} for one in ([1.0, -1.0], [-1.0, 1.0]))
-    units = weights.Units("heads.encoder", ("heads.encoder",), 2)
+    units = weights.UnitGroup("heads.encoder", ("heads.encoder",), 2)
     for rotated in (False, True):
         match = weights.matched(here, there, units, table, rotated=rotated)["heads.encoder"]
         assert match.map.order.tolist() == [1, 0]

@@ -10,16 +10,23 @@ from itertools import chain
 from typing import Literal, TypeAlias
 
 from harness.checking.properties import PROPERTIES
-from harness.checking.properties.property import Broken, Method, Property, StageName, global_seed
-from harness.entries import Method as Entry
-from harness.entries import Premerge
+from harness.checking.properties.property import (
+    Broken,
+    CheckedMethod,
+    Property,
+    StageName,
+    global_seed,
+)
+from harness.entries import Method, Premerge
 from harness.errors import BadOption, HarnessError, UnknownName
 from harness.methods import is_said, needs_of, own_options, reads_base, resolved
 from harness.registry import STAGES
 from harness.text import hint
 from harness.types import Choice
 
-Outcome: TypeAlias = Literal["holds", "breaks by design", "breaks", "holds, declared to break"]
+PropertyVerdict: TypeAlias = Literal[
+    "holds", "breaks by design", "breaks", "holds, declared to break"
+]
 
 COUNTS = (3, 2, 4, 5)
 """How many experts are tried, until a method takes them."""
@@ -33,7 +40,7 @@ class Finding:
     """What came of one property. `detail` is its promise, or why it breaks."""
 
     name: str
-    verdict: Outcome
+    verdict: PropertyVerdict
     detail: str
 
     @property
@@ -55,7 +62,7 @@ class Battery:
     promise: they may hold or break whatever the options.
     """
 
-    method: Method
+    method: CheckedMethod
     breaks: tuple[str, ...] = ()
     unclaimed: tuple[str, ...] = ()
     explicit: Choice | None = None
@@ -115,7 +122,7 @@ def ok(findings: Sequence[Finding]) -> bool:
     return all(finding.ok for finding in findings)
 
 
-def battery(stage: StageName, choice: Choice, entry: Entry | None = None) -> Battery:
+def battery(stage: StageName, choice: Choice, entry: Method | None = None) -> Battery:
     """The battery for a method of a stage: one that is given, else the registered or external one.
 
     Raises a HarnessError for a name, an option, a need or a property that does not exist.
@@ -127,7 +134,7 @@ def battery(stage: StageName, choice: Choice, entry: Entry | None = None) -> Bat
     # toys stand in for what needs are met with, so that their options are checked and end here
     own = Choice(choice.name, own_options(entry, given))
     base = reads_base(entry, given)
-    method = Method(stage, own, entry.function, entry.needs, reads_base=base)
+    method = CheckedMethod(stage, own, entry.function, entry.needs, reads_base=base)
     said = (broken for one, broken in entry.breaks_with.items() if is_said(entry, one, given))
     # one that is not said to be exact need not be
     inexact = ("exact", "family") if isinstance(entry, Premerge) and not entry.exact else ()
@@ -135,7 +142,7 @@ def battery(stage: StageName, choice: Choice, entry: Entry | None = None) -> Bat
     return Battery(_on_enough(method), entry.breaks, unclaimed, choice if explicit else None)
 
 
-def _check_said(stage: StageName, entry: Entry) -> None:
+def _check_said(stage: StageName, entry: Method) -> None:
     """Raise a HarnessError for a need without a toy, and for a property that does not exist."""
     for need in needs_of(entry):
         if need.toy is None:
@@ -150,7 +157,7 @@ def _check_said(stage: StageName, entry: Entry) -> None:
             raise UnknownName(f"{called} breaks '{name}', no property; {hint(name, known)}")
 
 
-def _on_enough(method: Method) -> Method:
+def _on_enough(method: CheckedMethod) -> CheckedMethod:
     """The method on as many experts as it takes: three unless it refuses them.
 
     Raises its BadOption for three where it refuses every number.

@@ -68,7 +68,7 @@ AGAIN = "restore it, or record it again with --record"
 DEVICE = "cpu"
 """So that a machine with a GPU computes what the baselines were recorded with."""
 
-Settings: TypeAlias = Mapping[str, tuple[str, ...]]
+ExpertsBySetting: TypeAlias = Mapping[str, tuple[str, ...]]
 """The experts of each setting, by name."""
 Against: TypeAlias = Literal["average", "baseline"]
 Standing: TypeAlias = Literal["better", "same", "worse"]
@@ -90,7 +90,7 @@ class Quality(Frozen):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MergerDifference:
     """A merger minus another under one protocol, averaged over tasks and draws, and its interval.
 
     Differences are between -1 and 1; tables multiply them by 100.
@@ -116,7 +116,7 @@ class Comparison:
 class Report:
     """All comparisons of a merger, and what there is to say beside them."""
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[MergerDifference, ...]
     notes: tuple[str, ...]
 
     @property
@@ -171,7 +171,7 @@ def quality(
         reference = measure(REFERENCE, Path(folder), workload.within("", "reference"), settings)
     if record:
         write_json(path, measured.model_dump(mode="json"), indent=1, sort_keys=True)
-    compared: list[Comparison] = []
+    compared: list[MergerDifference] = []
     for setting, mine in measured.scores.items():
         compared += compare(setting, "average", mine, reference.scores[setting])
         if kept is not None and setting in kept.scores:
@@ -182,7 +182,7 @@ def quality(
 # Measuring ---------------------------------------------------------------------------------
 
 
-def settings_for(choice: Choice) -> Settings:
+def settings_for(choice: Choice) -> ExpertsBySetting:
     """The settings, without experts of tasks whose rows a need of the merger cannot read."""
     needs = needs_of(MERGERS[choice.name])
 
@@ -197,7 +197,7 @@ def measure(
     choice: Choice,
     folder: Path,
     progress: Progress | None = None,
-    settings: Settings | None = None,
+    settings: ExpertsBySetting | None = None,
 ) -> Quality:
     """Merge the miniature experts in each setting and read the merges under every protocol.
 
@@ -295,7 +295,9 @@ def fixture() -> str:
 # Comparing ---------------------------------------------------------------------------------
 
 
-def compare(setting: str, against: Against, mine: Scores, other: Scores) -> Iterator[Comparison]:
+def compare(
+    setting: str, against: Against, mine: Scores, other: Scores
+) -> Iterator[MergerDifference]:
     """The difference of two mergers in a setting, under each protocol that both were read by.
 
     Raises BrokenRecord unless they have the same tasks and draws.
@@ -309,7 +311,9 @@ def compare(setting: str, against: Against, mine: Scores, other: Scores) -> Iter
             where = f"{against}, {setting}, {protocol}"
             raise BrokenRecord(f"{where}: scores by task: {counts}, expected {expected}; {AGAIN}")
         paired = [np.subtract(values, other[protocol][t]) for t, values in mine[protocol].items()]
-        yield Comparison(setting, against, protocol, *interval(np.mean(paired, axis=0).tolist()))
+        yield MergerDifference(
+            setting, against, protocol, *interval(np.mean(paired, axis=0).tolist())
+        )
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float, float]:

@@ -26,7 +26,7 @@ FORMAT = {"format": "pt"}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
-class Written(NamedTuple):
+class WrittenDigests(NamedTuple):
     """The digests of tensors by name, and the hash of the file's bytes (`files.file_hash`)."""
 
     digests: dict[str, str]
@@ -40,7 +40,7 @@ def write_file(
     what: str = "the merge",
     metadata: Mapping[str, str] = FORMAT,
     spelled: Mapping[str, str] = MappingProxyType({}),
-) -> Written:
+) -> WrittenDigests:
     """Write every tensor of a state to a new file, which is hashed meanwhile.
 
     `step` is called with 1 for each tensor that was computed. `spelled` are names in the file of
@@ -79,7 +79,7 @@ def write_file(
             before = pool.submit(put, name, tensor)
             step(1)
         before.result()
-    return Written(digests, whole.hexdigest())
+    return WrittenDigests(digests, whole.hexdigest())
 
 
 def _header(known: Mapping[str, weights.Spec], metadata: Mapping[str, str]) -> bytes:

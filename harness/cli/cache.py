@@ -13,7 +13,7 @@ from harness.cli.flags import JSON, flag, option
 from harness.errors import BadOption
 
 if TYPE_CHECKING:
-    from harness.caches import Entry
+    from harness.caches import CachedFile
 
 cache = typer.Typer(name="cache", help="The cache of earlier runs: its size, and how to clear it.")
 app.add_typer(cache)
@@ -55,10 +55,10 @@ def clear(
     print(f"cleared {_size(cleared(older_than or 0))}")
 
 
-def _bytes(entries: Sequence[Entry]) -> int:
+def _bytes(entries: Sequence[CachedFile]) -> int:
     return sum(entry.bytes for entry in entries)
 
 
-def _size(entries: Sequence[Entry]) -> str:
+def _size(entries: Sequence[CachedFile]) -> str:
     called = "entry" if len(entries) == 1 else "entries"
     return f"{len(entries)} {called}, {_bytes(entries) / 1e6:.1f} MB"

@@ -37,7 +37,7 @@ def evaluate(
     ),
     shots: str = option("Rows per class that a protocol adapts to, or all.", "1,5,10"),
     metrics: Names = several("Metrics, instead of the tasks' own.", of="metrics"),
-    preset: flags.Preset = flags.PRESET,
+    preset: flags.PresetFlag = flags.PRESET,
     draws: int = option("How often these rows are drawn.", 5),
     seed: int = option("The first draw's seed.", 0),
     unstratified: bool = flag("Draw rows regardless of their labels.", "--unstratified"),

@@ -28,7 +28,7 @@ def finetune(
     part: str | None = option("1/2 or 2/2: rows of which one part has most of a class."),
     device: str = flags.DEVICE,
     bf16: bool = flag("Train in mixed bfloat16: weights stay float32.", "--bf16"),
-    preset: flags.Preset = flags.PRESET,
+    preset: flags.PresetFlag = flags.PRESET,
     force: bool = flags.FORCE,
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,

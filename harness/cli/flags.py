@@ -117,7 +117,7 @@ def _folder(text: str) -> str:
 
 Names: TypeAlias = Sequence[str]
 Dtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
-Preset: TypeAlias = Literal["procrustes", "regmean", "rotation", "ft-classifier"] | None
+PresetFlag: TypeAlias = Literal["procrustes", "regmean", "rotation", "ft-classifier"] | None
 
 RECORDS = argument("Record files, or folders of them.")
 DATA_DIR = option("Local data: DIR/<suite>/<task>/<split>.parquet.", parser=_folder, metavar="DIR")

@@ -45,7 +45,7 @@ def merge(
     no_drift: bool = flag("Skip measuring how far the experts' logits move.", "--no-drift"),
     other_base: bool = flags.OTHER_BASE,
     other_tasks: bool = flags.OTHER_TASKS,
-    preset: flags.Preset = flags.PRESET,
+    preset: flags.PresetFlag = flags.PRESET,
     max_length: str | None = flags.MAX_LENGTH,
     dry_run: bool = flag("Print the plan; read headers only, write nothing.", "--dry-run"),
     force: bool = flags.FORCE,

@@ -58,7 +58,7 @@ def plot(
     experts: Names = several("tsne: the experts, if the folder does not name them."),
     rows: int = option("tsne: rows of each task, by class.", 500),
     seed: int = option("tsne: draws the rows and starts the layout.", 0),
-    preset: flags.Preset = flags.PRESET,
+    preset: flags.PresetFlag = flags.PRESET,
     device: str = option("tsne: auto, cpu, cuda, ...", "auto"),
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,

@@ -21,7 +21,7 @@ def statistics(
     need: str | None = option("NAME[:key=value,...]: the need itself, instead of a merger."),
     base: str | None = option("The base, if the expert leaves tensors to it."),
     heads_from: str | None = flags.HEADS_FROM,
-    preset: flags.Preset = flags.PRESET,
+    preset: flags.PresetFlag = flags.PRESET,
     max_length: str | None = flags.MAX_LENGTH,
     other_tasks: bool = flags.OTHER_TASKS,
     device: str = flags.DEVICE,

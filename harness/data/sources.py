@@ -42,7 +42,7 @@ def origin(task: Task, folder: str | Path | None = None) -> dict[str, str | None
 
 
 @dataclass(frozen=True)
-class Table:
+class StoredSplit:
     """A split as it is stored: its columns, how many rows it has, and how some of them are read.
 
     `images` gives the image of a row by its number, called by its path if it has one.
@@ -54,7 +54,7 @@ class Table:
     images: Callable[[int], StoredImage] | None = None
 
 
-def table(task: Task, split: str, folder: str | Path | None) -> Table:
+def table(task: Task, split: str, folder: str | Path | None) -> StoredSplit:
     if task.generate is not None:
         return _listed(task.generate(split), task.image)
     if task.files:
@@ -98,7 +98,7 @@ def one_of(others: Sequence[str], where: str) -> str | None:
     return next(iter(others), None)
 
 
-def _from_corpus(task: Task, path: Path, split: str) -> Table:
+def _from_corpus(task: Task, path: Path, split: str) -> StoredSplit:
     """The rows of a task and split in a file of several data sets."""
     assert task.mine is not None
     with _reading(path):
@@ -178,20 +178,20 @@ def label_values(task: Task) -> list[Any]:
     return values if names is None else [names]
 
 
-def _listed(rows: Sequence[Row], image: str = "") -> Table:
+def _listed(rows: Sequence[Row], image: str = "") -> StoredSplit:
     columns = tuple(rows[0]) if len(rows) else ()
     images = (lambda row: StoredImage(bytes(rows[row][image]), "")) if image in columns else None
-    return Table(columns, len(rows), lambda order: [rows[i] for i in order], images)
+    return StoredSplit(columns, len(rows), lambda order: [rows[i] for i in order], images)
 
 
-def _from_file(task: Task, path: Path) -> Table:
+def _from_file(task: Task, path: Path) -> StoredSplit:
     """The rows of a local file. Raises BadData, naming it, for what is not of its format."""
     with _reading(path):
         stored = _arrow(task, path)
     return _of_arrow(task, path, stored)
 
 
-def _of_arrow(task: Task, where: str | Path, stored: Any) -> Table:
+def _of_arrow(task: Task, where: str | Path, stored: Any) -> StoredSplit:
     """The rows of a table of Arrow's."""
     with _reading(where):
         columns = tuple(stored.column_names)
@@ -215,7 +215,9 @@ def _of_arrow(task: Task, where: str | Path, stored: Any) -> Table:
         return picked if names is None else [_named(task, row, names) for row in picked]
 
     there = task.image and task.image in columns
-    return Table(columns, len(kept), rows, image_reader(task, stored, where) if there else None)
+    return StoredSplit(
+        columns, len(kept), rows, image_reader(task, stored, where) if there else None
+    )
 
 
 def _places(order: Sequence[int]) -> Any:

@@ -29,7 +29,7 @@ Formula: TypeAlias = Callable[[Array64], Array64]
 
 
 @dataclass(frozen=True)
-class Read:
+class PredictedRows:
     """One prediction of some rows, their labels, and how many units each row has."""
 
     task: Task
@@ -112,12 +112,12 @@ def _pearson(sums: Array64) -> Array64:
 # Tables ------------------------------------------------------------------------------------
 
 
-def _right(read: Read) -> Sums:
+def _right(read: PredictedRows) -> Sums:
     right = read.predicted == read.labels
     return np.column_stack([right, np.ones(len(right))]), _share
 
 
-def _positive(read: Read) -> Sums:
+def _positive(read: PredictedRows) -> Sums:
     return _overlap(read.predicted == 1, read.labels == 1), _f1
 
 
@@ -126,14 +126,14 @@ def _overlap(predicted: Any, true: Any) -> Array64:
     return np.column_stack([predicted & true, 1.0 * predicted + true, true])
 
 
-def _classes(read: Read) -> Sums:
+def _classes(read: PredictedRows) -> Sums:
     if read.labels.ndim > 1:
         return _bits(read)
     predicted, true = (_one_hot(values, read.task) for values in (read.predicted, read.labels))
     return np.hstack([predicted * true, predicted + true]), _present_f1
 
 
-def _bits(read: Read) -> Sums:
+def _bits(read: PredictedRows) -> Sums:
     known = read.labels != IGNORED
     return _overlap(known & (read.predicted == 1), known & (read.labels == 1)), _held_f1
 
@@ -142,12 +142,12 @@ def _one_hot(values: Array64, task: Task) -> Array64:
     return np.asarray(values[:, None] == np.arange(len(task.labels)), dtype=np.float64)
 
 
-def _agreement(read: Read) -> Sums:
+def _agreement(read: PredictedRows) -> Sums:
     classes = [_one_hot(values, read.task) for values in (read.labels, read.predicted)]
     return np.hstack([_right(read)[0], *classes]), _matthews
 
 
-def _moments(read: Read) -> Sums:
+def _moments(read: PredictedRows) -> Sums:
     x, y = (_standard(values) for values in (read.predicted, read.labels))
     return np.column_stack([np.ones_like(x), x, y, x * x, y * y, x * y]), _pearson
 
@@ -158,7 +158,7 @@ def _standard(values: Array64) -> Array64:
     return np.asarray((values - values.mean()) / (spread if spread > 0 else 1.0))
 
 
-def _spans(read: Read) -> Sums:
+def _spans(read: PredictedRows) -> Sums:
     predicted, true = (_entities(values, read) for values in (read.predicted, read.labels))
     there = true >= 0
     each = np.column_stack([(predicted == true) & there, 1.0 * (predicted >= 0) + there, there])
@@ -166,7 +166,7 @@ def _spans(read: Read) -> Sums:
     return np.add.reduceat(each, np.cumsum(read.units + 1) - read.units - 1), _f1
 
 
-def _by_sentence(spans: Callable[[Sequence[str]], set[Span]], read: Read) -> Sums:
+def _by_sentence(spans: Callable[[Sequence[str]], set[Span]], read: PredictedRows) -> Sums:
     """As `_spans`, by the entities of a sentence after the other."""
     kind, table = kind_of(read.task), np.zeros((len(read.units), 3))
     both = (kind.for_metrics(read.task, v, read.units) for v in (read.predicted, read.labels))
@@ -176,7 +176,7 @@ def _by_sentence(spans: Callable[[Sequence[str]], set[Span]], read: Read) -> Sum
     return table, _f1
 
 
-def _entities(values: Array64, read: Read) -> Units:
+def _entities(values: Array64, read: PredictedRows) -> Units:
     """For each word, and the end of each row, which entity ended before it; -1: none did.
 
     The number stands for where it began and its type, so that equal numbers in one place are
@@ -206,7 +206,7 @@ def _borders(labels: tuple[str, ...]) -> tuple[Units, Units, Units]:
     return starts, ends, np.array([types.index(kind) for _, kind in parts])
 
 
-SUMS: Mapping[str, Callable[[Read], Sums]] = {
+SUMS: Mapping[str, Callable[[PredictedRows], Sums]] = {
     "accuracy": _right,
     "f1": _positive,
     "macro_f1": _classes,
@@ -223,7 +223,7 @@ SUMS: Mapping[str, Callable[[Read], Sums]] = {
 # What is no sum ----------------------------------------------------------------------------
 
 
-def ranks(read: Read, counts: Array64) -> Array64:
+def ranks(read: PredictedRows, counts: Array64) -> Array64:
     """Spearman's correlation: that of the ranks, which change with how often rows count.
 
     Rows of equal value share their mean rank. Values are sorted once: a rank is how many come
@@ -298,14 +298,14 @@ class _Ties:
         return ordered if alone else np.add.reduceat(ordered, self.starts, axis=0)
 
 
-def one_by_one(metric: str, read: Read, counts: Array64) -> Array64:
+def one_by_one(metric: str, read: PredictedRows, counts: Array64) -> Array64:
     """Any metric, asked of the rows of one resample after the other."""
     return np.array(
         [_of(metric, read, np.repeat(np.arange(len(c)), c.astype(int))) for c in counts]
     )
 
 
-def _of(metric: str, read: Read, rows: Units) -> float:
+def _of(metric: str, read: PredictedRows, rows: Units) -> float:
     kind, entry, units = kind_of(read.task), METRICS[metric], numbers_of(read.units, rows)
     predicted, labels = (
         kind.for_metrics(read.task, values[units], read.units[rows])
@@ -316,7 +316,7 @@ def _of(metric: str, read: Read, rows: Units) -> float:
     return float(entry.function(predicted, labels))
 
 
-def counted(metric: str, read: Read) -> Counted:
+def counted(metric: str, read: PredictedRows) -> Counted:
     """A metric of a prediction as a function of how often each row counts."""
     if metric not in SUMS:
         return partial(ranks, read) if metric == "spearman" else partial(one_by_one, metric, read)
@@ -334,7 +334,7 @@ def draws_of(predicted: Predicted, keys: Sequence[DrawKey]) -> Counted:
     """
     task, parts = predicted.task, []
     for key in keys:
-        read = Read(task, predicted.values[key], predicted.labels, predicted.units)
+        read = PredictedRows(task, predicted.values[key], predicted.labels, predicted.units)
         parts.append(([counted(metric, read) for metric in task.metrics], predicted.left(key)))
 
     def each(counts: Array64) -> Array64:

@@ -16,7 +16,7 @@ from harness.checkpoints.provenance import Merged, Trained, merged_by, trained_b
 from harness.data.claims import called_in
 from harness.data.splits import parse_task
 from harness.errors import BadRecipe, MissingHead
-from harness.evaluation.records import Recipe, Role
+from harness.evaluation.records import RecordedRecipe, Role
 from harness.evaluation.run import Run
 from harness.hashes import joined
 from harness.kinds import kind_of
@@ -47,7 +47,7 @@ class OpenedModel:
     tasks: tuple[str, ...] = ()
     references: tuple[OpenedModel, ...] = ()
     shown: tuple[str, ...] = ()
-    recipe: Recipe | None = None
+    recipe: RecordedRecipe | None = None
 
     @cached_property
     def sources(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class OpenedModel:
 STAGE = {"name", "options"}
 
 
-def recipe_of(said: Merged | None) -> Recipe | None:
+def recipe_of(said: Merged | None) -> RecordedRecipe | None:
     """The stages of a merge, as merge.json says them."""
     if said is None or said.merger is None:
         return None
@@ -123,7 +123,7 @@ def recipe_of(said: Merged | None) -> Recipe | None:
     known: dict[str, Any] = {"premerge": several, "merger": STAGE, "postmerge": several}
     known |= {"heads": True, "seed": True, "preset": True}
     tuned = said.tuned
-    return Recipe(
+    return RecordedRecipe(
         **said.model_dump(include=known),
         tuned={tuned.tune.partition("=")[0]: tuned.chosen} if tuned else {},
         tuned_on=tuple(tuned.on) if tuned else (),
@@ -145,7 +145,7 @@ class EvaluatedModel:
     columns: tuple[tuple[int, ...], ...]
     head: str
     shown: tuple[str, ...] = ()
-    recipe: Recipe | None = None
+    recipe: RecordedRecipe | None = None
     owners: tuple[Checkpoint, ...] = ()
 
     @cached_property

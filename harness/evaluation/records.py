@@ -98,22 +98,22 @@ class Source(Frozen):
     head_seed: int | None = None
 
 
-class Stage(Frozen):
+class RecordedStage(Frozen):
     """A method of a merge with all its options."""
 
     name: str
     options: dict[str, Any] = Field(default_factory=dict)
 
 
-class Recipe(Frozen):
+class RecordedRecipe(Frozen):
     """How a merge was made, as its merge.json says.
 
     `tuned` are options of the merger that a search chose by scores on the rows `tuned_on`.
     """
 
-    premerge: tuple[Stage, ...] = ()
-    merger: Stage
-    postmerge: tuple[Stage, ...] = ()
+    premerge: tuple[RecordedStage, ...] = ()
+    merger: RecordedStage
+    postmerge: tuple[RecordedStage, ...] = ()
     heads: str = ""
     seed: int = 0
     preset: str | None = None
@@ -121,7 +121,7 @@ class Recipe(Frozen):
     tuned_on: tuple[str, ...] = ()
 
     @property
-    def stages(self) -> list[tuple[str, Stage]]:
+    def stages(self) -> list[tuple[str, RecordedStage]]:
         """All methods in order, each with its kind."""
         said = {"premerge": self.premerge, "merger": [self.merger], "postmerge": self.postmerge}
         return [(kind, stage) for kind, stages in said.items() for stage in stages]
@@ -153,7 +153,7 @@ class Record(Frozen):
     role: Role
     method: str
     family: str | None = None
-    recipe: Recipe | None = None
+    recipe: RecordedRecipe | None = None
     digest: str
     content: str = ""
     task: str

@@ -18,7 +18,7 @@ from harness.files import check_place, write_files
 from harness.labels import same
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
-from harness.reporting.barrier import Line, as_csv, draw, lines_between, table
+from harness.reporting.barrier import BarrierLine, as_csv, draw, lines_between, table
 from harness.reporting.figures import save
 from harness.types import Choice, Progress
 
@@ -30,7 +30,7 @@ def barrier(
     alignments: Sequence[Choice] = (),
     points: int = 11,
     progress: Progress | None = None,
-) -> list[Line]:
+) -> list[BarrierLine]:
     """Loss and score along the line between two models, as they are and after each alignment.
 
     The two experts of the `recipe`, heads and all, are merged by `average` with so many weights

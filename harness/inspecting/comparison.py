@@ -10,7 +10,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Comparison:
+class WeightComparison:
     """What two models differ by in some of their entries, as sums: that of two parts is their `+`.
 
     `entries` is their number, `first2` and `second2` are the squared norms of the weights, `apart2`
@@ -29,8 +29,8 @@ class Comparison:
     both: int = 0
     same: int = 0
 
-    def __add__(self, other: Comparison) -> Comparison:
-        return Comparison(*map(add, vars(self).values(), vars(other).values()))
+    def __add__(self, other: WeightComparison) -> WeightComparison:
+        return WeightComparison(*map(add, vars(self).values(), vars(other).values()))
 
     @property
     def distance(self) -> float:
@@ -70,7 +70,7 @@ def _ratio(above: float, below: float) -> float | None:
 
 def compared(
     first: torch.Tensor, second: torch.Tensor, origin: torch.Tensor | None = None
-) -> Comparison:
+) -> WeightComparison:
     """What two flat tensors differ by, in float64; `origin` is the base's, if it has one.
 
     By hand: (3, 0) and (0, 4) from (1, 1) are 5 apart, which is 1.414 of the root mean square of 3
@@ -81,11 +81,11 @@ def compared(
     apart = first - second
     whole = first.numel(), _dot(first, first), _dot(second, second), _dot(apart, apart)
     if origin is None:
-        return Comparison(*whole)
+        return WeightComparison(*whole)
     mine, theirs = first - origin.double(), second - origin.double()
     moved = _dot(mine, mine), _dot(theirs, theirs), _dot(mine, theirs)
     signs = mine.sign() * theirs.sign()
-    return Comparison(*whole, *moved, int(signs.count_nonzero()), int((signs > 0).sum()))
+    return WeightComparison(*whole, *moved, int(signs.count_nonzero()), int((signs > 0).sum()))
 
 
 def _dot(first: torch.Tensor, second: torch.Tensor) -> float:
@@ -94,7 +94,7 @@ def _dot(first: torch.Tensor, second: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number for each part of two models, the property of a `Comparison` of this name.
+    """A number for each part of two models, the property of a `WeightComparison` of this name.
 
     `title` says what it is of `{first}` and `{second}`, `unit` what a colour stands for. `low` is
     where its scale begins, if no value is smaller, and `high` where it ends: None for the largest
@@ -109,7 +109,7 @@ class Measure:
     high: float | None = None
     form: str = ".3g"
 
-    def of(self, one: Comparison) -> float | None:
+    def of(self, one: WeightComparison) -> float | None:
         """Its value, None where it is not defined."""
         value: float | None = getattr(one, self.name)
         return value

@@ -14,11 +14,11 @@ from harness import weights
 from harness.checkpoints import align
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.symmetry import Place, in_table, place_in
+from harness.checkpoints.families.symmetry import TensorPlace, in_table, place_in
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadOption, BadRecipe, NotFinite
 from harness.folders import check_output
-from harness.inspecting.comparison import Comparison, compared
+from harness.inspecting.comparison import WeightComparison, compared
 from harness.inspecting.folder import INSPECTION, write
 from harness.inspecting.inspection import InspectedModel, Inspection, Pair, UnitsInPlace, total
 from harness.inspecting.units import alike, feed_forward, units_kept
@@ -75,7 +75,7 @@ class Work:
         first, second = self.shapes(pair, name)
         return first is not None and first == second
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> TensorPlace:
         """The layer and the role of a parameter."""
         spec = next(specs[name] for s in self.states if name in (specs := weights.specs(s)))
         return place_in(self.family, name, spec)
@@ -194,25 +194,25 @@ def _origin(
 # Comparing ---------------------------------------------------------------------------------
 
 
-def places_of(work: Work, tell: Progress) -> dict[Indices, dict[Place, Comparison]]:
+def places_of(work: Work, tell: Progress) -> dict[Indices, dict[TensorPlace, WeightComparison]]:
     """Comparisons of all pairs by place, in the order in which the models' tensors stand."""
-    places: dict[Indices, dict[Place, Comparison]] = {pair: {} for pair in work.pairs}
+    places: dict[Indices, dict[TensorPlace, WeightComparison]] = {pair: {} for pair in work.pairs}
     for name in work.names:
         place = work.place(name)
         for pair, one in _of_tensor(work, name).items():
-            places[pair][place] = places[pair].get(place, Comparison()) + one
+            places[pair][place] = places[pair].get(place, WeightComparison()) + one
         tell(TENSORS, 1, len(work.names))
     return places
 
 
-def _of_tensor(work: Work, name: str) -> dict[Indices, Comparison]:
+def _of_tensor(work: Work, name: str) -> dict[Indices, WeightComparison]:
     """Comparisons of the pairs that share a tensor, which is read once for all of them."""
     pairs = [pair for pair in work.pairs if work.shares(pair, name)]
     shared = sorted({index for pair in pairs for index in pair})
     flat = {index: work.states[index][name].reshape(-1) for index in shared}
     origin = work.origin[name].reshape(-1) if pairs and name in work.origin else None
 
-    def of_piece(part: slice) -> list[Comparison]:
+    def of_piece(part: slice) -> list[WeightComparison]:
         start = None if origin is None else origin[part].double()
         wide = {index: tensor[part].double() for index, tensor in flat.items()}
         return [compared(wide[first], wide[second], start) for first, second in pairs]

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from harness.checkpoints.families.symmetry import ROLES, Place, Role
-from harness.inspecting.comparison import Comparison
+from harness.checkpoints.families.symmetry import ROLES, Role, TensorPlace
+from harness.inspecting.comparison import WeightComparison
 from harness.weights import Layer, in_order
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ class Pair:
 
     first: InspectedModel
     second: InspectedModel
-    places: Mapping[Place, Comparison]
+    places: Mapping[TensorPlace, WeightComparison]
     units: Mapping[Layer, UnitsInPlace]
     left_out: tuple[str, ...] = ()
     alike: Mapping[Layer, torch.Tensor] = field(default_factory=dict, compare=False, repr=False)
 
     @property
-    def whole(self) -> Comparison:
+    def whole(self) -> WeightComparison:
         """All that both have but heads, which no pretraining has seen."""
         return total(one for place, one in self.places.items() if place.role != "head")
 
@@ -66,7 +66,9 @@ class Pair:
         """The layers, in order."""
         return in_order(p.layer for p in self.places if p.layer is not None)
 
-    def of(self, layers: Collection[Layer | None], role: Role | None = None) -> Comparison | None:
+    def of(
+        self, layers: Collection[Layer | None], role: Role | None = None
+    ) -> WeightComparison | None:
         """A role in these layers together (None: outside of layers), or all roles there.
 
         None where there is nothing.
@@ -90,9 +92,9 @@ class Inspection:
     pairs: tuple[Pair, ...]
 
 
-def total(comparisons: Iterable[Comparison]) -> Comparison:
+def total(comparisons: Iterable[WeightComparison]) -> WeightComparison:
     """What several parts come to together."""
-    return sum(comparisons, Comparison())
+    return sum(comparisons, WeightComparison())
 
 
 ELSEWHERE = 0.5
@@ -159,7 +161,7 @@ def _pair(pair: Pair, *, with_base: bool) -> dict[str, Any]:
     }
 
 
-def _measures(one: Comparison, with_base: bool) -> dict[str, Any]:
+def _measures(one: WeightComparison, with_base: bool) -> dict[str, Any]:
     both = {"entries": one.entries, "distance": one.distance, "relative": one.relative}
     vectors = {
         "task_vector_norms": list(one.moved),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tabulate import tabulate
 
-from harness.inspecting.comparison import Comparison, Measure, shown
+from harness.inspecting.comparison import Measure, WeightComparison, shown
 from harness.inspecting.inspection import Inspection, Pair, remarks
 from harness.text import number, plain, wrapped
 
@@ -67,7 +67,7 @@ def _layers(pair: Pair, measure: Measure, wide: int) -> str:
     """Layers x roles, with those outside of layers below."""
     roles = pair.roles(in_layers=True)
 
-    def cell(one: Comparison | None) -> str:
+    def cell(one: WeightComparison | None) -> str:
         return "" if one is None else _shown(measure.of(one), measure.form)
 
     within = {**{str(layer): [layer] for layer in pair.layers}, "all": pair.layers}

@@ -14,10 +14,10 @@ from harness import StateDict, merger
 from harness.options import Positive, PositiveShare, Share
 from harness.weights import Lazy, elected, entrywise, once, select, specs, total, widened
 
-Loss: TypeAlias = Callable[[StateDict], tuple[float, StateDict]]
+LossAndGradient: TypeAlias = Callable[[StateDict], tuple[float, StateDict]]
 Shares: TypeAlias = dict[str, list[float]]
 """The coefficient of every expert, by the name of the tensor."""
-Chosen: TypeAlias = Callable[[str], torch.Tensor]
+KeptEntries: TypeAlias = Callable[[str], torch.Tensor]
 """Which entries of a tensor each task vector keeps, [experts, entries], as bools."""
 
 
@@ -26,7 +26,7 @@ def adamerging(
     experts: Sequence[StateDict],
     base: StateDict,
     *,
-    unlabeled: Sequence[Loss],
+    unlabeled: Sequence[LossAndGradient],
     by: Literal["layer", "task"] = "layer",
     density: PositiveShare | None = None,
     learning_rate: Positive = 1e-3,
@@ -71,7 +71,7 @@ class _Vectors:
 
     experts: Sequence[StateDict]
     base: StateDict
-    chosen: Chosen | None = None
+    chosen: KeptEntries | None = None
 
     def moved(self, shares: Shares, name: str) -> torch.Tensor:
         """A tensor of base + sum_i c_i * (task vector i)."""
@@ -108,7 +108,7 @@ class _Vectors:
 
 def _descended(
     vectors: _Vectors,
-    losses: Sequence[Loss],
+    losses: Sequence[LossAndGradient],
     free: torch.Tensor,
     learning_rate: float,
 ) -> tuple[Shares, list[float]]:

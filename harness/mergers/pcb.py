@@ -69,7 +69,7 @@ def pcb(
         above = weights.total([v * share for v, share in zip(held, shares, strict=True)])
         return above.div_(weights.total(shares).clamp_(min=NOBODY))
 
-    return weights.Line(
+    return weights.ScaledMerge(
         base, weights.after(winning, weights.entrywise(merge, base, *experts)), scale
     )
 

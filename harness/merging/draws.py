@@ -10,7 +10,7 @@ from harness import weights
 from harness.checkpoints.bases import POOLER
 from harness.checkpoints.provenance import Trained, trained_by
 from harness.errors import IncompatibleWeights
-from harness.merging.plan import Plan
+from harness.merging.plan import MergePlan
 from harness.types import Checkpoint, StateDict
 
 ALIKE = 0.5
@@ -18,7 +18,7 @@ ALIKE = 0.5
 leave more than 0.9."""
 
 
-def check_one_draw(plan: Plan) -> None:
+def check_one_draw(plan: MergePlan) -> None:
     """Raise IncompatibleWeights for a layer that is merged although experts drew it apart.
 
     It is one that a base of theirs lacks, be it the one that is given or not. What experts began
@@ -46,7 +46,7 @@ def check_one_draw(plan: Plan) -> None:
                 )
 
 
-def _lacking(plan: Plan, name: str) -> str:
+def _lacking(plan: MergePlan, name: str) -> str:
     if plan.base is None:
         return "and no base is given that has it"
     has = "has one of its own" if name in plan.base.weights else "has none"

@@ -13,7 +13,7 @@ from harness.errors import OutputExists
 from harness.folders import check_output
 from harness.merging.draws import check_one_draw
 from harness.merging.label_rows import as_stored
-from harness.merging.plan import Plan, plan, read_once, short_method
+from harness.merging.plan import MergePlan, plan, read_once, short_method
 from harness.merging.providers import passes, prepare
 from harness.merging.recipes import Recipe, recipe_and_fields
 from harness.merging.spool import Spool
@@ -31,7 +31,7 @@ def merge(
     dry_run: bool = False,
     allow_pickle: bool = False,
     progress: Progress | None = None,
-) -> Plan:
+) -> MergePlan:
     """Merge as the recipe (or its YAML file) says and write the folder `out`.
 
     `force` replaces an older merge there. Returns the plan. With `dry_run` everything that headers

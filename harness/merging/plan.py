@@ -1,4 +1,4 @@
-"""A recipe -> a `Plan`: everything opened and checked by headers, the merge composed lazily."""
+"""A recipe -> a `MergePlan`: all opened and checked by headers, the merge composed lazily."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class MergePlan:
     """A checked merge that has not read a weight yet.
 
     `recipe` has every option filled in and heads decided. `bodies`, `origin` and `tops` are what
@@ -66,7 +66,7 @@ class Plan:
 
     def __repr__(self) -> str:
         many = f"{len(self.experts)} experts, heads: {self.recipe.heads}, {len(self.state)} tensors"
-        return f"Plan({short_method(self.recipe)!r} of {many}, {self.size / 1e6:.1f} MB)"
+        return f"MergePlan({short_method(self.recipe)!r} of {many}, {self.size / 1e6:.1f} MB)"
 
     @property
     def merging(self) -> Stage:
@@ -95,7 +95,7 @@ def plan(
     allow_pickle: bool = False,
     progress: Progress | None = None,
     spool: Spool | None = None,
-) -> Plan:
+) -> MergePlan:
     """Check a recipe by headers alone and compose the lazy merge.
 
     `progress` is told of rows that candidates are scored on, if a merger does so. What costly
@@ -135,7 +135,7 @@ def plan(
     fold = Fold(recipe, fresh, progress, spool)
     fold.check()
     of_tasks = () if heads == "none" else tasks  # whose rows are read is not what a model is of
-    draft = Plan(recipe, base, experts, of_tasks, given=given, observed=observed)
+    draft = MergePlan(recipe, base, experts, of_tasks, given=given, observed=observed)
     return composed(_folded(draft, fold))
 
 
@@ -161,7 +161,7 @@ def check_family(recipe: Recipe, family: Family) -> None:
             )
 
 
-def composed(draft: Plan, **changed: Scalar) -> Plan:
+def composed(draft: MergePlan, **changed: Scalar) -> MergePlan:
     """The plan with its merge composed, with some of the merger's options changed.
 
     Raises BadOption for a value that the merger cannot take.
@@ -175,7 +175,7 @@ def composed(draft: Plan, **changed: Scalar) -> Plan:
     return completed(draft, _like(draft.bodies[0], stage.run(draft.bodies, draft.origin), stage))
 
 
-def completed(draft: Plan, merged: StateDict, spool: Spool | None = None) -> Plan:
+def completed(draft: MergePlan, merged: StateDict, spool: Spool | None = None) -> MergePlan:
     """The plan with what its merger returned, and from that what is written.
 
     What a post-merging method reads twice is put into `spool`, and computed twice without one.
@@ -201,7 +201,7 @@ def completed(draft: Plan, merged: StateDict, spool: Spool | None = None) -> Pla
     return replace(draft, merged=merged, after=tuple(after), state=state)
 
 
-def read_once(draft: Plan, spool: Spool) -> Plan:
+def read_once(draft: MergePlan, spool: Spool) -> MergePlan:
     """The plan with what a post-merging method reads twice computed once; itself if none does."""
     twice = any(rereads(later.entry, later.options) for later in draft.finishing)
     return completed(draft, draft.merged, spool) if twice else draft
@@ -313,7 +313,7 @@ def _part(state: StateDict, names: Iterable[str]) -> StateDict:
     return weights.select(state, [name for name in names if name in state])
 
 
-def _folded(draft: Plan, fold: Fold) -> Plan:
+def _folded(draft: MergePlan, fold: Fold) -> MergePlan:
     """The plan with its stages, and what those before the merger leave: bodies, origin and heads.
 
     Pre-merging methods are given whole models: what they move in an encoder may have to move in its

@@ -15,7 +15,7 @@ from harness.data.rows import load_rows
 from harness.data.sources import TRAIN, at_hand
 from harness.data.splits import parse_task
 from harness.errors import HarnessError, UnknownName
-from harness.merging.plan import Plan
+from harness.merging.plan import MergePlan
 from harness.merging.premerge_steps import PremergeReport, PremergeStep
 from harness.merging.stages import entering
 from harness.passes.features import forward
@@ -71,7 +71,7 @@ def _between(steps: Sequence[PremergeStep]) -> list[tuple[StateDict, ...]]:
     return [steps[0].entering, *(one.leaving for one in steps)]
 
 
-def measured(plan: Plan, tracker: DistanceTracker) -> tuple[PremergeReport, ...]:
+def measured(plan: MergePlan, tracker: DistanceTracker) -> tuple[PremergeReport, ...]:
     """What each pre-merging stage did to the experts.
 
     The drift is in the logits of 16 training rows of the expert's task, in float32, of a local
@@ -142,7 +142,7 @@ def _squares(states: Sequence[StateDict], name: str) -> list[float]:
 # Drift -------------------------------------------------------------------------------------
 
 
-def _drifts(plan: Plan) -> list[tuple[float | None, ...]]:
+def _drifts(plan: MergePlan) -> list[tuple[float | None, ...]]:
     """For each stage, how far it moves the logits of each expert; () where none is known."""
     tasks = plan.tasks if plan.recipe.drift else ()
     rows = {name: _probes(name, plan) for name in dict.fromkeys(tasks)}
@@ -153,7 +153,7 @@ def _drifts(plan: Plan) -> list[tuple[float | None, ...]]:
     return list(zip(*(one or unknown for one in of_experts), strict=True))
 
 
-def _probes(name: str, plan: Plan) -> Rows | None:
+def _probes(name: str, plan: MergePlan) -> Rows | None:
     """Rows of a task, if there are any without a download. Warns of those that cannot be read."""
     recipe = plan.recipe
     try:
@@ -169,7 +169,7 @@ def _probes(name: str, plan: Plan) -> Rows | None:
     return None
 
 
-def _drift(plan: Plan, place: int, rows: Rows | None) -> list[float] | None:
+def _drift(plan: MergePlan, place: int, rows: Rows | None) -> list[float] | None:
     """How far each stage moves the logits of one expert."""
     if rows is None:
         return None

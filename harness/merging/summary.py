@@ -8,7 +8,7 @@ from shlex import quote
 
 from harness.checkpoints.layout import INDEX, MERGE, PROCESSOR_FILES, SINGLE
 from harness.checkpoints.provenance import MERGE_FILE, merged_by, trained_by
-from harness.merging.plan import Plan, short_method
+from harness.merging.plan import MergePlan, short_method
 from harness.merging.stages import Stage
 from harness.merging.write import shards
 from harness.types import Scalar, Whose
@@ -23,7 +23,7 @@ HEADS = {
 """What becomes of heads, by the policy of the recipe."""
 
 
-def summary(plan: Plan) -> list[str]:
+def summary(plan: MergePlan) -> list[str]:
     """What goes into a merge, what was done with it and what it measured, in a line each."""
     heads = str(plan.recipe.heads)
     lines = [f"method   {short_method(plan.recipe)}", f"heads    {heads}: {HEADS[heads]}"]
@@ -41,7 +41,7 @@ def summary(plan: Plan) -> list[str]:
     return lines
 
 
-def _no_base(plan: Plan) -> str:
+def _no_base(plan: MergePlan) -> str:
     """What to give for a base, where the folders of all experts name one. It is not taken from
     there: a file would say what is opened, and with a base other tensors count as new."""
     said = [trained_by(expert.path) for expert in plan.experts]
@@ -50,7 +50,7 @@ def _no_base(plan: Plan) -> str:
     return f"none; to see what the merge adds, give --base {base}"
 
 
-def forecast(plan: Plan, out: Path) -> list[str]:
+def forecast(plan: MergePlan, out: Path) -> list[str]:
     """What a merge that is not made would do: every stage with all its options, and every file."""
     lines = [
         f"stage {number}  {stage.entry.name}, a {stage.entry.called}{_said(stage)}"
@@ -84,7 +84,7 @@ def _shown(value: Scalar) -> str:
     return ":".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _files(plan: Plan) -> list[str]:
+def _files(plan: MergePlan) -> list[str]:
     """The files of a merge, as they are called in its folder."""
     split = shards(plan.state)
     first = plan.experts[0].processor

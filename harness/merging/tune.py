@@ -11,7 +11,7 @@ from typing import Any
 
 from harness import weights
 from harness.errors import BadOption
-from harness.merging.plan import Plan, completed, composed, read_once
+from harness.merging.plan import MergePlan, completed, composed, read_once
 from harness.merging.recipes import Recipe
 from harness.merging.spool import Spool
 from harness.merging.validation import CANDIDATES, ValidationScorer
@@ -23,41 +23,41 @@ TRIALS = 1000
 """More candidates than this are taken for a slip in the step."""
 
 
-def candidates(plan: Plan) -> dict[float, Plan]:
+def candidates(plan: MergePlan) -> dict[float, MergePlan]:
     """The plan for every value that is to be tried; none if nothing is tuned."""
     name, tried = grid(plan.recipe)
     return {value: composed(plan, **{name: value}) for value in tried}
 
 
-def found_once(candidates: dict[float, Plan], spool: Spool) -> dict[float, Plan]:
+def found_once(candidates: dict[float, MergePlan], spool: Spool) -> dict[float, MergePlan]:
     """The candidates; those on a line with its direction kept on disk when it has been found.
 
     A sweep along it decomposes every matrix once, and what is written of the best has the bytes of
     a merge that is not tuned.
     """
     merged = {value: plan.merged for value, plan in candidates.items()}
-    lines = {value: one for value, one in merged.items() if isinstance(one, weights.Line)}
+    lines = {value: one for value, one in merged.items() if isinstance(one, weights.ScaledMerge)}
     tune = next(iter(candidates.values())).recipe.tune
     if len(lines) < len(candidates) or values_of(str(tune))[0] != weights.SCALE:
         return candidates
     (direction,) = spool.states([next(iter(lines.values())).direction])
-    again = {v: weights.Line(line.base, direction, line.scale) for v, line in lines.items()}
+    again = {v: weights.ScaledMerge(line.base, direction, line.scale) for v, line in lines.items()}
     return {value: completed(candidates[value], line) for value, line in again.items()}
 
 
-def _scorer(candidates: Mapping[float, Plan]) -> ValidationScorer:
+def _scorer(candidates: Mapping[float, MergePlan]) -> ValidationScorer:
     """What scores all candidates."""
     scorer = next(iter(candidates.values())).merging.scorer
     assert scorer is not None
     return replace(scorer, expected=len(candidates))
 
 
-def scored(candidates: Mapping[float, Plan]) -> dict[str, int]:
+def scored(candidates: Mapping[float, MergePlan]) -> dict[str, int]:
     """How many rows candidates are scored on, by what is told of it."""
     return {CANDIDATES: _scorer(candidates).reads} if candidates else {}
 
 
-def tuned(candidates: dict[float, Plan], out: Path) -> tuple[Plan, dict[str, Any]]:
+def tuned(candidates: dict[float, MergePlan], out: Path) -> tuple[MergePlan, dict[str, Any]]:
     """The plan whose merge scores best (of equals, the first), and a record of every trial.
 
     What is read twice of a candidate is on the disk of `out` while that one is scored.

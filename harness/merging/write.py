@@ -24,7 +24,7 @@ from harness.checkpoints.stream import write_file
 from harness.errors import BrokenCheckpoint
 from harness.files import write_json, write_text
 from harness.folders import new_folder
-from harness.merging.plan import Plan, short_method
+from harness.merging.plan import MergePlan, short_method
 from harness.merging.premerge_report import DistanceTracker, measured
 from harness.merging.stages import Stage, reported
 from harness.text import markdown, plain
@@ -39,13 +39,13 @@ TENSORS = "merging tensors"
 
 
 def write(
-    plan: Plan,
+    plan: MergePlan,
     out: Path,
     progress: Progress,
     *,
     trials: Mapping[str, Any] | None = None,
     force: bool = False,
-) -> Plan:
+) -> MergePlan:
     """Stream a plan to a folder that plain transformers loads; `trials` go into its record.
 
     The result is the plan with what its pre-merging stages did, which is measured at the end.
@@ -97,7 +97,7 @@ def _write_weights(
     return weights.join_digests(digests)
 
 
-def _spelled(plan: Plan) -> Mapping[str, str]:
+def _spelled(plan: MergePlan) -> Mapping[str, str]:
     """How tensors are called in the file of a merge: as in that of the base, if it is given."""
     first, like = plan.experts[0], plan.given or plan.experts[0]
     if plan.recipe.heads == "none":
@@ -119,7 +119,7 @@ def shards(state: StateDict) -> StateDictSplit:
     )
 
 
-def _write_heads(plan: Plan, folder: Path, hashes: dict[str, str]) -> dict[str, str]:
+def _write_heads(plan: MergePlan, folder: Path, hashes: dict[str, str]) -> dict[str, str]:
     """Every expert's head under heads/<task>/ with its configuration; the digest of each by task.
 
     The hash of every file goes into `hashes`, by its path.
@@ -136,7 +136,7 @@ def _write_heads(plan: Plan, folder: Path, hashes: dict[str, str]) -> dict[str, 
     return digests
 
 
-def _config(plan: Plan) -> dict[str, Any]:
+def _config(plan: MergePlan) -> dict[str, Any]:
     config = dict(plan.experts[0].config)
     if plan.recipe.heads == "keep":
         config = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
@@ -146,7 +146,7 @@ def _config(plan: Plan) -> dict[str, Any]:
 
 
 def _record(
-    plan: Plan, out: Path, digests: Mapping[str, Any], trials: Mapping[str, Any] | None
+    plan: MergePlan, out: Path, digests: Mapping[str, Any], trials: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     def origin(checkpoint: Checkpoint) -> dict[str, str]:
         named = {"source": checkpoint.source, "digest": plan.observed[checkpoint.source].digest()}
@@ -219,7 +219,7 @@ def _needed(stages: Sequence[Stage]) -> dict[str, Any]:
     return {"statistics": statistics, "scored_on": list(dict.fromkeys(splits))}
 
 
-def _kept(plan: Plan) -> dict[str, list[str]]:
+def _kept(plan: MergePlan) -> dict[str, list[str]]:
     """The tensors beside heads that tasks keep their own of: a pooler that not all models have."""
     if plan.recipe.heads != "keep":
         return {}
@@ -228,7 +228,7 @@ def _kept(plan: Plan) -> dict[str, list[str]]:
     return {task: names for task, names in kept.items() if names}
 
 
-def _projection(plan: Plan) -> str:
+def _projection(plan: MergePlan) -> str:
     """Whose the projection of a model is that may leave it to its base: all have that, or one has
     its own."""
     family = plan.experts[0].family
@@ -239,7 +239,7 @@ def _projection(plan: Plan) -> str:
     return "base" if plan.base and len({*map(weights.digest, parts)}) == 1 else "own"
 
 
-def _base_weights(plan: Plan) -> Mapping[str, str]:
+def _base_weights(plan: MergePlan) -> Mapping[str, str]:
     """The digests of the base's encoder, be it given or what all experts say that they are of."""
     if plan.given is not None:
         try:
@@ -252,7 +252,7 @@ def _base_weights(plan: Plan) -> Mapping[str, str]:
     return first if all(first.items() <= one.items() for one in known) else {}
 
 
-def _lengths(plan: Plan) -> dict[str, int]:
+def _lengths(plan: MergePlan) -> dict[str, int]:
     """The tokens that were read of a row, by task and split."""
     stages = plan.stages
     told = [one for stage in stages for one in stage.statistics()]
@@ -262,7 +262,7 @@ def _lengths(plan: Plan) -> dict[str, int]:
     return lengths | scored
 
 
-def _card(plan: Plan) -> str:
+def _card(plan: MergePlan) -> str:
     """A model card with the metadata by which the Hub shows merges."""
     recipe = plan.recipe
     models = [plan.base.source] if plan.base else [e.source for e in plan.experts]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from harness.options import Count, StepCount
-from harness.passes.entropy import Loss, entropies
+from harness.passes.entropy import EntropyLoss, entropies
 from harness.passes.reading import Readings
 from harness.registry import need
 from harness.types import StateDict
@@ -14,7 +14,7 @@ from harness.types import StateDict
 TOY_STEPS = 3
 
 
-def _toy(experts: Sequence[StateDict]) -> tuple[Loss, ...]:
+def _toy(experts: Sequence[StateDict]) -> tuple[EntropyLoss, ...]:
     """A made-up loss, the same at every step: half the sum of all squared entries."""
     return (_half_square,) * TOY_STEPS
 
@@ -40,7 +40,7 @@ def unlabeled(
     examples: Count = 1024,
     batch_size: Count = 16,
     seed: int = 0,
-) -> tuple[Loss, ...]:
+) -> tuple[EntropyLoss, ...]:
     """For each step, the entropy of a model's predictions on the next rows, with its gradient.
 
     The entropy is in nats, the mean over the `batch_size` next of the `examples` rows of a task,

@@ -9,7 +9,7 @@ import torch
 
 from harness.checkpoints.build import build_model, unit_of
 from harness.checkpoints.named import modules_of
-from harness.passes.cache import Made, obtained
+from harness.passes.cache import CachedTensors, obtained
 from harness.passes.features import model_key, running
 from harness.passes.gram import given_to
 from harness.passes.placement import Placement
@@ -59,7 +59,7 @@ class Pairs:
         )
         return tensors, said[COUNT]
 
-    def _run(self, pair: Sequence[Checkpoint], step: Steps | None) -> Made:
+    def _run(self, pair: Sequence[Checkpoint], step: Steps | None) -> CachedTensors:
         """The products of a pair, or of one with itself, by one pass over the rows."""
         placement = self.readings.placement
         models = [HookedModel(one, self.layers, placement) for one in pair]

@@ -95,11 +95,13 @@ def recall(path: Path) -> tuple[StateDict, dict[str, Any]] | None:
     return (tensors, said) if said.get(ENTRY) == path.stem and is_whole(tensors, said) else None
 
 
-Made: TypeAlias = tuple[StateDict, Mapping[str, Any]]
+CachedTensors: TypeAlias = tuple[StateDict, Mapping[str, Any]]
 """Tensors, and what is said of them."""
 
 
-def obtained(path: Path, make: Callable[[], Made], step: Steps | None, rows: int) -> Made:
+def obtained(
+    path: Path, make: Callable[[], CachedTensors], step: Steps | None, rows: int
+) -> CachedTensors:
     """What an entry of a cache holds, else what is made now, from disk where it could be kept.
 
     A `step` is told that the rows which `make` would tell of are done, where it is not called.

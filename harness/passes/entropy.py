@@ -17,11 +17,11 @@ from harness.passes.reading import Reading, Readings
 from harness.types import StateDict, Steps
 from harness.weights import once
 
-Loss: TypeAlias = Callable[[StateDict], tuple[float, StateDict]]
+EntropyLoss: TypeAlias = Callable[[StateDict], tuple[float, StateDict]]
 """Of a model: a number, and its gradient by tensor, of those that it depends on."""
 
 
-def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[Loss, ...]:
+def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[EntropyLoss, ...]:
     """The loss of every step: the sum over the tasks of the mean entropy on the next rows of each.
 
     An expert lends its tokenizer, its configuration and every tensor that the model has not: of a

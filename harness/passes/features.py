@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Seen: TypeAlias = "npt.NDArray[np.bool_]"
-Read: TypeAlias = tuple[Array, Array, Seen]
+FeatureArrays: TypeAlias = tuple[Array, Array, Seen]
 
 
 class How(TypedDict, total=False):
@@ -114,7 +114,7 @@ def model_key(checkpoint: Checkpoint, digest: str) -> str:
     return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
 
 
-def _read(path: Path, units: int) -> Read | None:
+def _read(path: Path, units: int) -> FeatureArrays | None:
     entry = recall(path)
     if entry is None or not {"x", "logits"} <= {*entry[0]} <= {"x", "logits", "seen"}:
         return None
@@ -139,7 +139,7 @@ def forward(
     max_length: int,
     readout: Readout = LAST_LINEAR,
     **how: Unpack[How],
-) -> Read:
+) -> FeatureArrays:
     """Features of the rows by a readout [units, width], outputs, and which units were seen.
 
     As `one_pass`, which gives those of several.

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from harness.checkpoints.named import canonical
 from harness.kinds import Kind
+from harness.readout import ModelInputs
 
 Estimator: TypeAlias = Literal["exact", "empirical", "mergelm", "hard", "soft", "empirical_batch"]
 BY_EXAMPLE = ("exact", "empirical")
@@ -27,9 +28,7 @@ for its time goes into the number of steps; that of a large one goes into the en
 which there are as many, so its examples go one by one.
 """
 
-Inputs: TypeAlias = Mapping[str, torch.Tensor]
-Example: TypeAlias = tuple[Inputs, torch.Tensor]
-Rows: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]]
+Example: TypeAlias = tuple[ModelInputs, torch.Tensor]
 
 
 def fisher(
@@ -127,7 +126,11 @@ class _Part:
     words: str | None
     ids: torch.Tensor
 
-    def add_squares(self, rows_of: Rows, totals: Mapping[str, torch.Tensor]) -> None:
+    def add_squares(
+        self,
+        rows_of: Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]],
+        totals: Mapping[str, torch.Tensor],
+    ) -> None:
         """Add what the rows of every example pull back, squared."""
         rows = [list(rows_of(*pair)) for pair in zip(self.logits, self.labels, strict=True)]
         nothing = torch.zeros_like(self.logits[0])
@@ -192,7 +195,7 @@ class _Network:
         own = {n: torch.stack([one[n] for one in several]) for n in first if n not in common}
         given = {n: p.expand(len(alike), *p.shape) for n, p in self.parameters.items()}
 
-        def logits_of(own: Inputs, given: Inputs) -> torch.Tensor:
+        def logits_of(own: ModelInputs, given: ModelInputs) -> torch.Tensor:
             return self._logits({**common, **own}, given)
 
         with sdpa_kernel(SDPBackend.MATH):  # the only one that vmap has a rule for
@@ -201,7 +204,7 @@ class _Network:
         labels = [label for _, label in alike]
         return _Part(labels, logits.detach(), lambda row: pull(row)[0], self.words, ids)
 
-    def _numbered(self, several: Sequence[Inputs]) -> tuple[list[Inputs], torch.Tensor]:
+    def _numbered(self, several: Sequence[ModelInputs]) -> tuple[list[ModelInputs], torch.Tensor]:
         """Inputs whose words are numbers of rows that are read, and these rows, [examples, rows].
 
         Examples of fewer words than others read the first row of the table beside, without effect.
@@ -220,7 +223,7 @@ class _Network:
         """The rows of the word embedding with these numbers, in its place."""
         return {} if self.words is None else {self.words: self.parameters[self.words][ids]}
 
-    def _logits(self, inputs: Inputs, given: Inputs) -> torch.Tensor:
+    def _logits(self, inputs: ModelInputs, given: ModelInputs) -> torch.Tensor:
         """What the model gives for numbered inputs."""
         known, arguments = dict(given), dict(inputs)
         if self.words is not None:

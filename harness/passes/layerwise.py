@@ -16,7 +16,7 @@ import torch
 from harness import weights
 from harness.errors import NotFinite
 from harness.passes.blocks import Blocks, TruncatedModel, blocks_of
-from harness.passes.cache import Made, obtained
+from harness.passes.cache import CachedTensors, obtained
 from harness.passes.gram import gram_shapes
 from harness.passes.reading import Readings
 from harness.types import StateDict
@@ -84,7 +84,7 @@ class LayerwiseGram:
         rows = len(reading.rows)
         step = self.readings.steps(f"{MADE} of {expert.name}", rows * len(self._wanted))
 
-        def made() -> Made:
+        def made() -> CachedTensors:
             stored, shared = self._at(block)[place].gram(step)
             whose = f"what comes through to {expert.source}"
             for name, tensor in stored.items():

@@ -91,7 +91,7 @@ def permutation(
     if cycle_consistent:
         return weights.to_anchor(what, {one.groups: _at_once(what, one) for one in units})
 
-    def pairwise(one: weights.Units, index: int) -> Matches:
+    def pairwise(one: weights.UnitGroup, index: int) -> Matches:
         return weights.matched(experts[index], what.anchor, one, symmetry, rotated=rotated)
 
     return weights.to_anchor(what, {one.groups: partial(pairwise, one) for one in units})
@@ -99,16 +99,16 @@ def permutation(
 
 def _units(
     symmetry: weights.Symmetry, layers: str, asked: Mapping[str, bool]
-) -> list[weights.Units]:
+) -> list[weights.UnitGroup]:
     """What is permuted, as far as the model has it."""
     groups = [group for group in RESIDUAL if group in symmetry.groups and asked["residual"]]
     groups += symmetry.within(layers, "ffn") if asked["ffn"] else []
     orders = symmetry.head_orders(layers) if asked["heads"] else {}
-    heads = [weights.Units(name, alike, symmetry.heads) for name, alike in orders.items()]
-    return [*(weights.Units(group, (group,)) for group in groups), *heads]
+    heads = [weights.UnitGroup(name, alike, symmetry.heads) for name, alike in orders.items()]
+    return [*(weights.UnitGroup(group, (group,)) for group in groups), *heads]
 
 
-def _in_turn(what: weights.Alignment, units: Sequence[weights.Units], index: int) -> Matches:
+def _in_turn(what: weights.Alignment, units: Sequence[weights.UnitGroup], index: int) -> Matches:
     """The orders of groups that depend on one another."""
     both = (what.experts[index], what.anchor)
     matches, sweeps = weights.descent(*both, what.symmetry, units)
@@ -119,14 +119,14 @@ def _in_turn(what: weights.Alignment, units: Sequence[weights.Units], index: int
 # All experts at once -----------------------------------------------------------------------
 
 
-def _at_once(what: weights.Alignment, units: weights.Units) -> weights.Finder:
+def _at_once(what: weights.Alignment, units: weights.UnitGroup) -> weights.Finder:
     """What moves every expert to the anchor by way of the universe of all, which has the base in it
     where that is the anchor."""
     solved = weights.once(partial(_solved, what, units))
     return lambda index: solved()[index]
 
 
-def _solved(what: weights.Alignment, units: weights.Units) -> list[Matches]:
+def _solved(what: weights.Alignment, units: weights.UnitGroup) -> list[Matches]:
     place = what.place()
     models = [*what.experts, *([what.base] if place is None else [])]
     at = len(models) - 1 if place is None else place

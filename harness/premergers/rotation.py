@@ -13,7 +13,7 @@ import torch
 from harness import StateDict, premerge, weights
 from harness.options import Anchor, Layers
 
-Match: TypeAlias = weights.Match[weights.Map]
+UnitMatch: TypeAlias = weights.Match[weights.UnitMap]
 REAL = 1e-9
 """A root whose imaginary part is smaller than this share of it is a real one."""
 STREAM = "width"
@@ -84,7 +84,7 @@ def rotation(
     what = weights.alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]
 
-    def match(group: str, first: StateDict) -> Match:
+    def match(group: str, first: StateDict) -> UnitMatch:
         members = symmetry.members(group, first, what.anchor)
         if group == STREAM:
             return _stream(first, what.anchor, members, proper=proper)
@@ -93,7 +93,7 @@ def rotation(
         heads = symmetry.heads
         return _turned(first, what.anchor, members, heads, scaling=scaling, proper=proper)
 
-    def matches(group: str, index: int) -> Mapping[str, Match]:
+    def matches(group: str, index: int) -> Mapping[str, UnitMatch]:
         return {group: match(group, experts[index])}
 
     groups = symmetry.within(layers, *kinds)
@@ -112,7 +112,7 @@ def _turned(
     *,
     scaling: bool,
     proper: bool,
-) -> Match:
+) -> UnitMatch:
     """The turn of every head, within it, that brings an expert nearest to the anchor."""
     made, read = (
         weights.overlap(first, second, [one for one in members if one.dual is dual], heads)
@@ -197,12 +197,12 @@ def _absorbed(
 def _in_turn(
     what: weights.Alignment,
     groups: Sequence[str],
-    match: Callable[[str, StateDict], Match],
+    match: Callable[[str, StateDict], UnitMatch],
     index: int,
-) -> Mapping[str, Match]:
+) -> Mapping[str, UnitMatch]:
     """What moves all groups, each the best while the others are held."""
     expert, anchor, symmetry = what.experts[index], what.anchor, what.symmetry.of(index)
-    found: dict[str, weights.Map] = {}
+    found: dict[str, weights.UnitMap] = {}
 
     def moved(but: str = "") -> StateDict:
         held = {group: one for group, one in found.items() if group != but}
@@ -230,7 +230,7 @@ def _in_turn(
 
 def _stream(
     first: StateDict, second: StateDict, members: Sequence[weights.Member], *, proper: bool
-) -> Match:
+) -> UnitMatch:
     """The turn of the residual stream that brings an expert nearest to the anchor."""
     both = weights.overlap(first, second, members)
     turn = fixing_ones(both.products[0], proper=proper)

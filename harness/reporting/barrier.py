@@ -66,7 +66,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Line:
+class BarrierLine:
     """What one alignment makes of the line between two models, on a task or in the mean."""
 
     alignment: str
@@ -75,7 +75,7 @@ class Line:
     score: Curve
 
 
-def lines_between(records: Iterable[Record]) -> list[Line]:
+def lines_between(records: Iterable[Record]) -> list[BarrierLine]:
     """The lines that merges of two models by `average` with weights 1 - x and x are on.
 
     With one for the mean of several tasks. Raises MissingScores where a record keeps no loss, or a
@@ -102,7 +102,7 @@ def lines_between(records: Iterable[Record]) -> list[Line]:
     return lines
 
 
-def _line(aligned: str, tasks: Mapping[str, Mapping[float, Record]]) -> Line:
+def _line(aligned: str, tasks: Mapping[str, Mapping[float, Record]]) -> BarrierLine:
     places = sorted(set.intersection(*({*one} for one in tasks.values())))
     if len(places) < 3 or (places[0], places[-1]) != (0.0, 1.0):
         raise MissingScores(
@@ -121,7 +121,7 @@ def _line(aligned: str, tasks: Mapping[str, Mapping[float, Record]]) -> Line:
         scores.append(mean_of([score for _, score in read]))
     called = next(iter(tasks)) if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
     along = tuple(places)
-    return Line(
+    return BarrierLine(
         aligned, called, Curve(along, tuple(losses)), Curve(along, tuple(scores), -1, 100.0)
     )
 
@@ -132,7 +132,7 @@ OF_EACH = ("{} at the ends", "barrier of the {}", "at")
 HEADERS = ("task", "alignment", *(n.format(of) for of in ("loss", "score") for n in OF_EACH))
 
 
-def table(lines: Sequence[Line], form: str = "simple") -> str:
+def table(lines: Sequence[BarrierLine], form: str = "simple") -> str:
     """The heights of all lines, each with its 95 % interval; `form` is one of tabulate's."""
     rows = []
     for one in lines:
@@ -146,7 +146,7 @@ def table(lines: Sequence[Line], form: str = "simple") -> str:
     return str(tabulate(rows, HEADERS, tablefmt=form, disable_numparse=True))
 
 
-def as_csv(lines: Sequence[Line]) -> str:
+def as_csv(lines: Sequence[BarrierLine]) -> str:
     """A row for every place of every line, with how far it is above the straight line.
 
     `_low` and `_high` are the ends of the 95 % interval of that.
@@ -166,7 +166,7 @@ def as_csv(lines: Sequence[Line]) -> str:
 # Picture -----------------------------------------------------------------------------------
 
 
-def draw(lines: Sequence[Line], first: str, second: str) -> Figure:
+def draw(lines: Sequence[BarrierLine], first: str, second: str) -> Figure:
     """Loss and score along the line, a pair of panels for every task, a curve for an alignment.
 
     Dots go straight from end to end; around a curve is the 95 % interval of its height above them.

@@ -16,7 +16,7 @@ from harness.reporting.grid import short_task
 from harness.reporting.sentences import said, signed, span
 from harness.reporting.table import fits
 from harness.stats.intervals import Ends
-from harness.stats.tests import Outcome, outcome
+from harness.stats.tests import DifferenceOutcome, outcome
 from harness.text import plain, points
 from harness.types import Shots
 
@@ -115,12 +115,12 @@ class Comparison:
         return sum(one.units for one in self.tasks)
 
     @property
-    def outcome_here(self) -> Outcome:
+    def outcome_here(self) -> DifferenceOutcome:
         """Of the first model, on these very tasks."""
         return outcome(self.difference, self.p, self.within, self.margin)
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> DifferenceOutcome:
         """Of the first model: of several tasks, on tasks at large."""
         if self.over_tasks is None:
             return self.outcome_here

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from harness.data.shots import amount
 from harness.evaluation.records import Record, each_record
 from harness.reporting.bases import by_base
-from harness.reporting.grid import Cell, named_rows
+from harness.reporting.grid import GridCell, named_rows
 from harness.reporting.lines import Line, lines_of
 from harness.reporting.sets import in_sets
 from harness.text import csv_cell
@@ -36,9 +36,9 @@ OTHERWISE: Mapping[str, Callable[[Line], Any]] = {
 }
 """Columns that a line has under another name, whatever the draw."""
 MEANS: Mapping[str, Callable[[Line], Any]] = {
-    "value": lambda line: Cell(line.values).mean,
+    "value": lambda line: GridCell(line.values).mean,
     "parts": lambda line: json.dumps({name: round(value, 6) for name, value in line.parts}),
-    "sd": lambda line: Cell(line.values).deviation,
+    "sd": lambda line: GridCell(line.values).deviation,
     "draws": lambda line: len(line.values),
     "facts": lambda line: json.dumps(dict(line.facts)) if line.facts else "",
 }

@@ -18,7 +18,7 @@ from harness.reporting.sets import in_sets
 from harness.text import points
 from harness.types import HELD_OUT
 
-Read = TypeVar("Read", Record, Line)
+LineOrRecord = TypeVar("LineOrRecord", Record, Line)
 SINGLES = ("expert", "single")
 MAX = "experts, max"
 SUMMARY = ("experts, min", "experts, mean", MAX)
@@ -31,7 +31,7 @@ MEAN = "mean"
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """Scores of one row under one setting on one task (or averaged over all), times 100.
 
     Three spreads that say different things: `values` are of the draws, `interval` is where their
@@ -86,7 +86,7 @@ def _deviation(values: Sequence[float]) -> float | None:
     return sqrt(fsum([(value - mean) ** 2 for value in values]) / (len(values) - 1))
 
 
-Place: TypeAlias = "tuple[str, Setting, str]"
+GridPlace: TypeAlias = "tuple[str, Setting, str]"
 """The row, setting and task of a cell."""
 
 
@@ -97,7 +97,7 @@ class Grid:
     rows: tuple[str, ...]
     settings: tuple[Setting, ...]
     tasks: tuple[str, ...]
-    cells: dict[Place, Cell]
+    cells: dict[GridPlace, GridCell]
 
     @property
     def columns(self) -> list[str]:
@@ -109,7 +109,7 @@ class Grid:
         return headlines(self.settings)
 
     @cached_property
-    def lines(self) -> dict[Place, Line]:
+    def lines(self) -> dict[GridPlace, Line]:
         """The line of each cell, of several sets of experts that of the first."""
         return {place: cell.lines[0] for place, cell in self.cells.items() if cell.lines}
 
@@ -131,11 +131,11 @@ class Grid:
         return [row for role in roles for row, one in self.of_row.items() if one.role == role]
 
     @cached_property
-    def _known(self) -> dict[tuple[str, Setting], list[Cell | None]]:
+    def _known(self) -> dict[tuple[str, Setting], list[GridCell | None]]:
         """Rows that were asked for."""
         return {}
 
-    def row(self, name: str, setting: Setting) -> list[Cell | None]:
+    def row(self, name: str, setting: Setting) -> list[GridCell | None]:
         """The cells of a row under one setting, and their mean if every task has one."""
         if (name, setting) not in self._known:
             cells = [self.cells.get((name, setting, task)) for task in self.tasks]
@@ -144,7 +144,7 @@ class Grid:
             self._known[name, setting] = [*cells, *([whole] if len(cells) > 1 else [])]
         return self._known[name, setting]
 
-    def cell(self, row: str, setting: Setting, column: str) -> Cell | None:
+    def cell(self, row: str, setting: Setting, column: str) -> GridCell | None:
         """A score; of the mean, None unless every task has one."""
         return dict(zip(self.columns, self.row(row, setting), strict=True)).get(column)
 
@@ -187,7 +187,7 @@ class Grid:
         return f"± standard deviation over {' or '.join(map(str, counts))} draws"
 
 
-def mean_cell(cells: Sequence[Cell]) -> Cell:
+def mean_cell(cells: Sequence[GridCell]) -> GridCell:
     """The mean over tasks, draw by draw where every task has the same number of draws.
 
     So is what it is in each set of experts, where every task has the same sets.
@@ -198,10 +198,10 @@ def mean_cell(cells: Sequence[Cell]) -> Cell:
     sets = [cell.experts for cell in cells] if len(numbers) == 1 and len(*numbers) > 1 else []
     values, experts = (tuple(map(fmean, zip(*of, strict=True))) for of in (draws, sets))
     lines = tuple(line for cell in cells for line in cell.lines)
-    return Cell(values, _interval(cells), experts, lines)
+    return GridCell(values, _interval(cells), experts, lines)
 
 
-def _interval(cells: Sequence[Cell]) -> tuple[float, float] | None:
+def _interval(cells: Sequence[GridCell]) -> tuple[float, float] | None:
     """Where the mean of cells would lie on other rows of each, if every one says it of itself.
 
     Distances to the ends add as squares, the rows of tasks being others (Zou and Donner 2008,
@@ -241,19 +241,19 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     own = _own(lines)
     one_each = _one_each(own)
     named = [*zip(lines, _rows_of(lines, by_method=by_method, one_each=one_each), strict=True)]
-    every: dict[Place, dict[int, Line]] = {}
+    every: dict[GridPlace, dict[int, Line]] = {}
     for line, rows in named:
         for row in rows:
             every.setdefault((row, line.setting, line.task), {})[line.set] = line
     cells = {place: _over_sets([of[n] for n in sorted(of)]) for place, of in every.items()}
-    experts: dict[tuple[Setting, str], dict[str, Cell]] = {}
+    experts: dict[tuple[Setting, str], dict[str, GridCell]] = {}
     for line in lines:
         if line.majority is not None:
-            constant = Cell((line.majority,))
+            constant = GridCell((line.majority,))
             cells.setdefault((CONSTANT, line.setting, line.task), constant)
         if line.role in SINGLES:
             each = experts.setdefault((line.setting, line.task), {})
-            each[line.digest] = Cell(line.values, line.interval)
+            each[line.digest] = GridCell(line.values, line.interval)
     for (setting, task), scored in experts.items():
         best = scored.get(chosen.get(task, ""))
         over = _over_experts(scored, own.get(task, {}), best, one_each=one_each)
@@ -272,9 +272,9 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     return Grid(kept, tuple(settings_of(lines)), tasks, cells)
 
 
-def _over_sets(lines: Sequence[Line]) -> Cell:
+def _over_sets(lines: Sequence[Line]) -> GridCell:
     """The mean over sets of experts, draw by draw, with what it is in each of them."""
-    each = [Cell(line.values, line.interval, lines=(line,)) for line in lines]
+    each = [GridCell(line.values, line.interval, lines=(line,)) for line in lines]
     if len(each) == 1:
         return each[0]
     return replace(mean_cell(each), interval=None, experts=tuple(one.mean for one in each))
@@ -375,17 +375,21 @@ def _merges_of(expert: str, lines: Iterable[Line]) -> list[str]:
 
 
 def _over_experts(
-    scored: Mapping[str, Cell], own: Collection[str], best: Cell | None, *, one_each: bool
-) -> dict[str, Cell]:
+    scored: Mapping[str, GridCell], own: Collection[str], best: GridCell | None, *, one_each: bool
+) -> dict[str, GridCell]:
     """The rows over the experts that were evaluated on a task, by digest; `own` are those of it."""
     rows = {}
     if scored.keys() - own:
-        rows[AVERAGE_SINGLE] = Cell((fmean([cell.mean for cell in scored.values()]),))
+        rows[AVERAGE_SINGLE] = GridCell((fmean([cell.mean for cell in scored.values()]),))
     if best is not None:
         rows[BEST_SINGLE] = best
     means = [cell.mean for digest, cell in scored.items() if digest in own]
     if means and not one_each:
-        each = Cell((min(means),)), Cell((fmean(means),), experts=(*means,)), Cell((max(means),))
+        each = (
+            GridCell((min(means),)),
+            GridCell((fmean(means),), experts=(*means,)),
+            GridCell((max(means),)),
+        )
         rows |= dict(zip(SUMMARY, each, strict=True))
     return rows
 
@@ -427,7 +431,7 @@ def _heldout(singles: Sequence[Line], task: str, pool: Collection[str]) -> dict[
     return next((values for values in by_rows.values() if values.keys() >= {*pool}), {})
 
 
-def reported(records: Sequence[Read]) -> list[Read]:
+def reported(records: Sequence[LineOrRecord]) -> list[LineOrRecord]:
     """The lines (or records) but those that only chose among experts.
 
     These are of experts on held-out rows of a task that other models were evaluated on other rows

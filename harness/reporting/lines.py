@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import xxhash
 
 from harness.data.shots import amount, counted
-from harness.evaluation.records import LATER, Recipe, Record, Role, Stage
+from harness.evaluation.records import LATER, Record, RecordedRecipe, RecordedStage, Role
 from harness.evaluation.resamples import Resamples, read
 from harness.passes.placement import REFERENCE
 from harness.readout import LAST_LINEAR, POOLED
@@ -264,13 +264,13 @@ class Stages(NamedTuple):
         return "+".join([f"{before}[{self.merger}]" if before else self.merger, *self.postmerge])
 
 
-def stages_of(recipe: Recipe, without: Collection[str] = ()) -> Stages:
+def stages_of(recipe: RecordedRecipe, without: Collection[str] = ()) -> Stages:
     """How the methods of a recipe are called, the merger without some of its options."""
     first, short = len(recipe.premerge), [_short(*one, without) for one in recipe.stages]
     return Stages(tuple(short[:first]), short[first], tuple(short[first + 1 :]))
 
 
-def _short(kind: str, stage: Stage, without: Collection[str]) -> str:
+def _short(kind: str, stage: RecordedStage, without: Collection[str]) -> str:
     """A stage with its options but the defaults, the seed and, of a merger, some more."""
     usual, out = _usual(kind, stage.name), {"seed", *(without if kind == "merger" else ())}
     kept = {k: v for k, v in stage.options.items() if k not in usual or v != usual[k]}

@@ -31,7 +31,7 @@ PROBE, TURN = "probe", '"transform": "orthogonal"'
 
 
 @dataclass(frozen=True)
-class Spread:
+class LossIntervals:
     """The 95 % intervals of the differences of a loss, in points, over test units and draws.
 
     `p` is that of the test of the `loss`; `share` is what the other setting recovers over the loss;
@@ -60,7 +60,7 @@ class Loss:
     adapted: float
     setting: Setting
     tasks: int
-    spread: Spread
+    spread: LossIntervals
     control: float | None = None
 
     @property
@@ -210,14 +210,14 @@ def mean(lines: Sequence[Line]) -> float:
     return float(np.mean([np.mean([v for one in of for v in one.values]) for _, of in tasks]))
 
 
-def _spread(of: Compared) -> Spread:
+def _spread(of: Compared) -> LossIntervals:
     experts, current, adapted, *control = by_task(*(part for part in of if part)) or []
     loss = apart(experts, current)
     enough = enough_draws([*of.adapted, *of.base])
     whole = None
     if control and enough and one_metric(of.current):
         whole = credit(adapted, control[0], experts, constants_of(of.current))
-    return Spread(
+    return LossIntervals(
         loss=in_points(loss),
         p=p_value(loss),
         share=ratio(apart(adapted, current), loss) if enough else None,

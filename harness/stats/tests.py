@@ -18,7 +18,7 @@ POWER = 0.8
 FEWEST_DRAWS = 3
 """Draws of shots that a difference is tested with: two have a Student's t of 12.7."""
 
-Outcome: TypeAlias = Literal[
+DifferenceOutcome: TypeAlias = Literal[
     "better", "worse", "practically equal", "cannot tell", "needs more draws"
 ]
 
@@ -56,7 +56,7 @@ _NOTHING, _PLACES = 1e-12, 30
 
 def outcome(
     difference: float, p: float | None, ends: Ends | None, margin: float | None = None
-) -> Outcome:
+) -> DifferenceOutcome:
     """The outcome for a first model against a second; `p` is adjusted for its family.
 
     Practically equal: the whole 95 % interval is within the margin on either side of zero, which

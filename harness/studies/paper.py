@@ -19,7 +19,7 @@ from harness.evaluation.resamples import range_of
 from harness.files import read_yaml, write_files
 from harness.reporting.chosen import read_lines
 from harness.reporting.difference import by_task
-from harness.reporting.grid import Cell, mean_cell, reported
+from harness.reporting.grid import GridCell, mean_cell, reported
 from harness.reporting.lines import CURRENT, Line
 from harness.reporting.sets import in_sets
 from harness.stats.intervals import Ends, interval
@@ -46,7 +46,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 the mean over tasks is the highest, and nothing is tested, as it is chosen by what is scored."""
 
 
-class Place(Frozen):
+class PaperCell(Frozen):
     """What a cell is of: a merge by the name of its folder, `multi-task`, or one of `ROLES` (with
     `, min` and `, max` over them), on a task, or in the mean over the tasks of the table.
 
@@ -68,7 +68,7 @@ class Place(Frozen):
     lacking: str = ""
 
 
-class Table(Frozen):
+class PaperTable(Frozen):
     """A table as it is printed: rows and columns by their names there, and what they are of."""
 
     table: str
@@ -79,12 +79,12 @@ class Table(Frozen):
     columns: Mapping[str, Mapping[str, Any]]
     values: Mapping[str, Mapping[str, float]]
 
-    def place(self, row: str, column: str) -> Place:
+    def place(self, row: str, column: str) -> PaperCell:
         """What a cell is of."""
         both = (self.rows[row], self.columns[column])
         of = dict.fromkeys(task for one in both for task in one.get("of", ()))
         said = {**self.cells, **both[1], **both[0], "of": tuple(of)}
-        made: Place = validated(Place, said, f"{self.table}: {row}, {column}")
+        made: PaperCell = validated(PaperCell, said, f"{self.table}: {row}, {column}")
         return made
 
 
@@ -94,7 +94,7 @@ class Paper(Frozen):
     paper: str
     arxiv: str = ""
     base: str
-    tables: tuple[Table, ...]
+    tables: tuple[PaperTable, ...]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def paper_of(study: str) -> Paper | None:
 
 def beside(
     paper: Paper,
-    table: Table,
+    table: PaperTable,
     base: str,
     lines: Mapping[str, Sequence[Line]],
     seconds: Mapping[str, float],
@@ -174,7 +174,7 @@ def beside(
     return made
 
 
-def _scored(cell: Beside, place: Place, tasks: Sequence[str], lines: Sequence[Line]) -> Beside:
+def _scored(cell: Beside, place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Beside:
     """A cell with our score, or with the reason why there is none."""
     wanted = tasks if place.task == MEAN else (place.task,)
     picked = _picked(place, lines)
@@ -191,7 +191,7 @@ def _scored(cell: Beside, place: Place, tasks: Sequence[str], lines: Sequence[Li
     return replace(cell, ours=whole.mean, within=within, said=said)
 
 
-def _picked(place: Place, lines: Sequence[Line]) -> list[Line]:
+def _picked(place: PaperCell, lines: Sequence[Line]) -> list[Line]:
     """The lines that a cell is of, on whatever task."""
     row, _, extreme = place.row.partition(", ")
     alone = len(place.of) == 1
@@ -228,17 +228,17 @@ def _mean(lines: Sequence[Line]) -> float:
     return fsum(fsum(one.values) / len(one.values) for one in lines) / len(lines)
 
 
-def _cell(place: Place, lines: Sequence[Line], every: Sequence[Line]) -> Cell | None:
+def _cell(place: PaperCell, lines: Sequence[Line], every: Sequence[Line]) -> GridCell | None:
     """The mean over lines of one task, with its interval where their records have resamples."""
     if place.measure == "drop":
         alike = [one for one in every if one.setting.protocol == place.protocol]
         own = {(one.digest, one.task): _mean([one]) for one in alike if one.role == "expert"}
         pairs = [(own.get((of, one.task), 0.0), one) for one in lines for _, of in one.experts]
         drops = [100 * (best - _mean([one])) / best for best, one in pairs if best > 0]
-        return Cell((fsum(drops) / len(drops),)) if drops else None
+        return GridCell((fsum(drops) / len(drops),)) if drops else None
     if not lines:
         return None
-    whole = Cell((_mean(lines),))
+    whole = GridCell((_mean(lines),))
     if (found := by_task(lines)) is None:
         return whole
     ends = range_of(lines[0].metrics)
@@ -291,7 +291,7 @@ def seconds_of(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
     return {what: fsum(times) / len(times) for what, times in found.items()}
 
 
-def as_markdown(paper: Paper, table: Table, base: str, cells: Sequence[Beside]) -> str:
+def as_markdown(paper: Paper, table: PaperTable, base: str, cells: Sequence[Beside]) -> str:
     """A table in the paper's layout, with what is to be known below it."""
     by_row = {row: [str(one) for one in cells if one.row == row] for row in table.rows}
     rows = [[row, *texts] for row, texts in by_row.items()]
@@ -313,7 +313,7 @@ def as_markdown(paper: Paper, table: Table, base: str, cells: Sequence[Beside]) 
     return "\n\n".join(lines[:3]) + "\n\n" * bool(said) + "\n".join(lines[3:]) + "\n"
 
 
-def _listed(table: Table, cells: Sequence[Beside]) -> str:
+def _listed(table: PaperTable, cells: Sequence[Beside]) -> str:
     """Some cells by their columns or rows, where these are whole."""
     rows = [*dict.fromkeys(one.row for one in cells)]
     columns = [*dict.fromkeys(one.column for one in cells)]

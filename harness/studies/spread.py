@@ -24,7 +24,7 @@ OF = ["protocol", "options", "shots"]
 
 
 @dataclass(frozen=True)
-class Spread:
+class SetSpread:
     """Of merges under a protocol: the sets there are, and the median deviation of differences.
 
     `deviation` is of the difference of two merges from set to set, in points; `needed` how many
@@ -38,7 +38,7 @@ class Spread:
     needed: int
 
 
-def spreads(known: Mapping[str, Outcome], folder: Path, points: float) -> list[Spread]:
+def spreads(known: Mapping[str, Outcome], folder: Path, points: float) -> list[SetSpread]:
     """As `spreads_of`, of the records of a study. Raises BadRecipe for one set."""
     paths = {path for one in known.values() for path in one.records}
     made = spreads_of(read_records(*(folder / path for path in sorted(paths))), points)
@@ -47,7 +47,7 @@ def spreads(known: Mapping[str, Outcome], folder: Path, points: float) -> list[S
     return made
 
 
-def spreads_of(frame: pandas.DataFrame, points: float) -> list[Spread]:
+def spreads_of(frame: pandas.DataFrame, points: float) -> list[SetSpread]:
     """One for every protocol of a frame of records, means over tasks and draws; [] of one set.
 
     Sets are experts of the same tasks. The deviation of few is small on average, and corrected.
@@ -68,5 +68,5 @@ def spreads_of(frame: pandas.DataFrame, points: float) -> list[Spread]:
         shots = float(of[2])
         name = f"{of[0]}, {counted(ALL if isinf(shots) else int(shots))}" if shots else of[0]
         needed = sets_needed(deviation, points) if deviation else 2
-        made.append(Spread(name, whole.shape[1], len(whole), deviation, needed))
+        made.append(SetSpread(name, whole.shape[1], len(whole), deviation, needed))
     return made

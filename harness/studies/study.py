@@ -169,7 +169,7 @@ class MergerAxis(Frozen):
     on: str | None = None
 
 
-class Reading(Frozen):
+class ScoreOn(Frozen):
     """How merges are evaluated: on the experts' tasks or on others, by fields of a run.
 
     Of some mergers alone, where it names them, and beside other references than the study's. Its
@@ -217,20 +217,20 @@ class Study(Frozen):
     protocols: Names = ()
     evaluate: OfRuns = Field(default_factory=dict)
     references: Names = ()
-    score_on: Mapping[Name, Annotated[Reading, _mapping_of("tasks")]] = Field(default_factory=dict)
+    score_on: Mapping[Name, Annotated[ScoreOn, _mapping_of("tasks")]] = Field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
     keep_merges: bool = True
 
     @property
-    def readings(self) -> Mapping[str, Reading]:
+    def readings(self) -> Mapping[str, ScoreOn]:
         """How merges are evaluated, by the name of the board."""
-        return self.score_on or {self.study: Reading()}
+        return self.score_on or {self.study: ScoreOn()}
 
     def fault(self, what: str) -> BadRecipe:
         """What is wrong with the study, as an error."""
         return BadRecipe(f"{self.study}: {what}")
 
-    def beside(self, reading: Reading) -> Names:
+    def beside(self, reading: ScoreOn) -> Names:
         """What stands beside the merges that are read so."""
         return self.references if reading.references is None else reading.references
 

@@ -347,7 +347,7 @@ def _diverged(what: str, state: Any) -> NotFinite:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ImageTransform:
     """Images of the rows of a data set in the place of their numbers, when they are asked for.
 
     The datasets library copies what does so, and hashes it: never the images.
@@ -361,7 +361,7 @@ class Seen:
         asked = [name for name in self.prepared.columns if name in batch]
         return {**batch, **{name: self.prepared.make(batch[name])[name] for name in asked}}
 
-    def __deepcopy__(self, memo: object) -> Seen:
+    def __deepcopy__(self, memo: object) -> ImageTransform:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -381,4 +381,4 @@ def dataset(rows: Rows, source: Checkpoint, max_length: int, readout: Readout = 
     data = Dataset.from_dict({**made.columns, "labels": labels, "length": made.costs})
     if not rows.task.image:
         return data
-    return data.with_transform(Seen(made, rows.digest))
+    return data.with_transform(ImageTransform(made, rows.digest))

@@ -13,7 +13,7 @@ from harness.weights.anchor import alignment as alignment
 from harness.weights.anchor import place_of as place_of
 from harness.weights.anchor import to_anchor as to_anchor
 from harness.weights.arithmetic import SCALE as SCALE
-from harness.weights.arithmetic import Line as Line
+from harness.weights.arithmetic import ScaledMerge as ScaledMerge
 from harness.weights.arithmetic import check_at_most_all as check_at_most_all
 from harness.weights.arithmetic import check_idle as check_idle
 from harness.weights.arithmetic import check_not_all_zero as check_not_all_zero
@@ -66,7 +66,7 @@ from harness.weights.lazy import split as split
 from harness.weights.lazy import stored as stored
 from harness.weights.lazy import union as union
 from harness.weights.matching import Overlap as Overlap
-from harness.weights.matching import Units as Units
+from harness.weights.matching import UnitGroup as UnitGroup
 from harness.weights.matching import assignment as assignment
 from harness.weights.matching import descent as descent
 from harness.weights.matching import distance as distance
@@ -89,11 +89,11 @@ from harness.weights.procrustes import generalized as generalized
 from harness.weights.procrustes import turns_to as turns_to
 from harness.weights.symmetry import Axes as Axes
 from harness.weights.symmetry import Layer as Layer
-from harness.weights.symmetry import Map as Map
 from harness.weights.symmetry import Member as Member
 from harness.weights.symmetry import Permuted as Permuted
 from harness.weights.symmetry import Symmetry as Symmetry
 from harness.weights.symmetry import Turned as Turned
+from harness.weights.symmetry import UnitMap as UnitMap
 from harness.weights.symmetry import absorbed as absorbed
 from harness.weights.symmetry import dual as dual
 from harness.weights.symmetry import group_of as group_of

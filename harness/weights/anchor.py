@@ -12,7 +12,7 @@ import torch
 from harness.errors import BadOption
 from harness.types import StateDict
 from harness.weights.lazy import specs
-from harness.weights.symmetry import Map, Symmetry, moved
+from harness.weights.symmetry import Symmetry, UnitMap, moved
 from harness.weights.threads import once
 
 NEAR = 1e-6
@@ -44,7 +44,7 @@ def place_of(
     return int((far <= far.min() * (1 + NEAR)).nonzero()[0])
 
 
-M = TypeVar("M", bound=Map, covariant=True)
+M = TypeVar("M", bound=UnitMap, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def alignment(
     return Alignment(experts, base, symmetry, once(place), report)
 
 
-Finder: TypeAlias = "Callable[[int], Mapping[str, Match[Map]]]"
+Finder: TypeAlias = "Callable[[int], Mapping[str, Match[UnitMap]]]"
 """Of the place of an expert that is not the anchor: what moves each of its groups."""
 
 
@@ -121,10 +121,10 @@ def to_anchor(what: Alignment, finders: Mapping[tuple[str, ...], Finder]) -> lis
 
 def _found(
     what: Alignment, index: int, finders: Mapping[tuple[str, ...], Finder]
-) -> Callable[[str], Map | None]:
+) -> Callable[[str], UnitMap | None]:
     """What an expert's groups are moved by: found once, when one of them is first asked for."""
 
-    def told(groups: Sequence[str], find: Finder) -> Mapping[str, Match[Map]]:
+    def told(groups: Sequence[str], find: Finder) -> Mapping[str, Match[UnitMap]]:
         home = what.place() == index
         matches = {} if home else find(index)
         for group in groups:
@@ -137,7 +137,7 @@ def _found(
     found = {groups: once(partial(told, groups, find)) for groups, find in finders.items()}
     known = {group: each for groups, each in found.items() for group in groups}
 
-    def of(group: str) -> Map | None:
+    def of(group: str) -> UnitMap | None:
         match = known[group]().get(group) if group in known else None
         return None if match is None else match.map
 

@@ -183,11 +183,11 @@ SCALE = "scale"
 """The option of a merger that moves its result along a line, and moves nothing else."""
 
 
-class Line(Lazy):
+class ScaledMerge(Lazy):
     """The lazy state dict base + scale * direction, in at least float32.
 
     What is searched along a line needs its direction, the merged task vector, only once: whoever
-    has it on disk makes another Line of it, with the same bytes at the same scale. The report is
+    has it on disk makes another of it, with the same bytes at the same scale. The report is
     the direction's.
     """
 

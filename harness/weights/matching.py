@@ -15,9 +15,9 @@ import torch
 from harness.types import StateDict
 from harness.weights.anchor import Match
 from harness.weights.lazy import specs
-from harness.weights.symmetry import Map, Member, Permuted, Symmetry, moved
+from harness.weights.symmetry import Member, Permuted, Symmetry, UnitMap, moved
 
-F = TypeVar("F", bound=Map)
+F = TypeVar("F", bound=UnitMap)
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def settled_distance(
 
 
 @dataclass(frozen=True)
-class Units:
+class UnitGroup:
     """What is permuted together: the units of a group, or, of two groups, so many heads."""
 
     label: str
@@ -182,7 +182,12 @@ class Units:
 
 
 def matched(
-    first: StateDict, second: StateDict, units: Units, symmetry: Symmetry, *, rotated: bool = False
+    first: StateDict,
+    second: StateDict,
+    units: UnitGroup,
+    symmetry: Symmetry,
+    *,
+    rotated: bool = False,
 ) -> dict[str, Match[Permuted]]:
     """The best order of some units of the first model, by group; none where tensors lack.
 
@@ -218,7 +223,7 @@ NEARER = 1 - 1e-9
 
 
 def descent(
-    first: StateDict, second: StateDict, symmetry: Symmetry, units: Sequence[Units]
+    first: StateDict, second: StateDict, symmetry: Symmetry, units: Sequence[UnitGroup]
 ) -> tuple[dict[str, Match[Permuted]], int]:
     """The orders of all units, found in turn until none brings the models nearer, and the sweeps.
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from harness.types import StateDict
-from harness.weights.arithmetic import Line, entrywise, total
+from harness.weights.arithmetic import ScaledMerge, entrywise, total
 from harness.weights.decompositions import EPSILON
 from harness.weights.lazy import Lazy, specs
 
@@ -60,7 +60,7 @@ def by_matrix(
     matrices: Matrices = "all",
     others: Others = "mean",
     report: Mapping[str, Any] | None = None,
-) -> Line:
+) -> ScaledMerge:
     """base + scale * the merged task vector: `merge(name, vectors)` of every matrix, in at least
     float32.
 
@@ -79,4 +79,4 @@ def by_matrix(
             return merge(name, Vectors(experts, base, name)).to(dtype)
         return averaged[name] if others == "mean" else torch.zeros(shape, dtype=dtype)
 
-    return Line(base, Lazy(known, compute, report), scale)
+    return ScaledMerge(base, Lazy(known, compute, report), scale)

@@ -186,7 +186,7 @@ class Symmetry:
 # Maps --------------------------------------------------------------------------------------
 
 
-class Map(Protocol):
+class UnitMap(Protocol):
     """What is done to the units of a group."""
 
     def __call__(self, tensor: torch.Tensor, axis: int, *, dual: bool) -> torch.Tensor:
@@ -235,7 +235,7 @@ class Turned:
 def moved(
     state: StateDict,
     symmetry: Symmetry,
-    find: Callable[[str], Map | None],
+    find: Callable[[str], UnitMap | None],
     report: Mapping[str, Any] | None = None,
 ) -> StateDict:
     """The state with the units of some groups moved, in at least float32.

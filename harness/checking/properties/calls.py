@@ -13,7 +13,7 @@ import torch
 from harness import weights
 from harness.checking import toys
 from harness.checking.properties.compare import alike, all_alike, copied, dtype_name, same_names
-from harness.checking.properties.property import Broken, Method, checks, global_seed
+from harness.checking.properties.property import Broken, CheckedMethod, checks, global_seed
 from harness.checking.toys import ToyExperts
 from harness.types import Choice, StateDict
 
@@ -22,7 +22,7 @@ ROUNDING = 1e-6
 
 
 @checks("shapes")
-def shapes(method: Method) -> None:
+def shapes(method: CheckedMethod) -> None:
     """Names, shapes and types are kept; the headers of a lazy result tell the truth."""
     family = method.family()
     states = method(family)
@@ -45,7 +45,7 @@ def _spec(spec: weights.Spec) -> str:
 
 
 @checks("inputs")
-def inputs(method: Method) -> None:
+def inputs(method: CheckedMethod) -> None:
     """The inputs are untouched, and writing to the output does not reach them."""
     family, before = method.family(), method.family()
     states = method(family)
@@ -58,7 +58,7 @@ def inputs(method: Method) -> None:
     _same_inputs(method, family, before, "after writing to the output, ")
 
 
-def _same_inputs(method: Method, family: ToyExperts, before: ToyExperts, when: str) -> None:
+def _same_inputs(method: CheckedMethod, family: ToyExperts, before: ToyExperts, when: str) -> None:
     alike(family.base, before.base, where=f"{when}base: ")
     given = {"": (family.experts, before.experts)}
     for need in method.needs:
@@ -70,7 +70,7 @@ def _same_inputs(method: Method, family: ToyExperts, before: ToyExperts, when: s
 
 
 @checks("order")
-def order(method: Method) -> None:
+def order(method: CheckedMethod) -> None:
     """The order of the experts does not matter.
 
     A merge is the same; what a pre-merging method makes of an expert moves with it.
@@ -86,7 +86,7 @@ def order(method: Method) -> None:
 
 
 @checks("copies")
-def copies(method: Method) -> None:
+def copies(method: CheckedMethod) -> None:
     """Copies of one model give that model."""
     family = method.family()
     one = family.experts[0]
@@ -95,7 +95,7 @@ def copies(method: Method) -> None:
 
 
 @checks("zero")
-def zero(method: Method) -> None:
+def zero(method: CheckedMethod) -> None:
     """Zero task vectors, experts that equal the base, give the base."""
     family = method.family()
     states = method(family.of([copied(family.base) for _ in family.experts]))
@@ -103,7 +103,7 @@ def zero(method: Method) -> None:
 
 
 @checks("scale", "merger")
-def scale(method: Method) -> None:
+def scale(method: CheckedMethod) -> None:
     """Where a merge is base + scale * direction, the option `scale` moves nothing else.
 
     The harness then finds the direction once, and searches along it.
@@ -111,7 +111,7 @@ def scale(method: Method) -> None:
     if weights.SCALE not in method.choice.options:
         return
     far, near = (_at_scale(method, value) for value in (2.0, 0.5))
-    if not (isinstance(far, weights.Line) and isinstance(near, weights.Line)):
+    if not (isinstance(far, weights.ScaledMerge) and isinstance(near, weights.ScaledMerge)):
         return
     where = "the direction at scale 0.5, beside that at 2: "
     alike(near.direction, far.direction, where=where)
@@ -120,13 +120,13 @@ def scale(method: Method) -> None:
             raise Broken(f"at scale {value:g} the direction is taken {line.scale:g} times")
 
 
-def _at_scale(method: Method, value: float) -> StateDict:
+def _at_scale(method: CheckedMethod, value: float) -> StateDict:
     choice = Choice(method.choice.name, {**method.choice.options, weights.SCALE: value})
     return replace(method, choice=choice)(method.family())[0]
 
 
 @checks("bytes")
-def same_bytes(method: Method) -> None:
+def same_bytes(method: CheckedMethod) -> None:
     """The same seed gives the same bytes.
 
     Whatever the global random state, the order of the tensors in the files, the order in which
@@ -153,7 +153,7 @@ def _shuffled(numbers: random.Random, state: StateDict) -> StateDict:
 
 
 @checks("memory")
-def memory(method: Method) -> None:
+def memory(method: CheckedMethod) -> None:
     """Memory stays inside the streaming bound.
 
     Nothing is read when the function is called, inputs are let go as each output is made, and no
@@ -162,7 +162,7 @@ def memory(method: Method) -> None:
     four of each, since a symmetry of a layer moves two weights and their biases together. An output
     that is asked for again is made anew from its inputs: where nothing is read, it was kept.
     """
-    watch = Watch()
+    watch = LiveTensors()
     family = method.family().every(watch.state)
     states = method(family)
     for state in states:
@@ -182,7 +182,7 @@ def memory(method: Method) -> None:
                 raise Broken(f"{alive} at '{name}', expected at most {bound}")
 
 
-class Watch:
+class LiveTensors:
     """Counts the tensors that are read from its states and are still alive."""
 
     def __init__(self) -> None:

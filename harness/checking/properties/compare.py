@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from harness import weights
-from harness.checking.properties.property import Broken, Method
+from harness.checking.properties.property import Broken, CheckedMethod
 from harness.checking.toys import Tensors
 from harness.types import StateDict
 
@@ -64,7 +64,7 @@ def copied(state: StateDict) -> Tensors:
 
 
 def all_alike(
-    method: Method,
+    method: CheckedMethod,
     states: Sequence[StateDict],
     expected: Sequence[StateDict],
     *,

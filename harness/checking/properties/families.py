@@ -17,7 +17,7 @@ import torch
 from harness.checking import toys
 from harness.checking.properties.compare import dtype_name
 from harness.checking.properties.folders import gap, recipe_alone, written
-from harness.checking.properties.property import Broken, Method, checks
+from harness.checking.properties.property import Broken, CheckedMethod, checks
 from harness.checking.toys import Tensors
 from harness.checkpoints.build import UNITS
 from harness.checkpoints.families.family import Unit
@@ -82,7 +82,7 @@ DRIFT = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
 @checks("family", "premerge")
-def family(method: Method) -> str:
+def family(method: CheckedMethod) -> str:
     """The outputs of no family's networks move, of rows and of words, in float32 and in float64.
 
     Weights are random and not small. An expert is merged by itself, by weights that are 0 for the
@@ -174,7 +174,7 @@ def _drawn(made: torch.nn.Module, seed: int, dtype: torch.dtype) -> Tensors:
     }
 
 
-def _moved(method: Method, mini: Miniature, place: int) -> float:
+def _moved(method: CheckedMethod, mini: Miniature, place: int) -> float:
     """How far the outputs of an expert move, relative to the largest."""
     rows = [need for need in method.needs if NEEDS[need].rows != "none"]
     shapes = {name: tuple(tensor.shape) for name, tensor in mini.base.items()}

@@ -14,7 +14,7 @@ import torch
 from harness import weights
 from harness.checking import toys
 from harness.checking.properties.compare import alike, all_alike, copied, dtype_name, same_names
-from harness.checking.properties.property import Broken, Method, checks
+from harness.checking.properties.property import Broken, CheckedMethod, checks
 from harness.checking.toys import Tensors, ToyExperts
 from harness.checkpoints.build import build_model
 from harness.checkpoints.open import open_checkpoint, open_weights
@@ -28,7 +28,7 @@ DRIFT = 1e-4
 """How far the outputs of a float32 network may move, relative to the largest, and be the same."""
 
 
-def merged(method: Method, family: ToyExperts) -> Tensors:
+def merged(method: CheckedMethod, family: ToyExperts) -> Tensors:
     """The tensors of the folder that comes of merging folders.
 
     A pre-merging method comes before the average, a post-merging method after it. Raises Broken
@@ -59,7 +59,7 @@ def written(
     return toys.write(root / "base", base, config), made
 
 
-def _recipe(method: Method, base: Path, experts: Sequence[Path], **said: Any) -> Recipe:
+def _recipe(method: CheckedMethod, base: Path, experts: Sequence[Path], **said: Any) -> Recipe:
     """The recipe of a merge by the method; what is not said is the average."""
     at = method.choice if method.stage == "merger" else (method.choice,)
     fields: dict[str, Any] = {"merger": Choice("average"), method.stage: at, **said}
@@ -68,14 +68,14 @@ def _recipe(method: Method, base: Path, experts: Sequence[Path], **said: Any) ->
 
 
 def recipe_alone(
-    method: Method, base: Path, experts: Sequence[Path], place: int, **said: Any
+    method: CheckedMethod, base: Path, experts: Sequence[Path], place: int, **said: Any
 ) -> Recipe:
     """A merge that gives all experts but one no weight."""
     share = [float(index == place) for index in range(len(experts))]
     return _recipe(method, base, experts, merger=Choice("average", {"weights": share}), **said)
 
 
-def _merge(method: Method, recipe: Recipe, out: Path) -> None:
+def _merge(method: CheckedMethod, recipe: Recipe, out: Path) -> None:
     """Merge as a user does; what the method needs are toys.
 
     That of data would take the forward passes of a real model.
@@ -95,7 +95,7 @@ def _cast(dtype: torch.dtype, state: StateDict) -> Tensors:
 
 
 @checks("half")
-def half(method: Method) -> None:
+def half(method: CheckedMethod) -> None:
     """Half precision in, half precision out, float32 inside.
 
     Experts in float16 or bfloat16 give what their float32 copies give, cast once.
@@ -115,7 +115,7 @@ def half(method: Method) -> None:
 
 
 @checks("tied")
-def tied(method: Method) -> None:
+def tied(method: CheckedMethod) -> None:
     """Tied tensors stay tied through save and load: one tensor under two names is still one.
 
     transformers writes such a tensor once, and nothing can part it; other tools write both, and
@@ -129,7 +129,7 @@ def tied(method: Method) -> None:
 
 
 @checks("buffers")
-def buffers(method: Method) -> None:
+def buffers(method: CheckedMethod) -> None:
     """Integer buffers are untouched: the merged model has the base's."""
     family = method.family(toys.NETWORK)
     counts = torch.arange(10)[None]
@@ -140,7 +140,7 @@ def buffers(method: Method) -> None:
 
 
 @checks("exact", "premerge")
-def exact(method: Method) -> str:
+def exact(method: CheckedMethod) -> str:
     """The outputs of a network do not move, head and all, on the way from folder to folder.
 
     Each expert is merged by itself, by weights that are 0 for the others, once with its head merged
@@ -163,7 +163,7 @@ def exact(method: Method) -> str:
 
 
 @checks("heads", "premerge")
-def unlike_heads(method: Method) -> None:
+def unlike_heads(method: CheckedMethod) -> None:
     """Experts whose heads differ in size are taken, and keep their heads' size.
 
     Those are experts of different tasks: a pre-merging method is given whole models, and a base
@@ -183,7 +183,7 @@ def unlike_heads(method: Method) -> None:
 
 
 def alone(
-    method: Method, family: ToyExperts, place: int, heads: Literal["merge", "keep"]
+    method: CheckedMethod, family: ToyExperts, place: int, heads: Literal["merge", "keep"]
 ) -> Tensors:
     """One expert as it stands in the folder of a merge that gives the others no weight."""
     # of rows that are nowhere: nothing is to be measured on a toy
@@ -216,7 +216,7 @@ WRONG, EXTRA = "bert.encoder.layer.0.output.dense.weight", "bert.extra.weight"
 
 
 @checks("errors")
-def errors(method: Method) -> None:
+def errors(method: CheckedMethod) -> None:
     """Missing or extra tensors, other shapes and NaN are errors that name the tensor.
 
     They leave nothing behind; and the function neither swallows what is found while it reads a
@@ -250,7 +250,7 @@ DAMAGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
 """What can be wrong with an expert, and the tensor that it then has."""
 
 
-def _damaged(method: Method, what: str, name: str = WRONG) -> ToyExperts:
+def _damaged(method: CheckedMethod, what: str, name: str = WRONG) -> ToyExperts:
     """Toys of which the last expert is damaged in the tensor of a name."""
     family = method.family(toys.NETWORK)
     *others, last = family.experts
@@ -260,7 +260,7 @@ def _damaged(method: Method, what: str, name: str = WRONG) -> ToyExperts:
     return replace(family, experts=[*others, damaged])
 
 
-def _not_swallowed(method: Method) -> None:
+def _not_swallowed(method: CheckedMethod) -> None:
     """An error that is found while a tensor is read must come out of the method."""
     family = _damaged(method, "NaN")
     *others, last = family.experts
@@ -273,7 +273,7 @@ def _not_swallowed(method: Method) -> None:
     raise Broken(f"NaN in '{WRONG}' of the last expert is swallowed, or the tensor never read")
 
 
-def _not_made_do(method: Method) -> None:
+def _not_made_do(method: CheckedMethod) -> None:
     """Called from Python with a tensor of another shape, a merger must not merge all the others."""
     try:
         for state in method(_damaged(method, "another shape")):

@@ -27,7 +27,7 @@ class Broken(AssertionError):
 
 
 @dataclass(frozen=True)
-class Method:
+class CheckedMethod:
     """A method of any stage as the properties see it: with all its options, on n experts.
 
     What a post-merging method is given is the mean of the experts. One that does not read the base,
@@ -71,7 +71,7 @@ class Property:
     """
 
     name: str
-    check: Callable[[Method], str | None]
+    check: Callable[[CheckedMethod], str | None]
     stages: tuple[StageName, ...]
 
     @property
@@ -87,10 +87,10 @@ PROPERTIES: dict[str, Property] = {}
 
 def checks(
     name: str, *stages: StageName
-) -> Callable[[Callable[[Method], str | None]], Callable[[Method], str | None]]:
+) -> Callable[[Callable[[CheckedMethod], str | None]], Callable[[CheckedMethod], str | None]]:
     """Add a property, about methods of all stages unless `stages` says which."""
 
-    def add(check: Callable[[Method], str | None]) -> Callable[[Method], str | None]:
+    def add(check: Callable[[CheckedMethod], str | None]) -> Callable[[CheckedMethod], str | None]:
         PROPERTIES[name] = Property(name, check, stages or typing.get_args(StageName))
         return check
 

@@ -11,7 +11,7 @@ import torch
 
 from harness.checking import toys
 from harness.checking.properties.compare import all_alike, copied
-from harness.checking.properties.property import Broken, Method, checks
+from harness.checking.properties.property import Broken, CheckedMethod, checks
 from harness.checking.toys import Shapes, Tensors, ToyExperts
 from harness.rng import rng
 from harness.types import StateDict
@@ -39,7 +39,7 @@ MIXED = (0.1, 0.9)
 
 
 @checks("large")
-def large(method: Method) -> None:
+def large(method: CheckedMethod) -> None:
     """A large tensor is treated as a small one is, whatever pieces it is worked on in.
 
     A constant of one's own for the size of a piece fails no other test, as all other toys are

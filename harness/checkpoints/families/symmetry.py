@@ -165,23 +165,23 @@ for _groups, _made, _read in _SIDES:
     _BY_GROUP |= dict.fromkeys(_groups, _made) | dict.fromkeys(map(dual, _groups), _read)
 
 
-class Place(NamedTuple):
+class TensorPlace(NamedTuple):
     """Where a tensor stands in a model: its layer, None if it is in none, and its role."""
 
     layer: Layer | None
     role: Role
 
 
-def place_in(family: Family, name: str, spec: Spec) -> Place:
+def place_in(family: Family, name: str, spec: Spec) -> TensorPlace:
     """The place of a tensor of a model of this family. Layers are numbered as in its names."""
     if family.is_head(name):
-        return Place(None, "head")
+        return TensorPlace(None, "head")
     if family.is_pooler(name):
-        return Place(None, "pooler")
+        return TensorPlace(None, "pooler")
     stored = in_any_layer(name)
     roles = {_role(family, part) for part in family.parts.get(stored, (stored,))}
     plain: Role = "matrix" if len(spec.shape) > 1 else "vector"
-    return Place(layer_in(family, name), (len(roles) == 1 and roles.pop()) or plain)
+    return TensorPlace(layer_in(family, name), (len(roles) == 1 and roles.pop()) or plain)
 
 
 def _role(family: Family, name: str) -> Role | None:

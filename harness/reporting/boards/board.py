@@ -21,9 +21,9 @@ from harness.reporting.grid import (
     BEST_SINGLE,
     CONSTANT,
     MAX,
-    Cell,
     Grid,
-    Place,
+    GridCell,
+    GridPlace,
     laid_out,
     named_rows,
 )
@@ -45,17 +45,17 @@ SAME = " = "
 """Between the names of rows that are one."""
 
 
-class Shown(NamedTuple):
+class ShownCell(NamedTuple):
     """A cell, the line that it is of (None: computed of others), if it is the best, its gain."""
 
-    cell: Cell
+    cell: GridCell
     line: Line | None
     best: bool
     gain: Difference | None
 
 
 @dataclass(frozen=True)
-class Share:
+class HeadShare:
     """The row of a merge (or the base), its verdict, and how far a tuned head is above its own.
 
     `lost` is significant with Holm over the rows of a setting; only then there is a share.
@@ -93,9 +93,9 @@ class Board:
     unchanged: frozenset[str]
     scores: Grid
     best: Mapping[tuple[Setting, str], frozenset[str]]
-    shares: tuple[Share, ...]
+    shares: tuple[HeadShare, ...]
     counterparts: Mapping[str, str]
-    gained: Mapping[Place, Difference]
+    gained: Mapping[GridPlace, Difference]
     gaps: Mapping[tuple[str, str], Difference]
 
     @property
@@ -125,17 +125,17 @@ class Board:
         """Where the score of each merge goes; None where records do not say."""
         return credits_of(self)
 
-    def row(self, name: str, setting: Setting) -> list[Shown | None]:
+    def row(self, name: str, setting: Setting) -> list[ShownCell | None]:
         """The cells of a row under a setting, mean last."""
         places = zip(self.scores.columns, self.scores.row(name, setting), strict=True)
         shown = []
         for column, cell in places:
             place, is_best = (name, setting, column), name in self.best.get((setting, column), ())
             line, gain = self.scores.lines.get(place), self.gained.get(place)
-            shown.append(None if cell is None else Shown(cell, line, is_best, gain))
+            shown.append(None if cell is None else ShownCell(cell, line, is_best, gain))
         return shown
 
-    def under(self, setting: Setting) -> list[tuple[str, list[Shown | None]]]:
+    def under(self, setting: Setting) -> list[tuple[str, list[ShownCell | None]]]:
         """The rows that have any cell under a setting, with their cells, mean last."""
         rows = [(name, self.row(name, setting)) for name in self.scores.rows]
         return [(name, cells) for name, cells in rows if any(cells)]
@@ -208,7 +208,7 @@ def _gaps(scores: Grid) -> dict[tuple[str, str], Difference]:
     return gaps(scores, scores.of_row, first[CURRENT], first[TUNED])
 
 
-def shares(scores: Grid, lines: Sequence[Line]) -> tuple[Share, ...]:
+def shares(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
     """A share for every row and setting that can have one, settings in the order they come."""
     against = against_of(lines)
     found = []
@@ -221,11 +221,11 @@ def shares(scores: Grid, lines: Sequence[Line]) -> tuple[Share, ...]:
     return tuple(one for at in order for one in _shares(scores, at, dict(families[at])))
 
 
-def _shares(scores: Grid, tuned: Setting, known: Mapping[str, Verdict]) -> list[Share]:
+def _shares(scores: Grid, tuned: Setting, known: Mapping[str, Verdict]) -> list[HeadShare]:
     """Those of the rows that have a verdict under one setting."""
     lost = tested({row: Difference(one.loss, p=one.spread.p) for row, one in known.items()})
     recovered, mean = gaps(scores, known, scores.headlines[CURRENT], tuned), scores.columns[-1]
     return [
-        Share(row, one, lost[row], recovered.get((row, mean), Difference(one.recovered)))
+        HeadShare(row, one, lost[row], recovered.get((row, mean), Difference(one.recovered)))
         for row, one in known.items()
     ]

@@ -40,7 +40,7 @@ MOST = 60
 """Merges that are ranked: of more pairs, Holm leaves next to nothing significant."""
 
 
-Part: TypeAlias = Literal["base", "below", "own", "above", "tuned", "lost"]
+ScorePart: TypeAlias = Literal["base", "below", "own", "above", "tuned", "lost"]
 """Of a score: the base, and how far the tuned head is below it; what the own heads score, and how
 far they are above the tuned one; what only that scores, and what is lost."""
 
@@ -56,7 +56,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Merge:
+class MergeCredit:
     """A row: means over its tasks, x100, of what `Scored` has of each.
 
     `credit` is None where the experts are not significantly above the base, or the best constant
@@ -97,10 +97,10 @@ class Merge:
         low, high = (self.base + end * (self.experts - self.base) for end in self.credit.ends)
         return low, high
 
-    def parts(self, low: float) -> list[tuple[Part, float, float]]:
+    def parts(self, low: float) -> list[tuple[ScorePart, float, float]]:
         """What the score is made of from `low` to the experts: each part from where to where."""
         own, tuned = max(self.current, self.base), max(self.tuned, self.base)
-        known: list[tuple[Part, float, float]] = [
+        known: list[tuple[ScorePart, float, float]] = [
             ("base", low, min(self.base, self.tuned)),
             ("below", self.tuned, self.base),
             ("own", self.base, min(own, tuned)),
@@ -132,7 +132,7 @@ class Credits:
     that are not among these.
     """
 
-    merges: tuple[Merge, ...]
+    merges: tuple[MergeCredit, ...]
     setting: Setting
     tasks: tuple[str, ...]
     constant: float | None
@@ -142,7 +142,7 @@ class Credits:
     others: int = 0
 
     @cached_property
-    def defined(self) -> tuple[Merge, ...]:
+    def defined(self) -> tuple[MergeCredit, ...]:
         """Merges in competition whose credit is defined."""
         return tuple(one for one in self.merges if one.credit and not one.transductive)
 
@@ -230,7 +230,7 @@ _NONE = Ratio(0.0, (0.0, 0.0))
 
 def _merge(
     name: str, scored: Scored, floors: Sequence[float | None], several: bool, *, transductive: bool
-) -> Merge:
+) -> MergeCredit:
     columns = scored.tuned, scored.base, scored.experts
     by_task = tuple(
         credit([tuned], [base], [expert], [floor])
@@ -246,7 +246,7 @@ def _merge(
         return 100 * float(np.mean([one.point for one in each]))
 
     means: dict[str, Any] = {what: mean(of) for what, of in vars(scored).items()}
-    return Merge(name, **means, credit=whole, by_task=by_task, transductive=transductive)
+    return MergeCredit(name, **means, credit=whole, by_task=by_task, transductive=transductive)
 
 
 def _significant(models: Sequence[Sequence[Estimate]]) -> dict[tuple[int, int], int]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from harness.reporting.boards.credit import Credits, Merge, Part
+from harness.reporting.boards.credit import Credits, MergeCredit, ScorePart
 from harness.reporting.difference import in_percent
 from harness.reporting.grid import short_task
 from harness.reporting.names import marked
@@ -21,7 +21,7 @@ UNDEFINED = "–"
 OWN_ABOVE = " ‡"
 OPTIONS = re.compile(r":([^\[\]+]+)")
 """What the stages of a method are asked beside their defaults."""
-LOOKS: dict[Part, str] = {"above": "own", "below": "lost"}
+LOOKS: dict[ScorePart, str] = {"above": "own", "below": "lost"}
 """Parts of a bar that look like another: a tick is at the tuned head."""
 KEYS = {
     "base": "base, under the same tuned head: no credit",
@@ -69,7 +69,7 @@ def view(credits: Credits, about: str) -> dict[str, Any]:
     }
 
 
-def _bar(one: Merge, at: Callable[[float], float], low: float) -> dict[str, Any]:
+def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str, Any]:
     called = _named(one)
     bare = called.removesuffix(ASIDE)
     name, options = OPTIONS.sub("", bare), ", ".join(OPTIONS.findall(bare))
@@ -101,7 +101,7 @@ def _bar(one: Merge, at: Callable[[float], float], low: float) -> dict[str, Any]
     }
 
 
-def _named(one: Merge) -> str:
+def _named(one: MergeCredit) -> str:
     """The name with a sign, in the place of the words, if it is out of competition."""
     bare = one.name.removesuffix(marked("", transductive=True))
     return f"{bare}{ASIDE}" if one.transductive else one.name
@@ -118,7 +118,7 @@ def _in_full(credit: Ratio | None) -> str:
     return f"{_percent(credit.point)} %" if alone else in_percent(credit)
 
 
-def over_tasks(one: Merge, unit: str = "", tasks: str = "") -> str:
+def over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:
     """From the least to the greatest credit of a task, and of how many tasks, if not of all."""
     if len(one.by_task) < 2:
         return ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
-from harness.reporting.boards.board import Board, Shown
+from harness.reporting.boards.board import Board, ShownCell
 from harness.reporting.boards.legend import BOLD, legend, notes
 from harness.reporting.boards.sections import heads_of
 from harness.reporting.boards.templates import template
@@ -38,7 +38,7 @@ MARKS = {"±": PLUS_MINUS, BOLD: r"\textbf{", "(sd)": "(sd ", OPEN: f"{OPEN}}}$"
 
 
 @dataclass(frozen=True)
-class Table:
+class TexTable:
     """Rows of LaTeX, with `RULE` between groups of them, under heads, `texts` of which are words.
 
     `note` is what is said below; `above` a line over the heads.
@@ -66,7 +66,7 @@ def rendered(board: Board) -> str:
     return template("board.tex").render(tables=tables, commands=COMMANDS, rule=RULE, is_odd=is_odd)
 
 
-def _gains(board: Board) -> Iterator[Table]:
+def _gains(board: Board) -> Iterator[TexTable]:
     """For each protocol a table of rows x tasks, merges by what was done before them."""
     said = notes(board.scores)
     for setting in board.scores.headlines.values():
@@ -76,10 +76,10 @@ def _gains(board: Board) -> Iterator[Table]:
             group = line.premerge if line and line.role == "merged" else "references"
             groups.setdefault(group, []).append(" & ".join([tex(row), *map(_with_gain, cells)]))
         caption, rows = f"{setting}: {_metrics(board)}", _grouped(groups.values())
-        yield Table(caption, ["", *map(tex, heads_of(board))], rows, note=tex(said[setting]))
+        yield TexTable(caption, ["", *map(tex, heads_of(board))], rows, note=tex(said[setting]))
 
 
-def _protocols(board: Board) -> Iterator[Table]:
+def _protocols(board: Board) -> Iterator[TexTable]:
     """Methods x protocols, each with its deviation over draws."""
     said = notes(board.scores)
     headlines = board.scores.headlines.values()
@@ -100,10 +100,10 @@ def _protocols(board: Board) -> Iterator[Table]:
         heads = ["", "protocol", *map(tex, heads_of(board))]
         caption = f"Methods and protocols: {_metrics(board)}"
         note = ". ".join(f"{letter} {tex(text)}" for text, letter in letters.items())
-        yield Table(caption, heads, _grouped(groups), texts=2, note=note)
+        yield TexTable(caption, heads, _grouped(groups), texts=2, note=note)
 
 
-def _domains(board: Board) -> Iterator[Table]:
+def _domains(board: Board) -> Iterator[TexTable]:
     """Rows x tasks in the domains of experts and out of them, with the mean over each."""
     inside = {line.task for line in board.lines if line.role == "expert"}
     groups = {
@@ -129,13 +129,13 @@ def _domains(board: Board) -> Iterator[Table]:
             rows += [" & ".join([tex(row), *texts])] if any(texts) else []
         if rows:
             caption, note = f"{setting}, in and out of domain", tex(said[setting])
-            yield Table(caption, heads, rows, above=" & ".join(above), note=note)
+            yield TexTable(caption, heads, rows, above=" & ".join(above), note=note)
 
 
 # Cells and rows ----------------------------------------------------------------------------
 
 
-def _text(one: Shown | None) -> str:
+def _text(one: ShownCell | None) -> str:
     """The value of a cell, the best in bold."""
     if one is None:
         return ""
@@ -145,12 +145,12 @@ def _text(one: Shown | None) -> str:
     return text if spread is None else rf"{text} {{\scriptsize(sd {points(spread)})}}"
 
 
-def _with_gain(one: Shown | None) -> str:
+def _with_gain(one: ShownCell | None) -> str:
     text = _text(one)
     return text if one is None or one.gain is None else f"{text}$_{{{one.gain}}}$"
 
 
-def _with_spread(one: Shown | None) -> str:
+def _with_spread(one: ShownCell | None) -> str:
     text, spread = _text(one), one and one.cell.deviation
     return text if spread is None else rf"{text}{{\scriptsize$\pm${points(spread)}}}"
 
@@ -168,7 +168,7 @@ def _grouped(groups: Iterable[Sequence[str]]) -> list[str]:
     return [row for group in groups for row in (RULE, *group)][1:]
 
 
-def _pages(table: Table) -> Iterator[Table]:
+def _pages(table: TexTable) -> Iterator[TexTable]:
     """The table in parts that fit on a page, cut between groups where there is a cut."""
     rows = table.rows
     while len(rows) > ROWS:
@@ -182,7 +182,7 @@ def _pages(table: Table) -> Iterator[Table]:
 MORE = " (continued)"
 
 
-def _noted(board: Board, table: Table) -> Table:
+def _noted(board: Board, table: TexTable) -> TexTable:
     """The table with all that is said below it: what the marks and rows in it are, and its note."""
     body = "\n".join(table.rows)
     said = ["Values x100.", *([SUBSCRIPTS] if "$_{" in body else [])]

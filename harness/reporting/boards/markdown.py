@@ -11,7 +11,7 @@ from harness.reporting.boards.about import in_a_line
 from harness.reporting.boards.board import Board
 from harness.reporting.boards.credit_table import OWN_ABOVE, view
 from harness.reporting.boards.legend import BOLD, INTERVAL, legend
-from harness.reporting.boards.sections import Section, Table, sections
+from harness.reporting.boards.sections import BoardTable, Section, sections
 from harness.reporting.boards.templates import template
 from harness.text import markdown, plain
 
@@ -70,10 +70,10 @@ def _bars(bars: Sequence[Mapping[str, Any]]) -> str:
         scores["tuned head"] += OWN_ABOVE if one["tick"] is not None else ""
         named = [one["place"], one["called"]]
         rows.append([*named, *scores.values(), one["in_full"], one["range"], under])
-    return table(Table(heads, rows), texts=2)
+    return table(BoardTable(heads, rows), texts=2)
 
 
-def table(of: Table, texts: int = 1) -> str:
+def table(of: BoardTable, texts: int = 1) -> str:
     """A table as wide as its cells, the first columns, which are words, to the left."""
     heads = [[f"*{markdown(name)}*", *map(markdown, rest)] for name, *rest in of.below]
     rows = [[*map(markdown, row)] for row in of.rows]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness.reporting.boards.about import in_a_line
-from harness.reporting.boards.board import HOW, Board, Shown
+from harness.reporting.boards.board import HOW, Board, ShownCell
 from harness.reporting.boards.credit import Credits
 from harness.reporting.boards.credit_table import LEAVES, view
 from harness.reporting.boards.legend import legend, notes
@@ -115,7 +115,7 @@ def _add(columns: dict[str, list[Any]], values: Mapping[str, Any]) -> None:
         columns.setdefault(name, []).append(value)
 
 
-def _numbers(one: Shown, known: bool) -> dict[str, Any]:
+def _numbers(one: ShownCell, known: bool) -> dict[str, Any]:
     """What a cell shows; where it is `known` of any gain, whether that of this is open."""
     cell = one.cell
     low, high = cell.interval or (None, None)

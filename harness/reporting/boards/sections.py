@@ -8,18 +8,18 @@ from itertools import groupby
 from math import inf
 from typing import TypeAlias
 
-from harness.reporting.boards.board import Board, Shown
+from harness.reporting.boards.board import Board, ShownCell
 from harness.reporting.boards.credit import MOST
 from harness.reporting.boards.legend import notes
 from harness.reporting.grid import short_task
 from harness.reporting.sentences import said
 from harness.text import points
 
-Row: TypeAlias = "tuple[str, list[Shown | None]]"
+BoardRow: TypeAlias = "tuple[str, list[ShownCell | None]]"
 
 
 @dataclass(frozen=True)
-class Table:
+class BoardTable:
     """Rows of texts under heads; `below` are rows that are part of the heads.
 
     `bold` are the places of cells, by row and column.
@@ -37,7 +37,7 @@ class Section:
 
     title: str
     note: str
-    tables: Sequence[Table]
+    tables: Sequence[BoardTable]
 
 
 def sections(board: Board) -> Iterator[Section]:
@@ -60,10 +60,10 @@ def heads_of(board: Board) -> list[str]:
     return [short_task(column, board.scores.tasks) for column in board.scores.columns]
 
 
-def _table(board: Board, rows: Sequence[Row]) -> Table:
+def _table(board: Board, rows: Sequence[BoardRow]) -> BoardTable:
     """Rows x tasks, the best in bold."""
     known = [board.tasks.get(column) for column in board.scores.columns]
-    return Table(
+    return BoardTable(
         heads=["", *heads_of(board)],
         below=[
             ["metric", *("" if one is None else " + ".join(one.metrics) for one in known)],
@@ -79,10 +79,10 @@ def _table(board: Board, rows: Sequence[Row]) -> Table:
     )
 
 
-def _most(board: Board, rows: Sequence[Row]) -> list[Row]:
+def _most(board: Board, rows: Sequence[BoardRow]) -> list[BoardRow]:
     """So many rows, as they come: references, and of merges those with the highest means."""
 
-    def order(row: Row) -> tuple[bool, float]:
+    def order(row: BoardRow) -> tuple[bool, float]:
         line, last = board.scores.of_row.get(row[0]), row[1][-1]
         mean = -inf if last is None else last.cell.mean
         return line is not None and line.role == "merged", -mean
@@ -102,6 +102,6 @@ def share_of(board: Board) -> Section | None:
             shown += [f"{points(gain.points)}{gain.mark}" for gain in differences]
             rows.append([share.row, str(one.tasks), *shown, share.share])
         heads = ["", "tasks", "experts", "current", setting, "loss", "recovered", "share"]
-        tables.append(Table(heads, rows))
+        tables.append(BoardTable(heads, rows))
     title = "How much of the loss is the head's"
     return Section(title, said("share_note", board), tables) if tables else None

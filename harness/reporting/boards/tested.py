@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from harness.reporting.difference import Difference, by_task, difference_of, enough_draws
-from harness.reporting.grid import CONSTANT, Cell, Grid, Place
+from harness.reporting.grid import CONSTANT, Grid, GridCell, GridPlace
 from harness.reporting.lines import Line, Setting, grouped
 from harness.stats.estimate import mean_of
 from harness.stats.intervals import FEWEST_SETS, LEVEL
@@ -34,7 +34,7 @@ def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Setting, str], froz
     return best
 
 
-def _best(cells: Mapping[str, Cell], constant: Cell | None) -> frozenset[str]:
+def _best(cells: Mapping[str, GridCell], constant: GridCell | None) -> frozenset[str]:
     first = max(cells, key=lambda row: cells[row].mean)
     known = _prior(cells.values())
     others = tested(
@@ -55,7 +55,7 @@ def tested(family: Mapping[K, Difference]) -> dict[K, Difference]:
     }
 
 
-def _prior(cells: Collection[Cell]) -> Prior | None:
+def _prior(cells: Collection[GridCell]) -> Prior | None:
     """How far the rows of a column differ over sets of experts; None of fewer than three."""
     if any(len({line.set for line in one.lines}) < FEWEST_SETS for one in cells):
         return None
@@ -64,7 +64,7 @@ def _prior(cells: Collection[Cell]) -> Prior | None:
     return prior_of(found) if len(found) == len(each) else None
 
 
-def above(one: Cell, other: Cell, known: Prior | None = None) -> Difference:
+def above(one: GridCell, other: GridCell, known: Prior | None = None) -> Difference:
     """How far a cell is above another; what cannot be tested is not significant."""
     far = one.mean - other.mean
     shared = {line.set for line in one.lines} & {line.set for line in other.lines}
@@ -95,7 +95,7 @@ def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
     return known
 
 
-def gained(scores: Grid, over: Mapping[str, str]) -> dict[Place, Difference]:
+def gained(scores: Grid, over: Mapping[str, str]) -> dict[GridPlace, Difference]:
     """By row, setting and column, how far the rows are above those that they are `over`."""
     return {
         (row, setting, column): gain

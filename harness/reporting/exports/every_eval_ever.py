@@ -16,7 +16,7 @@ from harness.reporting.exports.results import (
     parts,
     repository,
 )
-from harness.reporting.grid import Cell
+from harness.reporting.grid import GridCell
 from harness.reporting.lines import Line
 from harness.text import plain
 
@@ -63,7 +63,7 @@ def _results(line: Line) -> list[dict[str, Any]]:
     """Every metric of a line and, of several, their mean, which the interval is of."""
     scores = parts(line)
     if len(scores) > 1:
-        scores[f"mean({','.join(scores)})"] = Cell(line.values).mean / 100
+        scores[f"mean({','.join(scores)})"] = GridCell(line.values).mean / 100
     made = [_result(line, name, value) for name, value in scores.items()]
     if line.interval is not None:
         low, high = line.interval
@@ -85,7 +85,7 @@ def _result(line: Line, metric: str, value: float) -> dict[str, Any]:
         "protocol": line.setting.protocol, "shots": line.shots, "draws": len(line.values),
         "options": line.options.strip("{}"), "head": line.head, "adapted": line.adapted,
         "transductive": "yes" if line.saw_the_scored else "", "note": note(line),
-        "sd_over_draws": Cell(tuple(value / 100 for value in line.values)).deviation,
+        "sd_over_draws": GridCell(tuple(value / 100 for value in line.values)).deviation,
     }  # fmt: skip
     return {
         "evaluation_result_id": f"{task}/{under}/{metric}",

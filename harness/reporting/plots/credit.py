@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import MissingScores
 from harness.reporting.boards.board import board_of
-from harness.reporting.boards.credit import Credits, Merge, Part
+from harness.reporting.boards.credit import Credits, MergeCredit, ScorePart
 from harness.reporting.boards.credit_table import UNDEFINED, over_tasks
 from harness.reporting.difference import CI
 from harness.reporting.figures import wrapped
@@ -43,7 +43,7 @@ WIDTHS, COLUMNS, MOVE = (3.9, 3.1), (0.4, 1.1, 2.0, 2.85), 0.9
 """Inches: bars and numbers, the columns of numbers, and the lines from place to place."""
 NAVY, MID, LIGHT = "#08306B", "#4292C6", "#EBEBEB"
 """Each about three times as light as the one before, and so told apart in grey as well."""
-PARTS: dict[Part, dict[str, Any]] = {
+PARTS: dict[ScorePart, dict[str, Any]] = {
     "base": {"color": LIGHT, "label": "base under the tuned head"},
     "own": {"color": NAVY, "label": "the experts' own heads"},
     "tuned": {"color": MID, "label": "only a tuned head"},
@@ -150,7 +150,7 @@ def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
             key(axes, CI, linewidth=1)
 
 
-def _numbers(one: Merge) -> list[str]:
+def _numbers(one: MergeCredit) -> list[str]:
     """Credit in percent, its interval, its range over tasks, and the place that it gives."""
     at = span(one.place) or UNDEFINED
     if one.credit is None:
@@ -168,7 +168,7 @@ def _row(axes: Axes, y: float, columns: Sequence[float], texts: Sequence[str], *
         axes.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": 8, **how})
 
 
-def _moves(axes: Axes, merges: Sequence[Merge], places: Sequence[float]) -> None:
+def _moves(axes: Axes, merges: Sequence[MergeCredit], places: Sequence[float]) -> None:
     """From the place by credit to that under Current Eval, whose order stands at the right."""
     for one, y in zip(sorted(merges, key=lambda one: -one.current), places, strict=True):
         start = places[merges.index(one)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from harness.errors import MissingScores
-from harness.reporting.grid import Cell, Grid
+from harness.reporting.grid import Grid, GridCell
 from harness.reporting.lines import Setting
 from harness.reporting.plots.marks import PALE, along_x, drawn, levels, marks, signs
 
@@ -21,9 +21,9 @@ DODGE = 0.02
 
 def scores_along(
     scores: Grid, curves: Curves, row: str, column: str
-) -> dict[str, list[tuple[float, Cell]]]:
+) -> dict[str, list[tuple[float, GridCell]]]:
     """The scores of each curve of a panel, along x."""
-    known: dict[str, list[tuple[float, Cell]]] = {}
+    known: dict[str, list[tuple[float, GridCell]]] = {}
     for setting, (name, x) in sorted(curves.items(), key=lambda one: one[1][1]):
         cell = scores.cell(row, setting, column)
         if cell is not None:

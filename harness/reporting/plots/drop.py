@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.reporting.boards.tested import tested
 from harness.reporting.difference import Difference, enough_draws
-from harness.reporting.grid import Cell
+from harness.reporting.grid import GridCell
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.names import marked
 from harness.reporting.plots.marks import BLACK, BLUE, SKY, drawn_rows, height_of, whisker
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAKE = "make them with harness evaluate --model MODEL --experts E1,E2"
 Unit = Literal["merge", "task"]
-Pair: TypeAlias = tuple[Line, Line]
+ExpertAndMerge: TypeAlias = tuple[Line, Line]
 """An expert, and a merge of it on the same task."""
 LINE_OF_ONE = 0.07
 """Inches that the dot of one value takes, where it has a whisker."""
@@ -73,7 +73,7 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
     merges = [line for line in read if line.role == "merged"]
     models = Counter(method for method, _ in {(_method(one), one.digest) for one in merges})
     unit: Unit = "merge" if max(models.values(), default=0) > 1 else "task"
-    pairs: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
+    pairs: dict[tuple[str, ...], list[ExpertAndMerge]] = defaultdict(list)
     for merge in merges:
         own = [experts.get((merge.task, digest)) for _, digest in merge.experts]
         found = [(expert, merge) for expert in own if expert is not None]
@@ -101,12 +101,12 @@ def _method(merge: Line) -> str:
     return marked(merge.method, transductive=merge.made_on_test)
 
 
-def _drop(pair: Pair) -> float | None:
-    expert, merge = (Cell(line.values).mean for line in pair)
+def _drop(pair: ExpertAndMerge) -> float | None:
+    expert, merge = (GridCell(line.values).mean for line in pair)
     return relative_drop(expert, merge)
 
 
-def _mean(pairs: Sequence[Pair]) -> Difference:
+def _mean(pairs: Sequence[ExpertAndMerge]) -> Difference:
     """The mean drop of some pairs, in percent.
 
     Tasks that share rows are paired, those that do not are drawn apart.

@@ -11,7 +11,7 @@ from harness.reporting.boards.board import folded, same_rows
 from harness.reporting.boards.tested import counterparts, gained
 from harness.reporting.difference import OPEN, Difference
 from harness.reporting.figures import wrapped
-from harness.reporting.grid import Cell, Grid, Place
+from harness.reporting.grid import Grid, GridCell, GridPlace
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.plots.marks import BLACK, Mark, drawn_rows, height_of, key, marks, whisker
 from harness.reporting.plots.scores import View, lacking, one_setting, scores_of
@@ -106,7 +106,7 @@ def gains(lines: Sequence[Line], view: View) -> Gains:
     return Gains(scores, setting, rows, added)
 
 
-def _as_on_boards(scores: Grid, over: Mapping[str, str]) -> dict[Place, Difference]:
+def _as_on_boards(scores: Grid, over: Mapping[str, str]) -> dict[GridPlace, Difference]:
     """Gains; which are significant is tested among rows as boards have them: once of equal ones."""
     called = same_rows(scores)
     pairs = {called.get(row, row): called.get(other, other) for row, other in over.items()}
@@ -135,7 +135,7 @@ def _added(
     if len({len(one) for one in values}) > 1:
         return Added(gain)
     paired = tuple(one - other for one, other in zip(*values, strict=True))
-    return Added(gain, Cell(paired).deviation or 0.0)
+    return Added(gain, GridCell(paired).deviation or 0.0)
 
 
 def draw(shown: Gains) -> Figure:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.reporting.difference import CI, Difference
 from harness.reporting.figures import settle, styled, wrapped
-from harness.reporting.grid import CONSTANT, Cell
+from harness.reporting.grid import CONSTANT, GridCell
 from harness.reporting.lines import CURRENT
 from harness.text import plain
 
@@ -251,7 +251,7 @@ def levels(axes: Axes, known: Mapping[str, float], along: Literal["x", "y"]) -> 
 
 def signs(
     axes: Axes,
-    cells: Sequence[tuple[float, Cell]],
+    cells: Sequence[tuple[float, GridCell]],
     look: Mark,
     label: str,
     spread: str,

@@ -34,8 +34,8 @@ EXPERTS = "experts"
 OF_A_SET = (EXPERTS, "base", "seed", "tuned")
 """What a task may have for itself, and a set of experts."""
 STAGES = ("premerge", "merger", "postmerge")
-Value: TypeAlias = "float | str"
-Read: TypeAlias = tuple[Line, Record]
+OptionValue: TypeAlias = "float | str"
+LineAndRecord: TypeAlias = tuple[Line, Record]
 MEAN, OVER = Mark(BLACK, "o", "-"), "mean of "
 MOST_TICKS, WIDEST = 12, 50
 """Values that are each named along x, and letters that have room there side by side."""
@@ -47,7 +47,7 @@ EVENER = 0.5
 class Point:
     """A score x100, or a loss, at a value, with the ends of its interval over units and draws."""
 
-    x: Value
+    x: OptionValue
     y: float
     within: Ends
 
@@ -59,7 +59,7 @@ class Sweep:
     title: str
     option: str
     measure: str
-    values: tuple[Value, ...]
+    values: tuple[OptionValue, ...]
     curves: Mapping[str, tuple[Point, ...]]
 
 
@@ -68,7 +68,7 @@ def picture(places: Iterable[str | Path], view: View) -> Figure:
     return draw(sweep(read_both(places, view), view))
 
 
-def sweep(read: Iterable[Read], view: View) -> Sweep:
+def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
     """The scores of merges that differ in the value of one option, and in nothing else.
 
     Raises BadOption where no option is named, or several methods have it; MissingScores where
@@ -93,7 +93,7 @@ def sweep(read: Iterable[Read], view: View) -> Sweep:
         raise lacking("sweep", f"one protocol over values of {view.option}", found, do)
     having = [(line, one) for line, one in having if line.setting == shown[0]]
     check_alike(having, view.option)
-    tasks: dict[str, dict[Value, dict[int, Read]]] = {}
+    tasks: dict[str, dict[OptionValue, dict[int, LineAndRecord]]] = {}
     for line, one in having:
         value = value_of(one, view.option)
         of_value = tasks.setdefault(line.task, {}).setdefault(value, {})
@@ -158,7 +158,7 @@ def name_of(record: Record, option: str) -> str | None:
     return found[0] if found else None
 
 
-def value_of(record: Record, option: str) -> Value:
+def value_of(record: Record, option: str) -> OptionValue:
     """The value of an option that a merge has: a number, or as the command line spells it."""
     value = said_of(record)[str(name_of(record, option))]
     if option == EXPERTS:
@@ -168,7 +168,7 @@ def value_of(record: Record, option: str) -> Value:
     return float(value)
 
 
-def check_alike(read: Sequence[Read], option: str) -> None:
+def check_alike(read: Sequence[LineAndRecord], option: str) -> None:
     """Raise MissingScores for merges that differ in more than an option.
 
     Each task may have its own experts and base, as each set of experts has. Of numbers of experts,
@@ -200,10 +200,10 @@ def check_alike(read: Sequence[Read], option: str) -> None:
         )
 
 
-def in_order(values: Iterable[Value]) -> tuple[Value, ...]:
+def in_order(values: Iterable[OptionValue]) -> tuple[OptionValue, ...]:
     """Numbers ascending, then texts by their words and by the numbers in them."""
 
-    def place(value: Value) -> Any:
+    def place(value: OptionValue) -> Any:
         if isinstance(value, float):
             return 0, value
         return 1, [int(p) if p.isdecimal() else p for p in re.split(r"(\d+)", value)]
@@ -215,7 +215,9 @@ def in_order(values: Iterable[Value]) -> tuple[Value, ...]:
 
 
 def _curve(
-    values: Sequence[Value], of: Sequence[Mapping[Value, Sequence[Read]]], view: View
+    values: Sequence[OptionValue],
+    of: Sequence[Mapping[OptionValue, Sequence[LineAndRecord]]],
+    view: View,
 ) -> tuple[Point, ...]:
     """The mean over some tasks at the values that all of them have."""
     return tuple(
@@ -225,7 +227,7 @@ def _curve(
     )
 
 
-def _point(value: Value, tasks: Sequence[Sequence[Read]], *, loss: bool) -> Point:
+def _point(value: OptionValue, tasks: Sequence[Sequence[LineAndRecord]], *, loss: bool) -> Point:
     known = [
         over_sets({line.set: _estimate(line, one, loss=loss) for line, one in of}) for of in tasks
     ]
@@ -247,7 +249,7 @@ def _estimate(line: Line, one: Record, *, loss: bool) -> Estimate:
     return found
 
 
-def is_geometric(values: Sequence[Value]) -> bool:
+def is_geometric(values: Sequence[OptionValue]) -> bool:
     """Whether values, ascending, are spread over a logarithmic scale: powers of ten, or of two."""
     numbers = [value for value in values if isinstance(value, float)]
     if len(numbers) < max(3, len(values)) or numbers[0] <= 0:
