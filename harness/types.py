@@ -44,7 +44,6 @@ Steps: TypeAlias = Callable[[int], None]
 ALL: Literal["all"] = "all"
 """So many shots that every unit is drawn."""
 Shots: TypeAlias = int | Literal["all"]
-
 AUTO: Literal["auto"] = "auto"
 Length: TypeAlias = int | Literal["auto"]
 """Tokens of a row at most; `auto`: as many as the model has positions for and the rows need."""
