@@ -228,3 +228,15 @@ def test_the_interval_of_a_difference_over_sets_is_around_it() -> None:
     assert found.points == pytest.approx(100 * (0.1 + 0.2 + 0.05) / 3)
     assert found.within is not None
     assert sum(found.within) / 2 == pytest.approx(found.points, abs=1e-4)
+
+
+def test_a_difference_is_over_the_sets_that_both_have() -> None:
+    """By hand: ties is 10 points above the average in the one set that it was merged of."""
+    kept = [one for one in three(0.1, 0.2, 0.05) if (one.method, one.model) != ("ties", "ties-1")]
+    kept = [one for one in kept if (one.method, one.model) != ("ties", "ties-2")]
+    scores = made(kept).scores
+    ties, average = (scores.row(row, scores.settings[0])[-1] for row in ("ties", "average"))
+    assert ties is not None
+    assert average is not None
+    assert ties.mean - average.mean != pytest.approx(10)
+    assert above(ties, average).points == pytest.approx(10)

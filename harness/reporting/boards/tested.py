@@ -65,11 +65,17 @@ def _prior(cells: Collection[GridCell]) -> Prior | None:
 
 
 def above(one: GridCell, other: GridCell, known: Prior | None = None) -> Difference:
-    """How far a cell is above another; what cannot be tested is not significant."""
+    """How far a cell is above another, by the sets of experts that both have.
+
+    What cannot be tested is not significant.
+    """
     far = one.mean - other.mean
-    shared = {line.set for line in one.lines} & {line.set for line in other.lines}
+    sets = [{line.set for line in of.lines} for of in (one, other)]
+    shared = set.intersection(*sets)
     first, second = ([line for line in of.lines if line.set in shared] for of in (one, other))
     paired = difference_of(first, second)
+    if paired is not None and sets[0] != sets[1]:
+        far = 100 * paired.point
     if paired is None or not enough_draws([*first, *second]):
         return Difference(far, significant=False)
     return Difference(far, paired, p=p_value(paired, known))
