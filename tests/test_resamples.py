@@ -360,6 +360,22 @@ def test_a_column_of_documents_that_is_not_there_is_named(
     assert not (tmp_path / "records").exists()
 
 
+@pytest.mark.parametrize("name", ["ner/conll2003", "ner/conll2003_plo"])
+def test_documents_of_conll_2003_are_told_by_its_files(name: str, tmp_path: Path) -> None:
+    """By a column of a table, too; most copies have none, and sentences are resampled."""
+    start, sentence = "-DOCSTART- O\n\n", {"tokens": ["a"], "ner_tags": [0]}
+    for suffix, text, documents in (
+        ("txt", f"{start}a O\n\nb B-PER\n\n{start}c O\n", [0, 0, 1]),
+        ("jsonl", "\n".join([json.dumps({**sentence, "document_id": 7})] * 2), [0, 0]),
+        ("jsonl", json.dumps(sentence), None),
+    ):
+        place = tmp_path / suffix / "ner" / "conll2003"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"test.{suffix}").write_text(text)
+        read = load_rows(harness.TASKS[name], "test", folder=tmp_path / suffix)
+        assert (None if read.documents is None else read.documents.tolist()) == documents
+
+
 def test_a_copy_without_dialogues_has_rows(tmp_path: Path) -> None:
     """Of a published set, as other programs hand it on; the record says that rows were drawn."""
     place = tmp_path / "emotion" / "dailydialog"
@@ -415,7 +431,8 @@ def test_documents_of_a_file_of_words_are_what_it_says(tmp_path: Path) -> None:
         load_rows(task, "train90")
 
 
-def test_dialogues_are_taken_whole() -> None:
-    """Of the built-in tasks, those of dailydialog say which rows belong together."""
+def test_dialogues_and_articles_are_taken_whole() -> None:
+    """Of the built-in tasks, these say which rows belong together."""
     named = {task.name: task.document for task in harness.TASKS.values() if task.document}
-    assert named == {"emotion/dailydialog": "dialogue_id"}
+    news = dict.fromkeys(("ner/conll2003", "ner/conll2003_plo"), "document_id")
+    assert named == {"emotion/dailydialog": "dialogue_id", **news}
