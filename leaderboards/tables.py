@@ -13,9 +13,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import claims
 import pandas
@@ -113,31 +114,37 @@ def protocols(place: Path) -> str:
     return by_column(board(place, "protocols"), "", PROTOCOLS)
 
 
-def beside(place: Path) -> str:
-    """Means over the five tasks, and in brackets what FT-Classifier has in its Tables 2 and 3."""
-    columns = {"Current": "current", "KNN": "knn", "FT-Classifier": "ft_classifier"}
-    rows = {
-        "average": "weight_averaging",
-        "task_arithmetic": "task_arithmetic",
-        "ties": "ties",
-        BASE: "pretrained",
-    }
-    paper = ROOT / "harness/studies/papers/ft-classifier-3.yaml"
-    (theirs,) = read_yaml(paper, "the tables of a paper")["tables"]
-    frame = board(place, "protocols")
-    ours = {head: means(frame, PROTOCOLS[head]) for head in columns}
+class Beside(NamedTuple):
+    """A column of a table beside a paper's: a board under a protocol, and columns of a table of
+    the paper (their mean), whose rows may be of a stage before the merger."""
+
+    board: str
+    protocol: str
+    paper: str
+    table: int
+    columns: tuple[str, ...]
+    premerge: str = ""
+
+
+def beside(place: Path, columns: Mapping[str, Beside], rows: Mapping[str, str]) -> str:
+    """Means over the tasks of boards, and in brackets what a paper prints; `rows` are named as
+    there."""
+    cells: dict[str, list[str]] = {row: [] for row in rows}
+    for one in columns.values():
+        paper = ROOT / f"harness/studies/papers/{one.paper}.yaml"
+        theirs = pandas.DataFrame(read_yaml(paper, "its tables")["tables"][one.table]["values"])
+        theirs = theirs if {*one.columns} <= {*theirs.columns} else theirs.T
+        frame = board(place, one.board)
+        merged = frame.role == "merged"
+        frame = frame[~merged | ((frame.premerge == one.premerge) & (frame.postmerge == ""))]
+        frame = frame.assign(name=frame.name.where(~merged, frame.merger.str.partition(":")[0]))
+        ours = means(frame, PROTOCOLS[one.protocol])
+        for row, named in rows.items():
+            known = theirs.loc[named, [*one.columns]].mean()
+            cells[row].append(f"{number(ours[row])} ({number(known)})")
     return table(
         ["", *columns],
-        (
-            [
-                f"`{row}`" if row != BASE else row,
-                *(
-                    f"{number(ours[head][row])} ({theirs['values'][said][paper]})"
-                    for head, said in columns.items()
-                ),
-            ]
-            for row, paper in rows.items()
-        ),
+        ([row if row in (EXPERTS, BASE) else f"`{row}`", *cells[row]] for row in rows),
     )
 
 
@@ -337,10 +344,47 @@ IMAGES_IN_THE_PAPER = {
 """Two starts, by the same three mergers: arXiv:2502.00264, Table 2."""
 
 
-TABLES = {
+ALONE = {"current": "Current", "knn": "KNN", "ft_classifier": "FT-Classifier"}
+OURS = ("mnli", "mrpc", "sst2", "stsb")
+"""Tasks of the board of seeds."""
+BESIDE = {
+    "beside-ft-classifier": (
+        {
+            head: Beside("protocols", head, "ft-classifier-3", 0, (said,))
+            for said, head in ALONE.items()
+        },
+        {
+            "average": "weight_averaging",
+            "task_arithmetic": "task_arithmetic",
+            "ties": "ties",
+            BASE: "pretrained",
+        },
+    ),
+    "beside-regmean": (
+        {
+            "emotions": Beside(
+                "emotions", "Current", "regmean-2", 0, ("emotion.roberta_base.same_head",)
+            ),
+            "entities": Beside("domains", "Current", "regmean-3", 0, ("ner.roberta_base",)),
+        },
+        {EXPERTS: "domain_specific", "average": "simple", "fisher": "fisher", "regmean": "regmean"},
+    ),
+    "beside-procrustes": (
+        {
+            "alone": Beside("seeds", "Current", "procrustes-2", 0, OURS),
+            "after `procrustes`": Beside("seeds", "Current", "procrustes-2", 1, OURS, "procrustes"),
+        },
+        {
+            EXPERTS: "mean",
+            **{one: one for one in ("average", "task_arithmetic", "regmean", "ties")},
+        },
+    ),
+}
+
+
+TABLES: Mapping[str, Callable[[Path], str]] = {
     "credit": credit,
     "overview": overview,
-    "beside-ft-classifier": beside,
     "protocols": protocols,
     "transforms": transforms,
     "shots": shots,
@@ -351,6 +395,7 @@ TABLES = {
     "emotions-out": foreign,
     "images": images,
     "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),
+    **{name: partial(beside, columns=of, rows=rows) for name, (of, rows) in BESIDE.items()},
     **{f"credit-{name}": partial(credit, name=name) for name in BOARDS},
     **{f"stages-{name}": partial(stages, name=name) for name in BOARDS},
 }
