@@ -206,7 +206,7 @@ UNTRUE = {
     "left out of nowhere": ({"settings": {"left_out": {"0": [200]}}}, "settings.left_out"),
     "unseen": ({"unseen": -1}, "a number of rows or shots that is no count"),
     "ends the wrong way": ({"intervals": ends(0.9, 0.7)}, "has the interval 0.9 to 0.7"),
-    "ends elsewhere": ({"intervals": ends(0.2, 0.3)}, "has the interval 0.2 to 0.3"),
+    "ends elsewhere": ({"intervals": ends(0.1, 0.7)}, "has the interval 0.1 to 0.7"),
     "ends of 100": ({"intervals": ends(0.2, 97)}, "has the interval 0.2 to 97"),
     "no level": ({"intervals": ends(0.7, 0.9, level=95)}, "(95.0) of the score"),
     "ends of no score": ({"intervals": ends(0.7, 0.9, shots=5)}, "an interval of no score"),

@@ -115,10 +115,9 @@ def _in_intervals(record: Record) -> Iterator[str]:
         return
     for one in record.intervals:
         values = record.values(one.shots)
-        mean, width = fsum(values) / len(values), one.high - one.low
+        mean = fsum(values) / len(values)
         within = least - CLOSE <= one.low <= one.high <= most + CLOSE and 0 < one.level < 1
-        # that of a bootstrap may lie beside what it is of, but not far from it
-        if not (within and one.low - width - 0.02 <= mean <= one.high + width + 0.02):
+        if not (within and one.low - CLOSE <= mean <= one.high + CLOSE):
             yield (
                 f"has the interval {one.low} to {one.high} ({one.level}) of the score {mean}, "
                 "expected its ends around the score"

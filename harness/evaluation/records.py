@@ -72,8 +72,6 @@ class Adaptation(Frozen):
     every one that has a word. `unseen` are units of the split among those that the model, or a
     teacher, did not see, which are left out of all of these. `transductive`: the rows that it is
     scored on are those that it saw.
-
-    Records from before `sentences` say of every protocol on a tagging what was drawn for all.
     """
 
     split: str

@@ -63,7 +63,7 @@ def compare(
     chooses among records of several limits (`all`: of all rows). Two models are practically equal
     whose 95 % interval lies within a `margin`, in points. Raises UnknownName, MissingScores or
     BrokenRecord, before any arithmetic, for what cannot be compared: unknown names, other rows,
-    splits or limits, two models of one name, records without scores on resampled test units.
+    splits or limits, two models of one name, scores on other resampled test units.
     """
     if margin is not None and not (len(models) == 2 and 0 < margin < math.inf):
         raise BadOption(
@@ -180,12 +180,11 @@ def _scores(sides: Sides) -> list[list[Estimate]]:
     """By model, its score on each task, in the order of their names. Raises BrokenRecord."""
     designs: dict[str, str] = {}
     for line in chain(*sides.values()):
-        own = None if line.resamples is None else line.resamples.design
-        if own is None or designs.setdefault(line.task, own) != own:
-            what = "no scores on" if own is None else "scores on other"
+        own = line.resamples.design
+        if designs.setdefault(line.task, own) != own:
             raise BrokenRecord(
-                f"the record of '{line.model}' on {line.task} has {what} resampled test units; "
-                "evaluate all models with one version of the harness"
+                f"the record of '{line.model}' on {line.task} has scores on other resampled test "
+                "units; evaluate all models with one version of the harness"
             )
     return by_task(*sides.values()) or []
 
@@ -218,7 +217,7 @@ def _two(
             task=task,
             metrics=of_task[task].metrics,
             rows=of_task[task].rows,
-            unit=kept.unit if (kept := of_task[task].resamples) else "row",
+            unit=of_task[task].resamples.unit,
             units=one.units,
             first=mine.point,
             second=theirs.point,

@@ -229,7 +229,7 @@ def _mean(lines: Sequence[Line]) -> float:
 
 
 def _cell(place: PaperCell, lines: Sequence[Line], every: Sequence[Line]) -> GridCell | None:
-    """The mean over lines of one task, with its interval where their records have resamples."""
+    """The mean over lines of one task, with its interval where they are on the same resamples."""
     if place.measure == "drop":
         alike = [one for one in every if one.setting.protocol == place.protocol]
         own = {(one.digest, one.task): _mean([one]) for one in alike if one.role == "expert"}

@@ -239,12 +239,12 @@ def _point(value: OptionValue, tasks: Sequence[Sequence[LineAndRecord]], *, loss
 
 
 def _estimate(line: Line, one: Record, *, loss: bool) -> Estimate:
-    found = loss_of(one) if loss else estimate_of(one, line.shots or None)
-    if found is None:
+    if not loss:
+        return estimate_of(one, line.shots or None)
+    if (found := loss_of(one)) is None:
         raise MissingScores(
-            f"the record of {one.model} on {one.task} under {one.protocol} keeps no "
-            f"{LOSS if loss else 'resamples'}; expected one of this version"
-            f"{', under current' if loss else ''}: evaluate into another folder"
+            f"the record of {one.model} on {one.task} under {one.protocol} keeps no {LOSS}; "
+            "expected one of this version, under current: evaluate into another folder"
         )
     return found
 
