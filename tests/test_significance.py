@@ -84,11 +84,13 @@ def test_a_rank_over_sets_of_experts_is_tested_over_them(tmp_path: Path) -> None
 
 def test_a_comparison_is_on_the_sets_that_all_models_have(tmp_path: Path) -> None:
     replicates(tmp_path, 2)
+    assert "Under current, 2 sets of experts." in str(two(tmp_path, "dropped", "plain"))
     for path in (tmp_path / "plain").rglob("*.json"):
         if '"plain 0' in path.read_text():
             path.unlink()
     made = two(tmp_path, "dropped", "plain")
     assert made.terms.sets == 1
+    assert "Under current, 1 of 2 sets of experts (seeds: 1)." in str(made)
     (gain,) = (g for (_, _, column), g in board(tmp_path).gained.items() if column == "mean")
     assert gain.p == pytest.approx(made.p)
     assert gain.within == pytest.approx([100 * end for end in made.within])

@@ -25,17 +25,25 @@ from harness.types import Shots
 class Terms:
     """Under what models are compared: the protocol with its options, the shots, the tasks.
 
-    `sets` is the number of sets of experts that stand behind every score.
+    `sets` is the number of sets of experts that stand behind every score, `of_sets` of how many
+    that some model has, and `seeds` are those of their experts.
     """
 
     protocol: str
     shots: Shots | None
     tasks: tuple[str, ...]
     sets: int = 1
+    of_sets: int = 1
+    seeds: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         shots = "" if self.shots is None else f", {counted(self.shots)}"
-        return f"{self.protocol}{shots}{f', {self.sets} sets of experts' if self.sets > 1 else ''}"
+        if self.of_sets == 1:
+            return f"{self.protocol}{shots}"
+        some = self.sets < self.of_sets
+        count = f"{self.sets} of {self.of_sets}" if some else self.sets
+        seeds = f" (seeds: {', '.join(map(str, self.seeds))})" if some and self.seeds else ""
+        return f"{self.protocol}{shots}, {count} sets of experts{seeds}"
 
 
 @dataclass(frozen=True)
