@@ -7,9 +7,7 @@ written again. What is written stands beside its place, under a name that nobody
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import json
 import math
 import os
@@ -17,7 +15,7 @@ import re
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -296,15 +294,6 @@ def json_text(value: object, *, indent: int = 2, sort_keys: bool = False) -> str
     """A value as JSON, a list of numbers in one line."""
     text = json.dumps(value, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
     return _NUMBERS.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text) + "\n"
-
-
-def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """Write rows under a line of columns; whole or not at all, also where making a row fails."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
 
 
 def nameless(beside: Path) -> BinaryIO:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from harness.evaluation.records import Record
+from harness.evaluation.records import Record, each_record
 from harness.evaluation.resamples import Resamples, range_of, written
 from harness.reporting.lines import Line, lines_of
 from harness.rng import rng
 from harness.types import Array64, Shots
 from tests.simulations import BY_DRAW, counts
+
+
+def read_records(places: Iterable[str | Path]) -> list[Record]:
+    return [record for _, record in each_record(places)]
 
 
 def lines(records: Sequence[Record]) -> list[Line]:

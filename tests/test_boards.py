@@ -26,7 +26,6 @@ from harness.evaluation.records import (
     RecordedStage,
     Role,
     Source,
-    read_records,
 )
 from harness.reporting import table as tables
 from harness.reporting.boards.about import about, finding, in_a_line
@@ -40,7 +39,7 @@ from harness.reporting.table import legend
 from harness.reporting.verdict import LossIntervals, Verdict, verdicts
 from harness.stats.intervals import Ratio
 from tests.conftest import no_file_above
-from tests.resampled import kept, lines, resampled
+from tests.resampled import kept, lines, read_records, resampled
 
 LEADERBOARDS = Path(__file__).parent.parent / "leaderboards"
 RTE, MRPC = "glue/rte@validation", "glue/mrpc@validation"

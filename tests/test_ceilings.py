@@ -17,12 +17,12 @@ from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadOption, BadRecipe, UnknownName
 from harness.evaluation import ceiling
 from harness.evaluation.ceiling import CEILINGS
-from harness.evaluation.records import read_records
 from harness.passes import features
 from harness.reporting.grid import grid
 from harness.weights import Lazy, specs
 from tests.conftest import is_head, model
 from tests.mistakes import mistake
+from tests.resampled import read_records
 from tests.toys import THREE, TOY, registered
 
 Minis = Callable[[str], dict[str, Path]]

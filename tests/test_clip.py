@@ -28,7 +28,6 @@ from harness.errors import (
     MissingHead,
     OutputExists,
 )
-from harness.evaluation.records import read_records
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
@@ -36,6 +35,7 @@ from tests.clips import PROJECTION, clip, expert
 from tests.conftest import registries_kept
 from tests.images import FILE, colours, folders
 from tests.mistakes import mistake, refused
+from tests.resampled import read_records
 
 pytest.importorskip("PIL.Image")
 pytestmark = [

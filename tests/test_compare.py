@@ -21,15 +21,10 @@ from harness.data.metrics import score
 from harness.errors import BrokenRecord, UnknownName
 from harness.evaluation.bootstrap import kept_resamples
 from harness.evaluation.predictions import DrawKey, Predicted, read_predictions, write_predictions
-from harness.evaluation.records import (
-    DrawScore,
-    Record,
-    read_records,
-    record_path,
-    write_record,
-)
+from harness.evaluation.records import DrawScore, Record, record_path, write_record
 from harness.stats.tests import holm
 from harness.types import Array64, KindName
+from tests.resampled import read_records
 from tests.test_boards import recipe
 
 ONE: DrawKey = (None, None)

@@ -28,7 +28,7 @@ from harness.errors import HarnessError
 from harness.evaluation import run
 from harness.evaluation.bootstrap import intervals, kept_resamples
 from harness.evaluation.predictions import read_predictions
-from harness.evaluation.records import identity, predictions_of, read_record, read_records
+from harness.evaluation.records import identity, predictions_of, read_record
 from harness.evaluation.resamples import estimates_of
 from harness.evaluation.task_split import protocols_of, task_split
 from harness.files import cache_dir
@@ -38,6 +38,7 @@ from harness.reporting.lines import lines_of
 from harness.weights import digest
 from tests.conftest import WORDS, model
 from tests.mistakes import names, refused
+from tests.resampled import read_records
 from tests.test_boards import evaluation_table
 
 ENTAILMENT = ["entailment", "not_entailment"]

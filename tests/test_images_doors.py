@@ -22,7 +22,6 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows, take
 from harness.errors import BadData, BadRecipe, BrokenCheckpoint, IncompatibleWeights
-from harness.evaluation.records import read_records
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.training.single import dataset
@@ -39,6 +38,7 @@ from tests.images import (
     vit,
 )
 from tests.mistakes import refused
+from tests.resampled import read_records
 
 pytest.importorskip("PIL.Image")
 pytestmark = [

@@ -18,12 +18,12 @@ from harness.cli import main
 from harness.data.images import decoded
 from harness.data.rows import load_rows
 from harness.errors import UnknownName
-from harness.evaluation.records import read_records
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.statistic_file import read_statistic
 from tests.images import FILE, OTHERS, colours, vit
 from tests.mistakes import refused
+from tests.resampled import read_records
 
 pytest.importorskip("PIL.Image")
 pytestmark = [

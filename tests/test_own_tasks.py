@@ -17,10 +17,10 @@ from harness.data.groups import expanded, groups
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
 from harness.errors import BadData, BrokenCheckpoint, HarnessError
-from harness.evaluation.records import read_records
 from harness.kinds import kind_of
 from tests.conftest import FAST, WORDS, model
 from tests.mistakes import mistake, refused
+from tests.resampled import read_records
 
 WORDS_OF = {"good": WORDS[2:12], "bad": WORDS[12:22], "so-so": WORDS[22:32]}
 

@@ -17,11 +17,12 @@ import pytest
 from harness.cli import main
 from harness.errors import BrokenRecord, HarnessError
 from harness.evaluation.packs import ABOUT, PACK, unpack, unpacked
-from harness.evaluation.records import each_record, pack, read_records
+from harness.evaluation.records import each_record, pack
 from harness.evaluation.resamples import STEP, estimate_of
 from harness.files import write_json
 from harness.stats.intervals import interval
 from tests.mistakes import mistake, refused
+from tests.resampled import read_records
 from tests.test_believed import change, doors, written
 
 __all__ = ["written"]

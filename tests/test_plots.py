@@ -25,15 +25,7 @@ from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadData, BadRecipe, MissingScores
 from harness.evaluation.predictions import read_predictions
-from harness.evaluation.records import (
-    Adaptation,
-    DrawScore,
-    Interval,
-    Role,
-    Source,
-    predictions_of,
-    read_records,
-)
+from harness.evaluation.records import Adaptation, DrawScore, Interval, Role, Source, predictions_of
 from harness.evaluation.resamples import estimate_of
 from harness.files import write_json
 from harness.passes.features import forward
@@ -63,7 +55,7 @@ from harness.stats.intervals import interval
 from harness.stats.ranks import Standings, standings
 from tests import test_credit
 from tests.conftest import TAGS as TAG_NAMES
-from tests.resampled import kept, resampled
+from tests.resampled import kept, read_records, resampled
 from tests.test_boards import MRPC, RTE, record
 from tests.test_compare import read_once
 from tests.toys import MOODS, TAGS, TOY, VALUE, registered

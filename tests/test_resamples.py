@@ -23,11 +23,12 @@ from harness.evaluation import bootstrap
 from harness.evaluation.bootstrap import design_of, kept_resamples, resampled_draws
 from harness.evaluation.counting import scored
 from harness.evaluation.predictions import Predicted, read_predictions
-from harness.evaluation.records import DrawScore, Record, read_record, read_records
+from harness.evaluation.records import DrawScore, Record, read_record
 from harness.evaluation.resamples import STEP, bytes_of, estimate_of, read, written
 from harness.types import Array64
 from tests.conftest import WORDS, model
 from tests.mistakes import mistake, refused
+from tests.resampled import read_records
 from tests.test_believed import change
 from tests.test_compare import TASKS, read_once, spoilt, truth
 

@@ -15,7 +15,7 @@ import harness
 from harness import Choice, Recipe, Run, View
 from harness.cli import main
 from harness.errors import BadOption, MissingScores
-from harness.evaluation.records import Record, read_records
+from harness.evaluation.records import Record
 from harness.evaluation.resamples import loss_of
 from harness.reporting.chosen import read_both
 from harness.reporting.lines import Line, lines_of
@@ -23,7 +23,7 @@ from harness.reporting.plots import plot
 from harness.reporting.plots.sweep import Sweep, draw, in_order, is_geometric, sweep, value_of
 from tests.conftest import model
 from tests.mistakes import mistake
-from tests.resampled import resampled
+from tests.resampled import read_records, resampled
 from tests.toys import THREE, TOY, VALUE, registered
 
 

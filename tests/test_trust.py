@@ -801,7 +801,7 @@ def test_outputs_that_are_nan_are_no_labels(room: Path, capsys: pytest.CaptureFi
 
 
 def harness_records(folder: Path) -> list[Record]:
-    from harness.evaluation.records import read_records
+    from tests.resampled import read_records
 
     return read_records([folder])
 

@@ -23,7 +23,6 @@ from harness.checkpoints.verbalizer import under_words
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, MissingHead
-from harness.evaluation.records import read_records
 from harness.passes.features import final_head, forward
 from harness.passes.gram import gram, linear_layers
 from harness.passes.placement import CPU
@@ -32,6 +31,7 @@ from harness.passes.reading import Reading
 from harness.passes.statistics import drawn
 from harness.types import Checkpoint
 from tests.mistakes import mistake, refused
+from tests.resampled import read_records
 from tests.t5 import FILE, t5
 from tests.toys import TAGS, THREE, TOY, VALUE, registered
 

@@ -314,19 +314,12 @@ def _broken(error: ValidationError, path: Path, what: str) -> BrokenRecord:
     return BrokenRecord(f"{path}: {fault}")
 
 
-def read_records(places: Iterable[str | Path]) -> list[Record]:
-    """All records in files, packs and below folders, in a stable order, each once.
-
-    Raises BrokenRecord for a place that does not exist or holds none.
-    """
-    return [record for _, record in each_record(places)]
-
-
 def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
-    """As `read_records`, one by one with the files they lie in: so many need not fit in memory.
+    """All records in files, packs and below folders, in a stable order, each once, with its file.
 
     A record of a pack lies in `PACK/NAME`. What lies there and is no record is left out, and named
-    once. Raises BrokenRecord for two of the same that say other scores.
+    once. Raises BrokenRecord for a place that does not exist or holds none, and for two of the same
+    that say other scores.
     """
     known: dict[str, tuple[Path, tuple[float, ...]]] = {}
     others: list[Path] = []

@@ -84,8 +84,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     if board.credits is None:
         raise MissingScores(
             f"credit shows merges, their experts and base under {CURRENT} and {TUNED} with three "
-            f"draws or more, with resamples of all of them, found no such merge; make them with "
-            f"{MAKE}"
+            f"draws or more, found no such merge; make them with {MAKE}"
         )
     column = board.scores.columns[-1]
     counts = {line.rows for line in board.tasks.values()}
