@@ -451,7 +451,7 @@ def elsewhere(records: Path) -> None:
         read_once(records, "odd", name, 0.1, experts=experts, digest=name)
 
 
-GOOD, LIMITED = ["good", "fair"], {"rows": 50, "settings": {"limit": 50}}
+GOOD, LIMITED = ["good", "fair"], {"rows": 50, "settings": {"limit": 50, "drawn": True}}
 BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "none": (None, [], "name two"),
     "one": (None, ["good"], "good cannot be compared, expected two or more"),
