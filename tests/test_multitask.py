@@ -107,6 +107,29 @@ def test_a_batch_moves_the_encoder_and_the_head_of_its_task_alone(shared: MultiT
         assert any(not is_head(bare(name)) for name in moved)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_head_is_moved_by_batches_of_every_task(
+    family: str, minis: Callable[[str], dict[str, Path]], tmp_path: Path
+) -> None:
+    """And written once, with the encoder, as transformers writes a classifier."""
+    source = open_checkpoint(minis(family)["base"])
+    pair = {name: with_new_head(source, TASKS[name], 3) for name in (SST2, RTE)}
+    shared = MultiTask(source.family, pair, one_head=True)
+    optimizer = torch.optim.SGD(shared.parameters(), lr=1e-2)
+    for task in range(2):
+        before = {name: tensor.clone() for name, tensor in shared.state_dict().items()}
+        optimizer.zero_grad()
+        shared(task, **batch(torch.tensor([0, 1]))).loss.backward()
+        optimizer.step()
+        moved = {n for n, tensor in shared.state_dict().items() if not tensor.equal(before[n])}
+        assert {name.split(".")[1] for name in moved if is_head(bare(name))} == {"0"}
+    shared.save_pretrained(tmp_path)
+    assert not (tmp_path / "heads").exists()
+    known = dict(pair[RTE].named_parameters())
+    for name, tensor in open_checkpoint(tmp_path).weights.items():
+        assert torch.as_tensor(tensor).equal(known[name]), name
+
+
 def bare(name: str) -> str:
     """`classifiers.0.bert.x` as the classifier calls it."""
     return name.split(".", 2)[2]

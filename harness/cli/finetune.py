@@ -15,7 +15,7 @@ def finetune(
     base: str = option("The pretrained checkpoint: a folder or a Hub id.", ...),
     out: Path = option("The expert's folder.", ...),
     task: str | None = option("The task, as `harness list tasks` names it.", of="tasks"),
-    tasks: Names = several("T1,T2,...: one encoder for all, a head for each.", of="tasks"),
+    tasks: Names = several("T1,T2,...: one encoder, a head for each label space.", of="tasks"),
     seed: int = option("Seed of the order of the data and of dropout.", 0),
     head_seed: int | None = option("Initialises the head (default: the seed)."),
     learning_rate: float | None = option("Default: the task's."),

@@ -68,6 +68,9 @@ class OpenedModel:
         own = self.checkpoint
         if self.kept or own.labels is None:
             return task.name in self.kept
+        if len(own.tasks) > 1 and task.name not in own.tasks:  # one head, of a label space
+            kind = kind_of(task)
+            return kind_of(parse_task(own.tasks[0])[0]) is kind and kind.fits(task, own.labels)
         if own.tasks:
             return task.name in own.tasks
         return fit(own.labels, task) or (

@@ -131,7 +131,7 @@ def _model(checkpoint: Checkpoint, *, alone: bool = True) -> OpenedModel:
     role: Role
     if merged is not None:
         role, method = "merged", merged.method
-    elif trained and kept:
+    elif trained and (kept or len(checkpoint.tasks) > 1):
         role, method = "reference", "multi-task"
     elif trained and alone:
         role, method = "expert", "expert"

@@ -1,5 +1,7 @@
 """Kinds of labels: one file each, and all that the harness knows of one is in it."""
 
+from collections.abc import Iterable
+
 from harness.errors import BadData
 from harness.kinds.classification import Classification
 from harness.kinds.kind import IGNORED, Kind, Rule
@@ -18,10 +20,18 @@ def kind_of(task: Task) -> Kind:
     return KINDS[task.kind]
 
 
+def one_space(tasks: Iterable[Task]) -> bool:
+    """Whether equal labels mean the same in all tasks: those of corpora of tags and of classes.
+
+    One class out of several is the answer to the question of its own task.
+    """
+    return all(kind_of(task).several for task in tasks)
+
+
 def check_labels(task: Task) -> None:
     """Raise BadData for labels that do not fit the kind of a task."""
     if fault := kind_of(task).fault(task):
         raise BadData(f"task '{task.name}' has {fault}")
 
 
-__all__ = ["IGNORED", "KINDS", "Kind", "Multilabel", "Rule", "check_labels", "kind_of"]
+__all__ = ["IGNORED", "KINDS", "Kind", "Multilabel", "Rule", "check_labels", "kind_of", "one_space"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from harness import weights
-from harness.checkpoints.provenance import trained_by
+from harness.checkpoints.provenance import Trained, trained_by
 from harness.labels import as_config, spelling
 from harness.types import Checkpoint, StateDict
 
@@ -72,9 +72,9 @@ def _reordered(state: StateDict, names: Sequence[str], order: Sequence[int]) -> 
 
 def annotated_by(expert: Checkpoint) -> frozenset[str]:
     """The labels that an expert's training rows labelled; all, where that is not recorded."""
-    said = trained_by(expert.path)
-    known = next(iter(said.annotated.values())) if said and said.annotated else expert.labels
-    return frozenset(known or ())
+    said, every = trained_by(expert.path) or Trained(), expert.labels or ()
+    by_task = [said.annotated.get(task, every) for task in said.tasks] or [every]
+    return frozenset(label for labels in by_task for label in labels)
 
 
 def of_those_who_know(

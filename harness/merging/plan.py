@@ -21,7 +21,7 @@ from harness.data.claims import check_claim
 from harness.data.splits import parse_task
 from harness.entries import Merger, Method, Premerge
 from harness.errors import BadOption, BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
-from harness.kinds import kind_of
+from harness.kinds import one_space
 from harness.labels import same
 from harness.merging.label_rows import of_those_who_know, ordered_as
 from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeStep, StageClock
@@ -277,7 +277,8 @@ def _heads(
             raise MissingHead(f"{expert.source} has no head; expected one, or --heads-from")
     first = experts[0]
     odd = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
-    different = len(set(tasks)) > 1 and not (odd is None and one_space(tasks))
+    known = (parse_task(task)[0] for task in tasks)
+    different = len(set(tasks)) > 1 and not (odd is None and one_space(known))
     if recipe.heads == "keep" or (recipe.heads == "auto" and different):
         repeated = [task for task in set(tasks) if tasks.count(task) > 1]
         if not tasks:
@@ -295,14 +296,6 @@ def _heads(
     if recipe.heads == "auto":
         return "average" if merger.task_vectors else "merge"
     return recipe.heads
-
-
-def one_space(tasks: Sequence[str]) -> bool:
-    """Whether equal labels mean the same in all tasks: those of corpora of tags and of classes.
-
-    One class out of several is the answer to the question of its own task.
-    """
-    return all(kind_of(parse_task(task)[0]).several for task in tasks)
 
 
 # What goes into the merger -----------------------------------------------------------------

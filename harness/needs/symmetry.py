@@ -10,8 +10,9 @@ from harness.checkpoints.families.family import WIDTH, Family, Unit
 from harness.checkpoints.families.known import FAMILIES
 from harness.checkpoints.families.symmetry import axes_of, in_any_layer, in_table, readers_of
 from harness.checkpoints.settings import heads_of
+from harness.data.splits import parse_task
+from harness.kinds import one_space
 from harness.labels import same
-from harness.merging.plan import one_space
 from harness.registry import need
 from harness.types import Checkpoint, StateDict
 from harness.weights import Symmetry, select
@@ -83,4 +84,4 @@ def _one_task(experts: Sequence[Checkpoint]) -> bool:
     first = experts[0].labels or ()
     tasks = [task for expert in experts for task in expert.tasks]
     alike = all(same(expert.labels or (), first) for expert in experts)
-    return alike and (len(set(tasks)) <= 1 or one_space(tasks))
+    return alike and (len(set(tasks)) <= 1 or one_space(parse_task(task)[0] for task in tasks))

@@ -90,7 +90,8 @@ def finetune(
     """Fine-tune a base on `task@train90` and write the expert to `out`; returns it.
 
     Several `tasks` instead of one `task` train one encoder with a head for each, which are written
-    as a merge with kept heads is. `overrides` are fields of `Hyperparameters`; the defaults are the
+    as a merge with kept heads is or, where they share one label space, with one head for all.
+    `overrides` are fields of `Hyperparameters`; the defaults are the
     task's, and `max_length="auto"` is what the base and the rows need; `force` replaces an older
     expert there. Weights and their steps are float32 on the `device`, of one GPU or none; with
     `bf16` products are taken in bfloat16 (transformers' mixed precision). Tasks that are trained

@@ -1,5 +1,6 @@
 """Shell: a base and several tasks -> one encoder under a head for each, trained together.
 
+Tasks of one label space, as corpora of emotions are, have one head together, as their merges have.
 Every batch comes from one data set and moves the encoder and that data set's head. The order of the
 batches is random, each data set contributes its own number of them, and an epoch sees every row of
 every data set once (docs/methods.md#tasks-and-splits).
@@ -23,7 +24,8 @@ from harness.checkpoints.layout import SINGLE
 from harness.checkpoints.named import canonical
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
-from harness.kinds import kind_of
+from harness.kinds import kind_of, one_space
+from harness.labels import same
 from harness.rng import rng
 from harness.training.single import Training, check_reads, collator, dataset, with_new_head
 from harness.types import Checkpoint, Hyperparameters, Task
@@ -33,18 +35,27 @@ SHARED = ("learning_rate", "epochs", "warmup", "weight_decay")
 
 
 class MultiTask(torch.nn.Module):
-    """Transformers' classifiers, one for each task, that share every module but their heads."""
+    """Transformers' classifiers, one for each task, that share every module but their heads.
+
+    With `one_head` they share these, too.
+    """
 
     def __init__(
-        self, family: Family, classifiers: Mapping[str, Any], losses: Sequence[Any] = ()
+        self,
+        family: Family,
+        classifiers: Mapping[str, Any],
+        losses: Sequence[Any] = (),
+        *,
+        one_head: bool = False,
     ) -> None:
         super().__init__()
         self.tasks = tuple(classifiers)
         self.losses = losses or [None] * len(self.tasks)
         first, *others = classifiers.values()
-        self.family = family
+        self.family, self.one_head = family, one_head
         for name, module in first.named_children():
-            if not self.family.is_head(f"{name}."):  # DeBERTa's pooler stands beside the base model
+            # DeBERTa's pooler stands beside the base model
+            if one_head or not self.family.is_head(f"{name}."):
                 for other in others:
                     setattr(other, name, module)
         self.classifiers = torch.nn.ModuleList(classifiers.values())
@@ -90,8 +101,14 @@ class MultiTask(torch.nn.Module):
         return super().load_state_dict({**state_dict, **again}, *args, **kwargs)
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write the encoder, and each head under heads/<task>/, as a merge with kept heads is."""
+        """Write the encoder, and each head under heads/<task>/, as a merge with kept heads is.
+
+        With one head, as transformers writes a classifier.
+        """
         classifiers: list[Any] = list(self.classifiers)
+        if self.one_head:
+            classifiers[0].save_pretrained(folder)
+            return
         for name, classifier in zip(self.tasks, classifiers, strict=True):
             place = folder / "heads" / name
             place.mkdir(parents=True)
@@ -175,8 +192,10 @@ def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters])
 def multi_task(
     source: Checkpoint, parts: Sequence[Training], seed: int, head_seed: int
 ) -> Callable[..., Any]:
-    """The Trainer of one encoder and a head for each task, but for arguments and callbacks."""
-    pad = collator(source, parts[0].task)
+    """The Trainer of one encoder and a head for each task or, of one label space, one for all; but
+    for arguments and callbacks."""
+    tasks = [part.task for part in parts]
+    pad = collator(source, tasks[0])
 
     def collate(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         bare = [{key: value for key, value in row.items() if key != "task"} for row in rows]
@@ -193,6 +212,7 @@ def multi_task(
         source.family,
         {part.task.name: with_new_head(source, part.task, head_seed) for part in parts},
         [kind_of(part.task).loss for part in parts],
+        one_head=one_space(tasks) and all(same(one.labels, tasks[0].labels) for one in tasks),
     )
     for rows in (*train, *heldout.values()):
         check_reads(model, rows, collate, source)
