@@ -64,6 +64,8 @@ EXPECTED = {
     "regmean-alpha": (5 * 5, 5 * 11, 5 * 11 * (5 + 5)),
     "regmean-diagonal": (5 * 5, 10 * 5 * 6, 10 * 5 * 6 * 2),
     "regmean-rows": (5 * 5, 5 * 5, 5 * 5 * (5 + 5)),
+    "regmean-incremental": (5 * 5, 4 * 5 * 3, 4 * 5 * 3 * (5 + 5)),
+    "regmean-incremental-ner": (6 * 5, 5 * 5 * 3, 5 * 5 * 3 * (6 + 2)),
     "dare-rates": (9 * 5, 9 * 3 * 7, 9 * 3 * 7),
     "ties-densities": (9 * 5, 9 * 7, 9 * 7),
     "rotation-1": (5 * 5, 10 * 5 * 6, 10 * 5 * 6 * 2),
@@ -154,7 +156,15 @@ def test_designs_that_share_experts_ask_the_same_of_them(
     """So that one folder holds them once."""
     for first, *others in (
         ("procrustes-2", "procrustes-1", "dare-rates", "ties-densities"),
-        ("regmean-2", "regmean-pairs", "regmean-rows", "regmean-alpha", "regmean-diagonal"),
+        (
+            "regmean-2",
+            "regmean-pairs",
+            "regmean-rows",
+            "regmean-alpha",
+            "regmean-diagonal",
+            "regmean-incremental",
+        ),
+        ("regmean-3", "regmean-pairs-ner", "regmean-incremental-ner"),
         ("ft-classifier-2", "ft-classifier-3"),
     ):
         known = {n: one.request for n, one in planned[first].items() if one.verb == "finetune"}

@@ -100,6 +100,27 @@ def test_a_base_that_nobody_teaches_is_of_the_set_whose_heads_it_has() -> None:
     assert made(alone(owned=False)).scores.rows[0] == "base (base0)"
 
 
+def test_sets_that_grow_are_replicates_by_how_many_experts_they_have() -> None:
+    """The first merges have not all experts of a set, and are of it."""
+    records = []
+    for at in range(2):
+        sources = tuple(
+            Source(source=f"e-{task}", digest=f"{task}{at}", task=task, seed=at)
+            for task in (*TASKS, "glue/cola@validation")
+        )
+        for count in (2, 3):
+            given: dict[str, Any] = {"method": "average", "digest": f"{count}-{at}"}
+            given |= {"experts": sources[:count]}
+            value = count / 10 + at / 100
+            records += [record("merged", "average", t, "current", value, **given) for t in TASKS]
+    board = made(records)
+    assert board.scores.rows == ("average (experts: 2)", "average (experts: 3)")
+    for row, each in (("2", [20, 21]), ("3", [30, 31])):
+        mean = board.scores.row(f"average (experts: {row})", board.scores.settings[0])[-1]
+        assert mean is not None
+        assert mean.experts == pytest.approx(each)
+
+
 def test_a_mean_over_tasks_is_of_one_set_whatever_the_order_of_files() -> None:
     """A tuned merge is named by what was chosen for its set, and so is its file."""
     records = three(0.1, 0.1, 0.1)

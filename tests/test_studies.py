@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 import harness
-from harness import unfinished
+from harness import TASKS, unfinished
 from harness.checkpoints.provenance import EXPERT_FILE
 from harness.cli import main
 from harness.errors import (
@@ -34,6 +34,9 @@ from harness.errors import (
     UnknownName,
 )
 from harness.files import cache_dir
+from harness.reporting.chosen import read_both
+from harness.reporting.plots.scores import View
+from harness.reporting.plots.sweep import sweep
 from harness.stats.tests import sets_needed
 from harness.studies.curves import curves_of
 from harness.studies.outcomes import Outcome, settle, states_of
@@ -176,6 +179,9 @@ def test_include_adds_and_exclude_takes_away(room: Path) -> None:
          + [f"comparison/{a}+{b}" for a, b in combinations("012", 2)]),
         ({"by": "task", "choose": 3, "disjoint": True}, ["topic", "comparison"]),
         ({"by": "pairs", "disjoint": True}, ["seed-0", "seed-1", "seed-2"]),
+        ({"by": "seed", "grow": True}, [f"seed-{a}/topic+comparison" for a in "012"]),
+        ({"by": "task", "grow": True}, [f"{a}/{b}" for a in ("topic", "comparison")
+                                        for b in ("0+1", "0+1+2")]),
     ],
     ids=str,
 )  # fmt: skip
@@ -287,6 +293,20 @@ def test_what_stands_beside_all_merges_is_scored_with_the_first(room: Path) -> N
     scored = [one for one in steps(room, references=["mtl"]).values() if one.verb == "evaluate"]
     assert [one.after for one in scored] == [(), (scored[0].name,)]
     assert all("experts/base/topic-mtl" in one.needs for one in scored)
+
+
+def domains(room: Path, count: int = 3) -> list[str]:
+    """Tasks of one's own that share their labels, of the rows of one of the embedded in turn."""
+    told = TASKS["embedded/names"]
+    for number in range(count):
+        (room / f"d{number}").mkdir()
+        for split in ("train", "test"):
+            rows = [*told.generate(split)][number::count][:40]
+            (room / f"d{number}/{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        said = {"kind": "tagging", "text": "words", "label": "tags", "files": f"d{number}"}
+        said["labels"] = [*told.labels]
+        (room / f"d{number}.yaml").write_text(yaml.safe_dump(said))
+    return [f"d{number}.yaml" for number in range(count)]
 
 
 # Identity ----------------------------------------------------------------------------------
@@ -766,6 +786,40 @@ def test_a_figure_is_drawn_of_merges_that_differ_in_one_option(
     assert all(one.is_file() for one in pictures)
 
 
+def test_experts_are_merged_one_after_another_beside_one_model_of_all(room: Path) -> None:
+    """Of one label space: every merge is read on every task, and so is a model under one head."""
+    tasks = domains(room)
+    asked: dict[str, Any] = {
+        "experts": {"tasks": tasks, "head_seed": "same", "finetune": {"epochs": 1}},
+        "sets": {"by": "seed", "grow": True},
+        "mergers": ["average"],
+        "protocols": ["current"],
+        "references": ["mtl"],
+        "score_on": {"two": {"tasks": tasks}},
+        "figures": [{"sweep": "experts"}],
+    }
+    command = ["study", "run", str(write(room, **asked)), "--out", str(room / "out")]
+    assert main([*command, "--device", "cpu"]) == 0
+    found = [*records(room / "out").values()]
+    assert sorted((r["task"], len(r["experts"])) for r in found if r["role"] == "merged") == [
+        (f"d{number}@test", count) for number in range(3) for count in (2, 3)
+    ]
+    assert {(r["task"], r["model"]) for r in found if r["method"] == "multi-task"} == {
+        (f"d{number}@test", f"{name}-mtl") for number in range(3) for name in ("d0+d1", "d0+d1+d2")
+    }
+    picture = (room / "out/boards/two-experts-average.svg").read_text()
+    assert "number of experts" in picture
+    shown = sweep(read_both([room / "out/records"], View()), View(option="experts"))
+    assert {name: [p.x for p in points] for name, points in shown.curves.items()} == {
+        name: [2, 3] for name in (*(f"d{number}@test" for number in range(3)), "mean of 3 tasks")
+    }
+    for count in (2, 3):
+        name = "+".join(f"d{number}" for number in range(count))
+        mtl = room / f"out/experts/base/seed-0/{name}-mtl"
+        assert json.loads((mtl / EXPERT_FILE).read_text())["tasks"] == name.split("+")
+        assert not (mtl / "heads").exists()
+
+
 def test_what_a_figure_lacks_is_said_and_boards_are_drawn(
     room: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -845,6 +899,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         {"sets": {"by": "task", "disjoint": True}},
         BadRecipe,
         ("two", "disjoint", "choose", "pairs"),
+    ),
+    "sets that grow and are chosen": (
+        {"sets": {"by": "task", "choose": 2, "grow": True}}, BadRecipe, ("two", "grow", "choose")
+    ),
+    "one expert to grow from": (
+        {"experts": {"tasks": TASK}, "sets": {"grow": True}}, BadRecipe, ("base/seed-0", "1")
     ),
     "shots of no number": (
         {"protocols": ["knn:shots=[1,x]"]}, BadRecipe, ("two", "knn", "'x'", "all")
@@ -954,6 +1014,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     ),
     "a figure over nothing": (
         {"figures": [{"sweep": "ties.densty"}]}, BadRecipe, ("two", "figures", "ties.densty")
+    ),
+    "a figure over sets of one size": (
+        {"figures": [{"sweep": "experts"}]}, BadRecipe, ("two", "figures", "experts", "grow")
     ),
     "a method of other families": (
         {"premerge": ["rotation:residual=true"]},

@@ -56,6 +56,12 @@ def row_name(line: Line, *, by_method: bool, one_each: bool) -> str:
     return method if plain else f"{line.model} ({method})"
 
 
+def _many(line: Line) -> str:
+    """How many experts a model was merged of or, of a base, gave their heads."""
+    count = len(line.experts or line.heads_of)
+    return f"experts: {count}" if count else ""
+
+
 def experts_of(line: Line) -> str:
     """The names of what a model was merged of, or how many they are."""
     names = [source.rstrip("/").rpartition("/")[2] for source, _ in line.experts]
@@ -70,6 +76,7 @@ TRAITS: tuple[Callable[[Line], str], ...] = (
     lambda line: f"preset {line.preset}" if line.preset else "",
     lambda line: f"labels {line.labels}",
     lambda line: line.model,
+    _many,
     experts_of,
 )
 """What may differ between models of one name, the plainest first."""

@@ -51,7 +51,8 @@ def _numbers(lines: Sequence[Line]) -> dict[str, int]:
             tasks = tuple(sorted(task for task, *_ in line.trained))
             by_tasks.setdefault(tasks, {}).setdefault(digests, tuple(sorted(line.trained)))
     number: dict[str, int] = {}
-    for sets in by_tasks.values():
+    # of sets that grow the largest has all
+    for sets in (by_tasks[tasks] for tasks in sorted(by_tasks, key=len, reverse=True)):
         every = [digest for digests in sets for digest in digests]
         apart = len({*every}) == len(every) and len({*sets.values()}) == len(sets)
         if apart and not {*every} & number.keys():

@@ -1,4 +1,4 @@
-"""The figures of a study: scores against the values of one option of its merges."""
+"""The figures of a study: scores against what its merges differ in, one option or their experts."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from harness.hashes import digest_of
 from harness.merging.recipes import Recipe, with_choices
 from harness.reporting.plots.plot import plot
 from harness.reporting.plots.scores import View
+from harness.reporting.plots.sweep import EXPERTS
 from harness.studies.board import BOARDS
 from harness.studies.experts import leaf, slug
 from harness.studies.outcomes import Outcome
@@ -26,7 +27,8 @@ def check_figures(study: Study, steps: Sequence[Step]) -> None:
         if not curves_of({step.name: step for step in steps}, figure):
             raise study.fault(
                 f"figures: no two merges differ in {figure.sweep} alone; expected an option of "
-                "theirs with several values, as METHOD.OPTION: ties.density"
+                f"theirs with several values, as METHOD.OPTION: ties.density, or {EXPERTS} of sets "
+                "that grow"
             )
 
 
@@ -47,7 +49,7 @@ def curves(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> tuple[list
 
 def curves_of(steps: Mapping[str, Step], figure: Figure) -> dict[str, list[Step]]:
     """The evaluations of each figure, by its name: of one board and base, and of merges that differ
-    in one option alone.
+    in one option alone, or in how many experts they are of.
 
     Of sets that share a task, as pairs do, each has a figure of its own.
     """
@@ -58,7 +60,9 @@ def curves_of(steps: Mapping[str, Step], figure: Figure) -> dict[str, list[Step]
         merge = steps[step.needs[0]]
         rest, _ = merges[merge.name]
         board = leaf(step.request["output"])
-        of = tuple(sorted(steps[one].about for one in merge.needs if one.startswith("experts/")))
+        tasks = [steps[one].about for one in merge.needs if one.startswith("experts/")]
+        # sets that grow have their first expert in common
+        of = tuple(tasks[:1] if figure.sweep == EXPERTS else sorted(tasks))
         each.setdefault((board, leaf(step.base), rest), {}).setdefault(of, []).append(step)
     found: dict[str, list[Step]] = {}
     several = len({base for _, base, _ in each}) > 1
@@ -77,12 +81,15 @@ def _apart(groups: Sequence[Sequence[Step]]) -> bool:
 
 
 def _told(step: Step, option: str) -> tuple[str, str] | None:
-    """What a merge is but for an option, `METHOD.OPTION`, and its value; None for one without."""
-    method, _, name = option.rpartition(".")
+    """What a merge is but for an option, `METHOD.OPTION`, and its value; None for one without.
+
+    Of `experts` it is the number.
+    """
     if step.verb != "merge":
         return None
+    method, _, name = option.rpartition(".")
     asked = {key: one for key, one in step.request.items() if key not in ("experts", "base")}
-    values = list[Any]()
+    values: list[Any] = [len(step.request["experts"])] * (option == EXPERTS)
 
     def bare(_: Any, choice: Choice) -> Choice:
         if choice.name != method:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -99,8 +99,12 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
 
 
 def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
-    """A group of experts, or every so many of them."""
-    many, members = study.sets.at_once, group.members
+    """A group of experts, every so many of them, or the first ones and more and more of them."""
+    many, members, grow = study.sets.at_once, group.members, study.sets.grow
+    if grow and (many or study.sets.disjoint or study.sets.by == "partition"):
+        raise study.fault(
+            "sets grow by seed or by task; leave out choose, disjoint, pairs and partition"
+        )
     if many is not None and many > len(members):
         raise study.fault(f"sets.choose is {many} of {group.name}, expected at most {len(members)}")
     if study.sets.disjoint and many is None:
@@ -110,11 +114,18 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
         raise study.fault(
             f"sets of {many} are disjoint, and {found}; expected a multiple of {many}"
         )
-    if many is None or many == len(members):
+    chosen: Iterable[tuple[Expert, ...]]
+    if grow and len(members) > 1:
+        # all of them, too, by their order: another study may merge them in its own
+        chosen = (members[:count] for count in range(2, len(members) + 1))
+    elif many is None or many == len(members):
         yield group
         return
-    apart = (members[first : first + many] for first in range(0, len(members), many))
-    for some in apart if study.sets.disjoint else combinations(members, many):
+    elif study.sets.disjoint:
+        chosen = (members[first : first + many] for first in range(0, len(members), many))
+    else:
+        chosen = combinations(members, many)
+    for some in chosen:
         called = "+".join(
             str(one.seed) if study.sets.by == "task" else leaf(one.task) for one in some
         )

@@ -147,11 +147,13 @@ class Experts(Frozen):
 
 class Sets(Frozen):
     """Which experts are merged: those of one seed, of one task, or of the parts of one task and
-    seed; or every `choose` of them, if `disjoint` one after the other, so that none is in two."""
+    seed; or every `choose` of them, if `disjoint` one after the other, so that none is in two; or,
+    if they `grow`, the first two of them, the first three, and so on to all."""
 
     by: Literal["seed", "task", "pairs", "partition"] = "seed"
     choose: PositiveInt | None = None
     disjoint: bool = False
+    grow: bool = False
 
     @property
     def at_once(self) -> int | None:
@@ -185,7 +187,8 @@ class ScoreOn(Frozen):
 
 
 class Figure(Frozen):
-    """Scores, or the loss, of merges against the values of one option, `METHOD.OPTION`."""
+    """Scores, or the loss, of merges against the values of one option, `METHOD.OPTION`, or against
+    the number of their `experts`."""
 
     sweep: str
     loss: bool = False
