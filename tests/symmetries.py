@@ -67,15 +67,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
         }
         for name, kind in (("t5", "relu"), ("t5, gated", "gated-gelu"), ("mt5", "gated-gelu"))
     },
-    "t5, words": {
-        "model_type": "t5",
-        "d_model": 16,
-        "d_kv": 8,
-        "d_ff": 24,
-        "num_layers": 2,
-        "num_heads": 2,
-        "vocab_size": 45,
-        "text_head": {"decoder": [0, 4]},
+    **{
+        name: {
+            "model_type": "t5",
+            "d_model": 16,
+            "d_kv": 8,
+            "d_ff": 24,
+            "num_layers": 2,
+            "num_heads": 2,
+            "vocab_size": 45,
+            "text_head": {"decoder": [0, 4], "answers": [5, 9, 7], "tied": tied},
+        }
+        for name, tied in (("t5, words", False), ("t5, tied words", True))
     },
     "vit": {
         "model_type": "vit",

@@ -11,12 +11,13 @@ from harness.checkpoints.layout import SINGLE, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_weights
 from harness.checkpoints.provenance import MERGE_FILE, Merged, changed
 from harness.checkpoints.settings import check_settings
+from harness.checkpoints.verbalizer import under_words, words_of
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 
 
 def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint]:
-    """The encoder under each head of heads/<task>/.
+    """The encoder under each head of heads/<task>/; a model of text to text, under its words there.
 
     Raises BrokenCheckpoint for a head that is not the one merge.json speaks of.
     """
@@ -24,6 +25,10 @@ def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Check
     kept = {}
     for config in sorted(heads.glob("**/config.json")):
         task = config.parent.relative_to(heads).as_posix()
+        settings = read_config(config)
+        if said := words_of(replace(checkpoint, path=config.parent, config=settings)):
+            kept[task] = under_words(checkpoint, said, labels_of(settings, str(config)))
+            continue
         head = open_weights(config.parent)
         if merged is not None and weights.digest(head) != merged.head_digests.get(task):
             raise changed(config.with_name(SINGLE), MERGE_FILE)
@@ -34,7 +39,6 @@ def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Check
                     f"{config.parent} has the tensor '{name}', and {checkpoint.source} has another "
                     "of that name; expected the head alone"
                 )
-        settings = read_config(config)
         whole = weights.union(checkpoint.weights, head)
         check_counts(settings, whole, str(config))
         kept[task] = replace(

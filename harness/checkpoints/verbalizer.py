@@ -3,7 +3,8 @@
 
 A class's row is that of the model's own `lm_head` for the one token of its word or, where that is
 tied, of the table of tokens. Nothing is generated: the decoder is given the token that it starts at
-and a prefix, and what it says at the last of these is read.
+and a prefix, and what it says at the last of these is read. A model under a head of words has its
+whole `lm_head`, so that a merge of such models makes text.
 """
 
 from __future__ import annotations
@@ -13,18 +14,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from harness.checkpoints.bases import encoder_digests
 from harness.checkpoints.build import TEXT_HEAD, encoder_of, labelled
-from harness.checkpoints.families.t5 import DECODER, is_scaled
+from harness.checkpoints.families.t5 import ANSWERS, DECODER, OUTPUTS, TIED, is_scaled
 from harness.checkpoints.layout import odd
 from harness.checkpoints.network import configuration
 from harness.checkpoints.processor import processor_digest
 from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
-from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint
+from harness.errors import BadData, BadOption, BrokenCheckpoint
 from harness.types import Checkpoint, Task
-from harness.weights import Lazy, Spec, specs, union
+from harness.weights import select, specs, union
 
-OUTPUTS = "lm_head.weight"
+LM_HEAD = f"{OUTPUTS}.weight"
 SEGMENT = re.compile(r"\{(text|pair)\}")
 """What stands in a template for the first and the second text of a row."""
 WORDS, TEMPLATE, PREFIX = "words", "template", "prefix"
@@ -60,8 +63,7 @@ def word_head(
         "tokenizer": processor_digest(base.processor),
     }
     whole = under_words(base, said, task.labels)
-    tensors = {n: whole.weights[n] for n in whole.weights if base.family.is_head(n)}
-    return replace(whole, weights=tensors, tasks=(task.name,))
+    return replace(whole, weights={LM_HEAD: rows_of(whole)}, tasks=(task.name,))
 
 
 def words_of(model: Checkpoint) -> Mapping[str, Any]:
@@ -72,7 +74,7 @@ def words_of(model: Checkpoint) -> Mapping[str, Any]:
     said = model.config.get(TEXT_HEAD)
     if not isinstance(said, dict) or WORDS not in said:
         return {}
-    kinds: dict[str, type] = {WORDS: dict, TEMPLATE: str, PREFIX: str, DECODER: list}
+    kinds: dict[str, type] = {WORDS: dict, TEMPLATE: str, PREFIX: str, DECODER: list, ANSWERS: list}
     for key, kind in kinds.items():
         if not isinstance(value := said.get(key), kind):
             raise odd(
@@ -82,30 +84,36 @@ def words_of(model: Checkpoint) -> Mapping[str, Any]:
 
 
 def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str]) -> Checkpoint:
-    """A model of text to text under its own rows for the words of a head, which are not read."""
+    """A model of text to text under the words of a head, whose rows are its own.
+
+    It has all its tensors but those that transformers does not read either.
+    """
     family = model.family
     if not family.stacks or model.labels is not None:
         raise BrokenCheckpoint(
             f"{model.source} makes no text, expected a T5ForConditionalGeneration"
         )
-    tables = (OUTPUTS, family.words, family.bare(family.words))
-    name = next(one for one in tables if one in model.weights)
-    if name != OUTPUTS and not is_scaled(configuration(model.config, model.source)):
+    tied = LM_HEAD not in model.weights
+    if tied and not is_scaled(configuration(model.config, model.source)):
         raise BrokenCheckpoint(
-            f"{model.source} has no tensor '{OUTPUTS}', and its config.json ties that to no table; "
+            f"{model.source} has no tensor '{LM_HEAD}', and its config.json ties that to no table; "
             "expected a whole T5ForConditionalGeneration: a LoRA adapter, merged into its base"
         )
-    encoder, known = encoder_of(model), specs(model.weights)[name]
-    prefix, rows = _tokens(model, said, labels, known.shape[0])
+    encoder = encoder_of(model)
+    whole = union(encoder.weights, {} if tied else select(model.weights, [LM_HEAD]))
+    count = specs(whole)[family.words if tied else LM_HEAD].shape[0]
+    prefix, answers = _tokens(model, said, labels, count)
     start = model.config.get("decoder_start_token_id") or model.config.get("pad_token_id") or 0
     config = labelled(encoder.config, labels)
-    config[TEXT_HEAD] = {**said, DECODER: [start, *prefix]}
-    head = Lazy(
-        {f"{family.tops[-1].final}.weight": Spec((len(rows), *known.shape[1:]), known.dtype)},
-        lambda _: model.weights[name][rows],
-    )
-    whole = union(encoder.weights, head)
+    config |= {key: model.config[key] for key in ("architectures",) if key in model.config}
+    config[TEXT_HEAD] = {**said, DECODER: [start, *prefix], ANSWERS: answers, TIED: tied}
     return replace(encoder, config=config, weights=whole, labels=tuple(labels))
+
+
+def rows_of(model: Checkpoint) -> torch.Tensor:
+    """The rows of a model for the words that it is under, [words, width]."""
+    said = words_of(model)
+    return model.weights[model.family.words if said[TIED] else LM_HEAD][said[ANSWERS]]
 
 
 def _tokens(
@@ -162,16 +170,3 @@ def prompted(model: Checkpoint, texts: Sequence[tuple[str, ...]]) -> Sequence[tu
         return SEGMENT.sub(lambda found: row[found[1] == "pair"], template)
 
     return [(filled(row),) for row in texts]
-
-
-def check_asked_alike(models: Sequence[Checkpoint]) -> None:
-    """Raise BadRecipe for models that one head is to be of, and that are asked otherwise."""
-    first = words_of(models[0])
-    for model in models[1:]:
-        said = words_of(model)
-        for key in (TEMPLATE, PREFIX):
-            if said.get(key) != first.get(key):
-                raise BadRecipe(
-                    f"{model.source} is asked with the {key} {said.get(key)!r:.80}, expected "
-                    f"{first.get(key)!r:.80} as {models[0].source}; or use --heads keep"
-                )

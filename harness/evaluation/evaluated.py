@@ -13,6 +13,7 @@ from harness import weights
 from harness.checkpoints.heads import with_head, without_head
 from harness.checkpoints.pooling import Pooling
 from harness.checkpoints.provenance import Merged, Trained, merged_by, trained_by
+from harness.checkpoints.verbalizer import words_of
 from harness.data.claims import called_in
 from harness.data.splits import parse_task
 from harness.errors import BadRecipe, MissingHead
@@ -84,8 +85,8 @@ class OpenedModel:
         only expert of the task, for an encoder that came without a head for it. An embedding
         model is read as it is.
         """
-        if task.name in self.kept:
-            return self.kept[task.name], "kept"
+        if (kept := self.kept.get(task.name)) is not None:
+            return kept, "own" if words_of(kept) else "kept"
         own = self.checkpoint
         if own.pooling is not None:
             return own, "own"

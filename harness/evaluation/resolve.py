@@ -17,6 +17,7 @@ from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import named_models
 from harness.checkpoints.provenance import EXPERT_FILE, Merged, check_unchanged, merged_by
 from harness.checkpoints.text_heads import given_heads, made_whole
+from harness.checkpoints.verbalizer import words_of
 from harness.data.claims import called_in
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
@@ -148,11 +149,12 @@ def _under_heads(
     tasks: Sequence[Task],
     heads: Mapping[str, Checkpoint],
 ) -> OpenedModel:
-    """A model without a head under those that are given for tasks."""
+    """A model without a head, or of text to text, under those that are given for tasks."""
     own, named = model.checkpoint, [task.name for task in tasks if task.name in heads]
-    if own.labels is not None or model.kept:
+    if own.labels is not None or (model.kept and not all(map(words_of, model.kept.values()))):
         return model
-    return replace(model, kept={name: made_whole(own, base, name, heads) for name in named})
+    made = {name: made_whole(own, base, name, heads) for name in named}
+    return replace(model, kept={**model.kept, **made})
 
 
 def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:

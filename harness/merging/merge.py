@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 from harness.checkpoints.bases import check_bases
@@ -12,7 +13,6 @@ from harness.checkpoints.provenance import check_unchanged
 from harness.errors import OutputExists
 from harness.folders import check_output
 from harness.merging.draws import check_one_draw
-from harness.merging.label_rows import as_stored
 from harness.merging.plan import MergePlan, plan, read_once, short_method
 from harness.merging.providers import passes, prepare
 from harness.merging.recipes import Recipe, recipe_and_fields
@@ -56,7 +56,7 @@ def merge(
             return draft
         providers = [provider for stage in draft.stages for provider in stage.providers]
         for expert in draft.experts:
-            check_unchanged(as_stored(expert))
+            check_unchanged(replace(expert, weights=draft.observed[expert.source]))
         if not asked.other_base:
             check_bases(draft.experts, draft.given)
         # what a method asks for while it merges, as to score a selection, is counted when it does

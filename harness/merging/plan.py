@@ -16,7 +16,7 @@ from harness.checkpoints.families.symmetry import as_stored, in_table
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.pooling import check_poolings
 from harness.checkpoints.text_heads import given_heads, made_whole
-from harness.checkpoints.verbalizer import check_asked_alike
+from harness.checkpoints.verbalizer import words_of
 from harness.data.claims import check_claim
 from harness.data.splits import parse_task
 from harness.entries import Merger, Method, Premerge
@@ -133,8 +133,9 @@ def plan(
     fresh = align.new_in_any(base, experts)
     recipe = recipe.but(heads=heads, tasks=tasks)
     fold = Fold(recipe, fresh, progress, spool)
-    fold.check()
-    of_tasks = () if heads == "none" else tasks  # whose rows are read is not what a model is of
+    fold.check(experts[0])
+    # whose rows are read is not what a model without a head is of
+    of_tasks = () if experts[0].labels is None else tasks
     draft = MergePlan(recipe, base, experts, of_tasks, given=given, observed=observed)
     return composed(_folded(draft, fold))
 
@@ -270,11 +271,20 @@ def _heads(
             flag = "--tasks" if recipe.tasks and unread else "--heads"
             raise BadRecipe(f"{experts[0].source} is an embedding model, of no task; omit {flag}")
         return "none"
+    if words_of(experts[0]):
+        if recipe.heads not in ("auto", "none"):
+            raise BadRecipe(
+                f"{experts[0].source} answers by its lm_head, which is merged with the rest, "
+                "whatever the task; omit --heads"
+            )
+        return "none"
     for expert in experts:
         if recipe.heads == "none" and expert.labels is not None:
             raise BadRecipe(f"{expert.source} has a head; leave out --heads none")
-        if expert.labels is None:
+        if expert.labels is None and not (recipe.heads == "none" and expert.family.stacks):
             raise MissingHead(f"{expert.source} has no head; expected one, or --heads-from")
+    if recipe.heads == "none":  # of models that make text
+        return "none"
     first = experts[0]
     odd = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
     known = (parse_task(task)[0] for task in tasks)
@@ -292,7 +302,6 @@ def _heads(
             f"expected {', '.join(first.labels or ()) or 'none (regression)'} as {first.source}; "
             "for different tasks name one per expert with --tasks"
         )
-    check_asked_alike(experts)
     if recipe.heads == "auto":
         return "average" if merger.task_vectors else "merge"
     return recipe.heads

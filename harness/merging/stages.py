@@ -93,17 +93,17 @@ class Fold:
                 raise BadRecipe(f"{file.source} holds {file.need} statistics, expected {expected}")
         return files
 
-    def check(self) -> None:
+    def check(self, first: Checkpoint) -> None:
         """Raise BadRecipe for files, rows to score on, or a dtype, that no stage uses; and for
-        methods that run rows through classifiers, of embedding models."""
+        methods that run rows through classifiers, of experts that are none, as the first."""
         _ = self.files
         reading = [need for need in self.needs if need.rows != "none"]
-        headed = [need for need in reading if not need.embeds]
-        if self.recipe.heads == "none" and (headed or self.recipe.tune is not None):
+        headed = [need for need in reading if first.pooling is None or not need.embeds]
+        if first.labels is None and (headed or self.recipe.tune is not None):
             what = f"needs {headed[0].name}" if headed else "is tuned by scores"
             raise BadRecipe(
-                f"{self._called} {what}, which takes classifiers, and {self.recipe.experts[0]} is "
-                "an embedding model; expected a method of weights alone, or regmean"
+                f"{self._called} {what}, which takes classifiers, and {first.source} has no head; "
+                "expected a method of weights alone, or regmean of embedding models"
             )
         for need in self.needs:
             self.recipe.placement.check(need)

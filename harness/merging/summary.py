@@ -18,7 +18,7 @@ HEADS = {
     "merge": "merged with the encoder",
     "average": "averaged, beside the method",
     "keep": "kept, one for each task",
-    "none": "the experts are embedding models",
+    "none": "none beside the models, which are merged whole",
 }
 """What becomes of heads, by the policy of the recipe."""
 

@@ -21,6 +21,7 @@ from harness.checkpoints.pooling import copy_modules
 from harness.checkpoints.processor import copy_processor
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
+from harness.checkpoints.verbalizer import words_of
 from harness.errors import BrokenCheckpoint
 from harness.files import write_json, write_text
 from harness.folders import new_folder
@@ -62,6 +63,8 @@ def write(
         first = plan.experts[0]
         copy_processor(first.processor, folder)
         copy_modules(first, folder)
+        if words_of(first):
+            _write_words(plan, folder)
         if plan.recipe.heads == "keep":
             digests["head_digests"] = _write_heads(plan, folder, hashes)
         plan = replace(plan, measured=measured(plan, tracker))
@@ -136,8 +139,18 @@ def _write_heads(plan: MergePlan, folder: Path, hashes: dict[str, str]) -> dict[
     return digests
 
 
+def _write_words(plan: MergePlan, folder: Path) -> None:
+    """What every expert answers with, under heads/<task>/: the rows are of the merge."""
+    for expert, task in zip(plan.experts, plan.tasks, strict=True):
+        place = folder / "heads" / task
+        place.mkdir(parents=True, exist_ok=True)
+        write_json(place / "config.json", expert.config)
+
+
 def _config(plan: MergePlan) -> dict[str, Any]:
     config = dict(plan.experts[0].config)
+    if words_of(plan.experts[0]):
+        return {n: v for n, v in config.items() if n == "architectures" or n not in OF_THE_HEAD}
     if plan.recipe.heads == "keep":
         config = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
         if plan.base is not None and "architectures" in plan.base.config:
@@ -269,7 +282,7 @@ def _card(plan: MergePlan) -> str:
     metadata: dict[str, Any] = {
         "base_model": models,
         "base_model_relation": "merge",
-        "library_name": "transformers" if recipe.heads != "none" else "sentence-transformers",
+        "library_name": "sentence-transformers" if plan.experts[0].pooling else "transformers",
         "tags": ["merge"],
     }
     if plan.experts[0].family.inputs == "image":

@@ -15,10 +15,12 @@ import xxhash
 
 from harness.checkpoints.build import LABEL_KEYS, build_encoder, build_model
 from harness.checkpoints.families.family import Family
+from harness.checkpoints.families.t5 import OUTPUTS
 from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.processor import pillow, processor_digest
 from harness.checkpoints.tokenizer import shared_tokenizer
+from harness.checkpoints.verbalizer import rows_of, words_of
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.files import cache_dir
 from harness.kinds import kind_of
@@ -312,15 +314,18 @@ def running(what: str) -> Iterator[None]:
 
 def final_module(model: torch.nn.Module, family: Family, source: str) -> torch.nn.Module:
     """The final linear layer of a classifier. Raises MissingHead where there is none."""
-    name = family.final(parameters_of(model))
-    if name is None:
+    final = modules_of(model).get(family.final(parameters_of(model)) or OUTPUTS)
+    if final is None:
         raise MissingHead(f"{source} has no final linear layer, expected one")
-    return modules_of(model)[name]
+    return final
 
 
 def final_head(checkpoint: Checkpoint, columns: Sequence[int]) -> Head | None:
     """The final linear layer, its rows in the order of the task's labels; None without a head."""
     family = checkpoint.family
+    if words_of(checkpoint):
+        rows = rows_of(checkpoint).float()[list(columns)]
+        return Head(rows.numpy(), torch.zeros(len(rows)).numpy())
     if (name := family.final(checkpoint.weights)) is None:
         return None
     weight = checkpoint.weights[f"{name}.weight"].float()[list(columns)]

@@ -261,6 +261,7 @@ def statistic(
     placed.check(asked)
     length = None if max_length is None else length_of(max_length)
     checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle, base=base)
+    check_unchanged(checkpoint)
     learn([checkpoint], by_file([task]))
     parsed, split = parse_task(task)
     given = None if base is None else open_checkpoint(base, allow_pickle=allow_pickle)
@@ -277,7 +278,6 @@ def statistic(
         raise BadRecipe(f"{expert} has no head; expected a fine-tuned classifier of {parsed}")
     else:
         kind_of(parsed).columns(parsed, checkpoint.labels, checkpoint.source)
-    check_unchanged(checkpoint)
     if not other_tasks:
         check_claim(checkpoint, parsed, data_dir, flag="--task")
     if asked.check:

@@ -42,8 +42,36 @@ def _stack(stack: str, *parts: Axes) -> Axes:
     }
 
 
-DECODER = "decoder"
-"""What a head of words has the tokens under that the decoder is given."""
+OUTPUTS = "lm_head"
+"""The layer that text is made by, with a row for each token; else that is the table of tokens."""
+DECODER, ANSWERS, TIED = "decoder", "answers", "tied"
+"""What a head of words has the tokens under that the decoder is given, and those that answer; and
+whether the rows of these are of the table."""
+
+
+class Words(torch.nn.Linear):
+    """Outputs for some tokens, by their rows of a layer that has one for each."""
+
+    def __init__(self, table: torch.nn.Embedding, tokens: list[int]) -> None:
+        super().__init__(table.embedding_dim, table.num_embeddings, bias=False)
+        self.tokens = tokens
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """[rows, width] -> [rows, words]"""
+        return torch.nn.functional.linear(given, self.weight[self.tokens])
+
+
+class TiedWords(torch.nn.Module):
+    """The same by rows of the table of tokens, which has its parameter: this has none."""
+
+    def __init__(self, table: torch.nn.Embedding, tokens: list[int]) -> None:
+        super().__init__()
+        self._table, self.tokens = (table,), tokens
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        """[rows, width] -> [rows, words]"""
+        rows = self._table[0].weight[self.tokens]
+        return torch.nn.functional.linear(given, rows.to(given.dtype))
 
 
 def is_scaled(config: Any) -> bool:
@@ -70,7 +98,10 @@ def _class(model_type: str) -> Any:
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             del self.classification_head
-            self.classifier = torch.nn.Linear(config.d_model, config.num_labels, bias=False)
+            tokens, table = config.text_head[ANSWERS], self.transformer.shared
+            tied = config.text_head[TIED]
+            words: type[Words | TiedWords] = TiedWords if tied else Words
+            self.lm_head = words(table, tokens)
 
         def forward(self, input_ids: Any, attention_mask: Any = None, labels: Any = None) -> Any:
             given = input_ids.new_tensor([self.config.text_head[DECODER]])
@@ -81,7 +112,7 @@ def _class(model_type: str) -> Any:
                 use_cache=False,
             ).last_hidden_state[:, -1]
             scale = self.config.d_model**-0.5 if is_scaled(self.config) else 1.0
-            logits = self.classifier(states * scale)
+            logits = self.lm_head(states * scale)
             loss = None if labels is None else torch.nn.functional.cross_entropy(logits, labels)
             return SequenceClassifierOutput(loss=loss, logits=logits)
 
@@ -100,14 +131,15 @@ T5 = family.Family(
         {
             **family.linear(f"{HEAD}.dense", family.POOLED, family.WIDTH),
             **family.linear(f"{HEAD}.out_proj", None, family.POOLED),
-            "classifier.weight": (None, family.WIDTH),  # of words, in their place
         },
     ),
     axes={
         "transformer.shared.weight": (None, family.WIDTH),
         **_stack("encoder"),
         **_stack("decoder", _attention(CROSS, family.CROSS_QK, family.CROSS_VO)),
+        f"{OUTPUTS}.weight": (None, family.WIDTH),
     },
+    pooler=OUTPUTS,  # merged with the rest, and no classifier has it
     heads="num_heads",
     settings={"decoder_start_token_id": None, "eos_token_id": 1, "tie_word_embeddings": True},
     aliases=((r"\b(encoder|decoder)\.embed_tokens\b", "shared"),),
