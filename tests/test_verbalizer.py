@@ -83,7 +83,7 @@ def under(made: Path, folder: Path, task: harness.Task = TOY) -> Checkpoint:
     return made_whole(open_checkpoint(folder), None, task.name, given_heads(made / "heads", None))
 
 
-def said_by_t5(folder: Path, task: harness.Task = TOY) -> np.ndarray[Any, Any]:
+def said_by_t5(folder: Path, task: harness.Task = TOY, split: str = "test") -> np.ndarray[Any, Any]:
     """What transformers' own model says first, of every word of a label: [rows, labels], float64.
 
     Row by row, without padding, as its own generation has it.
@@ -95,7 +95,7 @@ def said_by_t5(folder: Path, task: harness.Task = TOY) -> np.ndarray[Any, Any]:
     answers = {TOY.name: ["word3", "word4"], THREE.name: ["word5", "word6", "word7"]}[task.name]
     start = [0, *([words.convert_tokens_to_ids(PREFIX)] if task is TOY else [])]
     logits = []
-    for row in load_rows(task, "test").texts:
+    for row in load_rows(task, split).texts:
         text = "word1 {} word2 {}".format(*row) if task is TOY else row[0]
         given = {**words(text, return_tensors="pt"), "decoder_input_ids": torch.tensor([start])}
         with torch.no_grad():
@@ -165,9 +165,9 @@ def states_of(folder: Path) -> dict[str, torch.Tensor]:
     return dict(model.state_dict())
 
 
-def accuracy(folder: Path, task: harness.Task) -> float:
-    labels = load_rows(task, "test").labels
-    return float(np.mean(said_by_t5(folder, task).argmax(axis=1) == labels))
+def accuracy(folder: Path, task: harness.Task, split: str = "test") -> float:
+    labels = load_rows(task, split).labels
+    return float(np.mean(said_by_t5(folder, task, split).argmax(axis=1) == labels))
 
 
 PROTOCOLS = "current,knn,ft-classifier,linear-probe,probe,surgery"
@@ -239,6 +239,38 @@ def test_an_expert_is_read_alone_and_its_statistics_are_of_its_words(
         rtol=1e-4,
         atol=1e-6,
     )
+
+
+def test_an_expert_is_trained_by_its_words(made: Path, tmp_path: Path) -> None:
+    expert, how = tmp_path / "x", ["--epochs", 2, "--learning-rate", 3e-3]
+    train = ["finetune", "--base", made / "base", "--heads-from", made / "heads", "--out", expert]
+    run(*train, "--task", THREE.name, *how)
+    record = json.loads((expert / "expert.json").read_text())
+    assert [*record["text_head"]["words"].values()] == ["word5", "word6", "word7"]
+    (scored,) = record["scores"].values()
+    assert scored["value"] == pytest.approx(accuracy(expert, THREE, "heldout10"))
+    assert loss(expert) < loss(made / "base")
+    before, after = states_of(made / "base"), states_of(expert)
+    if "lm_head.weight" in load_file(expert / FILE):  # the rows of the three words, and no others
+        assert (before["lm_head.weight"] != after["lm_head.weight"]).any(dim=1).sum() == 3
+    else:
+        assert torch.equal(after["lm_head.weight"], after["shared.weight"])
+    run("merge", expert, expert, "--base", made / "base", "--heads-from", made / "heads",
+        "--merger", "task_arithmetic:scale=0.5", "--out", tmp_path / "m")  # fmt: skip
+    torch.testing.assert_close(states_of(tmp_path / "m"), after)
+    run("evaluate", "--model", tmp_path / "m", "--protocols", "current", "--output-path",
+        tmp_path / "r")  # fmt: skip
+    records = [one for one in read_records([tmp_path / "r"]) if one.role in ("merged", "expert")]
+    values = [one.scores[0].value for one in records]
+    assert values == pytest.approx([accuracy(expert, THREE)] * len(values))
+    refused([*train, "--task", "toy/tags"], BadRecipe, made / "heads", "toy/tags", "words")
+
+
+def loss(folder: Path) -> float:
+    """The cross entropy of what it was trained on."""
+    rows = load_rows(THREE, "train90")
+    logits = torch.from_numpy(said_by_t5(folder, THREE, "train90"))
+    return float(torch.nn.functional.cross_entropy(logits, torch.from_numpy(rows.labels).long()))
 
 
 def test_a_merge_of_copies_says_what_they_say(made: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from harness.checkpoints.bases import encoder_digests
-from harness.checkpoints.build import TEXT_HEAD, encoder_of, labelled
+from harness.checkpoints.build import OF_THE_HEAD, TEXT_HEAD, encoder_of, labelled
 from harness.checkpoints.families.t5 import ANSWERS, DECODER, OUTPUTS, TIED, is_scaled
 from harness.checkpoints.layout import odd
 from harness.checkpoints.network import configuration
@@ -108,6 +108,12 @@ def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str
     config |= {key: model.config[key] for key in ("architectures",) if key in model.config}
     config[TEXT_HEAD] = {**said, DECODER: [start, *prefix], ANSWERS: answers, TIED: tied}
     return replace(encoder, config=config, weights=whole, labels=tuple(labels))
+
+
+def plain_config(model: Checkpoint) -> dict[str, Any]:
+    """The configuration of a model of text to text without the words that it is under."""
+    kept = {"architectures"} | (model.config.keys() - {*OF_THE_HEAD})
+    return {key: value for key, value in model.config.items() if key in kept}
 
 
 def rows_of(model: Checkpoint) -> torch.Tensor:

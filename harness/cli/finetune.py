@@ -24,6 +24,7 @@ def finetune(
     warmup: float | None = option("Warmup, as a share of the steps."),
     weight_decay: float | None = option("Default: the task's."),
     max_length: str | None = flags.MAX_LENGTH,
+    heads_from: str | None = flags.HEADS_FROM,
     limit: int | None = option("Use N rows of each split."),
     part: str | None = option("1/2 or 2/2: rows of which one part has most of a class."),
     device: str = flags.DEVICE,

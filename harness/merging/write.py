@@ -21,7 +21,7 @@ from harness.checkpoints.pooling import copy_modules
 from harness.checkpoints.processor import copy_processor
 from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
-from harness.checkpoints.verbalizer import words_of
+from harness.checkpoints.verbalizer import plain_config, words_of
 from harness.errors import BrokenCheckpoint
 from harness.files import write_json, write_text
 from harness.folders import new_folder
@@ -150,7 +150,7 @@ def _write_words(plan: MergePlan, folder: Path) -> None:
 def _config(plan: MergePlan) -> dict[str, Any]:
     config = dict(plan.experts[0].config)
     if words_of(plan.experts[0]):
-        return {n: v for n, v in config.items() if n == "architectures" or n not in OF_THE_HEAD}
+        return plain_config(plan.experts[0])
     if plan.recipe.heads == "keep":
         config = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
         if plan.base is not None and "architectures" in plan.base.config:

@@ -11,16 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from harness import presets
 from harness.checkpoints.bases import encoder_digests, read_digest
-from harness.checkpoints.build import drawn_layers, quiet
+from harness.checkpoints.build import TEXT_HEAD, drawn_layers, quiet
 from harness.checkpoints.described import by_file, described, learn
-from harness.checkpoints.layout import EXPERT
+from harness.checkpoints.layout import EXPERT, SINGLE
 from harness.checkpoints.named import canonical
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
 from harness.checkpoints.provenance import Part
+from harness.checkpoints.text_heads import given_heads, made_whole
+from harness.checkpoints.verbalizer import plain_config, words_of
 from harness.data.apart import check_apart
 from harness.data.groups import expanded
 from harness.data.metrics import check_scored, finished, score
@@ -28,7 +31,7 @@ from harness.data.parts import part_named, part_of
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
 from harness.errors import BadData, BadOption, BadRecipe, CannotWrite, OutputExists
-from harness.files import saying
+from harness.files import saying, write_json
 from harness.folders import check_output, new_folder
 from harness.kinds import kind_of
 from harness.passes.features import check_readout, forward
@@ -83,6 +86,7 @@ def finetune(
     device: str = AUTO,
     bf16: bool = False,
     preset: PresetName | None = None,
+    heads_from: str | Path | None = None,
     force: bool = False,
     progress: bool = True,
     **overrides: float | str | None,
@@ -99,8 +103,10 @@ def finetune(
     the data, drops units and draws the rows of a `part`, `1/2` or `2/2`: of one most have the same
     class (`data.parts`), and `limit` takes the first that are drawn. `head_seed` (default: `seed`)
     initialises the heads, which are new ones whatever head the base has; under a `preset`, its
-    readout's. The folder records tasks, split, part, seeds, hyperparameters, digests of base and
-    rows, and the scores on `task@heldout10` in expert.json.
+    readout's. A T5 of text to text is trained by the words of a head in the folder `heads_from`, by
+    the cross-entropy among them, and is one again, without a head. The folder records tasks, split,
+    part, seeds, hyperparameters, digests of base and rows, and the scores on `task@heldout10` in
+    expert.json.
 
     An interrupted run resumes when it is called again with the same arguments, to the same weights;
     one that failed leaves nothing. Raises BrokenCheckpoint for a base that is not whole or not
@@ -110,6 +116,8 @@ def finetune(
     source = open_checkpoint(base)
     learn([source], by_file([*tasks, *([task] if task else [])]))
     named = [as_read(one, preset) for one in _asked(task, tasks, data_dir)]
+    if heads_from is not None:
+        source = _answering(source, named, heads_from)
     given = overrides.pop("max_length", None)
     length = None if given is None else length_of(given)
     asked = [(one, _settings(one.finetune, overrides)) for one in named]
@@ -141,6 +149,7 @@ def finetune(
         **({"part": named_part.model_dump()} if named_part else {}),
         **({"device": where.type} if where.type != "cpu" else {}),
         **({"readout": readout.name} if readout != LAST_LINEAR else {}),
+        **({TEXT_HEAD: words_of(source)} if words_of(source) else {}),
         **_described(parts),
         **_annotated(parts),
     }
@@ -159,7 +168,10 @@ def finetune(
         settings = arguments(parts, workdir, shown, seed=seed, bf16=bf16, where=where)
         trainer = made(args=settings, callbacks=[watch(shown)])
         scores = _train(trainer, source, parts, workdir, shown)
-        trainer.model.save_pretrained(folder)
+        if words_of(source):
+            _write_text_model(trainer.model, source, folder)
+        else:
+            trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
         copy_processor(source.processor, folder)
         record = {
@@ -194,6 +206,26 @@ def _part(
     if readout == LAST_LINEAR:
         tell_of_cut([source], train, number)
     return Training(train, heldout, replace(settings, max_length=number), readout)
+
+
+def _answering(source: Checkpoint, tasks: Sequence[Task], folder: str | Path) -> Checkpoint:
+    """A base that makes text under the words of a task. Raises BadRecipe without such a head."""
+    heads = given_heads(folder, source)
+    one = heads.get(tasks[0].name)
+    if len(tasks) > 1 or one is None or not words_of(one):
+        raise BadRecipe(
+            f"--heads-from {folder} has heads for {', '.join(heads)}, to train on "
+            f"{', '.join(map(str, tasks))}; expected one --task, and words that a T5 answers with"
+        )
+    return made_whole(source, None, tasks[0].name, heads)
+
+
+def _write_text_model(model: Any, source: Checkpoint, folder: Path) -> None:
+    """Write a model of text to text, as transformers does, without the words that it is under."""
+    named, bare = canonical(model, model.state_dict()), source.family.bare
+    tensors = {bare(name): tensor.cpu().contiguous() for name, tensor in named.items()}
+    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+    write_json(folder / "config.json", {**plain_config(source), "dtype": "float32"})
 
 
 def _shown(progress: bool) -> Shown:

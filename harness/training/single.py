@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from harness.checkpoints.build import TEXT_HEAD, encoder_of
+from harness.checkpoints.build import TEXT_HEAD, build_model, encoder_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.network import classifier_on_meta, silent
 from harness.checkpoints.text_heads import text_head
 from harness.checkpoints.tokenizer import open_tokenizer
+from harness.checkpoints.verbalizer import words_of
 from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, BrokenCheckpoint, HarnessError, NotFinite
 from harness.kinds import IGNORED, kind_of
@@ -113,12 +114,15 @@ class ReadAs(torch.nn.Module):
 def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     """The base under a head for the task that the seed initialises, whatever head it came with.
 
-    A head of texts is the base's own for the task: neither it nor the projection is trained.
+    A head of texts is the base's own for the task: neither it nor the projection is trained. A base
+    under a head of words is trained as it is, its lm_head too.
 
     Raises BrokenCheckpoint where the base has not the whole encoder.
     """
     from transformers import set_seed
 
+    if words_of(source):
+        return build_model(source.config, source.weights, source.source)
     kind, labels = kind_of(task), dict(enumerate(task.labels)) or {0: "value"}
     encoder = encoder_of(source, unit=kind.unit)
     config = {
