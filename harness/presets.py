@@ -29,7 +29,8 @@ class Preset:
     model and read; `last_text`: only the last of a task's columns of text is read; `max_length` are
     the tokens of a row, None: the task's. `reserved` rows of each class are never drawn;
     `test_batch`: the test rows are shuffled, and those that do not fill a last batch of so many are
-    not scored.
+    not scored. `question` is the template that a model of text to text is asked with, and the
+    prefix of its answers.
     """
 
     options: Options = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Preset:
     max_length: int | None = None
     reserved: int = 0
     test_batch: int | None = None
+    question: tuple[str, str] | None = None
 
 
 _BATCHES = 1000
@@ -67,6 +69,7 @@ _REGMEAN = Preset(
     metrics={"glue/mrpc": ("accuracy",), "glue/qqp": ("accuracy",), "glue/stsb": ("pearson",)},
     protocols=("current",),
     of_kind={"tagging": ("span_f1_dataless",)},
+    question=("does the sentence express {label}? <extra_id_0> {text}", "<extra_id_0>"),
     threshold=0.5,  # its code compares logits with it: probabilities of 0.62 and more hold
 )
 

@@ -16,33 +16,40 @@ from safetensors.torch import load_file, save_file
 
 import harness
 from harness.checking.toys import exact_norms
+from harness.checkpoints import families, verbalizer
 from harness.checkpoints.build import TEXT_HEAD, build_model
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.text_heads import given_heads, made_whole
+from harness.checkpoints.tokenizer import open_tokenizer
 from harness.checkpoints.verbalizer import under_words
 from harness.cli import main
+from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, MissingHead
-from harness.passes.features import final_head, forward
+from harness.passes import prepared
+from harness.passes.features import dropping, final_head, forward
 from harness.passes.gram import gram, linear_layers
 from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
-from harness.passes.reading import Reading
+from harness.passes.reading import Reading, reading_of
 from harness.passes.statistics import drawn
+from harness.readout import LAST_LINEAR
 from harness.types import Checkpoint
+from tests.faults import Plant, around
 from tests.mistakes import mistake, refused
 from tests.resampled import read_records
 from tests.t5 import FILE, t5
-from tests.toys import TAGS, THREE, TOY, VALUE, registered
+from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, registered
 
 PROMPT, PREFIX = "word1 {text} word2 {pair}", "<extra_id_0>"
 WORDS = ["--word", "word3", "--word", "word4"]
+ASKED = "word1 {label} word2 {text}"
 pytestmark = pytest.mark.filterwarnings("ignore:.* was fitted to fewer rows")
 
 
 @pytest.fixture(autouse=True)
 def _tasks() -> Iterator[None]:
-    with registered(TOY, THREE, TAGS, VALUE):
+    with registered(TOY, THREE, MOODS, TAGS, VALUE):
         yield
 
 
@@ -70,12 +77,14 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     base = t5(root / "base", gated=request.param != "v1.0", kind=kind)
     for seed, name in enumerate("ab", start=1):
         like(base, root / name, seed)
-    with registered(TOY, THREE):
+    with registered(TOY, THREE, MOODS):
         start = ["heads", "verbalizer", "--base", base, "--task"]
         run(*start, TOY.name, "--template", PROMPT, *WORDS, "--prefix", PREFIX,
             "--out", root / "heads" / "pairs")  # fmt: skip
         words = ["--word", "word5", "--word", "word6", "--word", "word7"]
         run(*start, THREE.name, *words, "--out", root / "heads" / "three")
+        run(*start, MOODS.name, "--template", ASKED, *WORDS, "--prefix", PREFIX,
+            "--out", root / "heads" / "moods")  # fmt: skip
     return root
 
 
@@ -86,17 +95,22 @@ def under(made: Path, folder: Path, task: harness.Task = TOY) -> Checkpoint:
 def said_by_t5(folder: Path, task: harness.Task = TOY, split: str = "test") -> np.ndarray[Any, Any]:
     """What transformers' own model says first, of every word of a label: [rows, labels], float64.
 
-    Row by row, without padding, as its own generation has it.
+    Row by row, without padding, as its own generation has it. Where a question is asked of each
+    label, yes less no.
     """
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
     words = AutoTokenizer.from_pretrained(folder)
     model: Any = exact_norms(AutoModelForSeq2SeqLM.from_pretrained(folder).double().eval())
-    answers = {TOY.name: ["word3", "word4"], THREE.name: ["word5", "word6", "word7"]}[task.name]
-    start = [0, *([words.convert_tokens_to_ids(PREFIX)] if task is TOY else [])]
+    answers = ["word5", "word6", "word7"] if task is THREE else ["word3", "word4"]
+    start = [0, *([words.convert_tokens_to_ids(PREFIX)] if task is not THREE else [])]
+    texts = [row[0] for row in load_rows(task, split).texts]
+    if task is TOY:
+        texts = ["word1 {} word2 {}".format(*row) for row in load_rows(task, split).texts]
+    if task is MOODS:
+        texts = [f"word1 {label} word2 {text}" for text in texts for label in MOODS.labels]
     logits = []
-    for row in load_rows(task, split).texts:
-        text = "word1 {} word2 {}".format(*row) if task is TOY else row[0]
+    for text in texts:
         given = {**words(text, return_tensors="pt"), "decoder_input_ids": torch.tensor([start])}
         with torch.no_grad():
             said = model(**given).logits[0, -1]
@@ -104,7 +118,8 @@ def said_by_t5(folder: Path, task: harness.Task = TOY, split: str = "test") -> n
         generated = model.generate(**given, **how, do_sample=False).logits[0][0]
         torch.testing.assert_close(generated, said.float())  # which it rounds to
         logits.append(said[words.convert_tokens_to_ids([f"▁{a}" for a in answers])])
-    return torch.stack(logits).numpy()
+    said = torch.stack(logits).numpy()
+    return said if task is not MOODS else (said[:, 1] - said[:, 0]).reshape(-1, len(MOODS.labels))
 
 
 # One model ------------------------------------------------------------------------------------
@@ -127,6 +142,66 @@ def test_logits_are_those_of_the_first_step_of_decoding(made: Path, task: harnes
     np.testing.assert_allclose(x @ head.weight.T, logits, rtol=0, atol=1e-4)
 
 
+FAULTS: dict[str, Plant] = {
+    "outputs of a tied table alone are scaled": around(
+        families.t5, "is_scaled", lambda right, config: not right(config)
+    ),
+    "answers are read before the prefix": around(
+        verbalizer, "_tokens", lambda right, *given: ([], right(*given)[1])
+    ),
+    "rows of other tokens": around(
+        verbalizer,
+        "_tokens",
+        lambda right, *given: (right(*given)[0], [one + 1 for one in right(*given)[1]]),
+    ),
+    "padding is attended to": around(
+        prepared,
+        "_padded",
+        lambda right, *given: {
+            n: t.clamp(min=n == "attention_mask") for n, t in right(*given).items()
+        },
+    ),
+}
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("plant", FAULTS.values(), ids=FAULTS)
+def test_a_fault_of_reading_shows(made: Path, plant: Plant, monkeypatch: Any) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError, match="Not equal"):
+        test_logits_are_those_of_the_first_step_of_decoding(made, TOY)
+
+
+def test_by_hand_a_word_says_what_its_row_has_of_the_last_token(tmp_path: Path) -> None:
+    """Without attention and feed-forward layers the decoder's last state is the token that it was
+    given, over its root mean square: (3, 4, 0, ...) in 16 places over 5/4 is (2.4, 3.2, 0, ...).
+    The root of 16 makes that (0.6, 0.8), and rows (1, 0, ...) and (1, 1, ...) say 0.6 and 1.4."""
+    base = t5(tmp_path / "base", gated=False)
+    words = open_tokenizer(base)
+    state = load_file(base / FILE)
+    for name, tensor in state.items():
+        tensor.fill_(float(name.endswith("layer_norm.weight")))
+    for word, row in ((PREFIX, [3, 4]), ("▁word3", [1, 0]), ("▁word4", [1, 1])):
+        place = words.convert_tokens_to_ids(word)
+        state["shared.weight"][place, :2] = torch.tensor(row, dtype=torch.float32)
+    save_file(state, base / FILE, metadata={"format": "pt"})
+    head = ["heads", "verbalizer", "--base", base, "--task", TOY.name, "--template", PROMPT]
+    run(*head, *WORDS, "--prefix", PREFIX, "--out", tmp_path / "heads" / "pairs")
+    rows = load_rows(TOY, "test", limit=2)
+    x, logits, _ = forward(under(tmp_path, base), rows, max_length=128, placement=CPU)
+    np.testing.assert_allclose(x[:, :2], [[0.6, 0.8]] * 2, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(logits, [[0.6, 1.4]] * 2, rtol=0, atol=1e-6)
+
+
+def test_features_do_not_depend_on_the_rows_beside(made: Path) -> None:
+    for task in (TOY, MOODS):
+        one, rows = under(made, made / "a", task), load_rows(task, "test")
+        alone, _, _ = forward(one, rows, max_length=128, placement=CPU, batch_size=1)
+        for size in (3, len(rows)):
+            x, _, _ = forward(one, rows, max_length=128, placement=CPU, batch_size=size)
+            np.testing.assert_allclose(x, alone, rtol=0, atol=2e-5 * np.abs(alone).max())
+
+
 def test_what_a_head_says_is_recorded(made: Path) -> None:
     said = json.loads((made / "heads" / "pairs" / "config.json").read_text())[TEXT_HEAD]
     assert said["words"] == {"no": "word3", "yes": "word4"}
@@ -141,6 +216,34 @@ def test_a_row_that_says_what_a_template_says_is_read_as_it_is(made: Path) -> No
     plain = prepare(under(made, made / "a", THREE), replace(rows, texts=(
         ("word1 {pair} word2 {text}",), ("word1 word9 word2 ",))), 128)  # fmt: skip
     assert read.columns == plain.columns
+
+
+def test_a_question_for_each_label_is_a_linear_head_on_all_of_them(made: Path) -> None:
+    one, rows = under(made, made / "a", MOODS), load_rows(MOODS, "test")
+    x, logits, seen = forward(one, rows, max_length=128, placement=CPU)
+    expected = said_by_t5(made / "a", MOODS)
+    assert seen.all()
+    assert x.shape == (len(rows), 3 * 16)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    # these miniatures drop nothing
+    again = dropping(one, rows, max_length=128, readout=LAST_LINEAR, placement=CPU)([2, 0], 0)
+    np.testing.assert_allclose(again, x[[2, 0]], rtol=0, atol=1e-4)
+    head = final_head(one, [2, 0, 1])
+    assert head is not None
+    np.testing.assert_allclose(x @ head.weight.T, logits[:, [2, 0, 1]], rtol=0, atol=1e-4)
+
+
+def test_what_nobody_answered_is_not_asked(made: Path) -> None:
+    """Statistics are of the questions that have an answer, each a row of its own."""
+    one, rows = under(made, made / "a", MOODS), load_rows(MOODS, "train90")
+    assert 0 < (rows.labels == -100).sum() < rows.labels.size
+    reading = reading_of(one, rows, CPU)
+    assert len(reading.rows) == (rows.labels != -100).sum()
+    answers = torch.cat([labels for _, labels in reading.batches(4, as_drawn=True)])
+    assert answers.tolist() == rows.labels[rows.labels != -100].tolist()
+    first = [place for place, label in enumerate(rows.labels[0]) if label != -100]
+    expected = [f"word1 {MOODS.labels[place]} word2 {rows.texts[0][0]}" for place in first]
+    assert [text for (text,) in reading.rows.texts[: len(first)]] == expected
 
 
 # Through the doors ----------------------------------------------------------------------------
@@ -166,8 +269,10 @@ def states_of(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def accuracy(folder: Path, task: harness.Task, split: str = "test") -> float:
-    labels = load_rows(task, split).labels
-    return float(np.mean(said_by_t5(folder, task, split).argmax(axis=1) == labels))
+    labels, said = load_rows(task, split).labels, said_by_t5(folder, task, split)
+    if task is MOODS:
+        return score(task, (said >= 0) * 1.0, labels, np.ones(len(labels), dtype=int)).value
+    return float(np.mean(said.argmax(axis=1) == labels))
 
 
 PROTOCOLS = "current,knn,ft-classifier,linear-probe,probe,surgery"
@@ -184,10 +289,11 @@ def test_a_merge_says_what_the_mean_of_the_models_says(made: Path, tmp_path: Pat
     np.testing.assert_allclose(said_by_t5(tmp_path / "m"), expected, rtol=0, atol=1e-4)
     _, logits, _ = forward(found, load_rows(TOY, "test"), max_length=128, placement=CPU)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-    run("evaluate", "--model", tmp_path / "m", "--protocols", PROTOCOLS, "--shots", 2,
+    protocols = PROTOCOLS if "MT5" in (made / "a" / "config.json").read_text() else "current,knn"
+    run("evaluate", "--model", tmp_path / "m", "--protocols", protocols, "--shots", 2,
         "--output-path", tmp_path / "r")  # fmt: skip
     records = read_records([tmp_path / "r"])
-    assert {one.protocol for one in records} == {*PROTOCOLS.split(",")}
+    assert {one.protocol for one in records} == {*protocols.split(",")}
     current = {one.model: one.scores[0].value for one in records if one.protocol == "current"}
     for name, folder in (("m", plain), ("a", made / "a"), ("b", made / "b")):
         assert current[name] == pytest.approx(accuracy(folder, TOY)), name
@@ -264,6 +370,32 @@ def test_an_expert_is_trained_by_its_words(made: Path, tmp_path: Path) -> None:
     values = [one.scores[0].value for one in records]
     assert values == pytest.approx([accuracy(expert, THREE)] * len(values))
     refused([*train, "--task", "toy/tags"], BadRecipe, made / "heads", "toy/tags", "words")
+
+
+@pytest.mark.parametrize("made", ["v1.1"], indirect=True)
+def test_experts_that_are_asked_of_every_label_are_trained_merged_and_read(
+    made: Path, tmp_path: Path
+) -> None:
+    given = ["--base", made / "base", "--heads-from", made / "heads"]
+    run("finetune", *given, "--task", MOODS.name, "--epochs", 1, "--out", tmp_path / "x")
+    record = json.loads((tmp_path / "x" / "expert.json").read_text())
+    assert record["text_head"]["template"] == ASKED
+    assert record["rows"] == len(load_rows(MOODS, "train90"))
+    for merger in ("regmean:examples=4", "fisher:examples=4", "adamerging:examples=4,steps=2"):
+        out = tmp_path / merger.partition(":")[0]
+        run("merge", tmp_path / "x", made / "a", *given, "--merger", merger, "--tasks", MOODS.name,
+            "--out", out)  # fmt: skip
+        expected, rows = said_by_t5(out, MOODS), load_rows(MOODS, "test")
+        _, logits, _ = forward(under(made, out, MOODS), rows, max_length=128, placement=CPU)
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    run("evaluate", "--model", out, "--shots", 2, "--draws", 1, "--protocols",
+        "current,knn,linear-probe,ft-classifier:variant=paper",
+        "--output-path", tmp_path / "r")  # fmt: skip
+    records = read_records([tmp_path / "r"])
+    scores = {(one.protocol, one.model): one.scores[0].value for one in records}
+    assert len({protocol for protocol, _ in scores}) == 4
+    for folder in (out, made / "base", tmp_path / "x"):
+        assert scores["current", folder.name] == pytest.approx(accuracy(folder, MOODS))
 
 
 def loss(folder: Path) -> float:
@@ -345,6 +477,23 @@ def test_a_configuration_that_says_something_else_is_one_line(
     refused(["evaluate", "--model", tmp_path / "m", "--tasks", TOY.name, "--protocols", "current",
              "--output-path", tmp_path / "r"],
             BrokenCheckpoint, file, "text_head", key, "expected")  # fmt: skip
+
+
+def test_questions_that_do_not_fit_are_one_line(made: Path, tmp_path: Path) -> None:
+    head = ["heads", "verbalizer", "--base", made / "base", "--out", tmp_path / "out", "--task"]
+    refused([*head, MOODS.name, *WORDS], BadOption, "--template '{text}'", MOODS.name, "{label}")
+    refused([*head, TOY.name, *WORDS, "--template", ASKED], BadOption, ASKED, TOY.name,
+            "classification")  # fmt: skip
+    refused([*head, MOODS.name, "--word", "word1", "--template", ASKED], BadOption, "1",
+            "2 answers", "no, yes")  # fmt: skip
+    refused([*head, MOODS.name, "--preset", "procrustes"], BadOption, "procrustes", "regmean")
+    refused(["heads", "clip", *head[2:], MOODS.name, "--preset", "regmean"], BadOption, "--preset")
+    refused([*head, TAGS.name, "--template", ASKED], BadRecipe, TAGS.name, "tagging", "classes")
+    # the question of RegMean's code
+    run(*head, MOODS.name, "--preset", "regmean", *WORDS)
+    said = json.loads((tmp_path / "out" / "config.json").read_text())[TEXT_HEAD]
+    assert said["template"] == "does the sentence express {label}? <extra_id_0> {text}"
+    assert (said["prefix"], said["words"]) == ("<extra_id_0>", {"no": "word3", "yes": "word4"})
 
 
 def test_rows_that_a_template_does_not_fit_are_refused(made: Path, tmp_path: Path) -> None:

@@ -25,14 +25,14 @@ from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.layout import IMAGE_FILES, SINGLE, odd, read_config
 from harness.checkpoints.network import of_transformers, text_tower
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
-from harness.checkpoints.processor import check_inputs, processor_digest
+from harness.checkpoints.processor import processor_digest
 from harness.checkpoints.provenance import changed
 from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
-from harness.checkpoints.verbalizer import under_words, word_head, words_of
+from harness.checkpoints.verbalizer import check_classes, under_words, word_head, words_of
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, MissingHead
 from harness.files import read_json
 from harness.folders import FILES, Layout, check_output, new_folder
-from harness.kinds import kind_of
+from harness.presets import PRESETS, PresetName
 from harness.registry import TASKS
 from harness.types import Checkpoint, Task
 
@@ -50,6 +50,7 @@ def heads(
     templates: Sequence[str] = (),
     words: Sequence[str] = (),
     prefix: str = "",
+    preset: PresetName | None = None,
     allow_pickle: bool = False,
     force: bool = False,
 ) -> Checkpoint:
@@ -58,14 +59,21 @@ def heads(
 
     `templates` have {class} for the name of a class; by default they are the task's. A verbalizer
     has one, with {text} for a row and {pair} for its second text, `words` for the labels in their
-    order, by default their names, and a `prefix` of all answers. Returns the head. Raises
-    BrokenCheckpoint for a base that reads no texts, or makes none.
+    order, by default their names, and a `prefix` of all answers; or the template and the prefix of
+    a `preset`. Of labels that each hold or not, a question is asked of each, with {label}. Returns
+    the head. Raises BrokenCheckpoint for a base that reads no texts, or makes none.
     """
-    if family == "clip" and (words or prefix):
-        raise BadOption(f"--{'word' if words else 'prefix'} is of a verbalizer; leave it out")
+    given = {"preset": preset, "prefix": prefix, "word": words}
+    if family == "clip" and any(given.values()):
+        flag = next(name for name, value in given.items() if value)
+        raise BadOption(f"--{flag} is of a verbalizer; leave it out")
+    if preset is not None:
+        if (asked := PRESETS[preset].question) is None:
+            known = ", ".join(name for name, one in PRESETS.items() if one.question)
+            raise BadOption(f"--preset {preset} asks no question, expected one of {known}")
+        templates, prefix = templates or [asked[0]], prefix or asked[1]
     check_output(Path(out), HEAD, force=force)
     source = open_checkpoint(base, allow_pickle=allow_pickle)
-    _check_classes(source, TASKS[task])
     if family == "clip":
         head = text_head(source, TASKS[task], templates, allow_pickle=allow_pickle)
     else:
@@ -87,10 +95,10 @@ def text_head(
     base: Checkpoint, task: Task, templates: Sequence[str] = (), *, allow_pickle: bool = False
 ) -> Checkpoint:
     """The head alone, its configuration that of a model of images under it."""
+    check_classes(base, task)
     templates = [*templates] or templates_of(task)
     if nameless := [one for one in templates if CLASS not in one]:
         raise BadOption(f"the template {nameless[0]!r:.80} names no class; expected {CLASS} in it")
-    _check_classes(base, task)
     config = read_config(base.path / "config.json")
     if config.get("model_type") != base.family.whole:
         raise BrokenCheckpoint(
@@ -129,13 +137,6 @@ def text_head(
     tensors = {f"{base.family.row.final}.weight": scaled.clone()}
     config = {**labelled(base.config, task.labels), TEXT_HEAD: made_of}
     return replace(base, config=config, weights=tensors, labels=task.labels, tasks=(task.name,))
-
-
-def _check_classes(base: Checkpoint, task: Task) -> None:
-    check_inputs(base, task)
-    kind = kind_of(task)
-    if not kind.whole or kind.split_into_words or not task.labels:
-        raise BadRecipe(f"{task} is a task of {task.kind}, expected one of classes")
 
 
 def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:

@@ -4,7 +4,8 @@
 A class's row is that of the model's own `lm_head` for the one token of its word or, where that is
 tied, of the table of tokens. Nothing is generated: the decoder is given the token that it starts at
 and a prefix, and what it says at the last of these is read. A model under a head of words has its
-whole `lm_head`, so that a merge of such models makes text.
+whole `lm_head`, so that a merge of such models makes text. Of labels that each hold or not, a
+question is asked of each (RegMean, arXiv:2212.09849): a row's features are those of all questions.
 """
 
 from __future__ import annotations
@@ -21,15 +22,20 @@ from harness.checkpoints.build import OF_THE_HEAD, TEXT_HEAD, encoder_of, labell
 from harness.checkpoints.families.t5 import ANSWERS, DECODER, OUTPUTS, TIED, is_scaled
 from harness.checkpoints.layout import odd
 from harness.checkpoints.network import configuration
-from harness.checkpoints.processor import processor_digest
+from harness.checkpoints.processor import check_inputs, processor_digest
 from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
-from harness.errors import BadData, BadOption, BrokenCheckpoint
-from harness.types import Checkpoint, Task
+from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint
+from harness.hashes import digest_of
+from harness.kinds import IGNORED, kind_of
+from harness.types import Checkpoint, Rows, Task
 from harness.weights import select, specs, union
 
 LM_HEAD = f"{OUTPUTS}.weight"
-SEGMENT = re.compile(r"\{(text|pair)\}")
-"""What stands in a template for the first and the second text of a row."""
+SEGMENT = re.compile(r"\{(text|pair|label)\}")
+"""What stands in a template for the first and the second text of a row, and for the label that the
+question is of."""
+LABEL, HOLDS = "{label}", ("no", "yes")
+"""Where a template has the first, a label holds or not: these are answered, in this order."""
 WORDS, TEMPLATE, PREFIX = "words", "template", "prefix"
 
 
@@ -38,24 +44,33 @@ def word_head(
 ) -> Checkpoint:
     """The head alone, with the base's own rows, its configuration that of a model under it.
 
-    `words` are those of the labels in order, by default their names. Raises BrokenCheckpoint for a
-    base that makes no text, and BadOption for words that are not told apart by one token each.
+    `words` are those of the labels in order, by default their names; of no and yes, where each
+    label holds or not. Raises BrokenCheckpoint for a base that makes no text, and BadOption for
+    words that are not told apart by one token each.
     """
-    words = [*words] or [label.replace("_", " ") for label in task.labels]
+    check_classes(base, task, several=True)
     template, *more = [*templates] or ["{text}"]
     if more or "{text}" not in template:
         raise BadOption(
             f"--template is {', '.join(map(repr, [template, *more])):.80}, expected one, with "
             "{text} for the text of a row and {pair} for its second, if it has one"
         )
-    if len(words) != len(task.labels):
+    each = task.kind == "multilabel"
+    if each != (LABEL in template):
         raise BadOption(
-            f"--word names {len(words)} words, expected one for each of {len(task.labels)} labels, "
-            f"in their order: {', '.join(task.labels):.200}"
+            f"--template is {template!r:.80}, and {task} is a {task.kind}; expected {LABEL} in it "
+            "for a multilabel, of which a question is asked of each, and for no other"
+        )
+    answers = HOLDS if each else task.labels
+    words = [*words] or [label.replace("_", " ") for label in answers]
+    if len(words) != len(answers):
+        raise BadOption(
+            f"--word names {len(words)} words, expected one for each of {len(answers)} "
+            f"{'answers' if each else 'labels'}, in their order: {', '.join(answers):.200}"
         )
     said = {
         "task": task.name,
-        WORDS: dict(zip(task.labels, words, strict=True)),
+        WORDS: dict(zip(answers, words, strict=True)),
         TEMPLATE: template,
         PREFIX: prefix,
         "base": base.source,
@@ -64,6 +79,15 @@ def word_head(
     }
     whole = under_words(base, said, task.labels)
     return replace(whole, weights={LM_HEAD: rows_of(whole)}, tasks=(task.name,))
+
+
+def check_classes(base: Checkpoint, task: Task, *, several: bool = False) -> None:
+    """Raise BadRecipe for a task that no head of texts can be of: of one class or, if they can be,
+    of `several` in a row."""
+    check_inputs(base, task)
+    kind = kind_of(task)
+    if not (kind.whole or (several and kind.several)) or kind.split_into_words or not task.labels:
+        raise BadRecipe(f"{task} is a task of {task.kind}, expected one of classes")
 
 
 def words_of(model: Checkpoint) -> Mapping[str, Any]:
@@ -102,7 +126,7 @@ def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str
     encoder = encoder_of(model)
     whole = union(encoder.weights, {} if tied else select(model.weights, [LM_HEAD]))
     count = specs(whole)[family.words if tied else LM_HEAD].shape[0]
-    prefix, answers = _tokens(model, said, labels, count)
+    prefix, answers = _tokens(model, said, HOLDS if LABEL in said[TEMPLATE] else labels, count)
     start = model.config.get("decoder_start_token_id") or model.config.get("pad_token_id") or 0
     config = labelled(encoder.config, labels)
     config |= {key: model.config[key] for key in ("architectures",) if key in model.config}
@@ -120,6 +144,15 @@ def rows_of(model: Checkpoint) -> torch.Tensor:
     """The rows of a model for the words that it is under, [words, width]."""
     said = words_of(model)
     return model.weights[model.family.words if said[TIED] else LM_HEAD][said[ANSWERS]]
+
+
+def head_of(model: Checkpoint) -> torch.Tensor:
+    """The same as those of its labels, [labels, features]: where a question is asked of each, what
+    tells yes from no, on the features of that question."""
+    rows = rows_of(model).float()
+    if LABEL not in words_of(model)[TEMPLATE]:
+        return rows
+    return torch.kron(torch.eye(len(model.labels or ())), rows[1:] - rows[:1])
 
 
 def _tokens(
@@ -156,15 +189,17 @@ def _tokens(
     return before, [*found]
 
 
-def prompted(model: Checkpoint, texts: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
-    """Rows in the prompt of a head of words; as they are, for any other model.
+def prompted(
+    model: Checkpoint, texts: Sequence[tuple[str, ...]], labels: Sequence[str] = ("",)
+) -> Sequence[tuple[str, ...]]:
+    """Rows in the prompt of a head of words, each for all `labels`; as they are, for other models.
 
     Raises BadData where rows have not the texts that the prompt asks for.
     """
     template = words_of(model).get(TEMPLATE)
     if template is None:
         return texts
-    named = {*SEGMENT.findall(template)}
+    named = {*SEGMENT.findall(template)} - {"label"}
     if any(len(row) != len(named) for row in texts):
         raise BadData(
             f"the template {template!r:.80} of the head of {model.source} asks for "
@@ -172,7 +207,33 @@ def prompted(model: Checkpoint, texts: Sequence[tuple[str, ...]]) -> Sequence[tu
             "{text} and, where rows have a second, {pair}: see `harness heads verbalizer`"
         )
 
-    def filled(row: tuple[str, ...]) -> str:
-        return SEGMENT.sub(lambda found: row[found[1] == "pair"], template)
+    def filled(row: tuple[str, ...], label: str) -> str:
+        parts = {"text": row[0], "pair": row[-1], "label": label.replace("_", " ")}
+        return SEGMENT.sub(lambda found: parts[found[1]], template)
 
-    return [(filled(row),) for row in texts]
+    return [(filled(row, label),) for row in texts for label in labels]
+
+
+def as_asked(model: Checkpoint, rows: Rows, *, known: bool = False) -> tuple[Checkpoint, Rows]:
+    """A model that is asked of every label whether it holds, as a classifier of the answers, and a
+    row for every question, in the order of the model's labels; any other, and its rows, as it is.
+
+    With `known`, of the labels that somebody gave alone.
+    """
+    said, labels = words_of(model), model.labels or ()
+    if LABEL not in said.get(TEMPLATE, ""):
+        return model, rows
+    kind, texts = kind_of(rows.task), prompted(model, rows.texts, labels)
+    places = kind.columns(rows.task, labels, model.source)
+    holds = kind.targets(rows, places, len(labels)).reshape(-1)
+    kept = [place for place, one in enumerate(holds) if one != IGNORED or not known]
+    asked = replace(
+        rows,
+        task=replace(rows.task, kind="classification", labels=HOLDS, metrics=("f1",)),
+        texts=tuple(texts[place] for place in kept),
+        labels=holds[kept],
+        documents=None,
+        digest=digest_of([rows.digest, said[TEMPLATE], labels, known]),
+    )
+    config = {**model.config, TEXT_HEAD: {**said, TEMPLATE: "{text}"}}
+    return replace(model, config=config, labels=HOLDS), asked

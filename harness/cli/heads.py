@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import say
 from harness.cli.flags import ALLOW_PICKLE, FORCE, PLUGINS, argument, option, passed_on
@@ -20,17 +21,19 @@ def heads(
     out: Path = option("The folder of the head.", ...),
     templates: list[str] | None = option(
         "'a photo of a {class}.'; repeat for several. Default: the task's. Of a verbalizer one: "
-        "'review: {text}', with {pair} for a second text. Default: '{text}'.",
+        "'review: {text}', with {pair} for a second text and, where each label holds or not, "
+        "{label}. Default: '{text}'.",
         None,
         "--template",
     ),
     words: list[str] | None = option(
         "What a T5 answers for a label, one token; repeat for all labels in their order. Default: "
-        "their names.",
+        "their names; no and yes, where each holds or not.",
         None,
         "--word",
     ),
     prefix: str = option("What all answers of a T5 begin with: '<extra_id_0>'.", ""),
+    preset: flags.PresetFlag = flags.PRESET,
     force: bool = FORCE,
     allow_pickle: bool = ALLOW_PICKLE,
     plugins: list[Path] | None = PLUGINS,

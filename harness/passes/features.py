@@ -20,7 +20,7 @@ from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.processor import pillow, processor_digest
 from harness.checkpoints.tokenizer import shared_tokenizer
-from harness.checkpoints.verbalizer import rows_of, words_of
+from harness.checkpoints.verbalizer import as_asked, head_of, words_of
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.files import cache_dir
 from harness.kinds import kind_of
@@ -167,8 +167,17 @@ def one_pass(
     All are in float32; a word is read at its first token, and one that was cut off is zero. Rows of
     like length share a batch and are padded to the longest of it, with the attention mask, unless
     the readout says otherwise; the model is in eval mode. Which rows share one depends on the rows
-    and the kind of device alone, so that the same is computed each time.
+    and the kind of device alone, so that the same is computed each time. Of a model that is asked
+    several questions of a row, its features are those of all, one after the other.
     """
+    answering, asked = as_asked(checkpoint, rows)
+    if asked is not rows:
+        how: How = {"batch_size": batch_size, "placement": placement}
+        read, said, _ = one_pass(answering, asked, readouts, max_length=max_length, **how)
+        if progress:
+            progress(len(rows))
+        *features, logits = (a.reshape(len(rows), -1) for a in (*read, said[:, 1] - said[:, 0]))
+        return features, logits, np.ones(len(rows), dtype=bool)
     ready = _Ready(checkpoint, rows, max_length, readouts, placement)
     count = ready.units[-1].stop
     arrays: list[Array] = []
@@ -193,6 +202,16 @@ def dropping(
 
     What it gives depends on the units and the seed alone, on one kind of device.
     """
+    one, asked = as_asked(checkpoint, rows)
+    if asked is not rows:
+        answered = dropping(one, asked, max_length=max_length, readout=readout, placement=placement)
+        count = len(asked) // len(rows)
+
+        def each(units: Sequence[int], seed: int) -> Array:
+            questions = [unit * count + place for unit in units for place in range(count)]
+            return answered(questions, seed).reshape(len(units), -1)
+
+        return each
     ready, where = _Ready(checkpoint, rows, max_length, [readout], placement), placement.where
     ready.model.base_model.train()
     row_of = {unit: row for row, units in enumerate(ready.units) for unit in units}
@@ -324,7 +343,7 @@ def final_head(checkpoint: Checkpoint, columns: Sequence[int]) -> Head | None:
     """The final linear layer, its rows in the order of the task's labels; None without a head."""
     family = checkpoint.family
     if words_of(checkpoint):
-        rows = rows_of(checkpoint).float()[list(columns)]
+        rows = head_of(checkpoint)[list(columns)]
         return Head(rows.numpy(), torch.zeros(len(rows)).numpy())
     if (name := family.final(checkpoint.weights)) is None:
         return None

@@ -10,6 +10,7 @@ import numpy as np
 
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.processor import processor_digest
+from harness.checkpoints.verbalizer import as_asked
 from harness.errors import BadOption
 from harness.kinds import kind_of
 from harness.passes.prepared import prepare
@@ -47,7 +48,7 @@ def length_of(value: object) -> Length:
 
 def token_counts(checkpoint: Checkpoint, rows: Rows) -> Sequence[int]:
     """How many tokens each row has, cut nowhere."""
-    return prepare(checkpoint, rows, MOST_TOKENS).costs
+    return prepare(*as_asked(checkpoint, rows), MOST_TOKENS).costs
 
 
 def limit_of(checkpoint: Checkpoint) -> int:
@@ -95,6 +96,7 @@ def at_length(rows: Rows, asked: Length | None, checkpoints: Sequence[Checkpoint
 
 def cut_off(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Cut:
     """What a length cuts off of rows, as the model's tokenizer has them."""
+    checkpoint, rows = as_asked(checkpoint, rows)
     kind = kind_of(rows.task)
     whole = prepare(checkpoint, rows, MOST_TOKENS)
     lengths = np.array(whole.costs)

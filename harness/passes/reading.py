@@ -11,6 +11,7 @@ import torch
 
 from harness import weights
 from harness.checkpoints.build import build_encoder, build_model
+from harness.checkpoints.verbalizer import as_asked
 from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.features import content_key
@@ -96,7 +97,10 @@ class Reading:
 def reading_of(
     checkpoint: Checkpoint, rows: Rows, placement: Placement, progress: Steps | None = None
 ) -> Reading:
-    """An expert and rows, of as many tokens as their task and an embedding model read."""
+    """An expert and rows, of as many tokens as their task and an embedding model read: of one that
+    is asked of every label, all questions that have an answer."""
+    checkpoint, asked = as_asked(checkpoint, rows, known=True)
+    rows, progress = asked, progress if asked is rows else None
     length, pooling = rows.task.finetune.max_length, checkpoint.pooling
     if pooling is not None:
         length = min(length, pooling.max_length or length)

@@ -23,7 +23,7 @@ from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
 from harness.checkpoints.provenance import Part
 from harness.checkpoints.text_heads import given_heads, made_whole
-from harness.checkpoints.verbalizer import plain_config, words_of
+from harness.checkpoints.verbalizer import as_asked, plain_config, words_of
 from harness.data.apart import check_apart
 from harness.data.groups import expanded
 from harness.data.metrics import check_scored, finished, score
@@ -60,6 +60,7 @@ from harness.types import (
     Checkpoint,
     Hyperparameters,
     Length,
+    Rows,
     Score,
     Task,
     unfit,
@@ -160,6 +161,7 @@ def finetune(
         _disk(out),
         unfinished(out, request, force=force) as workdir,
     ):
+        whole, parts = _asking(whole, parts)
         made = (
             single_task(whole, parts[0], seeds["head_seed"])
             if len(parts) == 1
@@ -218,6 +220,16 @@ def _answering(source: Checkpoint, tasks: Sequence[Task], folder: str | Path) ->
             f"{', '.join(map(str, tasks))}; expected one --task, and words that a T5 answers with"
         )
     return made_whole(source, None, tasks[0].name, heads)
+
+
+def _asking(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoint, list[Training]]:
+    """A base and tasks as what is asked, where several questions are asked of a row."""
+
+    def questions(rows: Rows) -> Rows:
+        return as_asked(source, rows, known=True)[1]
+
+    asked = [replace(p, train=questions(p.train), heldout=questions(p.heldout)) for p in parts]
+    return as_asked(source, parts[0].heldout)[0], asked
 
 
 def _write_text_model(model: Any, source: Checkpoint, folder: Path) -> None:
