@@ -162,8 +162,9 @@ def _beyond(shown: HeatMap) -> Any:
 def settle(figure: Figure) -> None:
     """Lay a picture out, once and not again for every file."""
     _fall_back(figure)
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+    figure.set_layout_engine(None)
 
 
 def _fall_back(figure: Figure) -> None:
