@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ import harness
 from harness import Choice, StateDict, weights
 from harness.checking.battery import Finding, battery
 from harness.checking.properties import PROPERTIES, families
-from harness.checking.properties.families import CONFIGS, miniature, models
+from harness.checking.properties.families import CONFIGS, DRIFT, miniature, models
+from harness.checking.properties.folders import gap, recipe_alone
 from harness.checkpoints.families import generic, known
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.known import FAMILIES
+from harness.checkpoints.open import open_checkpoint
 from harness.entries import Premerge
 from harness.weights import Permuted, Symmetry, Turned
 
@@ -80,6 +83,18 @@ def test_what_is_exact_is_so_on_every_family() -> None:
     finding = check()
     assert finding.verdict == "holds", finding
     assert f"on {len(CONFIGS)} architectures" in finding.detail
+
+
+@pytest.mark.filterwarnings("ignore:.* drove the experts apart")
+def test_what_is_exact_is_so_from_folder_to_folder(tmp_path: Path) -> None:
+    """On every family: an expert alone, by weights that are 0 for the others, as it is written."""
+    method = battery("premerge", Choice("turned")).method
+    for number, (name, unit) in enumerate(models()):
+        mini, place = miniature(name, unit, torch.float64, 3), number % 3
+        out = tmp_path / str(number)
+        harness.merge(recipe_alone(method, *mini.written, place, heads="merge"), out=out)
+        moved = gap(mini.before[place], mini.outputs(open_checkpoint(out).weights))
+        assert moved <= DRIFT[torch.float64], (name, unit)
 
 
 def test_every_family_has_a_miniature_for_rows_and_words() -> None:

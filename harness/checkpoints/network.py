@@ -110,7 +110,7 @@ def classifier_on_meta(
     return made
 
 
-REMEMBERED = 32
+REMEMBERED = 64
 _ON_META: dict[tuple[str, Unit], torch.nn.Module] = {}
 """Classifiers without weights, by configuration: every expert of a merge is checked against its
 own, several times, and to build one takes longer than to read its header."""

@@ -16,7 +16,7 @@ import torch
 
 from harness.checking import toys
 from harness.checking.properties.compare import dtype_name
-from harness.checking.properties.folders import gap, recipe_alone, written
+from harness.checking.properties.folders import gap, recipe_of, written
 from harness.checking.properties.property import Broken, CheckedMethod, checks
 from harness.checking.toys import Tensors
 from harness.checkpoints.build import UNITS
@@ -24,9 +24,10 @@ from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.known import KNOWN
 from harness.checkpoints.named import in_memory, parameters_of
 from harness.checkpoints.network import network
-from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadOption
-from harness.merging.merge import merge
+from harness.merging.plan import plan
+from harness.merging.providers import prepare
+from harness.merging.spool import Spool
 from harness.registry import NEEDS
 from harness.types import StateDict
 
@@ -85,29 +86,28 @@ DRIFT = {torch.float32: 1e-5, torch.float64: 1e-10}
 def family(method: CheckedMethod) -> str:
     """The outputs of no family's networks move, of rows and of words, in float32 and in float64.
 
-    Weights are random and not small. An expert is merged by itself, by weights that are 0 for the
-    others: in float64 the next one after that in float32, and in the next network the next. So each
-    family has two in float64, of which one at least is not what others are brought to. What the
-    method asks of the architecture it is given as in any merge; toys stand in for rows. One of two
-    stacks is left out where the options name layers of no stack.
+    Weights are random and not small. Each expert is read as it leaves the method, in the plan of a
+    merge; what the method asks of the architecture it is given as in any merge, and toys stand in
+    for rows. One of two stacks is left out where the options name layers of no stack.
     """
     largest, done = dict.fromkeys(DRIFT, 0.0), set()
-    for number, (name, unit) in enumerate(models()):
-        for place, (dtype, bound) in enumerate(DRIFT.items(), start=number):
+    for name, unit in models():
+        for dtype, bound in DRIFT.items():
             mini = miniature(name, unit, dtype, method.experts)
             try:
-                moved = _moved(method, mini, place % method.experts)
+                left = _left(method, mini)
             except BadOption:
                 if KNOWN[mini.config["model_type"]].stacks:
                     continue
                 raise
             done.add(name)
-            if not moved <= bound:
-                raise Broken(
-                    f"outputs of expert {place % method.experts + 1}, a {name} for each "
-                    f"{unit}, move by {moved:.2g} of the largest in {dtype_name(dtype)}"
-                )
-            largest[dtype] = max(largest[dtype], moved)
+            for place, moved in enumerate(map(gap, mini.before, left), start=1):
+                if not moved <= bound:
+                    raise Broken(
+                        f"outputs of expert {place}, a {name} for each {unit}, move by "
+                        f"{moved:.2g} of the largest in {dtype_name(dtype)}"
+                    )
+                largest[dtype] = max(largest[dtype], moved)
     told = (f"{moved:.1g} in {dtype_name(dtype)}" for dtype, moved in largest.items())
     return f"by {' and '.join(told)} at most, on {len(done)} architectures"
 
@@ -174,14 +174,12 @@ def _drawn(made: torch.nn.Module, seed: int, dtype: torch.dtype) -> Tensors:
     }
 
 
-def _moved(method: CheckedMethod, mini: Miniature, place: int) -> float:
-    """How far the outputs of an expert move, relative to the largest."""
+def _left(method: CheckedMethod, mini: Miniature) -> list[torch.Tensor]:
+    """What each expert says as it leaves the method."""
     rows = [need for need in method.needs if NEEDS[need].rows != "none"]
     shapes = {name: tuple(tensor.shape) for name, tensor in mini.base.items()}
-    with (
-        tempfile.TemporaryDirectory(prefix="harness-check-") as root,
-        toys.handed_out(rows, shapes, method.experts),
-    ):
-        out = Path(root) / "out"
-        merge(recipe_alone(method, *mini.written, place, heads="merge"), out=out)
-        return gap(mini.before[place], mini.outputs(open_checkpoint(out).weights))
+    base, experts = mini.written
+    with toys.handed_out(rows, shapes, method.experts), Spool(base) as spool:
+        draft = plan(recipe_of(method, base, experts, heads="merge"), spool=spool)
+        prepare([provider for stage in draft.stages for provider in stage.providers])
+        return [mini.outputs(body) for body in draft.bodies]

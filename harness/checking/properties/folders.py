@@ -39,7 +39,7 @@ def merged(method: CheckedMethod, family: ToyExperts) -> Tensors:
         base, experts = written(root, family.base, family.experts)
         there = sorted(root.iterdir())
         try:
-            _merge(method, _recipe(method, base, experts), root / "out")
+            _merge(method, recipe_of(method, base, experts), root / "out")
         except HarnessError:
             if left := sorted(set(root.iterdir()) - set(there)):
                 raise Broken(f"an error left {left[0].name} behind") from None
@@ -59,7 +59,7 @@ def written(
     return toys.write(root / "base", base, config), made
 
 
-def _recipe(method: CheckedMethod, base: Path, experts: Sequence[Path], **said: Any) -> Recipe:
+def recipe_of(method: CheckedMethod, base: Path, experts: Sequence[Path], **said: Any) -> Recipe:
     """The recipe of a merge by the method; what is not said is the average."""
     at = method.choice if method.stage == "merger" else (method.choice,)
     fields: dict[str, Any] = {"merger": Choice("average"), method.stage: at, **said}
@@ -72,7 +72,7 @@ def recipe_alone(
 ) -> Recipe:
     """A merge that gives all experts but one no weight."""
     share = [float(index == place) for index in range(len(experts))]
-    return _recipe(method, base, experts, merger=Choice("average", {"weights": share}), **said)
+    return recipe_of(method, base, experts, merger=Choice("average", {"weights": share}), **said)
 
 
 def _merge(method: CheckedMethod, recipe: Recipe, out: Path) -> None:
