@@ -17,6 +17,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -315,6 +317,12 @@ def cache_dir(what: str) -> Path:
     given = os.environ.get("HARNESS_CACHE_DIR")
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return (Path(given) if given else Path(root) / "merging-harness") / what
+
+
+@cache
+def version(distribution: str) -> str:
+    """The version of what is installed: to read its files takes longer than to merge miniatures."""
+    return metadata.version(distribution)
 
 
 def file_hash(path: Path, largest: float = math.inf) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from harness.checkpoints.provenance import MERGE_FILE
 from harness.checkpoints.stream import write_file
 from harness.checkpoints.verbalizer import plain_config, words_of
 from harness.errors import BrokenCheckpoint
-from harness.files import write_json, write_text
+from harness.files import version, write_json, write_text
 from harness.folders import new_folder
 from harness.merging.plan import MergePlan, short_method
 from harness.merging.premerge_report import DistanceTracker, measured

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import cast
 
@@ -29,7 +28,7 @@ from harness.data.rows import load_rows, take
 from harness.data.splits import parse_task
 from harness.entries import Merger
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights, NotFinite, OutputExists
-from harness.files import check_name, check_place
+from harness.files import check_name, check_place, version
 from harness.kinds import kind_of
 from harness.methods import needs_of, resolved
 from harness.options import options, parse_choice, resolve
