@@ -55,7 +55,7 @@ def word_head(
             f"--template is {', '.join(map(repr, [template, *more])):.80}, expected one, with "
             "{text} for the text of a row and {pair} for its second, if it has one"
         )
-    each = task.kind == "multilabel"
+    each = kind_of(task).several
     if each != (LABEL in template):
         raise BadOption(
             f"--template is {template!r:.80}, and {task} is a {task.kind}; expected {LABEL} in it "
