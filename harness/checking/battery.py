@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from harness.checking.properties import PROPERTIES
 from harness.checking.properties.property import (
@@ -24,10 +24,6 @@ from harness.registry import STAGES
 from harness.text import hint
 from harness.types import Choice
 
-PropertyVerdict: TypeAlias = Literal[
-    "holds", "breaks by design", "breaks", "holds, declared to break"
-]
-
 COUNTS = (3, 2, 4, 5)
 """How many experts are tried, until a method takes them."""
 
@@ -40,7 +36,7 @@ class Finding:
     """What came of one property. `detail` is its promise, or why it breaks."""
 
     name: str
-    verdict: PropertyVerdict
+    verdict: Literal["holds", "breaks by design", "breaks", "holds, declared to break"]
     detail: str
 
     @property

@@ -29,6 +29,7 @@ which there are as many, so its examples go one by one.
 """
 
 Example: TypeAlias = tuple[ModelInputs, torch.Tensor]
+RowsOf: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]]
 
 
 def fisher(
@@ -126,11 +127,7 @@ class _Part:
     words: str | None
     ids: torch.Tensor
 
-    def add_squares(
-        self,
-        rows_of: Callable[[torch.Tensor, torch.Tensor], Iterator[torch.Tensor]],
-        totals: Mapping[str, torch.Tensor],
-    ) -> None:
+    def add_squares(self, rows_of: RowsOf, totals: Mapping[str, torch.Tensor]) -> None:
         """Add what the rows of every example pull back, squared."""
         rows = [list(rows_of(*pair)) for pair in zip(self.logits, self.labels, strict=True)]
         nothing = torch.zeros_like(self.logits[0])

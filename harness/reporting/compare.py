@@ -80,18 +80,10 @@ def compare(
     meant = {name: _among(name, of, which) for name, of in known.items()}
     sides = _shared(meant, shots)
     scores, (lines, *_) = _scores(sides), sides.values()
-    sets, of_sets = (
-        max(len({line.set for line in of}) for of in each.values()) for each in (sides, meant)
-    )
-    seeds = {seed for line in chain(*sides.values()) for _, seed, _ in line.trained}
-    terms = Terms(
-        asked,
-        lines[0].shots or None,
-        tuple(sorted(tasks_by(lines))),
-        sets,
-        of_sets,
-        tuple(sorted(seeds)),
-    )
+    sets = [max(len({one.set for one in of}) for of in each.values()) for each in (sides, meant)]
+    seeds = sorted({seed for line in chain(*sides.values()) for _, seed, _ in line.trained})
+    on = tuple(sorted(tasks_by(lines)))
+    terms = Terms(asked, lines[0].shots or None, on, sets[0], sets[1], tuple(seeds))
     if len(sides) == 2:
         return _two(_called(sides), scores, terms, None if margin is None else margin / 100)
     return _several(_called(sides), scores, terms)

@@ -38,12 +38,10 @@ class Terms:
 
     def __str__(self) -> str:
         shots = "" if self.shots is None else f", {counted(self.shots)}"
-        if self.of_sets == 1:
-            return f"{self.protocol}{shots}"
-        some = self.sets < self.of_sets
-        count = f"{self.sets} of {self.of_sets}" if some else self.sets
+        some = f" of {self.of_sets}" if self.sets < self.of_sets else ""
         seeds = f" (seeds: {', '.join(map(str, self.seeds))})" if some and self.seeds else ""
-        return f"{self.protocol}{shots}, {count} sets of experts{seeds}"
+        sets = f", {self.sets}{some} sets of experts{seeds}" if self.of_sets > 1 else ""
+        return f"{self.protocol}{shots}{sets}"
 
 
 @dataclass(frozen=True)
