@@ -29,7 +29,7 @@ from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, Miss
 from harness.passes import prepared
 from harness.passes.features import dropping, final_head, forward
 from harness.passes.gram import gram, linear_layers
-from harness.passes.placement import CPU
+from harness.passes.placement import CPU, Placement
 from harness.passes.prepared import prepare
 from harness.passes.reading import Reading, reading_of
 from harness.passes.statistics import drawn
@@ -200,6 +200,16 @@ def test_features_do_not_depend_on_the_rows_beside(made: Path) -> None:
         for size in (3, len(rows)):
             x, _, _ = forward(one, rows, max_length=128, placement=CPU, batch_size=size)
             np.testing.assert_allclose(x, alone, rtol=0, atol=2e-5 * np.abs(alone).max())
+
+
+def test_a_half_precision_rounds_and_no_more(made: Path) -> None:
+    """Rows of a tied table are in it, those of an lm_head in float32."""
+    one, rows = under(made, made / "a"), load_rows(TOY, "test")
+    half = Placement(device="cpu", dtype="bfloat16")
+    _, found, _ = forward(one, rows, max_length=128, placement=half)
+    _, exact, _ = forward(one, rows, max_length=128, placement=CPU)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=0.2 * np.abs(exact).max())
+    assert (found != exact).any()
 
 
 def test_what_a_head_says_is_recorded(made: Path) -> None:
