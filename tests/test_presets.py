@@ -481,7 +481,7 @@ def test_g_one_row_of_each_class_is_reserved(evaluation: Evaluation) -> None:
 
 
 def test_g_a_class_of_one_row_leaves_nothing_to_draw() -> None:
-    rows = load_rows(STORIES, "train", limit=2)
+    rows = load_rows(STORIES, "train", limit=2, first=True)
     with mistake(BadData, "2 1"):
         draw(rows, [1], [0], reserved=1)
 

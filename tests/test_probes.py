@@ -14,7 +14,7 @@ from harness.protocols import linear_probe as linear_probe_module
 from harness.protocols import probe as probe_module
 from harness.protocols import surgery as surgery_module
 from harness.protocols.linear_probe import fresh_head, linear_probe
-from harness.protocols.probe import CLOSED, Map, probe
+from harness.protocols.probe import CLOSED, ProbeMap, probe
 from harness.protocols.surgery import corrected, gradients, surgery
 from scipy.linalg import orthogonal_procrustes, pinv
 from scipy.optimize import minimize, minimize_scalar
@@ -44,36 +44,36 @@ def pair(rows: int, width: int = WIDTH, seed: int = 0) -> Pair:
 # Closed forms ------------------------------------------------------------------------------
 
 
-def plain_affine(x: Array64, y: Array64) -> Map:
+def plain_affine(x: Array64, y: Array64) -> ProbeMap:
     both = pinv(np.column_stack([x, np.ones(len(x))])) @ y
-    return Map(both[:-1], both[-1])
+    return ProbeMap(both[:-1], both[-1])
 
 
-def plain_linear(x: Array64, y: Array64) -> Map:
-    return Map(pinv(x) @ y, np.zeros(len(y.T)))
+def plain_linear(x: Array64, y: Array64) -> ProbeMap:
+    return ProbeMap(pinv(x) @ y, np.zeros(len(y.T)))
 
 
-def plain_orthogonal(x: Array64, y: Array64) -> Map:
-    return Map(orthogonal_procrustes(x, y)[0], np.zeros(len(y.T)))
+def plain_orthogonal(x: Array64, y: Array64) -> ProbeMap:
+    return ProbeMap(orthogonal_procrustes(x, y)[0], np.zeros(len(y.T)))
 
 
-def plain_euclidean(x: Array64, y: Array64) -> Map:
+def plain_euclidean(x: Array64, y: Array64) -> ProbeMap:
     turn, _ = orthogonal_procrustes(x - x.mean(0), y - y.mean(0))
-    return Map(turn, y.mean(0) - x.mean(0) @ turn)
+    return ProbeMap(turn, y.mean(0) - x.mean(0) @ turn)
 
 
-def plain_similarity(x: Array64, y: Array64) -> Map:
+def plain_similarity(x: Array64, y: Array64) -> ProbeMap:
     turn, size = orthogonal_procrustes(x - x.mean(0), y - y.mean(0))
     a = size / ((x - x.mean(0)) ** 2).sum() * turn
-    return Map(a, y.mean(0) - x.mean(0) @ a)
+    return ProbeMap(a, y.mean(0) - x.mean(0) @ a)
 
 
-def plain_scaling(x: Array64, y: Array64) -> Map:
+def plain_scaling(x: Array64, y: Array64) -> ProbeMap:
     best = minimize_scalar(lambda s: ((s * x - y) ** 2).sum(), tol=1e-12)
-    return Map(best.x * np.eye(len(x.T)), np.zeros(len(y.T)))
+    return ProbeMap(best.x * np.eye(len(x.T)), np.zeros(len(y.T)))
 
 
-PLAIN: dict[str, Callable[[Array64, Array64], Map]] = {
+PLAIN: dict[str, Callable[[Array64, Array64], ProbeMap]] = {
     "affine": plain_affine,
     "linear": plain_linear,
     "invertible": plain_linear,
@@ -669,7 +669,7 @@ def test_a_fresh_head_of_features_that_are_all_the_same() -> None:
 # Planted faults ----------------------------------------------------------------------------
 
 
-def of_closed(transform: str, wrong: Callable[..., Map]) -> Plant:
+def of_closed(transform: str, wrong: Callable[..., ProbeMap]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         right = CLOSED[transform]
         patch.setitem(CLOSED, transform, lambda x, y: wrong(right, x, y))  # type: ignore[arg-type]
@@ -691,7 +691,11 @@ FAULTS: dict[str, tuple[Plant, Callable[[], None]]] = {
         lambda: test_closed_forms_agree_with_scipy("euclidean"),
     ),
     "features are not mapped": (
-        around(Map, "outputs", lambda right, own, *given: right(Map(np.eye(WIDTH), own.c), *given)),
+        around(
+            ProbeMap,
+            "outputs",
+            lambda right, own, *given: right(ProbeMap(np.eye(WIDTH), own.c), *given),
+        ),
         lambda: test_probe_agrees_with_a_plain_version("classification", "affine", 1),
     ),
     "the first expert alone is heard": (
