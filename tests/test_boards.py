@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -977,16 +978,19 @@ def test_a_board_says_whose_experts_are_below_the_best_constant() -> None:
 BOARDS = sorted(path.parent.name for path in LEADERBOARDS.glob("*/board.md"))
 
 
+@cache
+def committed(name: str) -> Board:
+    return board_of(read_lines([LEADERBOARDS / "records" / f"{name}.parquet"]))
+
+
 @pytest.mark.parametrize("name", BOARDS)
 def test_committed_boards_are_what_their_records_render_to(name: str) -> None:
-    lines = read_lines([LEADERBOARDS / "records" / f"{name}.parquet"])
-    for file, text in texts_of(board_of(lines), LEADERBOARDS / name).items():
+    for file, text in texts_of(committed(name), LEADERBOARDS / name).items():
         assert (LEADERBOARDS / name / file).read_text(encoding="utf-8") == text, file
 
 
 def test_the_committed_page_over_all_boards_is_what_their_records_render_to() -> None:
-    places = {name: LEADERBOARDS / "records" / f"{name}.parquet" for name in BOARDS}
-    boards = {name: board_of(read_lines([place])) for name, place in places.items()}
+    boards = {name: committed(name) for name in BOARDS}
     said = {name: {**about(one), "finding": finding(one)} for name, one in boards.items()}
     credits = {name: credit_of(one) for name, one in boards.items()}
     assert (LEADERBOARDS / "index.html").read_text(encoding="utf-8") == index(said, credits)

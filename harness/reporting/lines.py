@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import fsum
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
@@ -145,7 +145,7 @@ class Line:
     @property
     def estimate(self) -> Estimate:
         """The score, as a fraction, on resampled test units."""
-        return read(self.resamples, [value / 100 for value in self.values], self.metrics)
+        return _estimate(self.resamples, self.values, self.metrics)
 
     @property
     def shots(self) -> Shots:
@@ -185,6 +185,12 @@ class Line:
     def saw_the_scored(self) -> bool:
         """Whether the protocol, or the model, was made with the rows that are scored."""
         return self.transductive or self.made_on_test
+
+
+@lru_cache(maxsize=2**12)
+def _estimate(kept: Resamples, values: tuple[float, ...], metrics: tuple[str, ...]) -> Estimate:
+    # a board asks for the same score in every comparison of its row
+    return read(kept, [value / 100 for value in values], metrics)
 
 
 def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:

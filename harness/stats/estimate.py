@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Estimate:
     units: int
     by_set: Mapping[int, float] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def point(self) -> float:
         """The mean over the draws."""
         return float(self.values.mean())
@@ -56,7 +57,9 @@ def mean_of(several: Sequence[Estimate]) -> Estimate:
     100 units with variances 1 and 3 have 16 / (1 / 100 + 9 / 100) = 160. Without a variance, any
     may be of the smallest task: as many as it has for each.
     """
-    draws, resamples, by_draw = _alike(several)
+    if len(several) == 1:
+        return several[0]
+    draws, resamples, by_draw = map(np.stack, _alike(several))
     variances = np.array([one.resamples.var() for one in several])
     units = np.array([one.units for one in several])
     whole = variances.sum()
@@ -81,24 +84,25 @@ def _sets(several: Sequence[Estimate]) -> tuple[list[int], Array64]:
     return numbers, np.array(each, dtype=np.float64).reshape(len(several), len(numbers))
 
 
-def _alike(several: Sequence[Estimate]) -> tuple[Array64, Array64, Array64]:
-    """Values [n, draws], resamples [n, B] and draws on resamples [n, draws, K] that all have.
+def _alike(several: Sequence[Estimate]) -> tuple[list[Array64], list[Array64], list[Array64]]:
+    """Of each the values [draws], resamples [B] and draws on resamples [draws, K] that all have.
 
     What is not drawn is the same on every draw.
     """
-    count = min((len(one.values) for one in several if len(one.values) > 1), default=1)
+    drawn = [one for one in several if len(one.values) > 1]
+    count = min((len(one.values) for one in drawn), default=1)
     kept = min(len(one.resamples) for one in several)
-    width = min((one.by_draw.shape[1] for one in several if len(one.values) > 1), default=0)
-    values = [np.broadcast_to(one.values[:count], count) for one in several]
-    by_draw = [
-        np.broadcast_to(
-            one.by_draw[:count, :width] if len(one.values) > 1 else one.resamples[:width],
-            (count, width),
-        )
-        for one in several
-    ]
-    resamples = [one.resamples[:kept] for one in several]
-    return np.stack(values), np.stack(resamples), np.stack(by_draw)
+    width = min((one.by_draw.shape[1] for one in drawn), default=0)
+    values = [_of_shape(one.values[:count], (count,)) for one in several]
+    each = (one.by_draw[:count] if len(one.values) > 1 else one.resamples[None] for one in several)
+    by_draw = [_of_shape(table[:, :width], (count, width)) for table in each]
+    return values, [one.resamples[:kept] for one in several], by_draw
+
+
+def _of_shape(array: Array64, shape: tuple[int, ...]) -> Array64:
+    """The array, repeated where it has one entry along an axis."""
+    # to find that nothing is to be repeated takes numpy as long as a difference of resamples
+    return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
 # Along a line ------------------------------------------------------------------------------
