@@ -415,6 +415,10 @@ STAGES = RecordedRecipe(
             STAGES.model_copy(update={"tuned": {"scale": 0.4}}),
             (("dare:drop_rate=0.9",), "ties:density=0.3 (scale tuned)", ("theirs:far=2",)),
         ),
+        (
+            STAGES.model_copy(update={"tuned": {"dare.drop_rate": 0.9}}),
+            (("dare (drop_rate tuned)",), "ties:density=0.3,scale=0.4", ("theirs:far=2",)),
+        ),
     ],
 )
 def test_stages_are_those_of_the_recipe(

@@ -99,11 +99,13 @@ def test_a_grid_by_hand() -> None:
     assert values_of("scale=0.1:0.5:0.1") == ("scale", [0.1, 0.2, 0.3, 0.4, 0.5])
     assert values_of("scale=1:1:0.5") == ("scale", [1.0])
     assert values_of("scale=0:1:0.4") == ("scale", [0.0, 0.4, 0.8])
+    assert values_of("rotation.layers=[first:1, all]") == ("rotation.layers", ["first:1", "all"])
 
 
 @pytest.mark.parametrize(
     "text", ["scale", "scale=1", "scale=1:2", "scale=2:1:1", "scale=0:1:0", "scale=0:1:-1",
-             "scale=a:b:c", "scale=0:1:0.0001", "scale=0:inf:1", "scale=nan:1:1"],
+             "scale=a:b:c",
+             "scale=[]", "scale=[[1],2]", "scale=0:1:0.0001", "scale=0:inf:1", "scale=nan:1:1"],
 )  # fmt: skip
 def test_a_grid_that_is_none(text: str) -> None:
     with mistake(BadOption, "OPTION=FIRST:LAST:STEP"):
@@ -152,6 +154,38 @@ def test_the_best_trial_is_what_is_written(
     assert tuned["chosen"] == record["merger"]["options"]["scale"] == first_best
     assert accuracy(tmp_path / "out", TOY, "heldout10") == max(scores)
     assert record["method"] == f"task_arithmetic:scale={float(first_best)}"
+
+
+@pytest.mark.parametrize("merger", ["average", "regmean:examples=8"])
+def test_an_option_of_another_method_is_chosen_from_a_list(
+    made: Callable[..., dict[str, Any]], tmp_path: Path, merger: str
+) -> None:
+    """Statistics are of the experts as that value leaves them."""
+    asked: dict[str, Any] = {"merger": harness.parse_choice(merger)}
+    record = made(**asked, premerge=("dare",), tune="dare.drop_rate=[0.999,0.1,0.5]")
+    tuned, options = record["tuned"], record["premerge"][0]["options"]
+    assert [trial["value"] for trial in tuned["trials"]] == [0.999, 0.1, 0.5]
+    best = max(tuned["trials"], key=lambda trial: trial["score"])
+    assert tuned["chosen"] == options["drop_rate"] == best["value"] != 0.5  # which is the default
+    shutil.rmtree(tmp_path / "out")
+    assert made(**asked, premerge=(harness.Choice("dare", options),))["digest"] == record["digest"]
+
+
+@pytest.mark.parametrize(
+    ("tune", "words"),
+    [
+        ("rotation.layers=[all]", ("rotation", "dare, average")),
+        ("dare.drop_rat=[0.1]", ("'drop_rat'", "'drop_rate'")),
+        ("dare.drop_rate=[0.1,2]", ("'drop_rate'", "2")),
+        ("dare.strategy=0.1:1:0.1", ("'strategy'", "number", "drop_rate")),
+    ],
+)
+def test_what_is_no_option_of_a_method_cannot_be_tuned(
+    made: Callable[..., dict[str, Any]], tmp_path: Path, tune: str, words: tuple[str, ...]
+) -> None:
+    with mistake(BadOption, *words):
+        made(premerge=("dare",), tune=tune)
+    assert not (tmp_path / "out").exists()
 
 
 def test_another_split_can_be_tuned_on(made: Callable[..., dict[str, Any]]) -> None:

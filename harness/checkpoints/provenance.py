@@ -68,7 +68,7 @@ class Tuned(FolderRecord):
     """An option that held-out rows chose: `tune` is its name with what was tried."""
 
     tune: str
-    chosen: float
+    chosen: bool | float | str
     on: list[str] = Field(default_factory=list)
 
 

@@ -37,7 +37,7 @@ def merge(
     statistics: list[str] | None = option(
         "F1,F2,...: what `harness statistics` wrote, one for each expert."
     ),
-    tune: str | None = option("OPTION=FIRST:LAST:STEP: try all, keep the best."),
+    tune: str | None = option("[METHOD.]OPTION=FIRST:LAST:STEP or =[A,B]: try all, keep the best."),
     tune_on: Names = several("T1@SPLIT,...: where candidates are scored. Default: @heldout10."),
     tune_limit: int | None = option("Score candidates on N rows of each split."),
     device: str | None = option("Where statistics are computed and candidates scored."),

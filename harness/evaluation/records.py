@@ -106,7 +106,8 @@ class RecordedStage(Frozen):
 class RecordedRecipe(Frozen):
     """How a merge was made, as its merge.json says.
 
-    `tuned` are options of the merger that a search chose by scores on the rows `tuned_on`.
+    `tuned` are options of the merger, or METHOD.OPTION, that a search chose by scores on the rows
+    `tuned_on`.
     """
 
     premerge: tuple[RecordedStage, ...] = ()
@@ -115,7 +116,7 @@ class RecordedRecipe(Frozen):
     heads: str = ""
     seed: int = 0
     preset: str | None = None
-    tuned: dict[str, float] = Field(default_factory=dict)
+    tuned: dict[str, bool | float | str] = Field(default_factory=dict)
     tuned_on: tuple[str, ...] = ()
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from harness.checkpoints.bases import check_bases
@@ -48,25 +49,26 @@ def merge(
         for part in (*draft.experts, *([draft.base] if draft.base else [])):
             if part.path.resolve().is_relative_to(os.path.realpath(out)):
                 raise OutputExists(f"{out} holds {part.source}, an expert; expected another --out")
-        tried = candidates(draft)
+        again = partial(plan, allow_pickle=allow_pickle, progress=workload.tell, spool=spool)
+        tried = candidates(draft, again)
         if len(draft.experts) == 1:
             alone = f"there is one expert, {draft.experts[0].source}, and nothing to merge it with"
             warnings.warn(f"{alone}: {short_method(draft.recipe)} is done to it", stacklevel=2)
         if dry_run:
             return draft
-        providers = [provider for stage in draft.stages for provider in stage.providers]
         for expert in draft.experts:
             check_unchanged(replace(expert, weights=draft.observed[expert.source]))
         if not asked.other_base:
             check_bases(draft.experts, draft.given)
         # what a method asks for while it merges, as to score a selection, is counted when it does
-        for what, rows in (*passes(providers).items(), *scored(tried).items()):
+        read = {id(one): one for each in (tried.values() or [draft]) for one in each.providers}
+        for what, rows in (*passes([*read.values()]).items(), *scored(tried).items()):
             workload.plan(what, rows)
         workload.plan(TENSORS, len(draft.state))
-        prepare(providers)
-        check_one_draw(draft)
         trials = None
         if tried:
             draft, trials = tuned(found_once(tried, spool), Path(out))
+        prepare(draft.providers)
+        check_one_draw(draft)
         draft = read_once(draft, spool)
         return write(draft, Path(out), workload.tell, trials=trials, force=force)

@@ -25,6 +25,7 @@ from harness.kinds import one_space
 from harness.labels import same
 from harness.merging.label_rows import of_those_who_know, ordered_as
 from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeStep, StageClock
+from harness.merging.providers import Provider
 from harness.merging.recipes import Recipe, methods_of, with_choices
 from harness.merging.spool import Spool
 from harness.merging.stages import Fold, Stage, entering, reported
@@ -77,6 +78,11 @@ class MergePlan:
     def finishing(self) -> tuple[Stage, ...]:
         """The stages after the merger."""
         return self.stages[len(self.steps) + 1 :]
+
+    @property
+    def providers(self) -> list[Provider]:
+        """What the needs of all stages are met with."""
+        return [provider for stage in self.stages for provider in stage.providers]
 
     @property
     def size(self) -> int:

@@ -1,35 +1,54 @@
-"""Coefficient search, `--tune OPTION=FIRST:LAST:STEP`: the plan of every value that is tried, and
-the one that scores best."""
+"""The search of an option, `--tune OPTION=FIRST:LAST:STEP` or `--tune METHOD.OPTION=[A,B]`: the
+plan of every value that is tried, and the one that scores best."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 from harness import weights
+from harness.entries import Method
 from harness.errors import BadOption
+from harness.merging.draws import check_one_draw
 from harness.merging.plan import MergePlan, completed, composed, read_once
-from harness.merging.recipes import Recipe
+from harness.merging.providers import prepare
+from harness.merging.recipes import Recipe, methods_of, with_choices
 from harness.merging.spool import Spool
 from harness.merging.validation import CANDIDATES, ValidationScorer
 from harness.options import options, resolve
-from harness.registry import MERGERS
-from harness.types import Choice
+from harness.types import Choice, Scalar
 
 TRIALS = 1000
 """More candidates than this are taken for a slip in the step."""
 
 
-def candidates(plan: MergePlan) -> dict[float, MergePlan]:
-    """The plan for every value that is to be tried; none if nothing is tuned."""
-    name, tried = grid(plan.recipe)
-    return {value: composed(plan, **{name: value}) for value in tried}
+def candidates(plan: MergePlan, again: Callable[[Recipe], MergePlan]) -> dict[Scalar, MergePlan]:
+    """The plan for every value that is to be tried; none if nothing is tuned.
+
+    Those of an option of the merger have in common all that comes before it; of another method's
+    each is planned `again`, and reads rows by itself.
+    """
+    recipe = plan.recipe
+    name, tried = grid(recipe)
+    of, _, option = name.rpartition(".")
+    if of in ("", recipe.merger.name):
+        return {value: composed(plan, **{option: value}) for value in tried}
+
+    def changed(value: Scalar) -> Recipe:
+        def one(_: Method, choice: Choice) -> Choice:
+            own = {option: value} if choice.name == of else {}
+            return Choice(choice.name, {**choice.options, **own})
+
+        return with_choices(recipe, one)
+
+    return {value: again(changed(value)) for value in tried}
 
 
-def found_once(candidates: dict[float, MergePlan], spool: Spool) -> dict[float, MergePlan]:
+def found_once(candidates: dict[Scalar, MergePlan], spool: Spool) -> dict[Scalar, MergePlan]:
     """The candidates; those on a line with its direction kept on disk when it has been found.
 
     A sweep along it decomposes every matrix once, and what is written of the best has the bytes of
@@ -45,19 +64,19 @@ def found_once(candidates: dict[float, MergePlan], spool: Spool) -> dict[float, 
     return {value: completed(candidates[value], line) for value, line in again.items()}
 
 
-def _scorer(candidates: Mapping[float, MergePlan]) -> ValidationScorer:
+def _scorer(candidates: Mapping[Scalar, MergePlan]) -> ValidationScorer:
     """What scores all candidates."""
     scorer = next(iter(candidates.values())).merging.scorer
     assert scorer is not None
     return replace(scorer, expected=len(candidates))
 
 
-def scored(candidates: Mapping[float, MergePlan]) -> dict[str, int]:
+def scored(candidates: Mapping[Scalar, MergePlan]) -> dict[str, int]:
     """How many rows candidates are scored on, by what is told of it."""
     return {CANDIDATES: _scorer(candidates).reads} if candidates else {}
 
 
-def tuned(candidates: dict[float, MergePlan], out: Path) -> tuple[MergePlan, dict[str, Any]]:
+def tuned(candidates: dict[Scalar, MergePlan], out: Path) -> tuple[MergePlan, dict[str, Any]]:
     """The plan whose merge scores best (of equals, the first), and a record of every trial.
 
     What is read twice of a candidate is on the disk of `out` while that one is scored.
@@ -65,6 +84,8 @@ def tuned(candidates: dict[float, MergePlan], out: Path) -> tuple[MergePlan, dic
     scorer = _scorer(candidates)
     scores = {}
     for value, candidate in candidates.items():
+        prepare(candidate.providers)
+        check_one_draw(candidate)
         with Spool(out) as spool:
             scores[value] = scorer(read_once(candidate, spool).state)
     best = max(scores, key=lambda value: scores[value])
@@ -78,28 +99,37 @@ def tuned(candidates: dict[float, MergePlan], out: Path) -> tuple[MergePlan, dic
     }
 
 
-def grid(recipe: Recipe) -> tuple[str, list[float]]:
-    """The option of the merger that is tuned, and its values; none if nothing is tuned.
+def grid(recipe: Recipe) -> tuple[str, list[Scalar]]:
+    """The option that is tuned, of the merger or METHOD.OPTION, and its values; none if nothing is.
 
-    Raises BadOption for an option that is no number, and for a value out of its range.
+    Raises BadOption for a method that is not there once, for steps through an option that is no
+    number, and for a value out of its range.
     """
     if recipe.tune is None:
         return "", []
     name, values = values_of(recipe.tune)
-    merger = MERGERS[recipe.merger.name]
-    known = options(merger.function).values()
-    numbers = [option.name for option in known if type(option.default) in (int, float)]
-    if name not in numbers:
+    of, _, option = name.rpartition(".")
+    of = of or recipe.merger.name
+    methods = {entry.name: entry for entry, _ in methods_of(recipe)}
+    if [choice.name for _, choice in methods_of(recipe)].count(of) != 1:
+        raise BadOption(f"--tune is of {of}; expected a method of the merge: {', '.join(methods)}")
+    known = options(methods[of].function)
+    numbers = [one.name for one in known.values() if type(one.default) in (int, float)]
+    if option not in numbers and isinstance(values[0], float):
         these = ", ".join(numbers) or "it has none"
-        raise BadOption(f"'{name}' of {merger.name} cannot be tuned; expected a number: {these}")
-    for value in values:
-        resolve("merger", Choice(merger.name, {name: value}), merger.function)
-    return name, values
+        raise BadOption(f"'{option}' of {of} cannot be tuned; expected a number: {these}")
+    read = [resolve("method", Choice(of, {option: v}), methods[of].function) for v in values]
+    return name, [one[option] for one in read] if isinstance(values[0], str) else values
 
 
-def values_of(text: str) -> tuple[str, list[float]]:
-    """`scale=0.1:1.0:0.1` -> the option and its values, from first to last by the step."""
+def values_of(text: str) -> tuple[str, list[Scalar]]:
+    """`scale=0.1:1.0:0.1` -> the option and its values, from first to last by the step.
+
+    Of a list in brackets the values are as they are written.
+    """
     name, equals, spelled = text.partition("=")
+    if listed := re.fullmatch(r"\[([^\[\]]+)\]", spelled.strip()):
+        return name.strip(), [one.strip() for one in listed[1].split(",")]
     try:
         first, last, step = map(Decimal, spelled.split(":"))
         fits = bool(equals) and first.is_finite() and last >= first and step > 0
@@ -108,7 +138,7 @@ def values_of(text: str) -> tuple[str, list[float]]:
     if not fits or (last - first) / step >= TRIALS:
         raise BadOption(
             f"--tune is '{text}', expected OPTION=FIRST:LAST:STEP with FIRST <= LAST, a positive "
-            f"STEP and at most {TRIALS} values: scale=0.1:1.0:0.1"
+            f"STEP and at most {TRIALS} values: scale=0.1:1.0:0.1, or a list: density=[0.1,1]"
         )
     count = int((last - first) / step) + 1
     return name.strip(), [float(first + step * index) for index in range(count)]

@@ -251,9 +251,8 @@ def _called(record: Record) -> dict[str, Any]:
     stages = Stages((), method if record.role in ("merged", "reference") else "")
     if recipe is not None:
         tuned = "".join(f" ({name} tuned)" for name in recipe.tuned)
-        stages = stages_of(recipe, recipe.tuned)
-        method = f"{stages}{tuned}" if tuned else method
-        stages = stages._replace(merger=f"{stages.merger}{tuned}")
+        method = f"{stages_of(recipe, recipe.tuned)}{tuned}" if tuned else method
+        stages = stages_of(recipe, recipe.tuned, told=True)
     return {"method": method, **stages._asdict()}
 
 
@@ -270,17 +269,20 @@ class Stages(NamedTuple):
         return "+".join([f"{before}[{self.merger}]" if before else self.merger, *self.postmerge])
 
 
-def stages_of(recipe: RecordedRecipe, without: Collection[str] = ()) -> Stages:
-    """How the methods of a recipe are called, the merger without some of its options."""
-    first, short = len(recipe.premerge), [_short(*one, without) for one in recipe.stages]
+def stages_of(recipe: RecordedRecipe, tuned: Collection[str] = (), *, told: bool = False) -> Stages:
+    """How methods of a recipe are called, without options that were tuned, or `told` of these."""
+    first, short = len(recipe.premerge), [_short(*one, tuned, told) for one in recipe.stages]
     return Stages(tuple(short[:first]), short[first], tuple(short[first + 1 :]))
 
 
-def _short(kind: str, stage: RecordedStage, without: Collection[str]) -> str:
-    """A stage with its options but the defaults, the seed and, of a merger, some more."""
-    usual, out = _usual(kind, stage.name), {"seed", *(without if kind == "merger" else ())}
+def _short(kind: str, stage: RecordedStage, tuned: Collection[str], told: bool) -> str:
+    """A stage with its options but the defaults, the seed and those that were tuned."""
+    pairs = [name.rpartition(".")[::2] for name in tuned]
+    own = [option for of, option in pairs if of == stage.name or (not of and kind == "merger")]
+    usual, out = _usual(kind, stage.name), {"seed", *own}
     kept = {k: v for k, v in stage.options.items() if k not in usual or v != usual[k]}
-    return str(Choice(stage.name, {k: v for k, v in kept.items() if k not in out}))
+    said = str(Choice(stage.name, {k: v for k, v in kept.items() if k not in out}))
+    return said + "".join(f" ({option} tuned)" for option in own * told)
 
 
 @cache
