@@ -70,7 +70,11 @@ EXPECTED = {
     "ties-densities": (9 * 5, 9 * 7, 9 * 7),
     "rotation-1": (5 * 5, 10 * 5 * 6, 10 * 5 * 6 * 2),
     "rotation-1-ner": (6 * 5, 15 * 5 * 6, 15 * 5 * 6 * (2 + 1)),
-    "rotation-2": (0, 3 * 3 + 2, 3 * 3 + 2),
+    "rotation-1-layers": (5 * 5, 10 * 5 * 3, 10 * 5 * 3 * 2),
+    "rotation-1-ner-layers": (6 * 5, 15 * 5 * 3, 15 * 5 * 3 * (2 + 1)),
+    "rotation-2": (0, 3 * (3 + 2) + 2, 3 * (3 + 2) + 2),
+    "rotation-2-start": (1, 0, 0),
+    "rotation-2-other-start": (1, 0, 0),
     "rotation-3": (5, 10 * 6, 10 * 6 * 2),
     "rotation-figure-3": (5, 10 * 7, 10 * 7 * 2),
     "ft-classifier-2": (5 + 1, 4, 4 * 5 * 3),
@@ -116,8 +120,9 @@ def data(toy: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def steps(name: str, data: Path, out: Path) -> dict[str, Step]:
-    for place in ("vit-0", "vision-0", "vision-1"):
+    for place in ("vit-0/cifar10-0", "vit-1/cifar10-1"):
         (out / "experts" / place).mkdir(parents=True, exist_ok=True)
+        (out / "bases" / place.partition("/")[0]).mkdir(parents=True, exist_ok=True)
     return {one.name: one for one in steps_of(read_study(name, out), out, str(data))}
 
 

@@ -161,13 +161,21 @@ class Sets(Frozen):
         return 2 if self.by == "pairs" and self.choose is None else self.choose
 
 
+def _grid(value: object) -> object:
+    """Values that are tried, as `harness merge --tune` has them."""
+    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
+
+
 class MergerAxis(Frozen):
-    """A merger, and what belongs to it alone: `tune` an option on a split, or other stages."""
+    """A merger, and what belongs to it alone: `tune` an option, its own or METHOD.OPTION, on a
+    split, or other stages."""
 
     merger: Chosen
     premerge: Stages | None = None
     postmerge: Stages | None = None
-    tune: Mapping[str, str] = Field(default_factory=dict, max_length=1)
+    tune: Mapping[str, Annotated[str, BeforeValidator(_grid)]] = Field(
+        default_factory=dict, max_length=1
+    )
     on: str | None = None
 
 
