@@ -762,6 +762,16 @@ def test_a_study_of_another_base_by_a_flag(room: Path) -> None:
     assert made["records/two/merged/base/topic/average/topic"].request["limit"] == 16
 
 
+def test_what_is_left_out_may_be_gone_by_a_flag(room: Path) -> None:
+    shutil.copytree(room / "base", room / "other")
+    asked = {"exclude": [{"base": "base", "merger": "ties"}, {"set": "seed-1", "merger": "ties"}]}
+    experts = {"tasks": [TASK, "embedded/comparison"], "seeds": [0, 1]}
+    file = write(room, **asked, experts=experts, sets=None)
+    command = ["study", "plan", str(file), "--out", str(room / "out")]
+    for more in ([], ["--base", str(room / "other")], ["--seeds", "1"]):
+        assert main([*command, *more]) == 0
+
+
 SWEEP = {
     "mergers": ["average", "ties:density=[0.2,0.8]"],
     "premerge": ["none", "procrustes"],
@@ -957,6 +967,26 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     ),
     "exclude nothing": (
         {"exclude": [{"merger": "ties"}, {"merger": "average"}]}, BadRecipe, ("two", "exclude")
+    ),
+    "exclude a base that is none": (
+        {"exclude": [{"base": "bsae"}]}, BadRecipe, ("two", "exclude", "base", "'bsae'", "'base'")
+    ),
+    "exclude a set that is none": (
+        {"exclude": [{"merger": "ties", "set": "tpoic"}]},
+        BadRecipe, ("two", "exclude", "set", "'tpoic'", "'topic'"),
+    ),
+    "layers that the base has not": (
+        {"premerge": ["rotation:layers=first:12"]},
+        BadOption, ("rotation", "base", "'first:12'", "from 1 to 2"),
+    ),
+    "layers to try that the base has not": (
+        {"mergers": [{"merger": "average", "premerge": "rotation",
+                      "tune": {"rotation.layers": ["first:1", "9"]}, "on": "heldout10"}]},
+        BadOption, ("rotation", "base", "'9'", "from 0 to 1"),
+    ),
+    "a method to tune that is not there": (
+        {"mergers": [{"merger": "average", "tune": {"rotation.layers": ["all"]}}]},
+        BadOption, ("rotation", "average"),
     ),
     "exclude by what is none": (
         {"exclude": [{"method": "ties"}]}, BadRecipe, ("exclude", "'method'", "merger")

@@ -36,6 +36,7 @@ def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     """The plan of a study by the flags of a command, and its folder."""
     from harness.studies import outcomes, plan, steps
     from harness.studies.curves import check_figures
+    from harness.studies.experts import check_excluded
     from harness.studies.models import check_models
     from harness.studies.study import read_study
 
@@ -46,6 +47,8 @@ def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     asked = read_study(file, given["out"], base=tuple(given["base"] or ()), **changed)
     folder = given["out"] or Path(asked.study)
     asked_steps = steps.steps_of(asked, folder, given["data_dir"])
+    if not given["base"] and given["seeds"] is None:  # which may take away what is left out
+        check_excluded(asked, folder, given["data_dir"])
     check_models(asked_steps, folder)
     check_figures(asked, asked_steps)
     made = plan.planned(

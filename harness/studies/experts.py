@@ -17,6 +17,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadRecipe
 from harness.registry import YAML
 from harness.studies.study import Study
+from harness.text import hint
 from harness.training.finetune import finetune
 from harness.types import Hyperparameters, unfit
 
@@ -149,6 +150,17 @@ def _check(study: Study, tasks: Sequence[str]) -> None:
         for name, value in flags.items():
             if name in asdict(Hyperparameters()) and (expected := unfit(name, value)):
                 raise study.fault(f"{name} is {value}, expected {expected}")
+
+
+def check_excluded(study: Study, folder: Path, data_dir: str | None) -> None:
+    """Raise BadRecipe for a base or a set in `exclude` that the study has not."""
+    named = [(key, said[key]) for said in study.exclude for key in ("base", "set") if key in said]
+    sets = [*sets_of(study, folder, data_dir)] if named else []
+    for key, value in named:
+        known = [one.base if key == "base" else one.name for one in sets]
+        if value not in (*known, *map(leaf, known)):
+            near = hint(value, {*map(leaf, known)})
+            raise study.fault(f"exclude names the {key} '{value}', which is none of its; {near}")
 
 
 def check_whole(one: ExpertSet) -> None:
