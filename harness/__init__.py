@@ -103,7 +103,7 @@ _LAZY = {
     "statistic": "harness.passes.statistics",
 }
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = sorted(
     name
