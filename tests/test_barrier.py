@@ -22,6 +22,7 @@ from harness.reporting.barrier import AS_THEY_ARE, BarrierLine, Curve, lines_bet
 from harness.stats.estimate import Estimate, highest, rises
 from tests.conftest import FAST, model
 from tests.mistakes import mistake
+from tests.resampled import read_records
 from tests.toys import MOODS, THREE, TOY, registered
 
 
@@ -230,7 +231,7 @@ def test_mistakes_are_a_line_and_leave_nothing(room: Path, tmp_path: Path) -> No
 
 def test_a_line_lacks_an_end_or_a_loss(room: Path, tmp_path: Path) -> None:
     along(room, "e0", "e1", tmp_path / "out", points=3)
-    records = harness.evaluation.records.read_records([tmp_path / "out" / "records"])
+    records = read_records([tmp_path / "out" / "records"])
     merged = [one for one in records if one.role == "merged"]
     (line,) = lines_between(records)
     assert line.loss.places == (0, 0.5, 1)

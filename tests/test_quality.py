@@ -253,6 +253,7 @@ def test_parts_are_of_rows_whatever_has_labels(tmp_path: Path) -> None:
             output=str(tmp_path / "first"),
             protocols=(Choice("current"),),
             limit=50,
+            first=True,
         )
         (record,) = (r for r in harness.evaluate(first) if r.role == "merged")
         assert len(values) == 10

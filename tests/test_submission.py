@@ -265,8 +265,8 @@ def experts_of_ones_own(said: Said) -> None:
 
 FORGERIES: dict[str, tuple[str, Forgery, bool, str]] = {
     # name -> protocol, what is done, whether intervals are made to fit, what is said
-    "score": ("current", raised, False, "has the intervals"),
-    "score of draws": ("knn", raised, False, "has the intervals"),
+    "score": ("current", raised, False, "has the interval "),
+    "score of draws": ("knn", raised, False, "has the interval "),
     "score, intervals": ("current", raised, True, "has the deviation"),
     "score of no rows": ("current", lambda s: scored(s, lambda v: v + 1e-4), True, "of 2000 rows"),
     "resamples": ("current", lifted, False, "has the mean"),
