@@ -38,7 +38,7 @@ from harness.reporting.chosen import read_both
 from harness.reporting.plots.scores import View
 from harness.reporting.plots.sweep import sweep
 from harness.stats.tests import sets_needed
-from harness.studies.curves import curves_of
+from harness.studies.figures import curves_of, records_of
 from harness.studies.outcomes import Outcome, settle, states_of
 from harness.studies.plan import Chunk, Plan, planned, read_plan, write_plan
 from harness.studies.pool import run_plan
@@ -834,6 +834,30 @@ def test_experts_are_merged_one_after_another_beside_one_model_of_all(room: Path
         assert not (mtl / "heads").exists()
 
 
+def test_a_figure_of_a_board_is_drawn_as_plot_draws_it(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = [{"plot": "gains"}, {"plot": "protocols", "protocols": ["current"]}]
+    asked = {**SWEEP, "mergers": "average", "figures": figures}
+    command = ["study", "run", str(write(room, **asked)), "--out", str(room / "out")]
+    assert main([*command, "--device", "cpu"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [Path(one).name for one in said if one.endswith(".svg")] == ["two-gains.svg"]
+    (lacking,) = (one for one in said if one.startswith("no figure"))
+    names(lacking, "two-protocols", "current", "knn")
+    assert "procrustes" in (room / "out/boards/two-gains.svg").read_text()
+
+
+def test_each_base_has_its_picture_of_a_board(room: Path) -> None:
+    shutil.copytree(room / "base", room / "other")
+    made = plan(room, base=["base", "other"])
+    known = {n: Outcome("done", {}, records=(f"{n}.json",)) for n in made.steps}
+    found = records_of(made, known, room, Figure(plot="gains"))
+    assert {*found} == {"two-gains-base", "two-gains-other"}
+    for base in ("base", "other"):
+        assert all(f"/{base}/" in str(one.relative_to(room)) for one in found[f"two-gains-{base}"])
+
+
 def test_what_a_figure_lacks_is_said_and_boards_are_drawn(
     room: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -1052,6 +1076,18 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     ),
     "a figure over sets of one size": (
         {"figures": [{"sweep": "experts"}]}, BadRecipe, ("two", "figures", "experts", "grow")
+    ),
+    "a figure of two kinds": (
+        {"figures": [{"sweep": "experts", "plot": "gains"}]},
+        BadRecipe, ("two", "figures.0", "sweep", "plot"),
+    ),
+    "a figure of nothing": ({"figures": [{}]}, BadRecipe, ("two", "figures.0", "sweep", "plot")),
+    "a picture of features": (
+        {"figures": [{"plot": "tsne"}]}, BadRecipe, ("two", "figures.0.plot", "'gains'")
+    ),
+    "a figure of a protocol that is not asked": (
+        {"figures": [{"plot": "gains", "protocols": "cosine"}]},
+        BadRecipe, ("two", "figures", "'cosine'", "current"),
     ),
     "a method of other families": (
         {"premerge": ["rotation:residual=true"]},

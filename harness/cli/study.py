@@ -35,8 +35,8 @@ EPOCHS = option("Train for so many epochs, in place of the study's.")
 def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     """The plan of a study by the flags of a command, and its folder."""
     from harness.studies import outcomes, plan, steps
-    from harness.studies.curves import check_figures
     from harness.studies.experts import check_excluded
+    from harness.studies.figures import check_figures
     from harness.studies.models import check_models
     from harness.studies.study import read_study
 
@@ -97,11 +97,11 @@ def _to_stderr(line: str) -> None:
 def _draw(plan: Plan, known: dict[str, Outcome], folder: Path, *, anew: bool = False) -> None:
     """Draw a study's boards and figures and, of a paper's design, its tables with ours in them."""
     from harness.studies.board import boards
-    from harness.studies.curves import curves
+    from harness.studies.figures import figures
     from harness.studies.paper import tables
 
     if drawn := boards(plan, known, folder, anew=anew):
-        pictures, missing = curves(plan, known, folder)
+        pictures, missing = figures(plan, known, folder)
         for one in (*(f"{place}/index.html" for place in drawn), *pictures):
             print(f"wrote {one}")
         for line in missing:

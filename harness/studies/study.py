@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
 from harness.errors import BadRecipe
 from harness.files import Loader, read_yaml
@@ -24,6 +24,7 @@ from harness.registry import (
     TASKS,
     YAML,
 )
+from harness.reporting.plots.plot import Picture
 from harness.types import Choice
 from harness.values import Chosen, Frozen, validated
 
@@ -195,11 +196,22 @@ class ScoreOn(Frozen):
 
 
 class Figure(Frozen):
-    """Scores, or the loss, of merges against the values of one option, `METHOD.OPTION`, or against
-    the number of their `experts`."""
+    """A picture: a `sweep` of scores, or of the loss, over the values of one option that merges
+    differ in, `METHOD.OPTION`, or over the number of their `experts`; or a `plot` of each board.
 
-    sweep: str
+    Of the `protocols` that are named, else of those that the picture shows by itself.
+    """
+
+    sweep: str = ""
     loss: bool = False
+    plot: Picture | None = None
+    protocols: Names = ()
+
+    @model_validator(mode="after")
+    def _one_picture(self) -> Figure:
+        if bool(self.sweep) == (self.plot is not None) or (self.loss and not self.sweep):
+            raise ValueError("expected one of sweep (with or without loss) and plot")
+        return self
 
 
 Mergers = Annotated[tuple[MergerAxis, ...], BeforeValidator(_spread)]

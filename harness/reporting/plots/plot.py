@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from harness.errors import BadOption, BadRecipe, UnknownName
 from harness.evaluation.run import Run
@@ -19,7 +19,9 @@ from harness.types import Progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OF_RECORDS = ("credit", "protocols", "shots", "transforms", "gains", "drop", "ranks", "sweep")
+Picture = Literal["credit", "protocols", "shots", "transforms", "gains", "drop", "ranks"]
+"""Pictures of lines; a sweep is of the records themselves, which say what merges are made of."""
+OF_RECORDS = (*get_args(Picture), "sweep")
 OF_FEATURES = "tsne"
 FORMS = (".png", ".svg")
 

@@ -1,4 +1,4 @@
-"""The figures of a study: scores against what its merges differ in, one option or their experts."""
+"""The figures of a study: scores against what its merges differ in, and pictures of its boards."""
 
 from __future__ import annotations
 
@@ -12,19 +12,27 @@ from harness.merging.recipes import Recipe, with_choices
 from harness.reporting.plots.plot import plot
 from harness.reporting.plots.scores import View
 from harness.reporting.plots.sweep import EXPERTS
-from harness.studies.board import BOARDS
+from harness.studies.board import BOARDS, readings
 from harness.studies.experts import leaf, slug
 from harness.studies.outcomes import Outcome
 from harness.studies.plan import Plan
 from harness.studies.steps import Step
-from harness.studies.study import Figure, Study
+from harness.studies.study import Figure, Study, choice_of
 from harness.types import Choice
 
 
 def check_figures(study: Study, steps: Sequence[Step]) -> None:
-    """Raise BadRecipe for a figure over an option that no two merges differ in."""
+    """Raise BadRecipe for a figure over an option that no two merges differ in, or of protocols
+    that the study has not."""
+    every = [one.protocols or study.protocols for one in study.readings.values()]
+    asked = {choice_of(text).name for of in every for text in of}
     for figure in study.figures:
-        if not curves_of({step.name: step for step in steps}, figure):
+        if other := {choice_of(text).name for text in figure.protocols} - asked:
+            raise study.fault(
+                f"figures: '{min(other)}' is no protocol of the study; expected one of "
+                f"{', '.join(sorted(asked)) or 'those that its protocols name'}"
+            )
+        if figure.sweep and not curves_of({step.name: step for step in steps}, figure):
             raise study.fault(
                 f"figures: no two merges differ in {figure.sweep} alone; expected an option of "
                 f"theirs with several values, as METHOD.OPTION: ties.density, or {EXPERTS} of sets "
@@ -32,19 +40,36 @@ def check_figures(study: Study, steps: Sequence[Step]) -> None:
             )
 
 
-def curves(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> tuple[list[Path], list[str]]:
+def figures(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> tuple[list[Path], list[str]]:
     """Draw the figures of a study into `folder`/boards; the paths, and why others are not there."""
     made: list[Path] = []
     missing: list[str] = []
     for figure in plan.figures:
-        for name, steps in curves_of(plan.steps, figure).items():
-            records = sorted({folder / path for one in steps for path in known[one.name].records})
-            view = View(option=figure.sweep, loss=figure.loss)
+        view = View(option=figure.sweep, loss=figure.loss, protocols=figure.protocols)
+        for name, records in records_of(plan, known, folder, figure).items():
+            what, out = figure.plot or "sweep", folder / BOARDS / name
             try:
-                made += plot("sweep", records, out=folder / BOARDS / name, view=view)
+                made += plot(what, sorted(records), out=out, view=view)
             except MissingScores as error:
                 missing.append(f"no figure {name}: {error}")
     return made, missing
+
+
+def records_of(
+    plan: Plan, known: Mapping[str, Outcome], folder: Path, figure: Figure
+) -> dict[str, set[Path]]:
+    """What each picture of a figure is of, by its name."""
+    if figure.plot is None:
+        return {
+            name: {folder / path for one in steps for path in known[one.name].records}
+            for name, steps in curves_of(plan.steps, figure).items()
+        }
+    bases = {step.base for step in plan.steps.values() if step.verb == "evaluate"}
+    return {
+        slug("-".join([board, figure.plot, *[leaf(base)] * (len(bases) > 1)])): records
+        for base in sorted(bases)
+        for board, records in readings(plan, known, folder, base).items()
+    }
 
 
 def curves_of(steps: Mapping[str, Step], figure: Figure) -> dict[str, list[Step]]:
