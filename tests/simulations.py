@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from harness.stats.estimate import Estimate, mean_of, minus, over_sets
 from harness.stats.intervals import Ends, interval, ratio
-from harness.stats.ranks import over_tasks, ranks, sign_flip, significant_pairs
+from harness.stats.ranks import over_tasks, pairs_over_tasks, ranks, sign_flip
 from harness.stats.sets import prior_of
 from harness.stats.tests import detectable, holm, p_value
 from harness.types import Array64, Units
@@ -431,7 +431,7 @@ def models_alike(random: Random, models: int, tasks: int, better: int = 0) -> Ar
 def named_apart(random: Random, models: int, tasks: int, better: int) -> bool:
     """Whether any two of the models that are alike are said to differ."""
     values = models_alike(random, models, tasks, better)
-    return any(first >= better for first, _ in significant_pairs(values))
+    return any(first >= better for first, _ in pairs_over_tasks(values))
 
 
 def ranks_of_rows(random: Random, models: int, tasks: int, better: int) -> bool:

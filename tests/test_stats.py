@@ -23,10 +23,10 @@ from harness.stats.ranks import (
     friedman,
     left_out,
     over_tasks,
+    pairs_over_tasks,
     places,
     ranks,
     sign_flip,
-    significant_pairs,
     tie_groups,
     win_rates,
 )
@@ -402,19 +402,19 @@ def test_ranks_and_wins_by_hand() -> None:
 def test_models_that_are_the_same_are_not_told_apart() -> None:
     """Nor are those that are one rank apart everywhere, on too few tasks."""
     assert friedman(np.zeros((3, 8))) == 1
-    assert significant_pairs(np.zeros((3, 8))) == set()
+    assert pairs_over_tasks(np.zeros((3, 8))) == set()
     always = np.arange(4.0)[:, None] + np.zeros(8)
     assert friedman(always[:, :5]) < 0.05
-    assert significant_pairs(always[:, :5]) == set()
-    assert significant_pairs(always) == {(i, j) for i, j in product(range(4), range(4)) if i < j}
+    assert pairs_over_tasks(always[:, :5]) == set()
+    assert pairs_over_tasks(always) == {(i, j) for i, j in product(range(4), range(4)) if i < j}
 
 
 @pytest.mark.parametrize("models", [2, 3, 4, 6])
 def test_fewer_tasks_than_that_can_tell_nobody_apart(models: int) -> None:
     few = fewest_tasks(models)
     always = np.arange(float(models))[:, None] + np.zeros(few)
-    assert significant_pairs(always)
-    assert not significant_pairs(always[:, 1:])
+    assert pairs_over_tasks(always)
+    assert not pairs_over_tasks(always[:, 1:])
 
 
 def test_models_that_cannot_be_told_apart_are_joined() -> None:

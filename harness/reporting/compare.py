@@ -34,10 +34,9 @@ from harness.reporting.grid import check_columns, reported
 from harness.reporting.lines import HEADLINE_SHOTS, Line, far, tasks_by
 from harness.reporting.names import marked
 from harness.reporting.sets import in_sets
-from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.estimate import Estimate, minus
 from harness.stats.intervals import FARTHEST, interval
 from harness.stats.ranks import left_out, over_tasks, sign_flip, standings, tie_groups
-from harness.stats.sets import prior_of
 from harness.stats.tests import detectable, holm, p_value, units_needed
 from harness.types import Array64, Choice, Shots
 from harness.values import validated
@@ -260,7 +259,7 @@ def _several(sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms) -
     names, every = [*sides], [*chain(*sides.values())]
     values = np.array([[one.point for one in each] for each in scores])
     made = standings(terms.tasks, values, by="score")
-    known = significant_pairs(scores, prior_of(list(map(mean_of, scores))))
+    known = significant_pairs(scores)
     here = tie_groups(made.order, known) if enough_draws(every) else []
 
     def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:

@@ -9,7 +9,7 @@ from itertools import combinations
 from harness.reporting.lines import Line
 from harness.stats.estimate import Estimate, mean_of, minus, over_sets
 from harness.stats.intervals import LEVEL, Ends, Ratio, interval
-from harness.stats.sets import Prior
+from harness.stats.sets import prior_of
 from harness.stats.tests import FEWEST_DRAWS, holm, p_value
 from harness.text import points
 
@@ -97,10 +97,12 @@ def difference_of(first: Sequence[Line], second: Sequence[Line]) -> Estimate | N
     return None if known is None else apart(*known)
 
 
-def significant_pairs(
-    models: Sequence[Sequence[Estimate]], known: Prior | None = None
-) -> dict[tuple[int, int], int]:
-    """The pairs of models whose means over tasks differ, Holm over all; the better of each."""
+def significant_pairs(models: Sequence[Sequence[Estimate]]) -> dict[tuple[int, int], int]:
+    """The pairs of models whose means over these tasks differ, Holm over all; the better of each.
+
+    Variances over sets of experts are drawn towards that of all models.
+    """
+    known = prior_of([*map(mean_of, models)])
     pairs = list(combinations(range(len(models)), 2))
     differences = [apart(models[one], models[other]) for one, other in pairs]
     adjusted = holm([p_value(one, known) for one in differences])

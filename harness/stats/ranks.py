@@ -141,7 +141,7 @@ def fewest_tasks(models: int) -> int:
     return int(np.floor(np.log2(2 * pairs / (1 - LEVEL)))) + 1
 
 
-def significant_pairs(values: Array64) -> set[tuple[int, int]]:
+def pairs_over_tasks(values: Array64) -> set[tuple[int, int]]:
     """The pairs (i, j), i < j, of models whose mean over tasks differs: [models, tasks].
 
     Friedman's test of three or more first; then a sign-flip test of each pair, Holm over all.
@@ -232,7 +232,7 @@ def standings(
     means, height = of_tasks.mean(axis=1), scores.mean(axis=1)
     first, second = (means, -height) if by == "rank" else (-height, means)
     order = sorted(range(len(means)), key=lambda place: (first[place], second[place]))
-    known = significant_pairs(of_tasks if by == "rank" else scores)
+    known = pairs_over_tasks(of_tasks if by == "rank" else scores)
     several = len(tasks) > 1
     without = [
         np.delete(of_tasks, at, axis=1).mean(axis=1) if several else means

@@ -25,10 +25,9 @@ from harness.reporting.difference import (
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.sentences import said
 from harness.reporting.verdict import against_of, compared
-from harness.stats.estimate import Estimate, mean_of
+from harness.stats.estimate import Estimate
 from harness.stats.intervals import Ratio, credit
 from harness.stats.ranks import places
-from harness.stats.sets import prior_of
 from harness.text import points
 
 if TYPE_CHECKING:
@@ -195,8 +194,8 @@ def ranked(
     merges.sort(key=lambda one: (one.credit is None, -(one.credit or _NONE).point, -one.tuned))
     inside = [one for one in merges if not one.transductive]
     scored = [rows[one.name] for one in inside]
-    by_credit = _significant([one.tuned for one in scored])
-    by_current = _significant([one.current for one in scored])
+    by_credit = significant_pairs([one.tuned for one in scored])
+    by_current = significant_pairs([one.current for one in scored])
     both = {} if several_metrics else by_credit.keys() & by_current.keys()
     turned = [pair for pair in both if by_credit[pair] != by_current[pair]]
     if not several_metrics:
@@ -247,10 +246,6 @@ def _merge(
 
     means: dict[str, Any] = {what: mean(of) for what, of in vars(scored).items()}
     return MergeCredit(name, **means, credit=whole, by_task=by_task, transductive=transductive)
-
-
-def _significant(models: Sequence[Sequence[Estimate]]) -> dict[tuple[int, int], int]:
-    return significant_pairs(models, prior_of([*map(mean_of, models)]) if models else None)
 
 
 def _places(values: Sequence[float], known: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:
