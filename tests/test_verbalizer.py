@@ -408,6 +408,22 @@ def test_experts_that_are_asked_of_every_label_are_trained_merged_and_read(
         assert scores["current", folder.name] == pytest.approx(accuracy(folder, MOODS))
 
 
+@pytest.mark.parametrize("made", ["v1.1"], indirect=True)
+def test_a_study_trains_experts_by_words_from_beside_its_file(made: Path, tmp_path: Path) -> None:
+    (made / "words.yaml").write_text(
+        "study: words\nbase: base\nmergers: [average]\nmerge: {heads_from: heads}\n"
+        "protocols: [current]\n"
+        f"experts: {{tasks: [{TOY.name}, {THREE.name}], "
+        "finetune: {heads_from: heads, epochs: 1}}"
+    )
+    run("study", "run", made / "words.yaml", "--out", tmp_path / "out", "--device", "cpu")
+    (merge,) = (tmp_path / "out/merged").rglob("average")
+    records = read_records([tmp_path / "out/records"])
+    scores = {one.task.partition("@")[0]: one for one in records if one.role == "merged"}
+    for task in (TOY, THREE):
+        assert scores[task.name].scores[0].value == pytest.approx(accuracy(merge, task))
+
+
 def loss(folder: Path) -> float:
     """The cross entropy of what it was trained on."""
     rows = load_rows(THREE, "train90")

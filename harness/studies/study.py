@@ -374,7 +374,8 @@ def _placed(study: Study, file: Path, out: Path) -> Study:
         base=tuple(map(model, study.base)),
         experts=experts.but(
             tasks=tuple(map(task, experts.tasks)),
-            by_task={task(name): one for name, one in experts.by_task.items()},
+            finetune=flags(experts.finetune),
+            by_task={task(name): flags(one) for name, one in experts.by_task.items()},
             folders={k: tuple(map(model, v)) for k, v in experts.folders.items()},
         ),
         score_on={
