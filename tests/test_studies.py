@@ -100,11 +100,13 @@ def plan(room: Path, **changed: Any) -> Plan:
     return planned("two", steps_of(asked, room / "out"), keep_merges=asked.keep_merges)
 
 
-def run(room: Path, *, jobs: int = 1, **changed: Any) -> dict[str, Outcome]:
-    """Do a study in this process, or in workers."""
-    made, said = plan(room, **changed), list[str]()
+def run(
+    room: Path, *, jobs: int = 1, said: list[str] | None = None, **changed: Any
+) -> dict[str, Outcome]:
+    """Do a study in this process, or in workers; what is told on the way goes into `said`."""
+    made, say = plan(room, **changed), ([] if said is None else said).append
     path = write_plan(made, room / "out")
-    return run_plan(made, path, room / "out", jobs=jobs, where=WHERE, say=said.append)
+    return run_plan(made, path, room / "out", jobs=jobs, where=WHERE, say=say)
 
 
 def records(folder: Path) -> dict[str, Any]:
@@ -543,10 +545,12 @@ def test_disjoint_sets_are_replicates_on_a_board(room: Path) -> None:
 def test_several_workers_make_what_one_makes(room: Path) -> None:
     """Every chunk is a process of its own, and so there are few."""
     small = {"mergers": ["average"], "protocols": ["current"]}
-    run(room, **small)
+    alone, both = list[str](), list[str]()
+    run(room, said=alone, **small)
     one = records(room / "out")
     shutil.rmtree(room / "out")
-    found = run(room, jobs=2, **small)
+    found = run(room, jobs=2, said=both, **small)
+    assert sorted(both) == sorted(alone) == sorted(f"done: {name}" for name in found)
     assert {known.state for known in found.values()} == {"done"}
     assert len(list((room / "out/logs").iterdir())) == len(plan(room, **small).chunks)
     assert {path: said["scores"] for path, said in records(room / "out").items()} == {

@@ -33,6 +33,10 @@ class Outcome:
     reason: str = ""
     records: tuple[str, ...] = ()
 
+    def told(self, name: str) -> str:
+        """What became of the step of this name, in a line."""
+        return f"{self.state}: {name}{f': {self.reason}' if self.reason else ''}"
+
 
 def outcome_of(step: Step, folder: Path) -> Outcome:
     """What became of a step. Raises BadRecipe where something else was done under its name."""

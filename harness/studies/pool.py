@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.studies.outcomes import Outcome, states_of
+from harness.studies.outcomes import Outcome, outcome_of, states_of
 from harness.studies.plan import Plan, seconds_of
 from harness.studies.work import Say, work
 from harness.types import Progress
@@ -43,7 +43,8 @@ def run_plan(
     """Do all that is missing of a plan, which lies in the file `path`; what became of every step.
 
     With several `jobs` each chunk has a process of its own, so many at a time, which share the
-    cores, and take GPUs in turn; what they print is in `folder`/logs.
+    cores, and take GPUs in turn; what they print is in `folder`/logs. `say` is told what became of
+    each step.
     """
     known = states_of(plan, folder)
     waiting, settled = left(plan, known), settled_of(plan, known)
@@ -67,7 +68,13 @@ def run_plan(
             settled.update(plan.chunks[number].steps)
             tell(number)
     else:
-        _in_processes(plan, waiting, settled, jobs, _starter(path, folder, jobs, where), tell)
+
+        def ended(number: int) -> None:
+            for step in steps[number]:
+                say(outcome_of(step, folder).told(step.name))
+            tell(number)
+
+        _in_processes(plan, waiting, settled, jobs, _starter(path, folder, jobs, where), ended)
     return states_of(plan, folder)
 
 

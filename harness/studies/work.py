@@ -67,7 +67,7 @@ def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
     if made.state == "failed" and is_done(step, known := outcome_of(step, here), here):
         made = known  # another run did it meanwhile, and took away what this one read
     settle(step, here, made)
-    say(f"{made.state}: {name}{f': {made.reason}' if made.reason else ''}")
+    say(made.told(name))
     if step.verb == "evaluate" and not plan.keep_merges:
         take_away(plan, step, here)
     return made.state == "done"
