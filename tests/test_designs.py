@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from math import sqrt
@@ -26,6 +27,7 @@ from harness.reporting.sets import in_sets
 from harness.stats.intervals import student
 from harness.studies.experts import leaf, slug
 from harness.studies.figures import curves_of
+from harness.studies.outcomes import Outcome, settle
 from harness.studies.paper import (
     PAPERS,
     ROLES,
@@ -48,6 +50,18 @@ from tests.resampled import lines, resampled
 from tests.test_boards import MRPC, RTE, record
 
 DESIGN = sorted(path.stem for path in DESIGNS.glob("*.yaml"))
+SHARED = (
+    # those that are merged of the same experts, after one that trains them all
+    ("procrustes-2", "procrustes-1", "dare-rates", "ties-densities"),
+    (
+        *("regmean-2", "regmean-pairs", "regmean-rows", "regmean-alpha", "regmean-diagonal"),
+        "regmean-incremental",
+    ),
+    ("regmean-3", "regmean-pairs-ner", "regmean-incremental-ner"),
+    ("rotation-1", "rotation-1-layers", "rotation-figure-3"),
+    ("rotation-1-ner", "rotation-1-ner-layers"),
+    ("ft-classifier-2", "ft-classifier-3", "ft-classifier-figure-4"),
+)
 FOLDERS = ("glue", "textcls", "ner", "emotion")
 EXPECTED = {
     # experts (and multi-task models), merges, cells: merge x task x protocol
@@ -120,6 +134,12 @@ def data(toy: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(toy, tmp_path_factory.mktemp("designs"), *names, "vision/cifar10")
 
 
+def seeds(name: str) -> str:
+    """How few seeds a design makes sets of."""
+    said = yaml.safe_load((DESIGNS / f"{name}.yaml").read_text())
+    return "2" if said.get("sets") == {"by": "task"} else "1"
+
+
 def steps(name: str, data: Path, out: Path) -> dict[str, Step]:
     for place in ("vit-0/cifar10-0", "vit-1/cifar10-1"):
         (out / "experts" / place).mkdir(parents=True, exist_ok=True)
@@ -156,27 +176,37 @@ def test_a_design_plans_the_cells_of_its_table(
     assert text.startswith("# ")
 
 
+def test_what_a_design_says_that_it_shares_is_known() -> None:
+    for name in DESIGN:
+        text = (DESIGNS / f"{name}.yaml").read_text().replace("\n# ", " ")
+        found = re.findall(r"(?:experts|pairs|folder) of ([\w-]+)", text)
+        said = {one for one in found if one in DESIGN}
+        assert not said or any({name, *said} <= {*group} for group in SHARED), (name, said)
+
+
+@pytest.mark.parametrize("group", SHARED, ids=lambda group: group[0])
 def test_designs_that_share_experts_ask_the_same_of_them(
-    planned: dict[str, dict[str, Step]],
+    group: tuple[str, ...], planned: dict[str, dict[str, Step]]
 ) -> None:
-    """So that one folder holds them once."""
-    for first, *others in (
-        ("procrustes-2", "procrustes-1", "dare-rates", "ties-densities"),
-        (
-            "regmean-2",
-            "regmean-pairs",
-            "regmean-rows",
-            "regmean-alpha",
-            "regmean-diagonal",
-            "regmean-incremental",
-        ),
-        ("regmean-3", "regmean-pairs-ner", "regmean-incremental-ner"),
-        ("ft-classifier-2", "ft-classifier-3", "ft-classifier-figure-4"),
-    ):
-        known = {n: one.request for n, one in planned[first].items() if one.verb == "finetune"}
-        for other in others:
-            mine = {n: one.request for n, one in planned[other].items() if one.verb == "finetune"}
-            assert mine.items() <= known.items(), (first, other)
+    """So that one folder holds them once, and nothing else under one name twice."""
+    known: dict[str, Step] = {}
+    for name in group:
+        trained = {n for n, one in planned[name].items() if one.verb == "finetune"}
+        assert not known or trained <= known.keys(), name
+        for step in planned[name].values():
+            assert known.setdefault(step.name, step).request == step.request
+
+
+@pytest.mark.parametrize("group", SHARED, ids=lambda group: group[0])
+def test_designs_that_share_experts_have_boards_in_one_folder(
+    group: tuple[str, ...], base: Path, data: Path, tmp_path: Path
+) -> None:
+    """As `study run` leaves them there, one after the other."""
+    more = ["--base", str(base), "--data-dir", str(data), "--out", str(tmp_path), "--write"]
+    for name in (*group, group[0]):
+        assert main(["study", "plan", name, *more, "--seeds", seeds(name), "--limit", "8"]) == 0
+        for step in read_plan(tmp_path / f"plans/latest/{name}.json").steps.values():
+            settle(step, tmp_path, Outcome("done", step.request))
 
 
 @pytest.mark.parametrize("name", DESIGN)
@@ -430,7 +460,7 @@ def test_an_odd_table_is_one_line() -> None:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_base(tmp_path_factory.mktemp("base") / "base", steps=2)
+    return make_base(tmp_path_factory.mktemp("base") / "base", steps=2, width=32, layers=12)
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -485,16 +515,15 @@ def test_a_design_of_pairs_has_its_matrix_and_its_drops(
     assert (found / "regmean-pairs-figure-4.md").is_file()
 
 
-NOT_HERE = ("rotation-2", "rotation-figure-3")
-"""What a miniature of text does not run: networks of images, and twelve layers."""
+NOT_HERE = ("rotation-2",)
+"""What a miniature of text does not run: networks of images."""
 
 
 @FEW_ROWS
 @pytest.mark.designs
 @pytest.mark.parametrize("name", [one for one in DESIGN if one not in NOT_HERE])
 def test_a_design_runs_on_made_up_rows(name: str, base: Path, data: Path, tmp_path: Path) -> None:
-    by_task = yaml.safe_load((DESIGNS / f"{name}.yaml").read_text()).get("sets") == {"by": "task"}
-    found = run(name, base, data, tmp_path / name, "--seeds", "2" if by_task else "1")
+    found = run(name, base, data, tmp_path / name, "--seeds", seeds(name))
     paper = paper_of(name)
     for one in paper.tables if paper else ():
         rows = read(found / f"{slug(f'{name} {one.table}'.lower())}.csv")

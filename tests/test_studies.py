@@ -466,6 +466,16 @@ def test_a_setting_that_changed_under_a_name_is_refused_with_both(room: Path) ->
         states_of(plan(room, experts=other), room / "out")
 
 
+def test_a_board_that_another_study_in_the_folder_has_is_refused(room: Path) -> None:
+    """Though it is planned alone: each would draw it over the other's."""
+    asked = {"score_on": {"here": "experts"}}
+    more = ["--out", room / "out", "--write"]
+    assert main(["study", "plan", str(write(room, **asked)), *map(str, more)]) == 0
+    write(room, **asked, study="other", mergers=["wudi"])
+    things = ("other", "two", "'here'", "--out", "score_on")
+    refused(["study", "plan", room / "two.yaml", *more], BadRecipe, *things)
+
+
 def test_merges_go_when_they_are_scored_and_stay_done(room: Path) -> None:
     found = run(room, keep_merges=False)
     assert {one.state for one in found.values()} == {"done"}

@@ -35,6 +35,7 @@ EPOCHS = option("Train for so many epochs, in place of the study's.")
 def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     """The plan of a study by the flags of a command, and its folder."""
     from harness.studies import outcomes, plan, steps
+    from harness.studies.board import check_boards
     from harness.studies.experts import check_excluded
     from harness.studies.figures import check_figures
     from harness.studies.models import check_models
@@ -54,6 +55,7 @@ def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     made = plan.planned(
         asked.study, asked_steps, keep_merges=asked.keep_merges, figures=asked.figures
     )
+    check_boards(made, folder)
     outcomes.states_of(made, folder)  # what was made otherwise is refused before work starts
     return made, folder
 

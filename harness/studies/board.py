@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from harness.errors import HarnessError, MissingScores
+from harness.errors import BadRecipe, HarnessError, MissingScores
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
 from harness.reporting.boards.leaderboard import leaderboard
 from harness.studies.outcomes import OUTCOMES, Outcome
-from harness.studies.plan import Plan
+from harness.studies.plan import LATEST, PLANS, Plan, read_plan
 
 BOARDS = "boards"
 
@@ -34,6 +34,22 @@ def boards(
         leaderboard(sorted(records), out=folder / BOARDS / reading)
     write_json(drawn, of)  # last: whoever is killed before draws them again
     return [folder / BOARDS / reading for reading in places]
+
+
+def check_boards(plan: Plan, folder: Path) -> None:
+    """Raise BadRecipe for a board that another study in the folder draws of its own records."""
+    paths = sorted((folder / PLANS / LATEST).glob("*.json"))
+    for path in (one for one in paths if one.stem != plan.study):
+        if both := _boards(plan) & _boards(read_plan(path)):
+            raise BadRecipe(
+                f"{plan.study} and {path.stem} in {folder} both have a board '{min(both)}'; "
+                "expected one each: choose another --out, or another name in score_on"
+            )
+
+
+def _boards(plan: Plan) -> set[str]:
+    steps = plan.steps.values()
+    return {Path(one.request["output"]).name for one in steps if one.verb == "evaluate"}
 
 
 def readings(
