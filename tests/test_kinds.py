@@ -88,7 +88,7 @@ def test_other_names_of_tags_are_those_of_the_task() -> None:
         ({"tokens": ["a"], "ner_tags": "O"}, "tags O 1 words"),
         ({"tokens": ["a"], "ner_tags": ["B-FOO"]}, "label B-FOO O"),
         ({"tokens": ["a"], "ner_tags": [9]}, "label 9"),
-        ({"tokens": "a b", "ner_tags": [0, 0]}, "list of words"),
+        ({"tokens": "a b", "ner_tags": [0, 0]}, "list of words .jsonl"),
         ({"tokens": None, "ner_tags": []}, "test"),
     ],
 )

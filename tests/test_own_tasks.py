@@ -300,6 +300,25 @@ def test_a_column_of_texts_is_not_listed_for_labels(tmp_path: Path) -> None:
     assert len(str(caught.value)) < 1000
 
 
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ("kind: multilabel\ntext: body\nlabel: moods", "moods glad .parquet .jsonl labels"),
+        ("kind: multilabel\ntext: body\nlabel: moods\nlabels: [glad, sad]", "glad .jsonl column"),
+        ("kind: tagging\ntext: body\nlabel: tags", "tags O .parquet .jsonl"),
+    ],
+)
+def test_a_list_in_a_cell_is_told_where_lists_belong(said: str, names: str, tmp_path: Path) -> None:
+    """A CSV has no lists; several classes may have a column each."""
+    rows = [["body", "moods", "tags", "glad", "sad"], ["a b", '["glad"]', "O B-X", "1", "0"]]
+    with (tmp_path / "train.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    with mistake(BadData, names):
+        load_rows(parse_task(described(tmp_path, f"{said}\nfiles: ."))[0], "train")
+    apart = "kind: multilabel\ntext: body\nlabels: [glad, sad]\nfiles: ."
+    assert load_rows(parse_task(described(tmp_path, apart))[0], "train").labels.tolist() == [[1, 0]]
+
+
 def test_too_many_values_are_no_labels(tmp_path: Path) -> None:
     rows = [{"body": "word1", "label": f"id{index}"} for index in range(1100)]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))

@@ -60,6 +60,15 @@ def test_a_task_is_shown_as_it_is_read(tmp_path: Path, capsys: pytest.CaptureFix
     names(said, "train: 6 of 6 (100.0%) 4 test: 1")
 
 
+def test_a_label_is_shown_to_the_letter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where all of them look like numbers."""
+    (tmp_path / "train.csv").write_text("body,mood\na,007\nb,1.50\n")
+    assert main(["show", described(tmp_path, CLASSES)]) == 0
+    assert {"007", "1.50"} <= {
+        line.split()[0] for line in capsys.readouterr().out.split("\n") if line
+    }
+
+
 def test_what_is_shown_is_what_is_trained_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

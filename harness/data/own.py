@@ -178,10 +178,11 @@ def _with_labels(task: Task, place: Path) -> Task:
     found: dict[str, None] = {}
     for value in label_values(task):
         each = value if isinstance(value, list) else [value]
-        if kind.by_place and not all(isinstance(one, str) for one in each):
+        by_name = not kind.by_place or all(isinstance(one, str) for one in each)
+        if not by_name or (kind.several and isinstance(value, str)):  # a cell of a CSV
             raise BadData(
-                f"the column '{task.label}' of {task} has the labels {reprlib.repr(value)}, which "
-                f"do not say what they are called; expected lists of names, or labels in {place}"
+                f"the column '{task.label}' of {task} has the labels {reprlib.repr(value)}, "
+                f"expected lists of names (.parquet, .jsonl), or labels in {place}"
             )
         # what is no name is refused where rows are read
         found |= dict.fromkeys(name.strip() for one in each if (name := called(one)))

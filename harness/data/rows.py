@@ -160,7 +160,7 @@ def _text(task: Task, row: Row, split: str) -> tuple[str, ...]:
     except Exception as error:  # a task's own function, on whatever a file holds
         raise BadData(
             f"{task}@{split} has a row that cannot be read ({type(error).__name__}: {error}); "
-            "expected text in its columns"
+            "expected text in its columns, of a tagging lists of words (.parquet, .jsonl, .conll)"
         ) from error
 
 

@@ -174,7 +174,8 @@ def _labels(splits: Mapping[str, Any]) -> str:
         [plain(shortened(name, 40)), *(_count(one["labels"][name]) for one in splits.values())]
         for name in names
     ]
-    return str(tabulate(rows, ["labels", *map(plain, splits)], tablefmt="simple"))
+    heads = ["labels", *map(plain, splits)]  # 007 is a name
+    return str(tabulate(rows, heads, tablefmt="simple", disable_numparse=[0]))
 
 
 def _count(value: float) -> str:
