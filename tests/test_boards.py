@@ -574,12 +574,14 @@ def test_below_the_table_stands_what_its_protocols_saw(capsys: pytest.CaptureFix
     records = [
         record("merged", "m", RTE, "surgery", {1: [0.5], 5: [0.6]}, adaptation=test_rows),
         record("merged", "m", RTE, "ft-classifier", {5: [0.6]}, adaptation=drawn),
+        record("merged", "m", RTE, "fresh-head", {"all": [0.6]}, adaptation=drawn),
         record("merged", "m", RTE, "current", 0.6),
     ]
     print_evaluation(records, Path("records"))
     below = capsys.readouterr().out.partition("Values x100.")[2].splitlines()
     assert [line for line in below if "shots: " in line] == [
         "ft-classifier, 5 shots: tuned on drawn rows and their labels.",
+        "fresh-head, all shots: tuned on all rows and their labels.",
         "surgery, 5 shots: adapted to rows without their labels; transductive: these are the "
         "scored rows.",
     ]

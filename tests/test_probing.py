@@ -706,6 +706,7 @@ def test_the_sentence_of_the_orthogonal_probe() -> None:
         "probe, 5 shots scores 80.0 (base: 50.0): a rotation of the features recovers 20.0 of the "
         "20.0 points lost under Current Eval (60.0, experts 80.0; 95 % CI -21.0 to -19.0)."
     )
+    assert "recovers all of the 20.0 points lost under Current Eval (60.0" in basis(60, 85, 50)
     assert "no significant loss under Current Eval (79.4, experts 80.0;" in basis(79.4, 80)
     assert (
         "no loss under Current Eval (90.0, experts 80.0; 95 % CI +9.0 to +11.0), so none"

@@ -9,6 +9,7 @@ from harness.reporting.difference import OPEN
 from harness.reporting.grid import Grid
 from harness.reporting.lines import Line, Setting, grouped
 from harness.reporting.sentences import said
+from harness.types import ALL
 
 BOLD = "Bold"
 INTERVAL = "[ ]"
@@ -17,6 +18,10 @@ ADAPTED = {
     "chose the rows and were read": "tuned on drawn rows and their labels",
     "were read": "tuned on rows drawn without stratification, and on their labels",
     "were not read": "adapted to rows without their labels",
+}
+ADAPTED_TO_ALL = ADAPTED | {
+    "chose the rows": "adapted to all rows; their labels only order them",
+    "chose the rows and were read": "tuned on all rows and their labels",
 }
 
 
@@ -62,7 +67,7 @@ def seen(line: Line) -> list[str]:
     if line.half:
         known.append(f"models ran in {line.half}")
     if line.adapted:
-        known.append(ADAPTED.get(line.adapted, line.adapted))
+        known.append((ADAPTED_TO_ALL if line.shots == ALL else ADAPTED)[line.adapted])
     if line.transductive:
         known.append("transductive: these are the scored rows")
     return known
