@@ -728,8 +728,6 @@ def test_a_plan_says_what_it_does_not_know(
 ) -> None:
     """A base of the Hub is as large as it is in the cache; data of the Hub are not counted."""
 
-    rows_of.cache_clear()  # another test may have counted them, in a folder of its own
-
     def told(**changed: Any) -> str:
         command = ["study", "plan", str(write(room, **changed)), "--out", str(room / "out")]
         assert main(command) == 0
@@ -1157,16 +1155,33 @@ def test_times_that_are_broken_are_passed_over(room: Path) -> None:
     assert price(like) == pytest.approx(8.0)  # of the same base
 
 
+def pairs(data: Path, count: int) -> None:
+    """Made-up rows of RTE, so many in each split."""
+    (data / "glue/rte").mkdir(parents=True)
+    for split in ("train", "validation"):
+        rows = "".join(f"{split} {n},b {n},{n % 2}\n" for n in range(count))
+        (data / f"glue/rte/{split}.csv").write_text(f"sentence1,sentence2,label\n{rows}")
+
+
+def test_rows_are_counted_in_the_folder_that_is_meant(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several in one process, by the environment and from where the command is."""
+    for count in (20, 30, 40):
+        pairs(room / str(count) / "data", count)
+        monkeypatch.chdir(room / str(count))
+        monkeypatch.setenv("HARNESS_DATA_DIR", "data" if count > 20 else str(room / "20/data"))
+        assert rows_of("glue/rte@validation", None, None) == count
+    monkeypatch.delenv("HARNESS_DATA_DIR")
+    assert rows_of("glue/rte@validation", None, None) is None
+
+
 def test_data_are_found_from_where_the_command_is(
     room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers go to the study's folder."""
-    task = "glue/rte"
-    (room / "data" / task).mkdir(parents=True)
-    for split in ("train", "validation"):
-        rows = "".join(f"{split} {n},b {n},{n % 2}\n" for n in range(60))
-        (room / "data" / task / f"{split}.csv").write_text(f"sentence1,sentence2,label\n{rows}")
-    experts = {**TWO["experts"], "tasks": task}  # type: ignore[dict-item]
+    pairs(room / "data", 60)
+    experts = {**TWO["experts"], "tasks": "glue/rte"}  # type: ignore[dict-item]
     write(room, experts=experts, mergers=["average"], protocols=["current"])
     monkeypatch.chdir(room)
     monkeypatch.setenv("HARNESS_DATA_DIR", "data")

@@ -194,12 +194,18 @@ def _training(
     return Step(place, "finetune", request, base=request["base"], about=",".join(tasks), size=size)
 
 
-@cache
 def rows_of(task: str, limit: int | None, folder: str | None, first: bool = False) -> int | None:
     """How many rows a split has, at most `limit`; None where that takes a look at the Hub."""
-    named, split = parse_task(task)
-    if not (named.generate or named.files or local(folder)):
+    named, _ = parse_task(task)
+    where = local(folder)
+    if not (named.generate or named.files or where):
         return None
+    return _counted(task, limit, where and where.resolve(), first)
+
+
+@cache
+def _counted(task: str, limit: int | None, folder: Path | None, first: bool) -> int:
+    named, split = parse_task(task)
     return count(named, split, folder, limit, first=first)
 
 
