@@ -52,10 +52,12 @@ docs: install
 	$(BIN)/python docs/api.py
 	$(BIN)/python docs/methods.py
 
-# Ten thousand spoilt files, and two hundred runs that are killed: half an hour.
+# Ten thousand spoilt files, and two hundred runs of every kind and as many of a study that are killed:
+# an hour.
 fuzz: install-test
 	$(BIN)/python -m tests.fuzz --count 10000
 	$(BIN)/python -m tests.crash --kills 200
+	$(BIN)/python -m tests.crash --kills 200 --case "study run"
 
 # Intervals and tests where the truth is known, 4,000 times each: the table of docs/statistics.md, in
 # ten minutes.

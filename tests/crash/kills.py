@@ -22,8 +22,6 @@ from typing import Any
 from tests.fuzz import forks, kinds
 from tests.fuzz.kinds import OUT, Command
 
-LATEST = 60.0
-"""Seconds that a command may take that nobody kills."""
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "ctypes.call_function")
 """Events of Python that change a folder; what swaps two of them is called by ctypes. The opening of
 a file that is to be written is counted as well."""
@@ -156,8 +154,8 @@ def fresh(case: Case, shelf: Path, folder: Path, before: Tree | None = None) -> 
 
 
 def run(argv: Sequence[str], folder: Path) -> int:
-    """The command, for use in a fork. Memory is not in question here, and not limited."""
-    return forks.command(argv, folder, memory=None)
+    """The command, for use in a fork. What it takes is not in question here, and not limited."""
+    return forks.command(argv, folder, limited=False)
 
 
 def run_until(argv: Sequence[str], folder: Path, change: int, seconds: float) -> int:
@@ -211,7 +209,7 @@ def reference(case: Case, shelf: Path, root: Path) -> Reference:
 
 
 def _finish(work: Callable[[], int], root: Path) -> forks.Ended:
-    ended = forks.once(work, root / "reference.log", LATEST)
+    ended = forks.once(work, root / "reference.log", forks.LATEST)
     if ended.status:
         raise RuntimeError(f"a command fails on the shelf: {ended.stderr}")
     return ended
@@ -225,14 +223,14 @@ def killed(name: str, known: Reference, shelf: Path, folder: Path, random: Rando
     if random.random() < 0.7:
         change, soon = random.randint(1, known.changes), random.choice((0, random.uniform(0, 2e-3)))
         how = f"killed {soon:.6f} s after change {change} of {known.changes}"
-        forks.once(partial(run_until, argv, folder, change, soon), folder / "1.log", LATEST)
+        forks.once(partial(run_until, argv, folder, change, soon), folder / "1.log", forks.LATEST)
     else:
         moment = random.uniform(0, known.seconds)
         how = f"killed after {moment:.3f} s of {known.seconds:.3f}"
         forks.once(partial(run, argv, folder), folder / "1.log", moment)
     faults = list(_between(case, known, folder))
     done = not unlike(tree(folder / OUT), known.after)
-    again = forks.once(partial(run, argv, folder), folder / "2.log", LATEST)
+    again = forks.once(partial(run, argv, folder), folder / "2.log", forks.LATEST)
     told = again.stderr.strip().splitlines() or [""]
     # a run that was killed after its last change has left its work, which the second one finds
     if again.status not in ((0, 2) if done else (0,)):
@@ -261,7 +259,7 @@ def together(name: str, known: Reference, shelf: Path, folder: Path, count: int 
     argv = CASES[name].command.argv
     fresh(CASES[name], shelf, folder, known.before)
     logs = [folder.with_name(f"{folder.name}.{i}.log") for i in range(count)]
-    works = ((i, partial(run, argv, folder), logs[i], LATEST) for i in range(count))
+    works = ((i, partial(run, argv, folder), logs[i], forks.LATEST) for i in range(count))
     faults, statuses = [], []
     for _, ended in forks.each(works, count):
         told = [line for line in ended.stderr.splitlines() if line.startswith("harness: ")]

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import chain
 
 from tests.crash import __main__ as crash
 from tests.crash import kills
 from tests.fuzz import __main__ as fuzz
 from tests.fuzz import campaign, forks
 
-MUTANTS, KILLS = 252, 16
+MUTANTS, KILLS, OF_STUDIES = 252, 16, 4
 
 
 def main() -> int:
@@ -21,7 +22,8 @@ def main() -> int:
     jobs = os.cpu_count() or 1
     with campaign.prepared() as shelf:
         spoilt = fuzz.report(campaign.campaign(shelf, range(MUTANTS), seed=0, jobs=jobs))
-        killed = crash.report(kills.campaign(shelf, KILLS, seed=0))
+        studies = kills.campaign(shelf, OF_STUDIES, seed=0, only=("study run",), rounds=0)
+        killed = crash.report(chain(kills.campaign(shelf, KILLS, seed=0), studies))
     return spoilt or killed
 
 

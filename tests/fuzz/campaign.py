@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import shutil
+import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +22,6 @@ from tabulate import tabulate
 from tests.fuzz import forks
 from tests.fuzz.kinds import KINDS, OUT, Command, Mutant, mutant
 from tests.fuzz.shelf import stock
-
-SECONDS = 10.0
-"""No command on the miniatures may take longer, whatever it reads."""
 
 Verdict = Literal["refused", "accepted", "failed", "traceback", "hang", "partial", "untidy"]
 FAULTS: tuple[Verdict, ...] = ("traceback", "hang", "partial", "untidy")
@@ -79,7 +77,7 @@ def prepare(shelf: Path) -> None:
         stock(shelf)
         commands = {door.command.argv: door.command for k in KINDS.values() for door in k.doors}
         for argv in sorted(commands):
-            status = run(commands[argv], shelf, memory=None)
+            status = run(commands[argv], shelf, limited=False)
             if status not in commands[argv].done:
                 raise RuntimeError(f"{argv} fails on the shelf: see {shelf.with_suffix('.log')}")
             shutil.rmtree(shelf / OUT, ignore_errors=True)
@@ -93,14 +91,14 @@ def _work(one: Mutant, shelf: Path, folder: Path) -> tuple[Callable[[], int], Pa
     shutil.copytree(shelf, folder, copy_function=os.link)
     one.spoil(spoilt(one, folder))
     work = partial(run, one.door.command, folder)
-    return work, folder / "stderr.log", SECONDS
+    return work, folder / "stderr.log", forks.LATEST
 
 
-def run(asked: Command, folder: Path, *, memory: int | None = forks.MEMORY) -> int:
+def run(asked: Command, folder: Path, *, limited: bool = True) -> int:
     """The exit status of a command in a folder."""
     if asked.before is not None:
         asked.before()
-    return forks.command(asked.argv, folder, memory=memory)
+    return forks.command(asked.argv, folder, limited=limited)
 
 
 def spoilt(one: Mutant, folder: Path) -> Path:
@@ -119,7 +117,7 @@ def judged(one: Mutant, ended: forks.Ended, folder: Path, shelf: Path) -> Outcom
 def _verdict(one: Mutant, ended: forks.Ended, folder: Path, shelf: Path) -> tuple[Verdict, str]:
     lines = ended.stderr.splitlines()
     last = lines[-1] if lines else ""
-    if ended.late:
+    if ended.late or ended.status == -signal.SIGXCPU:
         return "hang", ended.stderr
     done = ended.status in one.door.command.done
     if not done and ended.status not in (2, 3):

@@ -30,6 +30,10 @@ ONE_THREAD = {
 """What must stand in the environment before torch is imported."""
 MEMORY = 3 * 2**30
 """Bytes of address space that a command may take beside what is loaded already."""
+PROCESSOR = 10
+"""Seconds of processor time that a command may take; a busy machine changes nothing in them."""
+LATEST = 600.0
+"""Seconds after which a command is taken to wait for ever, however busy the machine."""
 CRASHED = 70
 """The exit status of a command that ended with a traceback."""
 
@@ -116,7 +120,7 @@ def each(
         yield from crew.ended()
 
 
-def once(work: Callable[[], int], log: Path, seconds: float = 120) -> Ended:
+def once(work: Callable[[], int], log: Path, seconds: float = LATEST) -> Ended:
     """Do one work in a fork and wait for it."""
     return next(each([(0, work, log, seconds)], 1))[1]
 
@@ -143,16 +147,23 @@ def _serve(work: Callable[[], int], log: Path, seconds: float) -> None:
         os._exit(status)
 
 
-def command(argv: Sequence[str], folder: Path, *, memory: int | None = MEMORY) -> int:
+def command(argv: Sequence[str], folder: Path, *, limited: bool = True) -> int:
     """Run the command line in a folder, with a cache there; for use in a fork."""
     from harness.cli import main
 
     os.chdir(folder)
     os.environ["HARNESS_CACHE_DIR"] = str(folder / "cache")
-    if memory is not None:
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+    if limited:
+        limit()
     return main(list(argv))
+
+
+def limit() -> None:
+    """Limit this process; one that takes too long says where, and dies of SIGXCPU."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    faulthandler.register(signal.SIGXCPU, chain=True)
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR, PROCESSOR + 1))
 
 
 @contextmanager
