@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import harness
 from harness import PREMERGE, TASKS, Choice, Recipe, Record, Run, StateDict, folders, registry
+from harness.checkpoints.network import classifier_on_meta, configuration
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.entries import Premerge
@@ -246,6 +247,17 @@ def test_code_that_a_checkpoint_names_is_refused(
     }[verb]
     refused(command, BrokenCheckpoint, f"{where}/{name}", "auto_map")
     assert not (room / "out").exists()
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+@pytest.mark.parametrize("part", ["", "vision_config"])
+def test_a_kernel_that_a_configuration_names_is_never_fetched(key: str, part: str) -> None:
+    """transformers gets it from the Hub, and runs it."""
+    names: dict[str, Any] = {key: "kernels-community/flash-attn2"}
+    said = {part: {"model_type": "clip_vision_model", **names}} if part else names
+    read = configuration({"model_type": "clip" if part else "bert", **said}, "a")
+    assert (read.vision_config if part else read)._attn_implementation is None
+    classifier_on_meta({"model_type": "bert", "num_hidden_layers": 1, **names}, "a")
 
 
 # Names ----------------------------------------------------------------------------------------

@@ -78,7 +78,10 @@ def _read(config: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
 
     values = {key: value for key, value in config.items() if key not in OF_A_PASS}
-    return AutoConfig.for_model(config["model_type"], **values)
+    read = AutoConfig.for_model(config["model_type"], **values)
+    # a kernel that it names would come from the Hub, and is code; of its parts as well
+    read._attn_implementation = read._experts_implementation = None
+    return read
 
 
 @contextmanager
