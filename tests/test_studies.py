@@ -476,6 +476,26 @@ def test_a_board_that_another_study_in_the_folder_has_is_refused(room: Path) -> 
     refused(["study", "plan", room / "two.yaml", *more], BadRecipe, *things)
 
 
+def test_a_merge_of_other_code_is_told(room: Path) -> None:
+    """Of a plug-in that was edited meanwhile; ours change with a release."""
+    (room / "mine").mkdir()
+    text = (
+        "from harness import merger\n\n\n@merger('mine', task_vectors=False)\n"
+        "def mine(experts, base):\n    return experts[0]\n"
+    )
+    (room / "mine" / "mine.py").write_text(text)
+    file = write(room, mergers=["mine", "average"], premerge=None)
+    command = ["study", "run", str(file), "--out", str(room / "out")]
+    run_it = [sys.executable, "-m", "harness", *command, "--plugins", str(room / "mine")]
+    first = subprocess.run(run_it, capture_output=True, text=True)
+    assert (first.returncode, "made before" in first.stdout) == (0, False), first.stderr
+    (room / "mine" / "mine.py").write_text(text.replace("[0]", "[1]"))
+    second = subprocess.run(run_it, capture_output=True, text=True)
+    (line,) = [one for one in second.stdout.splitlines() if "made before" in one]
+    names(line, "kept merged/ mine --out")
+    assert (second.returncode, "average" in line) == (0, False)
+
+
 def test_merges_go_when_they_are_scored_and_stay_done(room: Path) -> None:
     found = run(room, keep_merges=False)
     assert {one.state for one in found.values()} == {"done"}

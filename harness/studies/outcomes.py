@@ -11,6 +11,9 @@ from typing import Any, Literal
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
 from harness.errors import BadRecipe, BrokenRecord
 from harness.files import read_json, write_json
+from harness.hashes import digest_of
+from harness.plugins import code_of
+from harness.registry import STAGES
 from harness.studies.plan import Plan
 from harness.studies.steps import Step, difference
 
@@ -24,7 +27,8 @@ MARKERS = {"finetune": EXPERT_FILE, "merge": MERGE_FILE}
 class Outcome:
     """What became of a step: `failed` with the reason, `begun` by one who did not end yet.
 
-    `records` are those that it wrote or found, from the study's folder.
+    `records` are those that it wrote or found, from the study's folder; `code` is that of methods
+    of somebody else, as it was.
     """
 
     state: State
@@ -32,6 +36,7 @@ class Outcome:
     seconds: float = 0.0
     reason: str = ""
     records: tuple[str, ...] = ()
+    code: str | None = None
 
     def told(self, name: str) -> str:
         """What became of the step of this name, in a line."""
@@ -61,7 +66,16 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
 def settle(step: Step, folder: Path, outcome: Outcome) -> None:
     """Write what became of a step, whole or not at all."""
     said = {**vars(outcome), "request": dict(step.request), "records": list(outcome.records)}
+    said["code"] = methods_code(step)
     write_json(_path(step, folder), said)
+
+
+def methods_code(step: Step) -> str | None:
+    """A hash of somebody else's code that makes a merge; None of ours and of what is not here."""
+    said = [(kind, one) for kind in STAGES for one in _listed(step.request.get(kind))]
+    named = [(STAGES[kind], one["name"]) for kind, one in said if step.verb == "merge"]
+    codes = [code_of(known[name].function) for known, name in named if name in known]
+    return digest_of(codes) if any(codes) else None
 
 
 def there(step: Step, folder: Path) -> bool:
@@ -109,6 +123,10 @@ def take_away(plan: Plan, step: Step, folder: Path) -> None:
         users = [plan.steps[one] for one in plan.users[name]]
         if all(is_done(one, outcome_of(one, folder), folder) for one in users):
             shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if value else []
 
 
 def _path(step: Step, folder: Path) -> Path:

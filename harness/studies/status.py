@@ -10,10 +10,11 @@ from pathlib import Path
 from harness.checkpoints.layout import MODEL_FILES
 from harness.checkpoints.open import at_hand
 from harness.studies.models import place_of
-from harness.studies.outcomes import Outcome
+from harness.studies.outcomes import Outcome, methods_code
 from harness.studies.plan import Plan
 from harness.studies.prices import price
 from harness.studies.steps import VERBS
+from harness.text import few
 
 HOUR = 3600.0
 
@@ -58,12 +59,17 @@ def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | in
 
 
 def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
-    """A line for each step that failed, with its reason, and how many wait for it."""
+    """A line for each step that failed, with its reason, and how many wait for it; and one for
+    merges that a plug-in made whose code is another now."""
     waiting = {name: _users(plan, name) for name, one in known.items() if one.state == "failed"}
     needed = {
         name: f" ({len(users)} steps need it)" * bool(users) for name, users in waiting.items()
     }
-    return [f"failed: {name}: {known[name].reason}{more}" for name, more in needed.items()]
+    failed = [f"failed: {name}: {known[name].reason}{more}" for name, more in needed.items()]
+    codes = [(name, one.code, methods_code(plan.steps[name])) for name, one in known.items()]
+    old = [name for name, code, now in codes if code and now and code != now]
+    kept = f"made before the code of its methods changed, and kept: {few(old)}; for new ones "
+    return failed + [f"{kept}choose another --out"] * bool(old)
 
 
 def _users(plan: Plan, name: str) -> set[str]:
