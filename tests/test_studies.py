@@ -944,6 +944,7 @@ def test_one_set_says_nothing_of_how_far_sets_differ(room: Path) -> None:
         spreads(run(room), room / "out", 1.0)
 
 
+MANY = ",".join(f"0.{number:04}" for number in range(1, 400))
 MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] = {
     "no study": ({"study": None}, BadRecipe, ("two.yaml", "study")),
     "a path for a name": ({"study": "../x"}, BadRecipe, ("two.yaml", "study", "'../x'")),
@@ -1102,6 +1103,24 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     "a base of text read on images": (
         {"score_on": {"there": {"tasks": "embedded/shapes"}}},
         BadRecipe, ("base", "text", "embedded/shapes", "images"),
+    ),
+    "endless mergers": (
+        {"mergers": [f"breadcrumbs:density=[{MANY}],gamma=[{MANY}]"]},
+        BadRecipe, ("two.yaml", "mergers", "100,000"),
+    ),
+    "endless stages": (
+        {"premerge": [f"dare:drop_rate=[{MANY}]"], "postmerge": [f"lines:beta=[{MANY}]"]},
+        BadRecipe, ("two", "merges", "100,000"),
+    ),
+    "endless sets": (
+        {
+            "experts": {**TWO["experts"], "seeds": [*range(60)]},
+            "sets": {"by": "task", "choose": 30},
+        },
+        BadRecipe, ("two", "sets", "30", "100,000"),
+    ),
+    "endless draws": (
+        {"evaluate": {**TWO["evaluate"], "draws": 10**9}}, BadRecipe, ("1,000,000,000", "1,000")
     ),
     "a figure over nothing": (
         {"figures": [{"sweep": "ties.densty"}]}, BadRecipe, ("two", "figures", "ties.densty")

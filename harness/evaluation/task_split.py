@@ -229,6 +229,10 @@ class TaskSplit:
         return f"{self.task.name}@{self.split}"
 
 
+MOST_DRAWS = 1000
+"""Of shots: a mean of more says nothing that these do not."""
+
+
 def protocols_of(run: Run) -> list[ProtocolConfig]:
     """The protocols of a run with their options checked.
 
@@ -239,6 +243,8 @@ def protocols_of(run: Run) -> list[ProtocolConfig]:
     chosen = run.protocols or tuple(Choice(name) for name in known)
     if run.draws < 1 or not run.shots or min(map(amount, run.shots)) < 1:
         raise BadRecipe(f"shots {run.shots} with {run.draws} draws; expected one of each or more")
+    if run.draws > MOST_DRAWS:
+        raise BadRecipe(f"draws is {run.draws:,}, expected {MOST_DRAWS:,} at most")
     protocols = [configured(faithful(choice, run.preset)) for choice in chosen]
     for one in protocols:
         if LAST_LINEAR not in (one.readout, readout := preset(run.preset).readout):

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from math import comb
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from harness.data.parts import PARTS
 from harness.data.splits import parse_task
 from harness.errors import BadRecipe
 from harness.registry import YAML
-from harness.studies.study import Study
+from harness.studies.study import MOST, Study
 from harness.text import hint
 from harness.training.finetune import finetune
 from harness.types import Hyperparameters, unfit
@@ -124,6 +125,10 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
         return
     elif study.sets.disjoint:
         chosen = (members[first : first + many] for first in range(0, len(members), many))
+    elif (count := comb(len(members), many)) > MOST:
+        raise study.fault(
+            f"sets of {many} of {group.name} are {count:,}; expected {MOST:,} at most"
+        )
     else:
         chosen = combinations(members, many)
     for some in chosen:

@@ -26,7 +26,7 @@ from harness.options import options
 from harness.presets import faithful
 from harness.registry import MERGERS, PROTOCOLS
 from harness.studies.experts import ExpertSet, check_whole, leaf, relative, sets_of, slug
-from harness.studies.study import NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study, choice_of
+from harness.studies.study import MOST, NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study, choice_of
 from harness.types import ALL, TRAINED_ON, Choice, Shots
 from harness.values import validated
 
@@ -135,6 +135,9 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 
 def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
+    known = len(study.premerge) * len(study.postmerge) * len(study.mergers or ())
+    if known > MOST:
+        raise study.fault(f"has {known:,} merges of each set; expected {MOST:,} at most")
     axes = [*product(study.premerge, study.postmerge)]
     merges = [_merge(axis, *stages) for stages in axes for axis in study.mergers or ()]
     merges += [_merge(axis, (), ()) for axis in study.include]

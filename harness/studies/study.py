@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,6 +34,8 @@ NONE = "none"
 """In an axis of stages: no stage."""
 REFERENCES = ("base", "ensemble", "mtl", "best-single", "singles")
 """What stands beside merges by its name; base and ensemble always do."""
+MOST = 100_000
+"""Merges of a set of experts, and sets: more are a mistake, or somebody's who wants no plan."""
 OF_EXPERTS = "experts"
 """In the place of tasks: those that the experts were trained on."""
 
@@ -46,6 +48,14 @@ OnAsAWord.yaml_implicit_resolvers = {
     first: [one for one in known if first in "tTfF" or not one[0].endswith(":bool")]
     for first, known in Loader.yaml_implicit_resolvers.items()
 }
+
+
+def _bounded(entries: Iterable[object]) -> list[object]:
+    """The entries of an axis. Raises ValueError for more than `MOST`, before all are made."""
+    found = list(islice(entries, MOST + 1))
+    if len(found) > MOST:
+        raise ValueError(f"more than {MOST:,} entries, expected fewer values of options")
+    return found
 
 
 def _several(value: object) -> list[object]:
@@ -70,24 +80,21 @@ def _each(value: object) -> Iterator[object]:
 
 def _spread(value: object) -> object:
     """The entries of an axis of mergers, each with one value of every option."""
-    entries: list[object] = []
-    for one in _several(value):
-        said = dict(one) if isinstance(one, Mapping) and "merger" in one else {"merger": one}
-        axes = {
-            key: _spread_stages([said[key]]) for key in ("premerge", "postmerge") if key in said
-        }
-        entries += [
-            {**said, "merger": merger, **dict(zip(axes, stages, strict=True))}
-            for each in _several(said["merger"])
-            for merger in _each(each)
-            for stages in product(*axes.values())
-        ]
-    return entries
+    return _bounded(entry for one in _several(value) for entry in _entries(one))
+
+
+def _entries(one: object) -> Iterator[object]:
+    said = dict(one) if isinstance(one, Mapping) and "merger" in one else {"merger": one}
+    axes = {key: _spread_stages([said[key]]) for key in ("premerge", "postmerge") if key in said}
+    for merger in (merger for each in _several(said["merger"]) for merger in _each(each)):
+        for stages in product(*axes.values()):
+            yield {**said, "merger": merger, **dict(zip(axes, stages, strict=True))}
 
 
 def _spread_stages(value: object) -> list[object]:
     """The entries of an axis of stages, each with one value of every option."""
-    return [list(chain) for one in _several(value) for chain in product(*map(_each, _stages(one)))]
+    stages = ([_bounded(_each(method)) for method in _stages(one)] for one in _several(value))
+    return _bounded(list(chain) for methods in stages for chain in product(*methods))
 
 
 def _mapping_of(key: str) -> BeforeValidator:
