@@ -364,6 +364,24 @@ def predicts(place: Path, protocol: str, *names: str) -> str:
     return f"{found.statistic:.2f} (p = {found.pvalue:.2g}, {len(above)} tasks)"
 
 
+def foretells(place: Path, name: str, column: str, protocol: str) -> str:
+    """Spearman's correlation, over the experts of a board, of a column of its geometry.csv with
+    what the plain mergers lose of each in the mean under a protocol."""
+    from scipy.stats import spearmanr
+
+    board = known(place, name)
+    at = board.scores.headlines[protocol]
+    of = pandas.read_csv(place / name / "geometry.csv").set_index("digest")[column]
+    scores: dict[tuple[str, int], list[float]] = {}
+    for one in board.lines:
+        if one.role == "merged" and not one.premerge and one.setting == at:
+            scores.setdefault((one.task, one.set), []).append(fmean(one.values))
+    experts = [o for o in board.lines if (o.role, o.protocol) == ("expert", "current")]
+    losses = [fmean(one.values) - fmean(scores[one.task, one.set]) for one in experts]
+    found = spearmanr([of[one.digest] for one in experts], losses)
+    return f"{found.statistic:+.2f}"
+
+
 def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str = "") -> str:
     """How far a merge is above another under a protocol, with its interval, in points, in the mean
     or on one task."""
@@ -567,6 +585,6 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(score, ahead, rises, merged, lifts, exceptions, below, firsts, stratified),
         *(transformed, recovered, farthest),
         *(gained, changed, alike, favours, tilted, outside, constant, credit),
-        *(agreement, behind, needed, predicts, weak),
+        *(agreement, behind, needed, predicts, foretells, weak),
     )
 }

@@ -24,7 +24,7 @@ ROOT = HERE.parent
 MOVED = "experts/domains/*/conll2003-0"
 """The expert of README's picture."""
 AVERAGE = "merged/topics/*/seed-0/average"
-SHORT = "topics", "emotions", "emotions-out", "domains", "reference", "seeds"
+SHORT = "topics", "topics-granite", "emotions", "emotions-out", "domains", "reference", "seeds"
 RESAMPLES = 500
 """Packs of several sets of experts, which would be three times as large."""
 TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"
@@ -37,6 +37,7 @@ def commands(out: Path) -> Iterator[str]:
         few = f" --resamples {RESAMPLES}" if Path(pack).stem in SHORT else ""
         yield f"harness records pack {pack.removesuffix('.parquet')} --out {pack}{few}"
     yield f"harness leaderboard {' '.join(packs)} --each --out {out}"
+    yield f"python {HERE}/geometry.py {out}"
     yield f"python {HERE}/tables.py {out}"
     for expert in out.glob(MOVED):
         yield f"python {ROOT}/benchmarks/moved.py {expert} ner/conll2003 {out}/docs/moved"

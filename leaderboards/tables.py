@@ -37,6 +37,7 @@ COUNTS = ("1", "5", "10", "50", "all")
 BASE = "base under the experts' heads"
 BOARDS = {
     "topics": "five topics",
+    "topics-granite": "the same, of another base",
     "emotions": "four corpora of emotions",
     "domains": "entities of three domains",
 }

@@ -42,7 +42,11 @@ from harness.studies.study import OnAsAWord
 from harness.training.miniature import SUITE, make_base
 
 HERE = Path(__file__).parent
-BASES = ("bases/all-MiniLM-L6-v2", "bases/paraphrase-MiniLM-L3-v2")
+BASES = (
+    "bases/all-MiniLM-L6-v2",
+    "bases/paraphrase-MiniLM-L3-v2",
+    "bases/granite-embedding-30m-english",
+)
 NETWORK = (2, 64)
 """Layers and width of the vision transformers."""
 EACH = {"train": 7, "test": 3}
@@ -55,7 +59,7 @@ SIDE = 32
 LANES = (
     (
         *("seeds", "domains", "reference", "vision-one-start", "vision-other-start"),
-        *("vision-two-starts", "vision"),
+        *("vision-two-starts", "vision", "topics-granite"),
     ),
     ("protocols", "shots", "emotions", "topics"),
 )
@@ -137,7 +141,8 @@ def write(task: Task, split: str, path: Path, words: Sequence[str]) -> None:
 def make(out: Path) -> int:
     """The bases, and the rows that the committed boards are of."""
     make_base(out / BASES[0], steps=60, width=64, layers=4)
-    shutil.copytree(out / BASES[0], out / BASES[1])
+    for other in BASES[1:]:
+        shutil.copytree(out / BASES[0], out / other)
     texts = load_rows(TASKS[SUITE[0]], "train90").texts
     words = sorted({word for text in texts for part in text for word in part.split()})
     boards = [compare.lines(path) for path in sorted(HERE.glob("*/board.csv"))]
