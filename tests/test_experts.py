@@ -675,6 +675,19 @@ def test_a_run_that_is_stopped_anywhere_comes_to_the_same(
     assert [path.name for path in tmp_path.iterdir()] == ["expert"]
 
 
+def test_a_run_killed_while_weights_are_written_comes_to_the_same(
+    room: Path, expert: Path, tmp_path: Path
+) -> None:
+    """safetensors writes them under another name first, which stays."""
+    with stopped("_save_rng_state", 1):
+        trained(room, tmp_path / "expert")
+    (half,) = (tmp_path / "expert.unfinished").glob("checkpoint-*")
+    (half / WEIGHTS).rename(half / ".tmpkNIeK8")
+    trained(room, tmp_path / "expert")
+    assert contents(tmp_path / "expert") == contents(expert)
+    assert [path.name for path in tmp_path.iterdir()] == ["expert"]
+
+
 def test_a_state_that_was_cut_short_is_not_gone_on_from(
     room: Path, expert: Path, tmp_path: Path
 ) -> None:

@@ -30,7 +30,8 @@ OF_A_CHECKPOINT = (
 UNFINISHED = Layout(
     "an unfinished training",
     REQUEST_FILE,
-    rf"checkpoint-\d+/({'|'.join(map(re.escape, OF_A_CHECKPOINT))})",
+    # safetensors writes a file under the name .tmp and some letters first
+    rf"checkpoint-\d+/({'|'.join(map(re.escape, OF_A_CHECKPOINT))}|\.tmp\w+)",
 )
 
 
