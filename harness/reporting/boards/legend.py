@@ -22,6 +22,7 @@ ADAPTED = {
 ADAPTED_TO_ALL = ADAPTED | {
     "chose the rows": "adapted to all rows; their labels only order them",
     "chose the rows and were read": "tuned on all rows and their labels",
+    "were read": "tuned on all rows and their labels",
 }
 
 
