@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import errno
+import io
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 
 import harness
 from harness import Rows, Task
+from harness.data.formats import READERS
 from harness.data.prepare import prepare
 from harness.data.rows import load_rows, take
 from harness.data.shots import draw, scattered, selected
@@ -119,6 +122,37 @@ def test_formats(tmp_path: Path, suffix: str) -> None:
     assert rows.labels.tolist() == [0, 1, 0, 1]
     assert rows.labels.dtype == np.float64
     assert (rows.task, rows.split) == (TOY, "validation")
+
+
+class Watched(io.FileIO):
+    """A file that keeps which threads it was read by."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.threads.add(threading.get_ident())
+        return super().read(size)
+
+    def readinto(self, buffer: Any, /) -> int:
+        self.threads.add(threading.get_ident())
+        return super().readinto(buffer)
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_no_other_thread_holds_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """Python that ends while a thread of Arrow's lets go of one of its files aborts (134)."""
+    path = tmp_path / f"dev.{suffix}"
+    WRITERS[suffix](table(), path)
+    known = Path.open
+    open_ = lambda self, mode="r", **more: (  # noqa: E731
+        Watched(self) if mode == "rb" else known(self, mode, **more)
+    )
+    monkeypatch.setattr(Path, "open", open_)
+    monkeypatch.setattr(Watched, "threads", set())
+    assert READERS[suffix](TOY, path).num_rows == 4
+    assert Watched.threads == {threading.get_ident()}
 
 
 def test_the_same_rows_have_one_digest(tmp_path: Path) -> None:

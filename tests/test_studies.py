@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -645,6 +647,29 @@ def test_a_worker_does_its_chunk_and_leaves_out_what_is_not_ready(room: Path) ->
     assert not (room / "out/outcomes").exists()
     for chunk in range(len(made.chunks)):
         assert work(made, chunk, room / "out", where=WHERE, say=said.append)
+
+
+def test_what_a_step_held_is_gone_when_the_next_begins(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where its parts know one another, as those of a merge do: they hold its tensors."""
+    made, kept = plan(room), list[weakref.ref[Any]]()
+    write_plan(made, room / "out")
+
+    def merge(*_: Any, **__: Any) -> None:
+        assert [one() for one in kept] == [None] * len(kept)
+        one = type("Held", (), {})()
+        one.known_by = one
+        kept.append(weakref.ref(one))
+
+    monkeypatch.setattr("harness.studies.work.merge", merge)
+    gc.disable()
+    try:
+        for chunk in range(len(made.chunks)):
+            work(made, chunk, room / "out", where=WHERE, say=str)
+    finally:
+        gc.enable()
+    assert len(kept) > 1
 
 
 @pytest.mark.parametrize("faster", [True, False], ids=["it ends", "it is killed"])

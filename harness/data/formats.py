@@ -39,11 +39,25 @@ def columns_needed(task: Task) -> tuple[str, ...]:
     return tuple(name for name in known if task.files or name != task.document)
 
 
+def _whole(path: Path) -> Any:
+    """A file of text in memory of Arrow's own.
+
+    Arrow opens no path that is not UTF-8, as in locale C; and its threads read ahead: one that
+    lets go of a file of Python's while Python ends aborts it.
+    """
+    import pyarrow
+
+    memory = pyarrow.allocate_buffer(path.stat().st_size)
+    with path.open("rb") as file:
+        file.readinto(memoryview(memory))
+    return pyarrow.BufferReader(memory)
+
+
 def _read_parquet(task: Task, path: Path) -> Any:
     import pyarrow.parquet
 
-    with path.open("rb") as file:  # Arrow itself opens no path that is not UTF-8, as in locale C
-        return pyarrow.parquet.ParquetFile(file).read()
+    with path.open("rb") as file:  # and no thread but this one reads it: see `_whole`
+        return pyarrow.parquet.ParquetFile(file, pre_buffer=False).read(use_threads=False)
 
 
 def _read_jsonl(task: Task, path: Path) -> Any:
@@ -52,14 +66,12 @@ def _read_jsonl(task: Task, path: Path) -> Any:
     import pyarrow.json
 
     _check_lines(path)
-    with path.open("rb") as file:
-        table = pyarrow.json.read_json(file)
+    table = pyarrow.json.read_json(_whole(path))
     odd = [f for f in table.schema if f.name in task.text and pyarrow.types.is_temporal(f.type)]
     if not odd:
         return table
     said = pyarrow.schema([(field.name, pyarrow.string()) for field in odd])
-    with path.open("rb") as file:
-        return pyarrow.json.read_json(file, parse_options=pyarrow.json.ParseOptions(said))
+    return pyarrow.json.read_json(_whole(path), parse_options=pyarrow.json.ParseOptions(said))
 
 
 def _check_lines(path: Path) -> None:
@@ -100,17 +112,15 @@ def _read_csv(task: Task, path: Path) -> Any:
     types = pyarrow.csv.ConvertOptions(column_types=text)
     sign = _separator(task, path)
     lines = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=sign)
-    # with threads its errors do not say which row, and Python may end before they do: it aborts
-    alone = pyarrow.csv.ReadOptions(use_threads=False)
-    with path.open("rb") as file:
-        try:
-            return pyarrow.csv.read_csv(file, alone, lines, types)
-        except pyarrow.ArrowInvalid as error:
-            _check_utf8(path)
-            raise BadData(
-                f"{path} cannot be read with {sign!r} between its columns, as in its header: "
-                f"{str(error).splitlines()[0]:.200}"
-            ) from error
+    alone = pyarrow.csv.ReadOptions(use_threads=False)  # else its errors do not say which row
+    try:
+        return pyarrow.csv.read_csv(_whole(path), alone, lines, types)
+    except pyarrow.ArrowInvalid as error:
+        _check_utf8(path)
+        raise BadData(
+            f"{path} cannot be read with {sign!r} between its columns, as in its header: "
+            f"{str(error).splitlines()[0]:.200}"
+        ) from error
 
 
 def _check_utf8(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import traceback
@@ -64,6 +65,7 @@ def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
         say(f"left out: {name}, which needs {lacking[0]}")
         return False
     made = _done(step, here, where)
+    gc.collect()  # readers of tensors know one another: a chunk of merges would hold all of theirs
     if made.state == "failed" and is_done(step, known := outcome_of(step, here), here):
         made = known  # another run did it meanwhile, and took away what this one read
     settle(step, here, made)
