@@ -305,7 +305,7 @@ def agreement(place: Path, of: str, *names: str) -> str:
     each = values.to_numpy()
     if len(each) < FEWEST_MERGES:
         return "none, of too few merges"
-    return f"W = {concordance(each):.2f}, p = {friedman(each):.2f}"
+    return f"W = {concordance(each):.2f}, p = {friedman(each):.2g}"
 
 
 def _plain(place: Path, name: str, of: str) -> dict[str, float]:

@@ -39,7 +39,7 @@ def document(model: str, lines: Sequence[Line]) -> dict[str, Any]:
         "n-samples": {
             task: {"original": line.rows, "effective": line.rows}
             for task, line in first.items()
-            if limit(line) is None  # of how many these are the first is not known
+            if limit(line) is None  # of how many these are is not known
         },
         "config": {"model": "merging-harness", "model_args": {"digest": digests(lines)}},
         "model_source": "merging-harness",
