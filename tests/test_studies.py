@@ -148,6 +148,20 @@ def test_options_of_stages_are_axes_too(room: Path) -> None:
     ]
 
 
+def test_a_field_of_every_merge_is_said_to_those_that_have_a_use_for_it(room: Path) -> None:
+    """Rows to score on to a merger that scores, a dtype to one that runs models."""
+    asked = {"mergers": ["average", "soup", "regmean:examples=4"]}
+    made = steps(room, **asked, merge={"tune_limit": 3, "dtype": "bfloat16", "drift": False})
+    asked_of = [(name, one.request) for name, one in made.items() if one.verb == "merge"]
+    of_each = {name.rpartition("/")[2].partition("-")[0]: {*said} for name, said in asked_of}
+    fields = {"tune_limit", "dtype", "drift"}
+    assert {name: one & fields for name, one in of_each.items()} == {
+        "average": {"drift"},
+        "soup": fields,
+        "regmean": {"dtype", "drift"},
+    }
+
+
 def test_experts_with_a_name_are_apart_from_others_of_their_tasks(room: Path) -> None:
     experts: Any = TWO["experts"]
     found = steps(room, experts={**experts, "called": "mine"}, mergers=["average"])
@@ -1168,6 +1182,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     "a method of other families": (
         {"premerge": ["rotation:residual=true"]},
         BadOption, ("rotation:residual=True", "norms", "vit", "bert"),
+    ),
+    "a field of merges that none has a use for": (
+        {"merge": {"tune_limit": 3}}, BadRecipe, ("two", "merge", "tune_limit"),
     ),
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ from pydantic import PositiveInt
 from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.files import read_yaml
+from harness.methods import needs_of
 from harness.passes.placement import REFERENCE, DType, Placement
 from harness.presets import PresetName
 from harness.registry import STAGES, TASKS, YAML, Registry
@@ -74,6 +75,20 @@ def _choices(recipe: Recipe) -> list[tuple[Registry[Any], Choice]]:
 def methods_of(recipe: Recipe) -> list[tuple[Method, Choice]]:
     """The methods of all stages in order, each with what is chosen of it."""
     return [(registry[choice.name], choice) for registry, choice in _choices(recipe)]
+
+
+def idle(recipe: Recipe) -> dict[str, str]:
+    """The fields that say something and that no stage has a use for, each with the reason."""
+    rows = {need.rows for entry, _ in methods_of(recipe) for need in needs_of(entry)}
+    found: dict[str, str] = {}
+    if recipe.tune is None and "shared" not in rows:
+        of_scores = {"tune_on": recipe.tune_on, "tune_limit": recipe.tune_limit}
+        found = {
+            name: "nothing is tuned, and it scores nothing" for name in of_scores if of_scores[name]
+        }
+    if recipe.placement.recorded and recipe.tune is None and rows <= {"none"}:
+        found["dtype"] = "it runs no model"
+    return found
 
 
 def with_choices(recipe: Recipe, fn: Callable[[Method, Choice], Choice]) -> Recipe:

@@ -13,7 +13,7 @@ from harness.data.splits import parse_task, share_rows
 from harness.entries import Merger, Method
 from harness.errors import BadRecipe
 from harness.merging.providers import JointProvider, Provider, ReadyProvider, StatisticsProvider
-from harness.merging.recipes import Recipe, methods_of
+from harness.merging.recipes import Recipe, idle, methods_of
 from harness.merging.spool import Spool
 from harness.merging.validation import ValidationScorer, with_tensors
 from harness.methods import needs_of, own_options
@@ -107,16 +107,9 @@ class Fold:
             )
         for need in self.needs:
             self.recipe.placement.check(need)
-        shared = any(need.rows == "shared" for need in self.needs)
-        if self.recipe.tune is None and not shared:
-            for flag in ("tune_on", "tune_limit"):
-                if getattr(self.recipe, flag):
-                    name = flag.replace("_", "-")
-                    raise BadRecipe(
-                        f"nothing tuned, and {self._called} scores nothing; leave out --{name}"
-                    )
-        if self.recipe.placement.recorded and not (reading or self.recipe.tune):
-            raise BadRecipe(f"{self._called} runs no model; leave out --dtype")
+        for name, reason in idle(self.recipe).items():
+            flag = name.replace("_", "-")
+            raise BadRecipe(f"--{flag} is of no use to {self._called}: {reason}; leave it out")
 
     @property
     def _called(self) -> str:

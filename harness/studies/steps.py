@@ -18,7 +18,7 @@ from harness.evaluation.run import Run
 from harness.evaluation.task_split import protocols_of, unusual_of
 from harness.hashes import digest_of
 from harness.merging.plan import checked
-from harness.merging.recipes import Recipe
+from harness.merging.recipes import Recipe, idle
 from harness.merging.stages import unreported
 from harness.merging.tune import grid
 from harness.methods import needs_of, resolved
@@ -114,6 +114,11 @@ def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[St
             raise study.fault(f"two steps are called {step.name}, with {apart}; expected one")
     if study.mergers is not None and not any(step.verb == "merge" for step in made.values()):
         raise study.fault("mergers and exclude leave no merge; expected some")
+    merges = [step.request for step in made.values() if step.verb == "merge"]
+    for name, value in study.merge.items():
+        used = any(name in request for request in merges) or value == _default(name)
+        if merges and not used:
+            raise study.fault(f"merge: no merge has a use for {name}; leave it out")
     return list(made.values())
 
 
@@ -238,6 +243,11 @@ def _merge(axis: MergerAxis, before: tuple[Choice, ...], after: tuple[Choice, ..
     return Merge(axis.merger, before, after, axis.tune, axis.on)
 
 
+def _default(name: str) -> Any:
+    """What a field of a recipe says where nothing is said."""
+    return Recipe.model_fields[name].get_default()
+
+
 def _merging(study: Study, one: ExpertSet, merge: Merge) -> Step:
     """The step that makes a merge. Raises HarnessError for what no recipe can say."""
     tuned: dict[str, Any] = {}
@@ -259,6 +269,8 @@ def _merging(study: Study, one: ExpertSet, merge: Merge) -> Step:
     recipe: Recipe = validated(Recipe, said, f"{study.study}: merge")
     checked(recipe)
     grid(recipe)
+    # one `merge` for all: what only some have a use for is said to these
+    recipe = recipe.but(**{name: _default(name) for name in idle(recipe)})
     for name in recipe.tune_on:
         unreported(name)
     return Step(
