@@ -385,7 +385,7 @@ def test_gradients_are_taken_in_float32(minis: Any, loud: Loud, tmp_path: Path) 
             plan(given)  # before any stage is run
     command = ["statistics", minis("bert")["a"], "--task", TOY.name, "--out", tmp_path / "s"]
     refused([*command, "--need", "fisher", "--dtype", "bfloat16"], BadOption, "fisher gradients")
-    with mistake(BadRecipe, "average --dtype"):
+    with mistake(BadRecipe, "--dtype average"):
         merge(recipe(minis, dtype="bfloat16"), out=tmp_path / "m")
     assert not (tmp_path / "m").exists()
 

@@ -255,7 +255,7 @@ BAD: list[tuple[list[str], list[str]]] = [
      ["toy/pairs@test", "reported"]),
     (["--merger", "soup", "--tune-on", "toy/pairs@test"], ["reported"]),
     (["--merger", "average", "--tune-on", "toy/pairs@heldout10"], ["tuned"]),
-    (["--merger", "average", "--tune-limit", "9"], ["tuned", "--tune-limit"]),
+    (["--merger", "average", "--tune-limit", "9"], ["--tune-limit", "average tuned"]),
     (["--merger", "soup", "--tune-limit", "0"], ["tune_limit", "greater than 0"]),
     (["--merger", "task_arithmetic", "--tune", "scale=1:0:1"], ["scale=0.1:1.0:0.1"]),
     (["--merger", "ties", "--tune", "combine=0:1:0.5"], ["combine ties tuned"]),
