@@ -252,6 +252,25 @@ def test_a_study_may_leave_out_what_it_does_not_have(
     ]
 
 
+@pytest.mark.parametrize(("name", "starts"), [("regmean-2", 1), ("regmean-2-heads", 5)])
+def test_heads_of_one_merge_start_alike_or_each_apart(
+    planned: dict[str, dict[str, Step]], name: str, starts: int
+) -> None:
+    """Not from the seed of the training, which the experts of one merge share."""
+    made = planned[name]
+    merges = [step.request for step in made.values() if step.verb == "merge"]
+    for merge in merges:
+        experts = [made[one].request for one in merge["experts"]]
+        assert len({one["seed"] for one in experts}) == 1 < len(experts)
+        assert len({one["head_seed"] for one in experts}) == starts
+    heads = {
+        step.request["head_seed"]
+        for step in made.values()
+        if step.verb == "finetune" and "task" in step.request
+    }
+    assert len(heads) == (1 if starts == 1 else 25)
+
+
 def test_both_parts_of_each_task_are_merged(planned: dict[str, dict[str, Step]]) -> None:
     made = planned["regmean-1"]
     merge = made["merged/roberta-base/rte/seed-3/regmean"].request

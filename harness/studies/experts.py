@@ -11,6 +11,7 @@ from itertools import combinations
 from math import comb
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from harness.data.groups import expanded
 from harness.data.parts import PARTS
@@ -178,6 +179,7 @@ def _expert(study: Study, base: str, home: str, task: str, seed: int, part: str)
     experts = study.experts
     place = f"experts/{home}/{leaf(task)}-{seed}" + (f"-part-{part[0]}" if part else "")
     flags = {**experts.finetune, **experts.by_task.get(task, {})}
-    head = {"head_seed": 0} if experts.head_seed == "same" else {}
+    drawn = {"seed": seed, "same": 0, "own": crc32(f"{task} {seed} {part}".encode())}
+    head = {"head_seed": drawn[experts.head_seed]} if experts.head_seed != "seed" else {}
     request = {"base": base, "task": task, "seed": seed, **head, **flags}
     return Expert(place, task, seed, request | ({"part": part} if part else {}))

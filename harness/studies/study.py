@@ -138,14 +138,15 @@ class Experts(Frozen):
     """Experts that the study trains, every task with every seed, or folders by set.
 
     `finetune` are flags of `harness finetune`, `by_task` others for single tasks. `head_seed`:
-    heads start alike for all seeds (`same`), or each from its expert's seed (`own`). `partition`:
-    an expert for each of so many parts of a task's rows (`finetune --part`). Studies in one folder
-    share the experts of a name (`called`).
+    heads start from the seed of the training (`seed`: heads of as many classes alike within it),
+    alike for all seeds (`same`), or each expert's apart (`own`). `partition`: an expert for each
+    of so many parts of a task's rows (`finetune --part`). Studies in one folder share the experts
+    of a name (`called`).
     """
 
     tasks: Names = ()
     seeds: Numbers = (0,)
-    head_seed: Literal["same", "own"] = "own"
+    head_seed: Literal["seed", "same", "own"] = "seed"
     finetune: Flags = Field(default_factory=dict)
     by_task: Mapping[str, Flags] = Field(default_factory=dict)
     partition: Literal[2] | None = None
