@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from safetensors.torch import load_file, save_file
 
 import harness
 from harness import TASKS, unfinished
@@ -494,6 +495,30 @@ def test_a_board_that_another_study_in_the_folder_has_is_refused(room: Path) -> 
     refused(["study", "plan", room / "two.yaml", *more], BadRecipe, *things)
 
 
+@pytest.mark.parametrize("what", ["base", "rows", "task"])
+def test_what_was_read_and_is_another_now_is_refused(room: Path, what: str) -> None:
+    """A request only names it: the study would keep the scores of what it was."""
+    named = enumerate(("good", "bad") * 30)
+    rows = [{"text": f"number {at} is {word}", "label": word} for at, word in named]
+    for split, of in (("train", rows[:40]), ("test", rows[40:])):
+        (room / f"{split}.jsonl").write_text("\n".join(map(json.dumps, of)))
+    task = {"text": "text", "label": "label", "labels": ["bad", "good"], "files": str(room)}
+    (room / "mine.yaml").write_text(json.dumps(task))
+    experts = {**TWO["experts"], "tasks": str(room / "mine.yaml")}
+    again = ["study", "run", write(room, experts=experts), "--out", room / "out"]
+    assert main([*map(str, again)]) == main([*map(str, again)]) == 0
+    if what == "base":
+        tensors = load_file(path := room / "base/model.safetensors")
+        save_file({name: one + 1e-3 for name, one in tensors.items()}, path, {"format": "pt"})
+    elif what == "rows":
+        (room / "test.jsonl").write_text("\n".join(map(json.dumps, rows[42:])))
+    else:
+        (room / "mine.yaml").write_text(json.dumps({**task, "metric": "macro_f1"}))
+    called = "base" if what == "base" else "mine.yaml"
+    refused(again, BadRecipe, called, "is not what it was", "out/", "--out")
+    assert main(["study", "status", str(room / "out")]) == 0  # what it was is still there
+
+
 def test_a_merge_of_other_code_is_told(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a plug-in that was edited meanwhile; ours change with a release."""
     made = plan(room)
@@ -554,9 +579,10 @@ def test_what_fails_is_said_with_its_reason_and_stays_until_it_is_retried(
         **{f"merged/bad/{one}": "failed" for one in ("average", "ties")},
         **{f"records/two/merged/bad/{one}/all": "missing" for one in ("average", "ties")},
     }
-    weights.write_bytes(whole)
     assert main(command) == 3
-    assert main([*command, "--retry-failed"]) == 0
+    assert main([*command, "--retry-failed"]) == 3
+    weights.write_bytes(whole)
+    assert main(command) == 0  # what it failed on is another expert
     assert main(["study", "status", str(room / "out")]) == 0
 
 

@@ -38,6 +38,7 @@ def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     from harness.studies.board import check_boards
     from harness.studies.experts import check_excluded
     from harness.studies.figures import check_figures
+    from harness.studies.inputs import with_inputs
     from harness.studies.models import check_models
     from harness.studies.study import read_study
 
@@ -53,7 +54,10 @@ def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     check_models(asked_steps, folder)
     check_figures(asked, asked_steps)
     made = plan.planned(
-        asked.study, asked_steps, keep_merges=asked.keep_merges, figures=asked.figures
+        asked.study,
+        with_inputs(asked_steps, folder, given["data_dir"]),
+        keep_merges=asked.keep_merges,
+        figures=asked.figures,
     )
     check_boards(made, folder)
     outcomes.states_of(made, folder)  # what was made otherwise is refused before work starts

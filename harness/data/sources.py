@@ -128,6 +128,21 @@ def at_hand(task: Task, split: str, folder: str | Path | None = None) -> bool:
     return _file_of(task, root / (task.folder or task.name), split) is not None
 
 
+def stored_files(task: Task, folder: str | Path | None = None) -> list[Path]:
+    """All files on this machine that rows of a task are read of, split by split."""
+    root, places = data_dir(folder), [*map(Path, task.files.values())]
+    if root is not None and not places:
+        place, corpus = (
+            root / (task.folder or task.name),
+            [root / task.corpus] if task.corpus else [],
+        )
+        splits = dict.fromkeys((TRAIN, *task.splits.values()))
+        found = (_file_of(task, place, split) for split in splits)
+        places = [path for path in (*found, *corpus) if path is not None]
+    each = (sorted(one.rglob("*")) if one.is_dir() else [one] for one in places)
+    return [path for of in each for path in of if path.is_file()]
+
+
 def _given(task: Task, split: str) -> Path:
     """The file of a split that a task names."""
     path = Path(task.files.get(split, ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ class Outcome:
     """What became of a step: `failed` with the reason, `begun` by one who did not end yet.
 
     `records` are those that it wrote or found, from the study's folder; `code` is that of methods
-    of somebody else, as it was.
+    of somebody else, and `inputs` are those of its step, as they were.
     """
 
     state: State
@@ -37,6 +37,7 @@ class Outcome:
     reason: str = ""
     records: tuple[str, ...] = ()
     code: str | None = None
+    inputs: Mapping[str, str] = field(default_factory=dict)
 
     def told(self, name: str) -> str:
         """What became of the step of this name, in a line."""
@@ -53,10 +54,17 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
         known = Outcome(**{**said, "records": tuple(said["records"])})
     except (KeyError, TypeError) as error:
         raise BrokenRecord(f"{path} is no outcome of a step; expected it unchanged") from error
-    if dict(known.request) == dict(step.request):
+    # what is not known of one of them, as of a model of the Hub, is taken to be the same
+    other = [one for one, of in step.inputs.items() if known.inputs.get(one, of) != of]
+    if dict(known.request) == dict(step.request) and not other:
         return known
     if known.state in ("failed", "begun") and not there(step, folder):
         return Outcome("missing", step.request)
+    if other:
+        raise BadRecipe(
+            f"{other[0]} is not what it was when {folder / step.name} was made; expected the same "
+            "model or data: put it back, or choose another --out"
+        )
     raise BadRecipe(
         f"{folder / step.name} was made otherwise: {difference(known.request, step.request)}; "
         "expected the same: choose another --out, or another name (called) for the study's experts"
@@ -66,7 +74,7 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
 def settle(step: Step, folder: Path, outcome: Outcome) -> None:
     """Write what became of a step, whole or not at all."""
     said = {**vars(outcome), "request": dict(step.request), "records": list(outcome.records)}
-    said["code"] = methods_code(step)
+    said |= {"code": methods_code(step), "inputs": dict(step.inputs)}
     write_json(_path(step, folder), said)
 
 

@@ -39,9 +39,9 @@ class Step:
     """One piece of work: a verb with all that it is asked, paths from the study's folder.
 
     `needs` are the steps whose results it reads, `after` others that it waits for, which make what
-    it would make as well. `cells`: how many scores of merges it makes, task x protocol. `base`,
-    `about` and `size`, its rows (None: not counted), tell what it costs. The name of an expert or
-    merge is its folder.
+    it would make as well. `inputs` are hashes of what it reads and no step makes, by name. `cells`:
+    how many scores of merges it makes, task x protocol. `base`, `about` and `size`, its rows (None:
+    not counted), tell what it costs. The name of an expert or merge is its folder.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Step:
     request: Mapping[str, Any]
     needs: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
     cells: int = 0
     base: str = ""
     about: str = ""

@@ -1,0 +1,67 @@
+"""Shell: what the steps of a study read and none of them makes, models and data, with a hash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+
+from harness.checkpoints.layout import MODEL_FILES
+from harness.checkpoints.open import at_hand
+from harness.data.sources import stored_files
+from harness.data.splits import parse_task
+from harness.files import file_hash
+from harness.hashes import digest_of
+from harness.studies.models import place_of
+from harness.studies.steps import Step
+from harness.types import Task
+
+ELSEWHERE = {"files", "folder", "source", "subset", "revision"}
+"""Fields of a task that say where its rows are: they may be moved."""
+
+
+def with_inputs(steps: Sequence[Step], folder: Path, data_dir: str | None) -> list[Step]:
+    """The steps of a study in `folder`, each with a hash of every model and task that it reads.
+
+    A request only names them, and what has a name may be changed. Nothing is said of models of the
+    Hub that are still to be fetched, nor of the rows of data sets of the Hub.
+    """
+    made = {step.name for step in steps}
+
+    @cache
+    def model(source: str) -> str | None:
+        place = at_hand(place_of(source, folder))
+        if place is None:
+            return None
+        return _hash_of(one for name in MODEL_FILES for one in sorted(place.glob(name)))
+
+    @cache
+    def task(text: str) -> str:
+        named, at, split = text.partition("@")
+        known, _ = parse_task(f"{place_of(named, folder)}{at}{split}")
+        return digest_of([_said(known), _hash_of(stored_files(known, data_dir))])
+
+    def read(step: Step) -> Iterator[tuple[str, str | None]]:
+        asked = step.request
+        named = [asked.get("base"), asked.get("expert"), asked.get("model")]
+        for one in (*named, *asked.get("experts", ()), *asked.get("references", ())):
+            if one and one not in made:
+                yield one, model(one)
+        for one in (asked.get("task"), *asked.get("tasks", ()), *asked.get("tune_on", ())):
+            if one:
+                yield one, task(one)
+
+    return [replace(one, inputs={name: of for name, of in read(one) if of}) for one in steps]
+
+
+def _hash_of(paths: Iterable[Path]) -> str:
+    """One hash of files in their order, whatever they are called."""
+    return digest_of([file_hash(path) for path in paths])
+
+
+def _said(task: Task) -> dict[str, str]:
+    """What a task says of itself, without where its rows are; of functions, whether there are."""
+    said = {one.name: getattr(task, one.name) for one in fields(task)}
+    kept = {name: value for name, value in said.items() if name not in ELSEWHERE}
+    return {name: "a function" if callable(of) else str(of) for name, of in kept.items()}
