@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import harness
-from harness import PREMERGE, TASKS, Choice, Recipe, Record, Run, StateDict, folders, registry
+from harness import PREMERGE, TASKS, Choice, Recipe, Record, Run, StateDict, Task, folders, registry
 from harness.checkpoints.network import classifier_on_meta, configuration
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
@@ -38,6 +39,7 @@ from harness.errors import (
     OutputExists,
     UnknownName,
 )
+from harness.evaluation.records import identity_of
 from harness.folders import Layout
 from harness.methods import functions as functions_of
 from harness.options import resolve
@@ -48,7 +50,7 @@ from harness.unfinished import is_unfinished
 from harness.weights import digest
 from tests.conftest import model, no_file_above
 from tests.mistakes import mistake, names, refused
-from tests.toys import THREE, TOY, registered
+from tests.toys import THREE, TOY, pairs, registered
 
 Minis = Callable[[str], dict[str, Path]]
 Loud = Callable[..., Path]
@@ -758,6 +760,65 @@ def test_boards_do_not_mix_other_lengths_or_draws(room: Path, values: dict[str, 
     read(room / "b", tasks=("toy/pairs",), **{**few, **values})
     with mistake(BrokenRecord, next(iter(values))):
         harness.leaderboard([room / "records"], out=room / "board")
+
+
+def changed(split: str, which: str, by: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+    """The toy rows, those of one split changed by their places."""
+    rows = pairs(split)
+    return [{**row, **by(at)} for at, row in enumerate(rows)] if split == which else rows
+
+
+OTHER_ROWS: dict[str, tuple[Task, str]] = {
+    "to adapt to": (
+        replace(TOY, generate=lambda split: changed(split, "train", lambda at: {"label": at % 3 % 2})),
+        "shots drawn from",
+    ),
+    "in documents": (
+        replace(
+            TOY,
+            generate=lambda split: changed(split, "test", lambda at: {"of": at // 3}),
+            document="of",
+        ),
+        "documents",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", OTHER_ROWS)
+def test_nothing_mixes_other_rows_to_adapt_to_or_to_resample(
+    room: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a board nor a comparison; and the same model on both has two records."""
+    few = {"protocols": ("knn",), "shots": (1,), "draws": 2, "tasks": ("toy/pairs",)}
+    first = read(room / "a", **few)
+    other, named = OTHER_ROWS[what]
+    monkeypatch.setitem(TASKS._values, TOY.name, other)
+    second = [*read(room / "b", **few), *read(room / "a", **few, output=str(room / "records"))]
+    assert {identity_of(one) for one in first}.isdisjoint(map(identity_of, second))
+    with mistake(BrokenRecord, "evaluated with", named, "expected the same", named):
+        harness.leaderboard([room / "records"], out=room / "board")
+    with mistake(BrokenRecord, named):
+        harness.compare(["a", "b"], protocol="knn", records=room / "records")
+
+
+def test_two_scores_in_one_cell_are_refused(room: Path) -> None:
+    """Of records that say all the same and were made of other things, one would hide the other."""
+    read(room / "a", tasks=("toy/pairs",), output=str(room / "one"))
+    (path,) = (room / "one").rglob("*.json")
+    said = json.loads(path.read_text())
+    for score in said["scores"]:
+        score["value"] = score["parts"]["accuracy"] = score["value"] + 1e-3
+    said["settings"]["later"] = 1
+    (other := path.with_name("current-other.json")).write_text(json.dumps(said))
+    with mistake(BrokenRecord, "two scores on toy/pairs@test", "current", "expected one"):
+        harness.leaderboard([path, other], out=room / "board")
+
+
+def test_models_under_two_presets_are_not_compared(room: Path) -> None:
+    read(room / "a", tasks=("toy/pairs",))
+    read(room / "b", tasks=("toy/pairs",), preset="regmean")
+    with mistake(BrokenRecord, "'b'", "preset regmean", "'a'", "none"):
+        harness.compare(["a", "b"], records=room / "records")
 
 
 def test_the_base_of_every_merge_is_one_control(minis: Minis, tmp_path: Path) -> None:

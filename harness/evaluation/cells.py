@@ -33,7 +33,7 @@ from harness.evaluation.task_split import (
     task_split,
     units_in,
 )
-from harness.hashes import joined
+from harness.hashes import digest_of, joined
 from harness.kinds import kind_of
 from harness.passes.lengths import resolved, tell_of_cut
 from harness.presets import preset, read_as
@@ -136,6 +136,7 @@ class Cell:
             "dataset": {
                 "digest": data.test.digest,
                 **origin(data.task, run.data_dir),
+                **({"drawn_from": data.drawn_from} if self.pool else {}),
                 **data.told,
             },
             "head": evaluated.head,
@@ -164,6 +165,8 @@ class Cell:
         kind = read_as(data.task, run.preset)
         if kind != kind_of(data.task):
             settings["threshold"] = preset(run.preset).threshold
+        if (documents := data.test.documents) is not None:  # which rows are resampled together
+            settings["documents"] = digest_of(documents.tolist())
         if data.left_out:
             seeds = sorted(data.left_out)[: run.draws if self.protocol.draws else 1]
             settings["left_out"] = {str(seed): list(data.left_out[seed]) for seed in seeds}

@@ -157,15 +157,17 @@ class TaskSplit:
     """A task of a run: its test rows, and what is drawn to adapt to.
 
     `pools` are by whether they have all rows, and by how many times as many words of no entity as
-    of any other tag, mostly 1. `left_out` are, for the seed of each draw, test rows that are not
-    scored. `data_dir` is where the rows lie, `max_length` the tokens that are read of one; `apart`:
-    every text of a row is read by itself, by all protocols.
+    of any other tag, mostly 1; `drawn_from` is the digest of all rows that they are drawn from.
+    `left_out` are, for the seed of each draw, test rows that are not scored. `data_dir` is where
+    the rows lie, `max_length` the tokens that are read of one; `apart`: every text of a row is read
+    by itself, by all protocols.
     """
 
     task: Task
     split: str
     test: Rows
     pools: Mapping[tuple[bool, int], ShotPool] = field(default_factory=dict)
+    drawn_from: str = ""
     left_out: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     data_dir: str | None = None
     max_length: int = 0
@@ -309,7 +311,7 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         )
         places = tuple(units_of(train, pool).tolist())
         pools[one.pool] = ShotPool(take(train, pool), tuple(draws), tuple(pool), places)
-    return TaskSplit(task, split, test, pools, out, run.data_dir)
+    return TaskSplit(task, split, test, pools, train.digest, out, run.data_dir)
 
 
 def _check_units(protocol: ProtocolConfig, task: Task) -> None:

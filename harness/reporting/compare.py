@@ -138,6 +138,7 @@ def _shared(sides: Sides, shots: Shots | None) -> Sides:
     wanted = {(task, drawn) for task in tasks}
     sides = {n: [one for one in of if (one.task, one.shots) in wanted] for n, of in sides.items()}
     check_columns(chain(*sides.values()))
+    _check_presets(sides)
     sets = _on_all(sides, lambda line: line.set)
     if not sets and any(len({line.set for line in lines}) > 1 for lines in sides.values()):
         raise BrokenRecord(f"{', '.join(sides)} share no set of experts, expected one or more")
@@ -145,6 +146,19 @@ def _shared(sides: Sides, shots: Shots | None) -> Sides:
         name: _one_each(name, [line for line in lines if not sets or line.set in sets])
         for name, lines in sides.items()
     }
+
+
+def _check_presets(sides: Sides) -> None:
+    """Raise BrokenRecord for models that were read as two papers' codes do: boards name these."""
+    each = {
+        name: "+".join(sorted({one.preset or "none" for one in of})) for name, of in sides.items()
+    }
+    first, *others = each
+    if odd := [name for name in others if each[name] != each[first]]:
+        raise BrokenRecord(
+            f"'{odd[0]}' was evaluated under the preset {each[odd[0]]}, '{first}' under "
+            f"{each[first]}; expected the same: evaluate both alike"
+        )
 
 
 def _on_all(sides: Sides, of: Callable[[Line], K]) -> set[K]:

@@ -244,7 +244,12 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     every: dict[GridPlace, dict[int, Line]] = {}
     for line, rows in named:
         for row in rows:
-            every.setdefault((row, line.setting, line.task), {})[line.set] = line
+            of = every.setdefault((row, line.setting, line.task), {})
+            if (other := of.setdefault(line.set, line)).values != line.values:
+                raise BrokenRecord(
+                    f"'{row}' has two scores on {line.task} under {line.setting}, in {other.path} "
+                    f"and {line.path}; expected one: name a folder of one"
+                )
     cells = {place: _over_sets([of[n] for n in sorted(of)]) for place, of in every.items()}
     experts: dict[tuple[Setting, str], dict[str, GridCell]] = {}
     for line in lines:
@@ -330,12 +335,12 @@ def check_work(lines: Sequence[Line]) -> None:
 def check_columns(lines: Iterable[Line]) -> None:
     """As `check_work`, whatever experts are there."""
     seen: dict[tuple[str, Setting], Line] = {}
-    for line in lines:
+    for line in sorted(lines, key=lambda one: -len(one.work)):  # who says most of it first
         other = seen.setdefault((line.task, line.setting), line)
-        if line.work == other.work:
-            continue
         mine, theirs = dict(line.work), dict(other.work)
-        differing = next(k for k in {**mine, **theirs} if mine.get(k) != theirs.get(k))
+        differing = next((k for k in mine if mine[k] != theirs.get(k)), None)
+        if differing is None:
+            continue
         limits = flag(line.limit, other.limit)
         how = f"choose {limits}" if limits else "evaluate them alike, or name one of them alone"
         raise BrokenRecord(

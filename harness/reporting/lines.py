@@ -351,7 +351,10 @@ def work(record: Record) -> dict[str, str]:
         "metrics": "+".join(record.metrics),
         "dtype": record.settings.get("dtype", REFERENCE),
         "device": record.settings.get("device", "any"),
+        "documents": str(record.settings.get("documents", "none"))[:12],
     }
+    if known := record.dataset.get("drawn_from"):  # older records do not say it
+        said |= {"shots drawn from": f"rows {str(known)[:12]}"}
     if record.adaptation is not None:
         said |= {key: record.settings.get(key) for key in ("draws", "seed")}
         said |= {"stratified": record.settings.get("stratified", True)}
