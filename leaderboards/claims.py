@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 import pandas
 from scipy.optimize import brentq
+from scipy.stats import ttest_ind
 
 from harness import read_records
 from harness.reporting.boards.board import Board, board_of
@@ -98,6 +100,11 @@ def pairs(place: Path, name: str) -> str:
 def reversed(place: Path, name: str) -> str:
     """How many of these pairs are in the opposite order."""
     return counted(credited(place, name).reversed)
+
+
+def blamed(place: Path, name: str, *rows: str) -> str:
+    """In how many of these pairs one of some merges is the one that Current Eval has too high."""
+    return counted(sum(one.too_high for one in credited(place, name).merges if one.name in rows))
 
 
 def between(place: Path, name: str, first: str, second: str) -> str:
@@ -394,6 +401,31 @@ def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str =
     return _apart(found)
 
 
+def trained_otherwise(place: Path, name: str, other: str, row: str, protocol: str) -> str:
+    """How far a row of a board is above that of another one whose experts were trained otherwise,
+    in points: Welch's interval over their sets of experts, on these test rows."""
+    known = (_over_sets(place, one, row, protocol) for one in (name, other))
+    found = ttest_ind(*known, equal_var=False)
+    ends = found.confidence_interval()
+    middle = (ends.low + ends.high) / 2
+    return f"{points(middle, '+')} (95 % CI {points(ends.low)} to {points(ends.high)})"
+
+
+def pvalue(place: Path, name: str, other: str, row: str, *rows: str) -> str:
+    """The p-value of that difference under Current Eval, by Holm over these rows and both heads."""
+    boards, asked = (name, other), product((row, *rows), ("current", "ft-classifier"))
+    known = [[_over_sets(place, board, *one) for board in boards] for one in asked]
+    return f"{holm([float(ttest_ind(*each, equal_var=False).pvalue) for each in known])[0]:.2g}"
+
+
+def _over_sets(place: Path, name: str, row: str, protocol: str) -> list[float]:
+    """The mean over the tasks of a board in each of its sets of experts."""
+    board = known(place, name)
+    cell = board.scores.row(board.called.get(row, row), board.scores.headlines[protocol])[-1]
+    assert cell is not None
+    return [*cell.experts]
+
+
 def part(place: Path, name: str, row: str) -> str:
     """How much of a merge's loss the head explains, with its interval."""
     board = known(place, name)
@@ -581,10 +613,11 @@ def credit(place: Path, name: str, row: str) -> str:
 CLAIMS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
-        *(first, pairs, reversed, between, lost, won, tau, gap, part, mean),
+        *(first, pairs, reversed, blamed, between, lost, won, tau, gap, part, mean),
         *(score, ahead, rises, merged, lifts, exceptions, below, firsts, stratified),
         *(transformed, recovered, farthest),
         *(gained, changed, alike, favours, tilted, outside, constant, credit),
         *(agreement, behind, needed, predicts, foretells, weak),
+        pvalue,
     )
 }

@@ -254,6 +254,29 @@ def change(one: Difference) -> str:
     return f"**{text}**" if one.significant else text
 
 
+HEADS = (
+    "average",
+    "task_arithmetic",
+    "ties",
+    "fisher:estimator=empirical,examples=256",
+    "regmean:examples=256",
+)
+
+
+def heads(place: Path) -> str:
+    """Macro F1 of experts whose heads started alike and apart: RegMean, Table 2."""
+    boards, rows = ("emotions", "emotions-heads"), []
+    for row in ("expert of the task", *HEADS, "base"):
+        cells = [f"`{row}`" if row in HEADS else row]
+        for protocol in ("current", "ft-classifier"):
+            cells += [claims.mean(place, name, row, protocol) for name in boards]
+            cells.append(claims.trained_otherwise(place, *boards[::-1], row, protocol))
+        rows.append([one.replace("95 % CI ", "") for one in cells])
+    under = ("Current Eval", "tuned head")
+    told = [f"{one}: {said}" for one in under for said in ("alike", "apart", "difference")]
+    return table(["", *told], rows)
+
+
 def references(place: Path) -> str:
     """What `procrustes` changes on each task under a tuned head, by what it turns experts to."""
     rows, tasks = [], [*claims.known(place, "domains").tasks]
@@ -394,6 +417,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "references": references,
     "domains-protocols": lambda place: by_protocol(place, "domains", *ON_OTHER_BOARDS),
     "emotions-out": foreign,
+    "heads": heads,
     "images": images,
     "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),
     **{name: partial(beside, columns=of, rows=rows) for name, (of, rows) in BESIDE.items()},
