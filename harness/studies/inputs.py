@@ -44,7 +44,7 @@ def with_inputs(steps: Sequence[Step], folder: Path, data_dir: str | None) -> li
 
     def read(step: Step) -> Iterator[tuple[str, str | None]]:
         asked = step.request
-        named = [asked.get("base"), asked.get("expert"), asked.get("model")]
+        named = map(asked.get, ("base", "expert", "model", "heads_from"))
         for one in (*named, *asked.get("experts", ()), *asked.get("references", ())):
             if one and one not in made:
                 yield one, model(one)
