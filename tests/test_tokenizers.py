@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from harness import Checkpoint
 from harness.checkpoints.alike import check_tokens
 from harness.checkpoints.families.bert import BERT
 from harness.checkpoints.families.roberta import ROBERTA
+from harness.checkpoints.layout import TOKENIZER_FILES
 from harness.cli import main
 from harness.errors import IncompatibleWeights
 from tests.conftest import WORDS
@@ -237,6 +240,29 @@ def test_a_tokenizer_in_python_is_what_it_is_made_of(tmp_path: Path) -> None:
     setting(SETTINGS, cls_token="<eos>")(tmp_path / "three")
     with mistake(IncompatibleWeights, "three cls_token <eos> one"):
         check_tokens(found)
+
+
+def test_merges_in_a_file_of_few_classes_are_compared_and_copied(room: Path) -> None:
+    """PhoBERT reads bpe.codes, with counts."""
+    for name, codes in (("base", "a b 1\n"), ("a", "a b 1\n"), ("b", "b a 1\n")):
+        (room / name / FILE).unlink()
+        (room / name / "vocab.txt").write_text("".join(f"{word} 1\n" for word in WORDS))
+        (room / name / "bpe.codes").write_text(codes)
+        (room / name / SETTINGS).write_text('{"tokenizer_class": "PhobertTokenizer"}')
+    refused(lambda: merged(room, "a", "b"), IncompatibleWeights, room / "b", "merges", room / "a")
+    shutil.copy(room / "a" / "bpe.codes", room / "b")
+    assert merged(room, "a", "b") == 0
+    assert (room / "merged" / "bpe.codes").read_text() == "a b 1\n"
+
+
+def test_every_file_that_a_class_of_transformers_reads_is_known() -> None:
+    import transformers
+
+    sources = Path(transformers.__file__).parent.glob("models/*/tokenization_*.py")
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    tables = re.findall(r"VOCAB_FILES_NAMES = (\{[^}]*\})", code)
+    assert len(tables) > 50
+    assert {name for one in tables for name in ast.literal_eval(one).values()} <= {*TOKENIZER_FILES}
 
 
 def test_the_files_of_a_published_model_are_one_tokenizer(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from harness.checkpoints.layout import VOCABULARY_FILES
 from harness.checkpoints.processor import check_images_alike, processor_digest
 from harness.checkpoints.tokenizer import shared_tokenizer, using_tokenizer
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
-from harness.files import parse_json
+from harness.files import file_hash, parse_json
 from harness.types import Checkpoint
 
 OF_A_CALL = ("version", "truncation", "padding", "decoder")
@@ -21,6 +21,9 @@ IDLE = ("trim_offsets",)
 """What moves the places of tokens in a text, and no token."""
 WHENCE = ("_file", "_path", "_local", "_only", "_hash", "_length")
 """What a class in Python is told of its files, and a length, which a call sets."""
+TOLD = {"vocab.txt", "vocab.json", "merges.txt", "bpe.codes"}
+TOLD |= {"tokenizer.json", "tokenizer_config.json"}
+"""Files whose content a class in Python tells; any other is compared as it is."""
 STEPS = ("normalizer", "pre_tokenizer", "post_processor")
 SIDES = ("truncation_side", "padding_side", "model_input_names", "split_special_tokens")
 SPECIAL = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
@@ -83,7 +86,9 @@ def _made(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any
         does = _steps(backend)
     else:  # a class in Python
         does = {key: one for key, one in made.init_kwargs.items() if not key.endswith(WHENCE)}
-        does["vocab"] = made.get_vocab()
+        does |= {"vocab": made.get_vocab(), "merges": [*getattr(made, "bpe_ranks", ())]}
+        others = sorted({*made.vocab_files_names.values()} - TOLD)
+        does |= {name: file_hash(model.processor / name) for name in others}
     does |= {key: getattr(made, key, None) for key in SIDES}
     said = {key: one for key in SPECIAL if (one := getattr(made, key, None)) is not None}
     file = model.processor / "tokenizer.json"

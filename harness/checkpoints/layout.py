@@ -28,8 +28,13 @@ TOKENIZER_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "merges.txt",
+    *("merges.txt", "bpe.codes", "tokenizer.model", "tekken.json", "tiktoken.model"),
+    *("sentencepiece.model", "spm_char.model", "source.spm", "target.spm", "prophetnet.tokenizer"),
+    *("target_vocab.json", "vocab-src.json", "vocab-tgt.json", "entity_vocab.json", "dict.txt"),
+    *("byte_maps.json", "emoji.json", "normalizer.json"),
+    *("word_shape.json", "word_pronunciation.json"),
 )
+"""All that any class of transformers reads: what is missing here is neither hashed nor copied."""
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 PROCESSOR_FILES = (*TOKENIZER_FILES, *IMAGE_FILES)
 HEADS = "heads"
