@@ -142,6 +142,9 @@ class Place:
         found = json.loads((self._shelf / name / "tokenizer.json").read_text())
         return self.wrote(name, "tokenizer.json", json.dumps({**found, **changes}))
 
+    def settings(self, name: str, **changes: Any) -> str:
+        return self.wrote(name, "tokenizer_config.json", json.dumps(changes))
+
     def head(self, **changes: Any) -> str:
         """An encoder with a head for RTE beside it."""
         folder = Path(self.wrote("a", "heads/glue/rte/config.json", "{}"))
@@ -671,6 +674,14 @@ MISTAKES: dict[type, dict[str, Case]] = {
         "a special token that is a number": told(
             "copies/a tokenizer cls_token",
             lambda p: p.evaluate(p.wrote("a", "tokenizer_config.json", '{"cls_token": 7}')),
+        ),
+        "a tokenizer in a file of another name": told(
+            "copies/b/tokenizer_config.json fast_tokenizer_files ../x.json remove",
+            lambda p: p.merge(p["a"], p.settings("b", fast_tokenizer_files=["../x.json"])),
+        ),
+        "a vocabulary elsewhere": told(
+            "copies/b/tokenizer_config.json vocab /etc/passwd remove",
+            lambda p: p.merge(p["a"], p.settings("b", vocab="/etc/passwd")),
         ),
         "a token without a number": told(
             "copies/b tokenizer read files",

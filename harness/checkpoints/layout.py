@@ -35,6 +35,8 @@ TOKENIZER_FILES = (
     *("word_shape.json", "word_pronunciation.json"),
 )
 """All that any class of transformers reads: what is missing here is neither hashed nor copied."""
+ELSEWHERE = ("fast_tokenizer_files", "vocab", "merges", "vocab_file", "merges_file")
+"""Keys of a configuration for which a class of a tokenizer reads a file of another name."""
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 PROCESSOR_FILES = (*TOKENIZER_FILES, *IMAGE_FILES)
 HEADS = "heads"
@@ -105,7 +107,9 @@ def check_files(folder: Path) -> None:
                 check_link(path, folder)
     for name in ("tokenizer_config.json", *IMAGE_FILES):
         if (folder / name).is_file():
-            read_config(folder / name, "a processor's configuration")
+            said = read_config(folder / name, "a processor's configuration")
+            if key := next(filter(said.get, ELSEWHERE), None):
+                raise odd(folder / name, key, said[key], "files of the usual names: remove it")
     for path in (folder / name for name in PROCESSOR_FILES if os.path.lexists(folder / name)):
         if not path.is_file() or path.stat().st_size > LARGEST:
             raise BrokenCheckpoint(f"{path} is no file of at most {LARGEST} bytes, expected one")
