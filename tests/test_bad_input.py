@@ -618,6 +618,18 @@ MISTAKES: dict[type, dict[str, Case]] = {
             "copies/b/config.json num_hidden_layers 1000000000 41",
             lambda p: p.merge(p["a"], p.config("b", num_hidden_layers=10**9)),
         ),
+        "tokens without number": told(
+            "copies/b/config.json vocab_size 1000000000000 1048576",
+            lambda p: p.merge(p["a"], p.config("b", vocab_size=10**12)),
+        ),
+        "places without number": told(
+            "copies/a/config.json max_position_embeddings 300000000 1048576",
+            lambda p: p.evaluate(p.config("a", max_position_embeddings=3 * 10**8)),
+        ),
+        "no heads to train": told(
+            "copies/base config.json 0 at least 1",
+            lambda p: p.finetune(base=p.config("base", num_attention_heads=0)),
+        ),
         "labels without number": told(
             "copies/a/config.json num_labels 1e+308",
             lambda p: p.evaluate(p.config("a", num_labels=1e308)),

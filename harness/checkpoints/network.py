@@ -92,6 +92,8 @@ def of_transformers(what: str) -> Iterator[None]:
             yield
     except Exception as error:
         reason = " ".join(str(error).split()).partition(". ")[0]
+        if isinstance(error, ZeroDivisionError):
+            reason = "a number that others are divided by is 0, expected at least 1"
         raise BrokenCheckpoint(f"{what}: its config.json makes no classifier: {reason}") from error
 
 

@@ -39,6 +39,10 @@ PART = "CLIPVisionModelWithProjection"
 """What transformers calls that of a whole CLIP which reads images."""
 LAYERS = re.compile(r"(^|_)n?_?(layers?|groups?|group_num|blocks?|experts)$")
 """Numbers of a configuration that say how many layers a model has, or parts of layers."""
+LENGTHS = re.compile(r"vocab_size|(\w+_)?positions?(_embeddings)?")
+"""Numbers of tokens and of places, which no tensor need have: relative places, BEiT's tokens."""
+LONGEST = 2**20
+"""What such a number may be where no tensor is as long."""
 OTHER_WEIGHTS = ("transformers_weights", "quantization_config")
 """Keys of a configuration by which transformers reads another file, or makes weights of numbers."""
 DTYPES = {
@@ -173,8 +177,8 @@ def _part(config: dict[str, Any], state: StateDict, where: str) -> tuple[dict[st
 
 
 def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> None:
-    """Raise BrokenCheckpoint for more layers or labels than the weights can have, and for weights
-    of integers.
+    """Raise BrokenCheckpoint for more layers, labels, tokens or places than the weights can have,
+    and for weights of integers.
 
     A model of a thousand million layers would never be built, be it without a weight.
     """
@@ -188,6 +192,7 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
     widest = max((max(spec.shape, default=0) for spec in known.values()), default=0)
     for key, value in config.items():
         most = len(known) if LAYERS.search(key) else widest if key == "num_labels" else None
+        most = max(widest, LONGEST) if LENGTHS.fullmatch(key) else most
         number = isinstance(value, int | float)
         if most is not None and number and not value <= max(most, 1000):
             size = f"{len(known)} tensors, of a width of {widest} at most"
