@@ -987,6 +987,10 @@ MISTAKES: dict[type, dict[str, Case]] = {
             lambda p: p.evaluate(data_dir=str(p.root / "nowhere")),
         ),
         "no file": told("glue/rte train.parquet", lambda p: p.data("train", None)),
+        "rows without number": told(
+            "validation.parquet 10000001 rows 10000000",
+            lambda p: p.data("validation", pa.table({"label": pa.nulls(10**7 + 1)})),
+        ),
         "broken file": told("validation.parquet", lambda p: p.data("validation", b"PAR1 no")),
         "no rows": told("glue/rte@validation", lambda p: p.data("validation", pairs(0))),
         "no rows to draw from": told("glue/rte@train90", lambda p: p.data("train", pairs(1))),

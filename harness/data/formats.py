@@ -17,6 +17,8 @@ SEPARATORS = ",;\t|"
 """What stands between the columns of a table of text."""
 LONGEST = 2**24
 """Bytes of a line of JSON."""
+MOST_ROWS = 10**7
+"""Rows of a Parquet file. One value that all of them have is stored once, and read for each."""
 LONGEST_WORD = 2**16
 """Letters of a line of a word and its tag."""
 TAG = re.compile("O|[BIES]-.+")
@@ -57,7 +59,10 @@ def _read_parquet(task: Task, path: Path) -> Any:
     import pyarrow.parquet
 
     with path.open("rb") as file:  # and no thread but this one reads it: see `_whole`
-        return pyarrow.parquet.ParquetFile(file, pre_buffer=False).read(use_threads=False)
+        parquet = pyarrow.parquet.ParquetFile(file, pre_buffer=False)
+        if (rows := parquet.metadata.num_rows) > MOST_ROWS:
+            raise BadData(f"{path} has {rows} rows, expected at most {MOST_ROWS}: take a sample")
+        return parquet.read(use_threads=False)
 
 
 def _read_jsonl(task: Task, path: Path) -> Any:
