@@ -24,7 +24,10 @@ ROOT = HERE.parent
 MOVED = "experts/domains/*/conll2003-0"
 """The expert of README's picture."""
 AVERAGE = "merged/topics/*/seed-0/average"
-SHORT = "topics", "topics-granite", "emotions", "emotions-out", "domains", "reference", "seeds"
+SHORT = (
+    *("topics", "topics-granite", "topics-gte", "emotions", "emotions-heads", "emotions-out"),
+    *("domains", "reference", "seeds"),
+)
 RESAMPLES = 500
 """Packs of several sets of experts, which would be three times as large."""
 TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"

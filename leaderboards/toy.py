@@ -46,6 +46,7 @@ BASES = (
     "bases/all-MiniLM-L6-v2",
     "bases/paraphrase-MiniLM-L3-v2",
     "bases/granite-embedding-30m-english",
+    "bases/gte-small",
 )
 NETWORK = (2, 64)
 """Layers and width of the vision transformers."""
@@ -59,9 +60,9 @@ SIDE = 32
 LANES = (
     (
         *("seeds", "domains", "reference", "vision-one-start", "vision-other-start"),
-        *("vision-two-starts", "vision", "topics-granite"),
+        *("vision-two-starts", "vision", "topics-granite", "topics-gte"),
     ),
-    ("protocols", "shots", "emotions", "topics"),
+    ("protocols", "shots", "emotions", "emotions-heads", "topics"),
 )
 """Studies that share no expert, and take about as long."""
 WARM = (
