@@ -69,7 +69,7 @@ def adapter(folder: Path, base: Path, seed: int = 0, **said: Any) -> Path:
         "fan_in_fan_out": False,
         "init_lora_weights": True,
         "modules_to_save": ["classifier", "score"],
-        "target_modules": ["query", "intermediate.dense"],
+        "target_modules": ["query", "layer.1.intermediate.dense"],
         "rank_pattern": {},
         "alpha_pattern": {},
         "use_dora": False,
@@ -126,7 +126,7 @@ def test_an_adapter_computes_what_its_base_with_the_added_products_does(
 
 
 def test_a_product_by_hand(base: Path, tmp_path: Path) -> None:
-    folder = adapter(tmp_path / "adapter", base, r=1, lora_alpha=2)
+    folder = adapter(tmp_path / "adapter", base, r=1, lora_alpha=2, target_modules=[UP])
     name = f"{PREFIX}{UP}"
     first, second = torch.zeros(1, 16), torch.zeros(24, 1)
     first[0, :2], second[0, 0] = torch.tensor([1.0, 2.0]), 3.0
@@ -287,6 +287,16 @@ def dropped(tensors: dict[str, torch.Tensor]) -> None:
     tensors.pop(f"{PREFIX}{UP}.lora_B.weight")
 
 
+def one_layer(tensors: dict[str, torch.Tensor]) -> None:
+    for factor in "AB":
+        tensors.pop(f"{PREFIX}{QUERY.format(1)}.lora_{factor}.weight")
+
+
+def no_factors(tensors: dict[str, torch.Tensor]) -> None:
+    for name in [name for name in tensors if ".lora_" in name]:
+        tensors.pop(name)
+
+
 def halved(tensors: dict[str, torch.Tensor]) -> None:
     tensors.pop(f"{PREFIX}{UP}.lora_A.weight")
 
@@ -353,6 +363,8 @@ REFUSED: dict[str, tuple[dict[str, Any], Change | None, str]] = {
     "no base": ({"base_model_name_or_path": None}, None, "names base --base"),
     "the other half": ({}, halved, "base_model lora_A"),
     "a vector": ({}, flat, "product rank 3"),
+    "a layer that lacks": ({}, one_layer, f"{QUERY.format(1)}.weight 3 2"),
+    "no factors at all": ({}, no_factors, "no factors of any matrix"),
     "half a pair": ({}, dropped, "base_model lora_B"),
     "another base": ({}, stranger, "base layer.7"),
     "another width": ({}, wide, "(24, 16) base's"),

@@ -273,7 +273,10 @@ def adapter(folder: Path, base: Path, seed: int) -> Path:
     }
     save_file(tensors, folder / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "task_type": "SEQ_CLS", "r": 2, "lora_alpha": 4}
-    config |= {"base_model_name_or_path": str(base), "target_modules": ["query"]}
+    config |= {
+        "base_model_name_or_path": str(base),
+        "target_modules": ["layer.0.attention.self.query"],
+    }
     (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder
 

@@ -675,7 +675,7 @@ def test_an_adapter_of_a_published_base_is_its_model(minis: Path, tmp_path: Path
     called = f"base_model.model.transformer.{module}"
     factors = {f"{called}.lora_A.weight": first, f"{called}.lora_B.weight": second}
     save_file(factors, folder / "adapter_model.safetensors")
-    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q"]}
+    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": [module]}
     said["base_model_name_or_path"] = str(minis / "base")
     (folder / "adapter_config.json").write_text(json.dumps(said))
     name = f"transformer.{module}.weight"

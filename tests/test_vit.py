@@ -149,9 +149,8 @@ def test_an_adapter_of_either_spelling_is_the_same_model(
     numbers = torch.Generator().manual_seed(0)
     first, second = (torch.randn(shape, generator=numbers) for shape in ((2, 16), (16, 2)))
     module = QUERY.removesuffix(".weight")
-    target = "query"
     if root == "newer":
-        module, target = "vit.layers.1.attention.q_proj", "q_proj"
+        module = "vit.layers.1.attention.q_proj"
     called = f"base_model.model.{module}"
     factors = {f"{called}.lora_A.weight": first, f"{called}.lora_B.weight": second}
     folder = tmp_path / "adapter"
@@ -161,7 +160,7 @@ def test_an_adapter_of_either_spelling_is_the_same_model(
         "peft_type": "LORA",
         "r": 2,
         "lora_alpha": 2,
-        "target_modules": [target],
+        "target_modules": [module],
         "base_model_name_or_path": str(older / "base"),
     }
     (folder / "adapter_config.json").write_text(json.dumps(said))

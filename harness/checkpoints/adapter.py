@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,14 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
                 f"expected a product of rank {rank} of the shape {shape} of the base's"
             )
         places[place] = first, second
-
+    wanted = dict.fromkeys(_siblings(adapter, known, modules, family))
+    if missing := [one for one in wanted if one not in places]:
+        raise BrokenCheckpoint(
+            f"{folder} has no factors of '{missing[0]}', which its {ADAPTER_FILE} names as it does "
+            f"those of other layers; expected {len(places) + len(missing)} pairs, not {len(places)}"
+        )
+    if not places:
+        raise BrokenCheckpoint(f"{folder} has no factors of any matrix; expected those of some")
     for module in adapter.said.get("modules_to_save") or ():
         if any(f".{module}." in f".{name}" for name in known):
             raise BrokenCheckpoint(
@@ -233,6 +241,22 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
         return encoder[name].double() + scale * (second @ first)
 
     return Lazy({name: Spec(known[name].shape, torch.float64) for name in places}, compute)
+
+
+def _siblings(
+    adapter: Adapter, known: Mapping[str, Spec], modules: Iterable[str], family: Family
+) -> Iterator[str]:
+    """The matrices of the base that are in all layers what adapted ones are in theirs, as far as
+    the adapter's lists name them."""
+    if not isinstance(adapter.said.get("target_modules"), list):
+        return
+    numbers = dict.fromkeys(found[1] for name in known if (found := NUMBER.search(name)))
+    for stored, number in product(modules, numbers):
+        module = NUMBER.sub(f".{number}.", stored.removeprefix(PREFIX), count=1)
+        name = family.canonical(f"{module}.weight")
+        place = name if name in known else family.prefix + name
+        if place in known and adapter.targets(module):
+            yield place
 
 
 def _check_whole(
