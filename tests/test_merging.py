@@ -221,6 +221,25 @@ def test_half_precision_is_rounded_once(
         assert torch.equal(tensor, exact[name].to(dtype)), name
 
 
+def test_a_merge_is_as_precise_as_its_widest_expert_in_any_order(
+    minis: Minis, tmp_path: Path
+) -> None:
+    found = minis("bert")
+    halved = copied(
+        found["a"], tmp_path / "a", lambda s: s.update({k: v.half() for k, v in s.items()})
+    )
+    made = []
+    for number, experts in enumerate(((halved, found["b"]), (found["b"], halved))):
+        merge(
+            same_task({**found, **dict(zip("ab", experts, strict=True))}),
+            out=tmp_path / str(number),
+        )
+        made.append(load_file(tmp_path / str(number) / "model.safetensors"))
+    for name, tensor in made[0].items():
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, made[1][name]), name
+
+
 @pytest.mark.parametrize("merger", ["average", "task_arithmetic", "ties"])
 def test_integer_buffers_are_those_of_the_base(merger: str, minis: Minis, tmp_path: Path) -> None:
     def buffer(start: int, name: str) -> Callable[[dict[str, torch.Tensor]], None]:

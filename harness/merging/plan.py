@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from harness import weights
 from harness.checkpoints import align
 from harness.checkpoints.bases import check_bases
@@ -203,9 +205,19 @@ def completed(draft: MergePlan, merged: StateDict, spool: Spool | None = None) -
     moving = set(weights.floating(first.weights))
     unmerged = [name for name in first.weights if name not in moving]
     buffers = [_part(model.weights, unmerged) for model in (draft.base, first) if model]
-    whole = weights.cast(weights.cast_like(whole, first.weights), first.narrow)
+    whole = weights.cast(whole, _widest(draft.experts))
     state = _part(weights.union(whole, *buffers), first.weights)
     return replace(draft, merged=merged, after=tuple(after), state=state)
+
+
+def _widest(experts: Sequence[Checkpoint]) -> dict[str, torch.dtype]:
+    """For each tensor the type that holds those of all experts, whatever their order."""
+    found: dict[str, torch.dtype] = {}
+    for one in experts:
+        for name, spec in weights.specs(one.weights).items():
+            kind = one.narrow.get(name, spec.dtype)
+            found[name] = torch.promote_types(found.get(name, kind), kind)
+    return found
 
 
 def read_once(draft: MergePlan, spool: Spool) -> MergePlan:
