@@ -721,6 +721,20 @@ MISTAKES: dict[type, dict[str, Case]] = {
         "labels that are no labels": told(
             "copies/a id2label", lambda p: p.evaluate(p.config("a", id2label={"first": "x"}))
         ),
+        "two labels of one number": told(
+            "copies/a id2label 00",
+            lambda p: p.evaluate(p.config("a", id2label={"0": "x", "00": "y"})),
+        ),
+        "two labels of one name": told(
+            "copies/a id2label two alike",
+            lambda p: p.merge(p.config("a", id2label={"0": "x", "1": "x"}), p["b"]),
+        ),
+        "labels in two orders": told(
+            "copies/a label2id no id2label",
+            lambda p: p.evaluate(
+                p.config("a", id2label={"0": "no", "1": "yes"}, label2id={"no": 1})
+            ),
+        ),
         "missing shard": told(
             "copies/b/model-2.safetensors",
             lambda p: p.merge(

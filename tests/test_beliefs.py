@@ -639,6 +639,44 @@ def test_tags_in_another_order_are_matched_by_name(trained: Path, tmp_path: Path
         torch.testing.assert_close(tensor, found[name])
 
 
+def one_label_more(source: Path, out: Path) -> Path:
+    """A model whose head has one more output, called `more`, that nothing was trained for."""
+
+    def wider(state: dict[str, Any]) -> dict[str, Any]:
+        head = ("classifier.weight", "classifier.bias")
+        return {**state, **{n: torch.cat([state[n], state[n].mean(0, True)]) for n in head}}
+
+    changed(source, out, wider)
+    config = said(out, "config.json")
+    config["id2label"] |= {str(len(config["id2label"])): "more"}
+    config["label2id"] = {name: int(place) for place, name in config["id2label"].items()}
+    (out / "config.json").write_text(json.dumps(config))
+    (out / "expert.json").unlink()
+    return out
+
+
+def test_a_head_that_can_be_read_is_read_with_experts_beside_it(
+    trained: Path, tmp_path: Path
+) -> None:
+    """A multi-label head may have more classes; it is not replaced by that of an expert."""
+    harness.finetune(trained / "base", MOODS.name, out=tmp_path / "one", **SHORT)
+    harness.finetune(trained / "base", MOODS.name, out=tmp_path / "two", **{**SHORT, "seed": 5})
+    wide = one_label_more(tmp_path / "one", tmp_path / "wide")
+    alone = scores(tmp_path, wide, tasks=(MOODS.name,))["merged", "toy/moods@test"]
+    beside = {"tasks": (MOODS.name,), "experts": (str(tmp_path / "two"),)}
+    found = scores(tmp_path, wide, **beside, base=str(trained / "base"))
+    assert found["merged", "toy/moods@test"] == alone
+    frame = harness.read_records(tmp_path / "records")
+    assert {*frame["head"]} == {"own"}
+
+
+def test_a_head_that_an_expert_replaces_is_named(trained: Path, tmp_path: Path) -> None:
+    wide = one_label_more(trained / "a", tmp_path / "wide")
+    with pytest.warns(UserWarning, match="more and is not that of toy/first: .* head of .*/b"):
+        scores(tmp_path, wide, tasks=(FIRST.name,), experts=(str(trained / "b"),))
+    assert {*harness.read_records(tmp_path / "records")["head"]} == {"expert", "own"}
+
+
 def test_several_labels_in_another_order_are_matched_by_name(trained: Path, tmp_path: Path) -> None:
     harness.finetune(trained / "base", MOODS.name, out=tmp_path / "one", **SHORT)
     other = turned(tmp_path / "one", tmp_path / "other", [2, 0, 1])

@@ -770,7 +770,9 @@ def changed(split: str, which: str, by: Callable[[int], dict[str, Any]]) -> list
 
 OTHER_ROWS: dict[str, tuple[Task, str]] = {
     "to adapt to": (
-        replace(TOY, generate=lambda split: changed(split, "train", lambda at: {"label": at % 3 % 2})),
+        replace(
+            TOY, generate=lambda split: changed(split, "train", lambda at: {"label": at % 3 % 2})
+        ),
         "shots drawn from",
     ),
     "in documents": (

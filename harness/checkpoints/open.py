@@ -210,7 +210,14 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
         count = int(config.get("num_labels") or len(ordered) or 2)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise odd(where, "id2label", names, "a name for each of 0, 1, ...") from error
-    if config.get("problem_type") == "regression" or count == 1:
+    if len(ordered) < len(names or ()) or len({*ordered.values()}) < len(ordered):
+        raise odd(where, "id2label", names, "one name for each of 0, 1, ..., no two alike")
+    places = config.get("label2id")
+    places = places if isinstance(places, dict) else {}
+    if other := [name for at, name in ordered.items() if places.get(name, at) != at]:
+        expected = f"{other[0]!r:.80} in the place that id2label gives it"
+        raise odd(where, "label2id", places, expected)
+    if count == 1:
         return ()
     return tuple(ordered.get(index, f"LABEL_{index}") for index in range(count))
 

@@ -24,6 +24,7 @@ from harness.kinds import kind_of
 from harness.labels import fit, generic
 from harness.passes.features import model_key
 from harness.readout import LAST_LINEAR, Readout
+from harness.text import few
 from harness.types import Checkpoint, StateDict, Task
 
 
@@ -90,10 +91,18 @@ class OpenedModel:
         own = self.checkpoint
         if own.pooling is not None:
             return own, "own"
-        experts = self.experts_of(task)
-        fits = own.labels is not None and len(own.labels) == len(task.labels)
-        if fits or len(experts) != 1 or (own.labels and not self.kept and not self.experts):
+        experts, labels = self.experts_of(task), own.labels
+        fits = labels is not None and (
+            len(labels) == len(task.labels) or kind_of(task).fits(task, labels)
+        )
+        if fits or len(experts) != 1:
             return own, "own"
+        if labels is not None and not self.kept:
+            warnings.warn(
+                f"the head of {own.source} has the labels {few(labels) or 'of a regression'} and "
+                f"is not that of {task}: it is evaluated under the head of {experts[0].source}",
+                stacklevel=3,
+            )
         return with_head(own, experts[0]), "expert"
 
     def experts_of(self, task: Task) -> list[Checkpoint]:
