@@ -79,16 +79,31 @@ def parse_json(
 def parse_objects(
     text: str, where: str, what: str, *, error: type[HarnessError] = BrokenCheckpoint
 ) -> list[dict[str, Any]]:
-    """The objects in the list of a JSON text. Raises `error`, naming `where`."""
-    values = _loaded(text, where, what, error)
+    """The objects in the list of a JSON text. Raises `error`, naming `where`; also for a key that
+    an object has twice."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for key, value in pairs:
+            if made.setdefault(key, value) is not value:
+                raise ValueError(f"an object has the key {key!r:.80} twice")
+        return made
+
+    values = _loaded(text, where, what, error, once)
     if not isinstance(values, list):
         raise error(f"{where} cannot be read as {what}: it is no list")
     return [_object(value, f"the list of {where}", what, error) for value in values]
 
 
-def _loaded(text: str, where: str, what: str, error: type[HarnessError]) -> Any:
+def _loaded(
+    text: str,
+    where: str,
+    what: str,
+    error: type[HarnessError],
+    made: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None,
+) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=made)
     except (ValueError, RecursionError) as cause:
         raise error(f"{where} cannot be read as {what}, in JSON: {cause}") from cause
 

@@ -32,6 +32,7 @@ from harness.evaluation.records import identity, predictions_of, read_record
 from harness.evaluation.resamples import estimates_of
 from harness.evaluation.task_split import protocols_of, task_split
 from harness.files import cache_dir
+from harness.labels import as_config
 from harness.passes import features as encode
 from harness.reporting.grid import BEST_SINGLE, best_single
 from harness.reporting.lines import lines_of
@@ -448,7 +449,7 @@ def test_an_expert_with_its_labels_in_another_order_is_read_by_name(
         tensors[name] = tensors[name][torch.tensor(order)].contiguous()
     save_file(tensors, sorted_ / "model.safetensors")
     config = json.loads((sorted_ / "config.json").read_text())
-    config["id2label"] = {str(i): name for i, name in enumerate(names)}
+    config |= as_config(names)
     (sorted_ / "config.json").write_text(json.dumps(config))
     flags = ("--tasks", "glue/mnli", "--protocols", "current,knn", "--shots", "2")
     first, second = evaluate.records(room.mnli, *flags), evaluate.records(sorted_, *flags)

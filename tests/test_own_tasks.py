@@ -159,6 +159,13 @@ def test_comments_are_no_words(tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text("\n".join(lines))
     task, _ = parse_task(described(tmp_path, FIVE_LINES["tagging"][0].replace("data", ".")))
     assert load_rows(task, "train").texts == (("#", "word1"), ("word2",))
+    renamed = (
+        "kind: tagging\ntext: words\nlabel: tags\nlabels: [O, B-X]\nrenamed: {x: B-X}\nfiles: ."
+    )
+    (tmp_path / "train.conll").write_text("# of word1\n#word1 x\nword2 O\n")
+    assert load_rows(parse_task(described(tmp_path, renamed, "x"))[0], "train").texts == (
+        ("#word1", "word2"),
+    )
     (tmp_path / "train.conll").write_text("word1 _ _ B-X\n#word2\n")
     with mistake(BadData, "2 #word2"):
         load_rows(task, "train")
@@ -182,6 +189,44 @@ def test_a_table_is_read_whatever_separates_its_columns(
     assert split == "heldout10", "one file is the train split"
     assert [text for (text,) in read.texts] == [text for text, _ in rows]
     assert [task.labels[int(label)] for label in read.labels] == [label for _, label in rows]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ['"a stray quote', "then", 'another "word"', "end"],
+        ['"two of them', 'take the rows between for one"', "then", "end"],
+        ['5" or more', "then", 'said "so"', "end"],
+    ],
+)
+@pytest.mark.parametrize("name", ["a.tsv", "b.csv"])
+def test_quotes_that_stand_around_no_column_are_letters(
+    name: str, texts: list[str], tmp_path: Path
+) -> None:
+    """As in GLUE's own files: a quote that opens a text swallowed rows with their labels."""
+    sign = "\t" if name.endswith("tsv") else ","
+    lines = [f"{text}{sign}{at % 2}" for at, text in enumerate(texts)]
+    (tmp_path / name).write_text("\n".join([f"body{sign}verdict", *lines]))
+    task, _ = parse_task(described(tmp_path, f"text: body\nlabel: verdict\nfiles: {name}"))
+    read = load_rows(task, "train")
+    assert [text for (text,) in read.texts] == texts
+    assert read.labels.tolist() == [0, 1, 0, 1]
+
+
+def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
+    written(tmp_path, "train", "test")
+    (tmp_path / "test.csv").write_text("body,verdict\nw,good\n")
+    with mistake(BadData, "test.jsonl and test.csv expected one"):
+        parse_task(described(tmp_path, "text: body\nlabel: verdict\nfiles: ."))
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "all.json").write_text('[{"body": "w", "verdict": "good", "verdict": "bad"}]')
+    task, _ = parse_task(
+        described(tmp_path, "text: body\nlabel: verdict\nlabels: [bad, good]\nfiles: all.json")
+    )
+    with mistake(BadData, "all.json 'verdict' twice"):
+        load_rows(task, "train")
 
 
 @pytest.mark.parametrize("lines", [True, False])
@@ -277,6 +322,10 @@ DAMAGED = {
     "a header alone": (b"body,verdict\n", "train.csv rows"),
     "no label": (b"body,verdict\nw,good\nw,bad\nw,\n", "row 3 mine@train bad good"),
     "another separator": (b"body;verdict\nw,good\nw,bad\n", "train.csv ';' Row 2"),
+    "a quote in a quoted text": (
+        b'body,verdict\n"a, b",good\n"c" d,bad\ne,bad\n',
+        "row 2 train.csv quote",
+    ),
     "another encoding": (b"body,verdict\nw,good\ncaf\xe9,bad\n", "line 3 train.csv UTF-8"),
 }
 

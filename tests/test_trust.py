@@ -803,6 +803,15 @@ def test_nothing_mixes_other_rows_to_adapt_to_or_to_resample(
         harness.compare(["a", "b"], protocol="knn", records=room / "records")
 
 
+def test_rows_that_are_the_same_are_told(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def few(split: str) -> list[dict[str, Any]]:
+        return pairs(split)[:5] * 4 if split == "test" else pairs(split)
+
+    monkeypatch.setitem(TASKS._values, TOY.name, replace(TOY, generate=few))
+    with pytest.warns(UserWarning, match="toy/pairs@test has 20 rows and 5 different inputs"):
+        read(room / "a", tasks=("toy/pairs",))
+
+
 def test_two_scores_in_one_cell_are_refused(room: Path) -> None:
     """Of records that say all the same and were made of other things, one would hide the other."""
     read(room / "a", tasks=("toy/pairs",), output=str(room / "one"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,9 @@ def _read_csv(task: Task, path: Path) -> Any:
     text = dict.fromkeys((*task.text, *filter(None, [task.image]), *named), pyarrow.string())
     types = pyarrow.csv.ConvertOptions(column_types=text)
     sign = _separator(task, path)
-    lines = pyarrow.csv.ParseOptions(newlines_in_values=True, delimiter=sign)
+    quoted = _quoted(path, sign)
+    quote = '"' if quoted else False
+    lines = pyarrow.csv.ParseOptions(newlines_in_values=quoted, delimiter=sign, quote_char=quote)
     alone = pyarrow.csv.ReadOptions(use_threads=False)  # else its errors do not say which row
     try:
         return pyarrow.csv.read_csv(_whole(path), alone, lines, types)
@@ -126,6 +129,38 @@ def _read_csv(task: Task, path: Path) -> Any:
             f"{path} cannot be read with {sign!r} between its columns, as in its header: "
             f"{str(error).splitlines()[0]:.200}"
         ) from error
+
+
+def _quoted(path: Path, sign: str) -> bool:
+    """Whether quotes in a table stand around fields (RFC 4180); else they are letters of a text.
+
+    A text that begins with a quote would swallow the rows up to the next one. Raises BadData,
+    naming the row, where some are around fields, and some are not.
+    """
+
+    if b'"' not in path.read_bytes():
+        return True
+
+    def rows(**how: Any) -> Iterator[list[str]]:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            yield from filter(None, csv.reader(file, delimiter=sign, **how))
+
+    widths = Counter(map(len, rows(quoting=csv.QUOTE_NONE)))
+    count, longest = 0, csv.field_size_limit(LONGEST)
+    try:
+        for _ in rows(strict=True):
+            count += 1
+    except csv.Error as error:
+        if len(widths) == 1:
+            return False
+        raise BadData(
+            f"row {count} of {path} has a quote that is neither around a whole column nor doubled "
+            f"within one ({error}); expected it so, or no quotes and no {sign!r} within columns"
+        ) from error
+    finally:
+        csv.field_size_limit(longest)
+    # each line is a row by itself: a quote took several for one
+    return not (len(widths) == 1 and count < widths.total())
 
 
 def _check_utf8(path: Path) -> None:
@@ -159,14 +194,15 @@ def _read_conll(task: Task, path: Path) -> Any:
     """A word in each line, its tag in the last column, and a blank line after each sentence.
 
     Columns stand between tabs where a line has any, else between blanks, and all lines have as
-    many. A line that begins with # and does not end in a tag is a comment. -DOCSTART- begins the
-    next document, for a task that names a column of them.
+    many. A line that begins with # and ends in no tag, also none as the task calls them, is a
+    comment. -DOCSTART- begins the next document, for a task that names a column of them.
     """
     import pyarrow
 
     what = "words and tags"
     if not kind_of(task).split_into_words:
         raise BadData(f"{path} is read as {what}, and {task} has none; expected .csv or .jsonl")
+    called = {*task.renamed, *task.labels}
     sentences: list[tuple[list[str], list[str], int]] = [([], [], 0)]
     columns: tuple[int, int] | None = None
     text = read_text(path, what, error=BadData).removeprefix("\ufeff")
@@ -184,7 +220,7 @@ def _read_conll(task: Task, path: Path) -> Any:
             fault = ", expected a word and its tag"
         elif len(line) > LONGEST_WORD:
             fault = f" and {len(line)} letters long, expected a word and its tag"
-        elif parts[0].startswith("#") and not TAG.fullmatch(parts[-1]):
+        elif parts[0].startswith("#") and not (TAG.fullmatch(parts[-1]) or parts[-1] in called):
             continue
         else:
             usual, first = columns = columns or (len(parts), number)

@@ -13,7 +13,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from harness.data.formats import ENDINGS, SUFFIXES
-from harness.data.sources import OTHERS, VALIDATION, label_values, one_of
+from harness.data.sources import OTHERS, VALIDATION, label_values, one_of, only
 from harness.errors import BadData
 from harness.files import read_yaml
 from harness.kinds import KINDS, kind_of
@@ -136,9 +136,7 @@ def _files(place: Path, said: Described) -> dict[str, str]:
         each = [pattern] if "{split}" in files else [pattern / f"{name}.{s}" for s in SUFFIXES]
         if said.image:
             each += [pattern if "{split}" in files else pattern / name]
-        return next(
-            (file for file in each if file.is_file() or (said.image and file.is_dir())), None
-        )
+        return only([file for file in each if file.is_file() or (said.image and file.is_dir())])
 
     names = dict.fromkeys((*known, *SPLITS, *OTHERS))
     paths = {name: str(file) for name in names if (file := there(name)) is not None}

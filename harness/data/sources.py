@@ -76,14 +76,22 @@ def _file_of(task: Task, place: Path, split: str) -> Path | None:
     otherwise."""
 
     def named(name: str) -> Path | None:
-        each = (place / f"{name}.{suffix}" for suffix in SUFFIXES)
-        return next((path for path in (*each, place / name) if is_stored(task, path)), None)
+        each = (*(place / f"{name}.{suffix}" for suffix in SUFFIXES), place / name)
+        return only([path for path in each if is_stored(task, path)])
 
     found = named(split)
     if found is not None or split != VALIDATION:
         return found
     other = one_of([name for name in OTHERS if named(name)], str(place))
     return named(other) if other else None
+
+
+def only(there: Sequence[Path]) -> Path | None:
+    """The one place of a split. Raises BadData for several: they may differ."""
+    if there[1:]:
+        names = " and ".join(one.name for one in there)
+        raise BadData(f"{there[0].parent} has {names}, expected one file of a split")
+    return next(iter(there), None)
 
 
 def is_stored(task: Task, path: Path) -> bool:

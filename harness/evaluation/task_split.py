@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -286,6 +287,12 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         _check_units(one, task)
     known = preset(run.preset)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit, first=run.first)
+    if 2 * (different := len({*test.texts})) < len(test):
+        warnings.warn(
+            f"{task}@{split} has {len(test)} rows and {different} different inputs: intervals take "
+            "each row for an observation of its own, and are too narrow",
+            stacklevel=2,
+        )
     for one in protocols:
         texts = max(map(len, test.texts))
         if one.entry.apart and (task.labels or texts != 2):
