@@ -37,7 +37,8 @@ COUNTS = ("1", "5", "10", "50", "all")
 BASE = "base under the experts' heads"
 BOARDS = {
     "topics": "five topics",
-    "topics-granite": "the same, of another base",
+    "topics-granite": "the same, of a RoBERTa",
+    "topics-gte": "the same, of a BERT of 12 layers",
     "emotions": "four corpora of emotions",
     "domains": "entities of three domains",
 }
@@ -254,6 +255,17 @@ def change(one: Difference) -> str:
     return f"**{text}**" if one.significant else text
 
 
+def foretold(place: Path) -> str:
+    """What norms and cosines of task vectors say of a loss, on three bases."""
+    names = ("topics", "topics-granite", "topics-gte")
+    rows = [
+        [f"{told}, {said}", *(claims.foretells(place, name, column, at) for name in names)]
+        for at, told in PROTOCOL_NAMES.items()
+        for column, said in (("norm", "norm"), ("cosine", "cosine"))
+    ]
+    return table(["", "3 layers", "6 layers", "12 layers"], rows)
+
+
 HEADS = (
     "average",
     "task_arithmetic",
@@ -418,6 +430,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "domains-protocols": lambda place: by_protocol(place, "domains", *ON_OTHER_BOARDS),
     "emotions-out": foreign,
     "heads": heads,
+    "foretold": foretold,
     "images": images,
     "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),
     **{name: partial(beside, columns=of, rows=rows) for name, (of, rows) in BESIDE.items()},
