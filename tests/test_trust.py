@@ -752,6 +752,14 @@ def test_boards_do_not_mix_other_rows(room: Path) -> None:
     assert not (room / "board").exists()
 
 
+def test_a_limit_that_takes_all_rows_is_no_limit(room: Path) -> None:
+    harness.merge(same(room, merger="average"), out=room / "average")
+    read(room / "merged")
+    read(room / "average", limit=10_000)
+    harness.leaderboard([room / "records"], out=room / "board")
+    assert "average" in (room / "board/board.md").read_text()
+
+
 @pytest.mark.parametrize("values", [{"max_length": 4}, {"draws": 3}, {"seed": 1}])
 @pytest.mark.filterwarnings("ignore:.* are cut off at ")
 def test_boards_do_not_mix_other_lengths_or_draws(room: Path, values: dict[str, int]) -> None:

@@ -337,9 +337,9 @@ def _identity(record: Record) -> str:
 def work(record: Record) -> dict[str, str]:
     """What has to be the same for two scores to be compared, as it is named to who reads."""
     rows = f"{record.rows} rows"
-    if record.settings.get("limit") is not None:
+    if record.settings.get("limit") == record.rows:  # of a larger limit, these are all rows
         how = "" if record.settings.get("drawn") else " --first"
-        rows += f" (--limit {record.settings['limit']}{how})"
+        rows += f" (--limit {record.rows}{how})"
     if (out := record.settings.get("left_out")) is not None:
         rows += f" (in whole batches, shuffled by {', '.join(out)})"
     # an embedding model has no last layer: its embeddings stand beside what those of others read
