@@ -54,6 +54,7 @@ from harness.studies.study import Figure, Study, read_study
 from harness.studies.work import work
 from harness.training.miniature import make_base
 from tests.mistakes import mistake, names, refused
+from tests.toys import registered
 
 TASK = "embedded/topic"
 WHERE = {"data_dir": None, "device": "cpu"}
@@ -78,6 +79,13 @@ def room(base: Path, tmp_path: Path) -> Path:
     """A folder with a base in it, for studies."""
     shutil.copytree(base, tmp_path / "base")
     return tmp_path
+
+
+@pytest.fixture
+def own_tasks() -> Iterator[None]:
+    """Tasks of files are known in a test alone."""
+    with registered():
+        yield
 
 
 def write(room: Path, **changed: Any) -> Path:
@@ -496,6 +504,7 @@ def test_a_board_that_another_study_in_the_folder_has_is_refused(room: Path) -> 
 
 
 @pytest.mark.parametrize("what", ["base", "rows", "task"])
+@pytest.mark.usefixtures("own_tasks")
 def test_what_was_read_and_is_another_now_is_refused(room: Path, what: str) -> None:
     """A request only names it: the study would keep the scores of what it was."""
     named = enumerate(("good", "bad") * 30)
