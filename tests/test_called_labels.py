@@ -150,7 +150,7 @@ REFUSED: dict[str, tuple[str, list[Any], list[Any], str, str]] = {
     ),
     "places of classes as text": (
         "kind: multilabel\nlabels: [a, b]", [["b"], ["a"]], [["1", "0"]], "jsonl",
-        "labels ['1', '0'] list 0 1",
+        "row 1 labels ['1', '0'] list 0 1",
     ),
     "numbers of truth": (
         "kind: regression", [True, False], [True], "jsonl", "True finite"

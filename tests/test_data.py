@@ -326,7 +326,7 @@ def test_unknown_label(tmp_path: Path, label: Any) -> None:
 @pytest.mark.parametrize("label", ["high", None, float("nan"), float("inf")])
 def test_regression_label_that_is_no_number(tmp_path: Path, label: Any) -> None:
     made = replace(VALUES, generate=lambda _: [{"first": "a", "second": "b", "label": label}])
-    with mistake(BadData, "toy/values@validation number"):
+    with mistake(BadData, "row 1 toy/values@validation number"):
         load_rows(made, "validation")
 
 

@@ -304,6 +304,11 @@ def _hint(task: Task, value: object) -> str:
     return f"; if it is one of them, say which: renamed: {{{name}: {task.labels[int(name)]}}}"
 
 
+def numbered(rows: Sequence[Row], where: str) -> Iterator[tuple[str, Row]]:
+    """Each row with what it is called in an error."""
+    return ((f"row {number} of {where}", row) for number, row in enumerate(rows, start=1))
+
+
 def number(value: Any, where: str) -> float:
     """A finite number. Raises BadData for anything else, true and false among it."""
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from harness.errors import BadData
-from harness.kinds.kind import IGNORED, Kind, Rule
+from harness.kinds.kind import IGNORED, Kind, Rule, numbered
 from harness.labels import is_number, placing, spelling
 from harness.text import few
 from harness.types import Array64, Draw, Row, Rows, Task, Units
@@ -61,11 +61,12 @@ class Multilabel(Kind):
 
     def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
         """A value for every class, in a list or in columns; or the names of those that hold."""
+        each = numbered(rows, where)
         if task.label:
             place = placing(replace(task, by_index=False))  # text is a name, never a place
-            made = [_of_list(task, row[task.label], place, where) for row in rows]
+            made = [_of_list(task, row[task.label], place, at) for at, row in each]
         else:
-            made = [[_value(row[name], where) for name in task.labels] for row in rows]
+            made = [[_value(row[name], at) for name in task.labels] for at, row in each]
         return np.array(made, dtype=np.float64)
 
     def told(self, rows: Rows) -> Mapping[str, float]:

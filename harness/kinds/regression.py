@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from harness.kinds.kind import Kind, Rule, number
+from harness.kinds.kind import Kind, Rule, number, numbered
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Regression(Kind):
 
     def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
         """Finite numbers."""
-        return np.array([number(row[task.label], where) for row in rows])
+        return np.array([number(row[task.label], place) for place, row in numbered(rows, where)])
 
     def told(self, rows: Rows) -> Mapping[str, float]:
         """Between which values the labels lie."""

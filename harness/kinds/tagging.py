@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.errors import BadData
 from harness.kinds.classification import Classification
-from harness.kinds.kind import IGNORED, class_indices
+from harness.kinds.kind import IGNORED, class_indices, numbered
 from harness.rng import rng
 from harness.types import Array, Array64, Row, Rows, Task, Units
 
@@ -56,11 +56,11 @@ class Tagging(Classification):
     def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
         """A list of tags for each row, as long as its words: names, or indices."""
         tags: list[Any] = []
-        for row in rows:
+        for place, row in numbered(rows, where):
             given, words = row[task.label], row[task.text[0]]
             if not isinstance(given, list | tuple) or len(given) != len(words or ()):
                 raise BadData(
-                    f"{where} has the tags {reprlib.repr(given)} for {len(words or ())} words, "
+                    f"{place} has the tags {reprlib.repr(given)} for {len(words or ())} words, "
                     "expected a list with one for each"
                 )
             tags += given
