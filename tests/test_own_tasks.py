@@ -159,15 +159,18 @@ def test_comments_are_no_words(tmp_path: Path) -> None:
     (tmp_path / "train.conll").write_text("\n".join(lines))
     task, _ = parse_task(described(tmp_path, FIVE_LINES["tagging"][0].replace("data", ".")))
     assert load_rows(task, "train").texts == (("#", "word1"), ("word2",))
-    renamed = (
-        "kind: tagging\ntext: words\nlabel: tags\nlabels: [O, B-X]\nrenamed: {x: B-X}\nfiles: ."
-    )
-    (tmp_path / "train.conll").write_text("# of word1\n#word1 x\nword2 O\n")
-    assert load_rows(parse_task(described(tmp_path, renamed, "x"))[0], "train").texts == (
-        ("#word1", "word2"),
-    )
     (tmp_path / "train.conll").write_text("word1 _ _ B-X\n#word2\n")
     with mistake(BadData, "2 #word2"):
+        load_rows(task, "train")
+
+
+def test_a_word_with_a_hash_is_a_word_whatever_its_tag(tmp_path: Path) -> None:
+    (tmp_path / "train.conll").write_text("#one B\n# id 1\nword1 O\n#two I\n#text = three\n")
+    said = "kind: tagging\ntext: w\nlabel: t\nlabels: [O, B-X, I-X]\nfiles: .\nrenamed: {B: B-X"
+    task, _ = parse_task(described(tmp_path, said + ", I: I-X}"))
+    assert load_rows(task, "train").texts == (("#one", "word1", "#two"),)
+    task, _ = parse_task(described(tmp_path, said + "}", "other"))
+    with mistake(BadData, "word 3 other@train 'I' O B-X"):
         load_rows(task, "train")
 
 

@@ -134,10 +134,11 @@ def _read_csv(task: Task, path: Path) -> Any:
 def _quoted(path: Path, sign: str) -> bool:
     """Whether quotes in a table stand around fields (RFC 4180); else they are letters of a text.
 
-    A text that begins with a quote would swallow the rows up to the next one. Raises BadData,
-    naming the row, where some are around fields, and some are not.
+    A text that begins with a quote would swallow the rows up to the next one. They are letters
+    where each line is a row by itself, and one stands within a text (whoever puts some around
+    fields would have put some around it, too), or the rules find fewer rows. Raises BadData, naming
+    the row, for others that the rules cannot read.
     """
-
     if b'"' not in path.read_bytes():
         return True
 
@@ -145,7 +146,12 @@ def _quoted(path: Path, sign: str) -> bool:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             yield from filter(None, csv.reader(file, delimiter=sign, **how))
 
-    widths = Counter(map(len, rows(quoting=csv.QUOTE_NONE)))
+    widths, within = Counter[int](), False
+    for row in rows(quoting=csv.QUOTE_NONE):
+        widths[len(row)] += 1
+        within = within or any('"' in one and one[0] != '"' for one in row)
+    if len(widths) == 1 and within:
+        return False
     count, longest = 0, csv.field_size_limit(LONGEST)
     try:
         for _ in rows(strict=True):
@@ -159,7 +165,6 @@ def _quoted(path: Path, sign: str) -> bool:
         ) from error
     finally:
         csv.field_size_limit(longest)
-    # each line is a row by itself: a quote took several for one
     return not (len(widths) == 1 and count < widths.total())
 
 
@@ -195,7 +200,8 @@ def _read_conll(task: Task, path: Path) -> Any:
 
     Columns stand between tabs where a line has any, else between blanks, and all lines have as
     many. A line that begins with # and ends in no tag, also none as the task calls them, is a
-    comment. -DOCSTART- begins the next document, for a task that names a column of them.
+    comment, if a blank follows or it has not as many. -DOCSTART- begins the next document, for a
+    task that names a column of them.
     """
     import pyarrow
 
@@ -220,7 +226,11 @@ def _read_conll(task: Task, path: Path) -> Any:
             fault = ", expected a word and its tag"
         elif len(line) > LONGEST_WORD:
             fault = f" and {len(line)} letters long, expected a word and its tag"
-        elif parts[0].startswith("#") and not (TAG.fullmatch(parts[-1]) or parts[-1] in called):
+        elif (
+            parts[0].startswith("#")
+            and not (TAG.fullmatch(parts[-1]) or parts[-1] in called)
+            and (parts[0] == "#" or not columns or len(parts) != columns[0])
+        ):
             continue
         else:
             usual, first = columns = columns or (len(parts), number)
