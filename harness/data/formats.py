@@ -229,7 +229,7 @@ def _read_conll(task: Task, path: Path) -> Any:
         elif (
             parts[0].startswith("#")
             and not (TAG.fullmatch(parts[-1]) or parts[-1] in called)
-            and (parts[0] == "#" or not columns or len(parts) != columns[0])
+            and (line[1] in " \t" or not columns or len(parts) != columns[0])
         ):
             continue
         else:
