@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import stdev
@@ -41,8 +41,9 @@ from harness.reporting.chosen import read_both
 from harness.reporting.plots.scores import View
 from harness.reporting.plots.sweep import sweep
 from harness.stats.tests import sets_needed
-from harness.studies import outcomes
+from harness.studies import inputs, outcomes
 from harness.studies.figures import curves_of, records_of
+from harness.studies.inputs import with_inputs
 from harness.studies.outcomes import Outcome, outcome_of, settle, states_of
 from harness.studies.plan import Chunk, Plan, planned, read_plan, write_plan
 from harness.studies.pool import run_plan
@@ -53,6 +54,7 @@ from harness.studies.steps import Step, rows_of, steps_of
 from harness.studies.study import Figure, Study, read_study
 from harness.studies.work import work
 from harness.training.miniature import make_base
+from harness.types import Task
 from tests.mistakes import mistake, names, refused
 from tests.toys import registered
 
@@ -526,6 +528,19 @@ def test_what_was_read_and_is_another_now_is_refused(room: Path, what: str) -> N
     called = "base" if what == "base" else "mine.yaml"
     refused(again, BadRecipe, called, "is not what it was", "out/", "--out")
     assert main(["study", "status", str(room / "out")]) == 0  # what it was is still there
+
+
+def test_a_field_that_a_version_adds_to_tasks_changes_no_input(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every study that was begun before would be refused."""
+    made = plan(room)
+    known = [one.inputs for one in with_inputs([*made.steps.values()], room / "out", None)]
+    shorter = [one for one in fields(Task) if one.name not in ("image", "corpus")]
+    monkeypatch.setattr(inputs, "fields", lambda task: shorter)
+    again = with_inputs([*made.steps.values()], room / "out", None)
+    assert [one.inputs for one in again] == known
+    assert any(task.startswith(TASK) for of in known for task in of)
 
 
 def test_a_merge_of_other_code_is_told(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ from harness.studies.models import place_of
 from harness.studies.steps import Step
 from harness.types import Task
 
-ELSEWHERE = {"files", "folder", "source", "subset", "revision"}
-"""Fields of a task that say where its rows are: they may be moved."""
+APART = {"files", "folder", "source", "subset", "revision", "paper"}
+"""Fields of a task that say where its rows are, which may be moved, and who wrote of them."""
 
 
 def with_inputs(steps: Sequence[Step], folder: Path, data_dir: str | None) -> list[Step]:
@@ -61,7 +61,10 @@ def _hash_of(paths: Iterable[Path]) -> str:
 
 
 def _said(task: Task) -> dict[str, str]:
-    """What a task says of itself, without where its rows are; of functions, whether there are."""
-    said = {one.name: getattr(task, one.name) for one in fields(task)}
-    kept = {name: value for name, value in said.items() if name not in ELSEWHERE}
+    """What a task says of itself that is no default; of functions, whether there are any.
+
+    So a field that a later version adds changes nothing.
+    """
+    said = {one.name: (getattr(task, one.name), one.default) for one in fields(task)}
+    kept = {name: of for name, (of, usual) in said.items() if of != usual and name not in APART}
     return {name: "a function" if callable(of) else str(of) for name, of in kept.items()}
