@@ -367,7 +367,7 @@ def test_nothing_is_read_when_the_merge_is_composed(
     monkeypatch.setattr(
         "harness.passes.statistics.load_rows", lambda *_, **__: pytest.fail("rows are read")
     )
-    monkeypatch.setattr(passes, "HookedModel", lambda *_: pytest.fail("a model is built"))
+    monkeypatch.setattr(passes, "hooked", lambda *_: pytest.fail("a model is built"))
     folders, base = [loud("bert", which) for which in ("a", "b")], minis("bert")["base"]
     merge(asked(folders, base), out=tmp_path / "m", dry_run=True)
 
@@ -378,13 +378,13 @@ def test_a_pair_is_run_once(
 ) -> None:
     """Two models, once, for both layers; with a cache never again."""
     built = []
-    watched = passes.HookedModel.__init__
+    watched = passes.hooked
 
-    def init(it: Any, checkpoint: Any, *args: Any) -> None:
+    def hooked(checkpoint: Any, *args: Any) -> Any:
         built.append(checkpoint.name)
-        watched(it, checkpoint, *args)
+        return watched(checkpoint, *args)
 
-    monkeypatch.setattr(passes.HookedModel, "__init__", init)
+    monkeypatch.setattr(passes, "hooked", hooked)
     if not kept:
         monkeypatch.setattr("harness.passes.cache.keep", lambda *_: False)
     folders, base = [loud("bert", which) for which in ("a", "b")], minis("bert")["base"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +11,7 @@ from harness.checkpoints.build import build_model, unit_of
 from harness.checkpoints.named import modules_of
 from harness.passes.cache import CachedTensors, obtained
 from harness.passes.features import model_key, running
-from harness.passes.gram import given_to
+from harness.passes.gram import given_to, token_rows
 from harness.passes.placement import Placement
 from harness.passes.prepared import Inputs, rows_in
 from harness.passes.reading import Readings
@@ -62,11 +62,11 @@ class Pairs:
     def _run(self, pair: Sequence[Checkpoint], step: Steps | None) -> CachedTensors:
         """The products of a pair, or of one with itself, by one pass over the rows."""
         placement = self.readings.placement
-        models = [HookedModel(one, self.layers, placement) for one in pair]
+        models = [hooked(one, self.layers, placement) for one in pair]
         totals: dict[str, torch.Tensor] = {}
         count = 0
         for inputs in self.readings.of(0).inputs(self.batch_size):
-            seen = [model.activations(inputs) for model in models]
+            seen = [model(inputs) for model in models]
             for group in self.layers:
                 tokens = [one.pop(group).double() for one in seen]
                 _add(totals, group, tokens[0], tokens[-1])
@@ -87,27 +87,25 @@ def _add(
         totals[name] = totals[name].add_(value) if name in totals else value
 
 
-class HookedModel:
-    """A model of which the inputs of some linear layers are seen."""
+def hooked(
+    checkpoint: Checkpoint, layers: Mapping[str, str], placement: Placement
+) -> Callable[[Inputs], dict[str, torch.Tensor]]:
+    """A model as a function from a batch to what its layers are given, by group.
 
-    def __init__(
-        self, checkpoint: Checkpoint, layers: Mapping[str, str], placement: Placement
-    ) -> None:
-        config, source = checkpoint.config, checkpoint.source
-        model = build_model(config, checkpoint.weights, source, unit=unit_of(checkpoint))
-        self._model, self._source = placement.put(model), source
-        modules = modules_of(self._model)
-        self._layers = {group: modules[name] for group, name in layers.items()}
+    That is [tokens, units], at every token of the batch, without padding.
+    """
+    config, source = checkpoint.config, checkpoint.source
+    model = build_model(config, checkpoint.weights, source, unit=unit_of(checkpoint))
+    placed, modules = placement.put(model), modules_of(model)
+    own = {group: modules[name] for group, name in layers.items()}
 
-    def activations(self, inputs: Inputs) -> dict[str, torch.Tensor]:
-        """The units of each group at every token of a batch, [tokens, units], without padding."""
-        with torch.inference_mode(), running(self._source), given_to(self._layers) as calls:
-            self._model(**inputs)
+    def activations(inputs: Inputs) -> dict[str, torch.Tensor]:
+        with torch.inference_mode(), running(source), given_to(own) as calls:
+            placed(**inputs)
         mask = inputs.get("attention_mask")
-        return {
-            group: given.flatten(0, 1) if mask is None else given[mask.bool()]
-            for group, given in calls
-        }
+        return {group: token_rows(given, mask) for group, given in calls}
+
+    return activations
 
 
 @dataclass(frozen=True, eq=False)

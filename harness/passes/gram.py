@@ -65,7 +65,7 @@ def gram(
             mask = None if padding else batch.get("attention_mask")
             for name, given in calls:
                 if groups[name] == name:
-                    rows = _rows(given, mask).double()
+                    rows = token_rows(given, mask).double()
                     product = rows.T @ rows
                     sums[name] = sums[name].add_(product) if name in sums else product
                     counts[name] = counts.get(name, 0) + len(rows)
@@ -99,7 +99,7 @@ def _shared(calls: Sequence[tuple[str, torch.Tensor]]) -> dict[str, str]:
     return {name: first.setdefault(tuple(ids), name) for name, ids in given.items()}
 
 
-def _rows(given: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def token_rows(given: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """The inputs of a layer as rows, without those of padding.
 
     What has not the shape of the batch has no padding: a pooled [batch, width], and DeBERTa's
