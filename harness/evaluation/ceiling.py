@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -15,6 +14,7 @@ from harness.evaluation.evaluated import EvaluatedModel, OpenedModel, evaluated_
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import unusual_of
 from harness.options import resolve
+from harness.text import hint
 from harness.types import Checkpoint, Choice, Scalar, StateDict, Task
 
 Ceiling: TypeAlias = Callable[..., Sequence[StateDict]]
@@ -70,9 +70,7 @@ def check_ceilings(run: Run, model: OpenedModel) -> None:
 def options_of(choice: Choice) -> dict[str, Scalar]:
     """All options of a ceiling. Raises UnknownName for one that there is not."""
     if choice.name not in CEILINGS:
-        near = difflib.get_close_matches(choice.name, CEILINGS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(CEILINGS)}"
-        raise UnknownName(f"no ceiling is called '{choice.name}'; {hint}")
+        raise UnknownName(f"no ceiling is called '{choice.name}'; {hint(choice.name, CEILINGS)}")
     return resolve("ceiling", choice, CEILINGS[choice.name])
 
 
