@@ -62,9 +62,7 @@ def write(
         first = plan.experts[0]
         copy_processor(first.processor, folder)
         copy_modules(first, folder)
-        if words_of(first):
-            _write_words(plan, folder)
-        if plan.recipe.heads == "keep":
+        if plan.recipe.heads == "keep" or words_of(first):
             digests["head_digests"] = _write_heads(plan, folder, hashes)
         plan = replace(plan, measured=measured(plan, tracker))
         write_json(folder / "config.json", _config(plan))
@@ -124,26 +122,21 @@ def shards(state: StateDict) -> StateDictSplit:
 def _write_heads(plan: MergePlan, folder: Path, hashes: dict[str, str]) -> dict[str, str]:
     """Every expert's head under heads/<task>/ with its configuration; the digest of each by task.
 
+    Of models that answer with words the configuration alone: the rows of these are of the merge.
     The hash of every file goes into `hashes`, by its path.
     """
-    digests = {}
+    digests: dict[str, str] = {}
     for expert, top, task in zip(plan.experts, plan.tops, plan.tasks, strict=True):
         place = folder / "heads" / task
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
+        write_json(place / "config.json", expert.config)
+        if plan.recipe.heads != "keep":
+            continue
         head = weights.cast_like(top, expert.weights)
         written = write_file(place / SINGLE, head, lambda _: None, f"the head of {task}")
         digests[task] = weights.join_digests(written.digests)
         hashes[f"heads/{task}/{SINGLE}"] = written.hash
-        write_json(place / "config.json", expert.config)
     return digests
-
-
-def _write_words(plan: MergePlan, folder: Path) -> None:
-    """What every expert answers with, under heads/<task>/: the rows are of the merge."""
-    for expert, task in zip(plan.experts, plan.tasks, strict=True):
-        place = folder / "heads" / task
-        place.mkdir(parents=True, exist_ok=True)
-        write_json(place / "config.json", expert.config)
 
 
 def _config(plan: MergePlan) -> dict[str, Any]:
