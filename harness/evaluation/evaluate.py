@@ -30,15 +30,7 @@ from harness.evaluation.predictions import (
     write_predictions,
 )
 from harness.evaluation.reader import Reader, plan
-from harness.evaluation.records import (
-    DECODER,
-    DrawScore,
-    Record,
-    identity,
-    identity_of,
-    read_record,
-    write_record,
-)
+from harness.evaluation.records import DECODER, DrawScore, Record, read_record, write_record
 from harness.evaluation.resamples import LOSS, Resamples, estimates_of
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
@@ -158,16 +150,9 @@ def _with_readers(
 
 
 def kept(cell: Cell) -> Record | None:
-    """The record of a cell, if it was made before.
-
-    Raises BrokenRecord if it is not what its name says.
-    """
-    if not cell.path.is_file():
-        return None
-    record = read_record(cell.path)
-    if identity_of(record) != identity(cell.values):
-        raise BrokenRecord(f"{cell.path} does not match the hash in its name: remove it")
-    return record
+    """The record of a cell, if it was made before: the hash in its name, which is held to what it
+    says, is that of the cell. Raises BrokenRecord if it is not what its name says."""
+    return read_record(cell.path) if cell.path.is_file() else None
 
 
 def _has_predictions(path: Path, record: Record) -> bool:
