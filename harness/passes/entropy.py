@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -30,22 +29,22 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[EntropyL
     """
 
     @once
-    def shared() -> tuple[list[UnlabeledTask], Steps | None]:  # rows and networks, for all steps
+    def shared() -> tuple[list[tuple[Reading, Any, Prepared]], Steps | None]:  # for all steps
         places = {readings.rows(place).task.name: place for place in reversed(range(len(readings)))}
         read = [readings.of(place) for place in sorted(places.values())]
         total = steps * sum(min(batch_size, len(one.rows)) for one in read)
-        shown = [UnlabeledTask(one, one.model(), one.prepared()) for one in read]
+        shown = [(one, one.model(), one.prepared()) for one in read]
         return shown, readings.steps("reading unlabeled rows", total)
 
     def loss(step: int, state: StateDict) -> tuple[float, StateDict]:
         shown, tell = shared()
         tensors = {name: state[name] for name in state}
         total, gradient = 0.0, dict[str, torch.Tensor]()
-        for one in shown:
-            count = len(one.reading.rows)
+        for reading, network, prepared in shown:
+            count = len(reading.rows)
             size = min(batch_size, count)
             rows = [(step * size + place) % count for place in range(size)]
-            value, gradients = one.entropy(rows, tensors)
+            value, gradients = _entropy(reading, network, prepared, rows, tensors)
             total += value
             for name, part in gradients.items():
                 gradient[name] = gradient[name].add_(part) if name in gradient else part
@@ -56,32 +55,22 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[EntropyL
     return tuple(partial(loss, step) for step in range(steps))
 
 
-@dataclass(frozen=True)
-class UnlabeledTask:
-    """A task: its rows, prepared, and a network that takes the tensors of any model.
+def _entropy(
+    reading: Reading, network: Any, prepared: Prepared, rows: Sequence[int], tensors: StateDict
+) -> tuple[float, StateDict]:
+    """The mean entropy over the units of some rows, and its gradient by the given tensors.
 
-    A model may leave tensors to the expert that is read.
+    The network takes the tensors of any model, which may leave some to the expert that is read.
     """
-
-    reading: Reading
-    network: Any
-    rows: Prepared
-
-    def entropy(
-        self, rows: Sequence[int], tensors: StateDict
-    ) -> tuple[float, dict[str, torch.Tensor]]:
-        """The mean entropy over the units of some rows, and its gradient by the given tensors."""
-        checkpoint, placement = self.reading.checkpoint, self.reading.placement
-        parameters = parameters_of(self.network)
-        for name, parameter in parameters.items():
-            given = tensors[name] if name in tensors else checkpoint.weights[name]
-            parameter.data = given.to(placement.where, torch.float32)
-        wanted = {name: parameters[name] for name in parameters if name in tensors}
-        with torch.enable_grad(), running(checkpoint.source):
-            inputs = self.rows.batch(rows, placement)
-            outputs = self.rows.of_words(self.network(**inputs).logits, rows)
-            units = outputs[:, self.reading.places]
-            value = kind_of(self.reading.rows.task).entropy(units).mean()
-            parts = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
-        known = zip(wanted, parts, strict=True)
-        return value.item(), {name: part.cpu() for name, part in known if part is not None}
+    parameters, placement = parameters_of(network), reading.placement
+    for name, parameter in parameters.items():
+        given = tensors[name] if name in tensors else reading.checkpoint.weights[name]
+        parameter.data = given.to(placement.where, torch.float32)
+    wanted = {name: parameters[name] for name in parameters if name in tensors}
+    with torch.enable_grad(), running(reading.checkpoint.source):
+        inputs = prepared.batch(rows, placement)
+        outputs = prepared.of_words(network(**inputs).logits, rows)
+        value = kind_of(reading.rows.task).entropy(outputs[:, reading.places]).mean()
+        parts = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
+    known = zip(wanted, parts, strict=True)
+    return value.item(), {name: part.cpu() for name, part in known if part is not None}
