@@ -61,21 +61,16 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
     return Blocks({name: len(lists[name]) for name in stacks}, checkpoint.family)
 
 
-class NotReached(torch.nn.Module):
-    """Stands for a layer whose turn has not come: nothing is run from here on."""
-
-    def forward(self, *_: Any, **__: Any) -> Any:
-        """Raise Stopped."""
-        raise Stopped
-
-
-class AlreadyRun(torch.nn.Module):
-    """Stands for every layer of a stack that was run: gives what the last of them gave."""
+class StandIn(torch.nn.Module):
+    """Stands for all layers of a stack that were run, and gives what the last of them gave; or for
+    one whose turn has not come: nothing is run from there on."""
 
     output: Any = None
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        """The output, whatever comes in."""
+        """The output, whatever comes in. Raises Stopped where there is none."""
+        if self.output is None:
+            raise Stopped
         return self.output
 
 
@@ -98,11 +93,11 @@ class TruncatedModel:
         self._parameters = parameters_of(self._model)
         self._linear = linear_layers(self._model)
         lists: Any = modules_of(self._model)
-        stacks = [(lists[name], AlreadyRun()) for name in blocks.stacks]
+        stacks = [(lists[name], StandIn()) for name in blocks.stacks]
         self._places = [(*one, place) for one in stacks for place in range(len(one[0]))]
         self._layers = [stack[place] for stack, _, place in self._places]
         self._batches = list(reading.inputs(batch_size))
-        self._given: list[dict[AlreadyRun, Any]] = [{} for _ in self._batches]
+        self._given: list[dict[StandIn, Any]] = [{} for _ in self._batches]
         self._kept: Any = None
         for layer in self._layers:
             _empty(layer)
@@ -141,7 +136,7 @@ class TruncatedModel:
     def _arrange(self) -> None:
         """Put the layer of this block between those that were run and those that were not."""
         for block, (stack, passed, place) in enumerate(self._places, start=1):
-            ahead = self._layers[block - 1] if block == self.block else NotReached()
+            ahead = self._layers[block - 1] if block == self.block else StandIn()
             stack[place] = passed if block < self.block else ahead
 
     def _keep(self, layer: torch.nn.Module, given: Any, output: Any) -> None:
