@@ -41,7 +41,7 @@ from harness.needs.activations import activations
 from harness.passes.features import forward
 from harness.passes.fisher import fisher
 from harness.passes.gram import gram, linear_layers
-from harness.passes.layerwise import LayerwiseGrams
+from harness.passes.layerwise import layerwise
 from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
 from harness.passes.reading import Readings
@@ -585,7 +585,7 @@ def test_layers_merged_in_turn_agree_with_a_loop_over_ordinary_models(
 def test_matrices_through_a_taggers_own_layers_are_its_own(minis: Path) -> None:
     checkpoint, rows = open_checkpoint(minis / "tag-a"), rows_of(TAGS)
     readings = Readings((checkpoint,), lambda _: rows, CPU)
-    through = LayerwiseGrams(readings, 4).through(0, checkpoint.weights)
+    through = layerwise(readings, 4)(0, checkpoint.weights)
     made = build_model(checkpoint.config, checkpoint.weights, "it", unit="word")
     own, shared = gram(made, linear_layers(made), readings.of(0).inputs(4))
     assert {*through} == {*shared}

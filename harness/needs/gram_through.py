@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from harness.needs.gram import toy_grams
 from harness.options import Count
-from harness.passes.layerwise import LayerwiseGrams
+from harness.passes.layerwise import layerwise
 from harness.passes.reading import Readings
 from harness.registry import need
 from harness.types import StateDict
@@ -39,5 +39,5 @@ def gram_through(
     A function of the merged model gives them lazily: when a matrix is asked for, the merged model
     is asked for all its tensors of earlier layers, so that those may depend on their own matrices.
     """
-    layerwise = LayerwiseGrams(readings, batch_size)
-    return [partial(layerwise.through, place) for place in range(len(readings))]
+    through = layerwise(readings, batch_size)
+    return [partial(through, place) for place in range(len(readings))]

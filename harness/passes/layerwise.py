@@ -7,8 +7,8 @@ other; each block's matrices are kept in the cache, by the content of all that c
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from functools import cached_property
 from threading import RLock
 
 import torch
@@ -31,15 +31,16 @@ SHARED = "shared"
 class LayerwiseGram:
     """All experts, each on its own rows, behind the blocks of one merged model.
 
-    `names` are the weights that have matrices. Runs begin when the first matrix is asked for that
-    is not in the cache, and models and rows are let go after the last block that is merged.
+    `wanted` are the blocks with weights that are merged and have matrices. Runs begin when the
+    first matrix is asked for that is not in the cache, and models and rows are let go after the
+    last block that is merged.
     """
 
     readings: Readings
     batch_size: int
     blocks: Blocks
     merged: StateDict
-    names: tuple[str, ...]
+    wanted: Collection[int]
     _grams: dict[int, list[StateDict]] = field(default_factory=dict, init=False)
     _digests: list[str] = field(default_factory=list, init=False)
     _last: tuple[int, StateDict] | None = field(default=None, init=False)
@@ -54,11 +55,6 @@ class LayerwiseGram:
                 self._grams[block] = self._obtained(block)
             return self._grams[block][place].get(name)
 
-    @cached_property
-    def _wanted(self) -> set[int]:
-        """The blocks with weights that are merged and have matrices."""
-        return {self.blocks.of(name) for name in self.names if name in self.merged}
-
     def _obtained(self, block: int) -> list[StateDict]:
         """The matrices of a block, of every expert: from the cache, else by a run through it."""
         for before in range(len(self._digests), block):
@@ -66,7 +62,7 @@ class LayerwiseGram:
             digests = {name: weights.tensor_digest(name, tensors[name]) for name in tensors}
             self._digests.append(weights.join_digests(digests))
         made = [self._of(place, block) for place in range(len(self.readings))]
-        if block == max(self._wanted):
+        if block == max(self.wanted):
             self._experts, self._last = [], None
         return made
 
@@ -82,7 +78,7 @@ class LayerwiseGram:
         path = reading.entry(digest, MADE, self.batch_size, block, self._digests[:block])
         expert = reading.checkpoint
         rows = len(reading.rows)
-        step = self.readings.steps(f"{MADE} of {expert.name}", rows * len(self._wanted))
+        step = self.readings.steps(f"{MADE} of {expert.name}", rows * len(self.wanted))
 
         def made() -> CachedTensors:
             stored, shared = self._at(block)[place].gram(step)
@@ -106,26 +102,24 @@ class LayerwiseGram:
         return self._experts
 
 
-class LayerwiseGrams:
-    """Gram matrices of all experts through any merged model; those of the last at hand."""
+def layerwise(readings: Readings, batch_size: int) -> Callable[[int, StateDict], StateDict]:
+    """What gives the matrices of one expert's linear layers through a merged model, lazily.
 
-    def __init__(self, readings: Readings, batch_size: int) -> None:
-        self._checkpoints = readings.checkpoints
-        self._given = readings, batch_size, blocks_of(readings.checkpoints[0])
-        self._latest: LayerwiseGram | None = None
+    That of a layer which no row reaches is zero. Those through the last merged model are at hand.
+    """
+    blocks, latest = blocks_of(readings.checkpoints[0]), list[LayerwiseGram]()
 
-    def through(self, place: int, merged: StateDict) -> StateDict:
-        """The matrices of one expert's linear layers through a merged model, lazily.
-
-        That of a layer which no row reaches is zero.
-        """
-        known = gram_shapes(self._checkpoints[place])
-        if self._latest is None or self._latest.merged is not merged:
-            self._latest = LayerwiseGram(*self._given, merged, tuple(known))
-        grams = self._latest
+    def through(place: int, merged: StateDict) -> StateDict:
+        known = gram_shapes(readings.checkpoints[place])
+        if not latest or latest[0].merged is not merged:
+            wanted = {blocks.of(name) for name in known if name in merged}
+            latest[:] = [LayerwiseGram(readings, batch_size, blocks, merged, wanted)]
+        (grams,) = latest
 
         def read(name: str) -> torch.Tensor:
             gram = grams.gram(place, name)
             return torch.zeros(known[name].shape, dtype=torch.float64) if gram is None else gram
 
         return weights.Lazy(known, read)
+
+    return through
