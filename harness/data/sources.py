@@ -62,28 +62,29 @@ def table(task: Task, split: str, folder: str | Path | None) -> StoredSplit:
     root = data_dir(folder)
     if root is None:
         return _of_arrow(task, task.source, _of_hub(task, split))
-    place = root / (task.folder or task.name)
-    if (path := _file_of(task, place, split)) is not None:
-        return _from_file(task, path)
-    if task.mine is not None and (root / task.corpus).is_file():
-        return _from_corpus(task, root / task.corpus, split)
-    files = " or ".join(f"{split}.{suffix}" for suffix in SUFFIXES)
-    raise BadData(f"no data for {task} at {place}: expected {files}")
+    if (path := _stored_in(root, task, split)) is None:
+        files = " or ".join(f"{split}.{suffix}" for suffix in SUFFIXES)
+        place = root / (task.folder or task.name)
+        raise BadData(f"no data for {task} at {place}: expected {files}")
+    if path == root / task.corpus:
+        return _from_corpus(task, path, split)
+    return _from_file(task, path)
 
 
-def _file_of(task: Task, place: Path, split: str) -> Path | None:
-    """The file of a split in a folder, or the folder of its images; validation may be called
-    otherwise."""
+def _stored_in(root: Path, task: Task, split: str) -> Path | None:
+    """The file of a split in a data folder, or the folder of its images; validation may be called
+    otherwise. Where there is none, the file of several data sets that has its rows."""
+    place, corpus = root / (task.folder or task.name), root / task.corpus
 
     def named(name: str) -> Path | None:
         each = (*(place / f"{name}.{suffix}" for suffix in SUFFIXES), place / name)
         return only([path for path in each if is_stored(task, path)])
 
     found = named(split)
-    if found is not None or split != VALIDATION:
-        return found
-    other = one_of([name for name in OTHERS if named(name)], str(place))
-    return named(other) if other else None
+    if found is None and split == VALIDATION:
+        other = one_of([name for name in OTHERS if named(name)], str(place))
+        found = named(other) if other else None
+    return corpus if found is None and task.mine is not None and corpus.is_file() else found
 
 
 def only(there: Sequence[Path]) -> Path | None:
@@ -129,24 +130,16 @@ def at_hand(task: Task, split: str, folder: str | Path | None = None) -> bool:
     if task.files:
         return split in task.files and is_stored(task, Path(task.files[split]))
     root = data_dir(folder)
-    if root is None:
-        return False
-    if task.mine is not None and (root / task.corpus).is_file():
-        return True
-    return _file_of(task, root / (task.folder or task.name), split) is not None
+    return root is not None and _stored_in(root, task, split) is not None
 
 
 def stored_files(task: Task, folder: str | Path | None = None) -> list[Path]:
     """All files on this machine that rows of a task are read of, split by split."""
     root, places = data_dir(folder), [*map(Path, task.files.values())]
     if root is not None and not places:
-        place, corpus = (
-            root / (task.folder or task.name),
-            [root / task.corpus] if task.corpus else [],
-        )
         splits = dict.fromkeys((TRAIN, *task.splits.values()))
-        found = (_file_of(task, place, split) for split in splits)
-        places = [path for path in (*found, *corpus) if path is not None]
+        found = dict.fromkeys(_stored_in(root, task, split) for split in splits)
+        places = [path for path in found if path is not None]
     each = (sorted(one.rglob("*")) if one.is_dir() else [one] for one in places)
     return [path for of in each for path in of if path.is_file()]
 
