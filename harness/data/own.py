@@ -13,7 +13,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from harness.data.formats import ENDINGS, SUFFIXES
-from harness.data.sources import OTHERS, VALIDATION, label_values, one_of, only
+from harness.data.sources import OTHERS, TRAIN, VALIDATION, label_values, one_of, only
 from harness.errors import BadData
 from harness.files import read_yaml
 from harness.kinds import KINDS, kind_of
@@ -21,7 +21,6 @@ from harness.labels import NUMBER, called, normal
 from harness.types import HELD_OUT, Hyperparameters, KindName, Task
 from harness.values import Frozen, reason
 
-TRAIN = "train"
 SPLITS = ("test", VALIDATION)
 """Files of these names are splits to score, the first of them the reported one."""
 MOST = 1000
