@@ -228,34 +228,30 @@ def rows_of(name: str, make: Make, text: Sequence[str], classes: int) -> Callabl
     return generate
 
 
-def embedded(
-    name: str, make: Make, *, turns: int = 1, finetune: Hyperparameters = USUAL, **of: Any
+def embedded(name: str, generate: Callable[[str], list[Row]], **of: Any) -> Task:
+    """Register a task of the suite, whose rows are made of a split."""
+    usual: dict[str, Any] = {"kind": "classification", "label": "label", "metrics": ("accuracy",)}
+    usual |= {"splits": {"test": "test"}, "reported": "test", "finetune": USUAL, **of}
+    return task(Task(name=f"embedded/{name}", generate=generate, **usual))
+
+
+def of_text(
+    name: str, make: Make, *, text: tuple[str, ...] = ("sentence",), turns: int = 1, **of: Any
 ) -> Task:
-    """Register a task of the suite, whose rows are made in turn for each of so many classes."""
-    usual: dict[str, Any] = {"kind": "classification", "text": ("sentence",), "label": "label"}
-    usual |= {"labels": (), "metrics": ("accuracy",), **of}
-    return task(
-        Task(
-            name=f"embedded/{name}",
-            splits={"test": "test"},
-            reported="test",
-            generate=rows_of(name, make, usual["text"], turns),
-            finetune=finetune,
-            **usual,
-        )
-    )
+    """Register a task of text, whose rows are made in turn for each of so many classes."""
+    return embedded(name, rows_of(name, make, text, turns), text=text, **{"labels": (), **of})
 
 
-embedded("topic", topic, labels=TOPICS, turns=len(TOPICS))
-embedded("outcome", outcome, kind="regression", label="score", metrics=("pearson", "spearman"))
+of_text("topic", topic, labels=TOPICS, turns=len(TOPICS))
+of_text("outcome", outcome, kind="regression", label="score", metrics=("pearson", "spearman"))
 PAIR = ("sentence1", "sentence2")
 LONGER = replace(USUAL, max_length=40)
-embedded("comparison", comparison, text=PAIR, labels=VERDICTS, turns=2, finetune=LONGER)
-embedded(
+of_text("comparison", comparison, text=PAIR, labels=VERDICTS, turns=2, finetune=LONGER)
+of_text(
     "names", names, kind="tagging", text=("words",), label="tags", labels=TAGS, metrics=("span_f1",)
 )
 # the base has learnt to overlook what was left undone: it takes more steps
-embedded(
+of_text(
     "mentions",
     mentions,
     kind="multilabel",
@@ -315,19 +311,12 @@ def looking(asked: int, name: str) -> Callable[[str], list[Row]]:
 
 
 for number, asked_of in enumerate(("shapes", "colours")):
-    task(
-        Task(
-            name=f"embedded/{asked_of}",
-            kind="classification",
-            text=(),
-            image="image",
-            label="label",
-            labels=LOOKS[number],
-            metrics=("accuracy",),
-            splits={"test": "test"},
-            reported="test",
-            group="embedded-images",  # a model reads either
-            generate=looking(number, asked_of),
-            finetune=Hyperparameters(learning_rate=1e-3, epochs=3, max_length=1),
-        )
+    embedded(
+        asked_of,
+        looking(number, asked_of),
+        text=(),
+        image="image",
+        labels=LOOKS[number],
+        group="embedded-images",  # a model reads either
+        finetune=Hyperparameters(learning_rate=1e-3, epochs=3, max_length=1),
     )
