@@ -16,13 +16,7 @@ from harness.data.sources import origin
 from harness.data.splits import share_rows
 from harness.errors import BadRecipe, MissingHead, MissingTeacher
 from harness.evaluation.ceiling import ceilings_on, check_ceilings
-from harness.evaluation.evaluated import (
-    EvaluatedModel,
-    OpenedModel,
-    experts_on,
-    models_on,
-    teachers_of,
-)
+from harness.evaluation.evaluated import EvaluatedModel, OpenedModel, experts_on, models_on
 from harness.evaluation.records import Adaptation, Saw, record_path
 from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.task_split import (
@@ -249,28 +243,18 @@ def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) 
     """
     check_ceilings(run, model)
     splits = [task_split(run, name, protocols) for name in model.tasks]
-    with_experts, cells, known = [], [], []
+    with_experts, cells = [], list[Cell]()
     for split in splits:
         experts = experts_on(run, model, split.task)
         models = [*models_on(run, model, split.task, experts), *ceilings_on(run, model, split.task)]
         data = _with_length(run, split, models)
         with_experts.append((data, [one for one in experts if one.pooling is None]))
-        taught = [(one, tuple(teachers_of(one, experts))) for one in models]
-        known += [(split.task.name, bool(teachers)) for _, teachers in taught]
-        cells += [
-            Cell(
-                protocol.drawing(run),
-                model,
-                data,
-                one,
-                teachers if protocol.teaches else (),
-                protocol,
-            )
-            for one, teachers in taught
-            for protocol in protocols
-        ]
+        for one in models:
+            for protocol in protocols:
+                teachers = one.teachers(experts) if protocol.teaches else ()
+                cells.append(Cell(protocol.drawing(run), model, data, one, teachers, protocol))
     _check_embeddings(run, cells)
-    _check_teachers(run, protocols, known)
+    _check_teachers(run, cells)
     chosen = _choice(run, model, with_experts) if run.best_single else ()
     return [cell for cell in [*cells, *chosen] if cell.defined]
 
@@ -336,19 +320,17 @@ def _choice(
             yield Cell(run, model, held, expert, (), configured(Choice("current")))
 
 
-def _check_teachers(
-    run: Run, protocols: Sequence[ProtocolConfig], known: Sequence[tuple[str, bool]]
-) -> None:
+def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
     """Raise MissingTeacher where a protocol that somebody asked for has none.
 
-    `known` says of the models on each task whether they have teachers. Where only some tasks go
-    without, a warning says so.
+    Where only some tasks go without, a warning says so.
     """
-    untaught = list(dict.fromkeys(task for task, taught in known if not taught))
-    teaching = list(dict.fromkeys(one.name for one in protocols if one.teaches))
-    if untaught and teaching and run.protocols:
+    taught = [cell for cell in cells if cell.protocol.teaches]
+    untaught = list(dict.fromkeys(cell.data.task.name for cell in taught if not cell.teachers))
+    teaching = list(dict.fromkeys(cell.protocol.name for cell in taught))
+    if untaught and run.protocols:
         raise MissingTeacher(f"'{teaching[0]}' needs an expert of '{untaught[0]}': give --experts")
-    if untaught and teaching and any(taught for _, taught in known):
+    if untaught and any(cell.teachers for cell in taught):
         warnings.warn(
             f"no expert of {', '.join(untaught)} is known, so nothing is evaluated there by "
             f"{', '.join(teaching)}; name it with --experts",

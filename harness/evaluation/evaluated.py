@@ -182,6 +182,17 @@ class EvaluatedModel:
         parts = zip(self.members, self.digests, self.columns, strict=True)
         return joined([f"{model_key(one, digest)} {order}" for one, digest, order in parts])
 
+    def teachers(self, experts: Sequence[EvaluatedModel]) -> tuple[EvaluatedModel, ...]:
+        """Whose outputs a tuned head is fitted to: those of the task's own experts.
+
+        An expert teaches itself, and so does a reference that no expert stands beside, and a model
+        by itself.
+        """
+        own = _own(experts)
+        beside = own if self.role == "reference" else experts
+        alone = self.role == "expert" or (self.role in ("reference", "single") and not beside)
+        return (self,) if alone and self.pooling is None else tuple(own)
+
 
 def evaluated_as(
     task: Task, run: Run, role: Role, name: str, members: tuple[Checkpoint, ...], head: str,
@@ -283,19 +294,6 @@ def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) 
         return {}
     parts = [weights.select(one, names) for one in states]
     return weights.cast_like(weights.mean(parts), merged.weights) if len(parts) > 1 else parts[0]
-
-
-def teachers_of(model: EvaluatedModel, experts: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
-    """Whose outputs a tuned head is fitted to: those of the task's own experts.
-
-    An expert teaches itself, and so does a reference that no expert stands beside, and a model by
-    itself.
-    """
-    own = _own(experts)
-    beside = own if model.role == "reference" else experts
-    alone = model.role == "expert" or (model.role in ("reference", "single") and not beside)
-    alone = alone and model.pooling is None
-    return [model] if alone else own
 
 
 def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
