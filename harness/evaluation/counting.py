@@ -37,11 +37,6 @@ class PredictedRows:
     labels: Array64
     units: Units
 
-    @property
-    def row_of(self) -> Units:
-        """The row of each unit."""
-        return np.repeat(np.arange(len(self.units)), self.units)
-
 
 Sums: TypeAlias = "tuple[Array64, Formula]"
 """A table [rows, k], and the formula of the sums over its rows."""
@@ -184,7 +179,8 @@ def _entities(values: Array64, read: PredictedRows) -> Units:
     """
     starts, ends, types = _borders(read.task.labels)
     tags = np.full(len(values) + len(read.units), read.task.labels.index("O"))
-    tags[np.arange(len(values)) + read.row_of] = values.astype(np.int64)
+    row_of = np.repeat(np.arange(len(read.units)), read.units)
+    tags[np.arange(len(values)) + row_of] = values.astype(np.int64)
     before = np.concatenate([[read.task.labels.index("O")], tags[:-1]])
     places = np.arange(len(tags))
     last = np.maximum.accumulate(np.where(starts[before, tags], places, 0))

@@ -52,7 +52,7 @@ def unpacked(path: Path) -> Iterator[File]:
             raise _broken(path, f"it names a file {name!r:.80}, {fault}")
     if len({*names}) < len(names):
         raise _broken(path, "it has two files of one name")
-    if [*map(_order, names)] != sorted(map(_order, names)):
+    if names != sorted(names, key=PurePosixPath):
         raise _broken(path, "its files are in another order")
     for part in _parts(file, path, ["name", "text", "numbers"]):
         for name, text, numbers in part:
@@ -79,7 +79,7 @@ def write_pack(path: Path, files: Iterable[File]) -> int:
             raise BrokenRecord(f"{name!r:.80} cannot be packed: {fault}")
         if known.setdefault(name, content) != content:
             raise BrokenRecord(f"two files are called {name} and differ; pack their folders apart")
-    schema, names = _schema().with_metadata({ABOUT: PACK}), sorted(known, key=_order)
+    schema, names = _schema().with_metadata({ABOUT: PACK}), sorted(known, key=PurePosixPath)
     usual: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
     usual |= {"data_page_size": LARGEST, "write_statistics": False, "use_dictionary": False}
     usual |= {"write_page_checksum": True}
@@ -112,10 +112,6 @@ def unpack(path: Path, out: Path) -> list[Path]:
 
 
 # Names -------------------------------------------------------------------------------------
-
-
-def _order(name: str) -> list[str]:
-    return name.split("/")
 
 
 def _fault(name: object) -> str | None:

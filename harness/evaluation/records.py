@@ -126,10 +126,6 @@ class RecordedRecipe(Frozen):
         return [(kind, stage) for kind, stages in said.items() for stage in stages]
 
 
-SCHEMA: Literal[5] = 5
-"""The version of records that is written and read."""
-
-
 class Record(Frozen):
     """One model on one task under one protocol, with everything needed to make it again.
 
@@ -147,7 +143,7 @@ class Record(Frozen):
     correlations); tables multiply them by 100.
     """
 
-    schema_version: Literal[5] = SCHEMA
+    schema_version: Literal[5] = 5
     model: str
     role: Role
     method: str
