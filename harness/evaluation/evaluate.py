@@ -22,13 +22,7 @@ from harness.errors import BrokenRecord, CellsFailed, HarnessError, NotFinite, W
 from harness.evaluation.bootstrap import intervals, kept_loss, kept_resamples
 from harness.evaluation.cells import Cell, cells_of
 from harness.evaluation.evaluated import check_singles, warn_of_heads
-from harness.evaluation.predictions import (
-    Predicted,
-    fault_of,
-    predicted_of,
-    read_predictions,
-    write_predictions,
-)
+from harness.evaluation.predictions import Predicted, fault_of, read_predictions, write_predictions
 from harness.evaluation.reader import Reader, plan
 from harness.evaluation.records import DECODER, DrawScore, Record, read_record, write_record
 from harness.evaluation.resamples import LOSS, Resamples, estimates_of
@@ -176,7 +170,7 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
         replace(one, values=finished(task, one.values, seen))
         for one in cell.protocol.entry.function(encoded, **cell.protocol.options)
     ]
-    predicted = predicted_of(cell.data, predictions)
+    predicted = cell.data.predicted(predictions)
     if known is not None:
         if fault := fault_of(known, predicted):
             raise WrongPredictions(f"what is predicted here {fault}")

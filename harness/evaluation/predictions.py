@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import xxhash
@@ -18,10 +18,7 @@ from harness.evaluation.faults import CLOSE
 from harness.evaluation.records import Record
 from harness.files import parse_json, replacing
 from harness.kinds import kind_of
-from harness.types import DERIVED, Array64, Predictions, Shots, Task, Units
-
-if TYPE_CHECKING:
-    from harness.evaluation.task_split import TaskSplit
+from harness.types import DERIVED, Array64, Shots, Task, Units
 
 DrawKey: TypeAlias = "tuple[Shots | None, int | None]"
 """Shots and seed; None, None where nothing is drawn."""
@@ -64,18 +61,14 @@ class Predicted:
         return self.left_out.get(seed, ())
 
     @cached_property
-    def truth(self) -> str:
-        """A hash of the labels of all units, in their order, and of what they are called."""
-        said = json.dumps([self.task.kind, self.task.labels, self.labels.shape])
-        return _hashed(said.encode(), self.labels, self.units)
-
-    @cached_property
     def content(self) -> str:
         """A hash of the labels and of every prediction, whatever file they lie in.
 
         But for those that are no whole numbers: their last digits are the processor's.
         """
-        parts: list[bytes | Array64] = [self.truth.encode()]
+        said = json.dumps([self.task.kind, self.task.labels, self.labels.shape])
+        truth = _hashed(said.encode(), self.labels, self.units)
+        parts: list[bytes | Array64] = [truth.encode()]
         for key in sorted(self.values, key=_name):
             values = self.values[key]
             parts += [_name(key).encode(), values if (values == np.rint(values)).all() else b"real"]
@@ -88,20 +81,6 @@ def _hashed(*parts: bytes | Array64 | Units) -> str:
         # as little-endian numbers, whatever the machine; -0.0 is 0.0
         made.update(part if isinstance(part, bytes) else (part + 0.0).astype("<f8").tobytes())
     return made.hexdigest()
-
-
-def predicted_of(part: TaskSplit, predictions: Sequence[Predictions]) -> Predicted:
-    """The predictions of a cell, with the rows that they are of."""
-    draws = [(one.draw.shots, one.draw.seed) if one.draw else (None, None) for one in predictions]
-    return Predicted(
-        task=part.task,
-        digest=part.test.digest,
-        units=kind_of(part.task).units(part.test),
-        labels=part.test.labels,
-        values=dict(zip(draws, (one.values for one in predictions), strict=True)),
-        left_out=part.left_out,
-        documents=part.test.documents,
-    )
 
 
 # Writing -----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from harness.data.shots import amount, draw, left_out
 from harness.data.splits import parse_task, share_rows
 from harness.entries import EvaluationProtocol
 from harness.errors import BadOption, BadRecipe
+from harness.evaluation.predictions import Predicted
 from harness.evaluation.records import DrawScore
 from harness.evaluation.run import Run
 from harness.kinds import kind_of
@@ -219,6 +220,20 @@ class TaskSplit:
             shots=drawn.shots if drawn else None,
             seed=drawn.seed if drawn else None,
             facts=dict(prediction.facts),
+        )
+
+    def predicted(self, predictions: Sequence[Predictions]) -> Predicted:
+        """Predictions with the rows that they are of."""
+        draws = [one.draw for one in predictions]
+        keys = [(one.shots, one.seed) if one else (None, None) for one in draws]
+        return Predicted(
+            task=self.task,
+            digest=self.test.digest,
+            units=kind_of(self.task).units(self.test),
+            labels=self.test.labels,
+            values=dict(zip(keys, (one.values for one in predictions), strict=True)),
+            left_out=self.left_out,
+            documents=self.test.documents,
         )
 
     def _scored(self, seed: int) -> tuple[npt.NDArray[np.bool_], Units]:
