@@ -14,19 +14,7 @@ from harness.passes.features import Seen, dropping, encode, final_head
 from harness.passes.workload import Workload
 from harness.presets import read_as
 from harness.readout import Readout
-from harness.types import (
-    ALL,
-    AUTO,
-    TRAINED_ON,
-    Again,
-    Array64,
-    Draw,
-    Encoded,
-    Features,
-    Head,
-    Rows,
-    Teacher,
-)
+from harness.types import ALL, AUTO, TRAINED_ON, Again, Draw, Encoded, Features, Head, Rows, Teacher
 from harness.weights import once
 
 
@@ -147,23 +135,19 @@ def _adapting(
     if (seen := _seen([pool, *(features for features, _ in taught)])) is not None:
         gone = {int(unit) for unit in np.flatnonzero(~seen)}
         draws = [_without(draw, gone) for draw in draws]
+    # not the float32 logits: Adam scales any gradient up to a full step, so a student that equals
+    # its teacher must see a difference of exactly zero, not of rounding
+    said = [
+        features.x.astype(np.float64) @ head.weight.astype(np.float64).T + head.bias
+        for features, head in taught
+    ]
     return replace(
         plain,
         pool=pool,
         draws=tuple(draws),
-        teacher=plain.kind.taught([_outputs(*one) for one in taught]) if taught else None,
+        teacher=plain.kind.taught(said) if taught else None,
         teachers=tuple(Teacher(features.x, head) for features, head in taught),
     )
-
-
-def _outputs(features: Features, head: Head) -> Array64:
-    """What a teacher says of some rows in float64, from its features.
-
-    Not the float32 logits: Adam scales any gradient up to a full step, so a student that equals
-    its teacher must see a difference of exactly zero, not of rounding.
-    """
-    weight, bias = head.weight.astype(np.float64), head.bias.astype(np.float64)
-    return np.asarray(features.x.astype(np.float64) @ weight.T + bias)
 
 
 def _seen(read: Sequence[Features]) -> Seen | None:
