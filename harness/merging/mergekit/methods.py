@@ -9,7 +9,6 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,6 @@ SCRIPT = "mergekit-pytorch"
 """mergekit's command for tensors by name, which knows no architecture."""
 
 
-@dataclass(frozen=True)
-class Mergekit:
-    """An installed mergekit: its command and its version, '' where that is not known."""
-
-    command: Path
-    version: str
-
-
 def family(method: str) -> Merger:
     """The merger `mergekit:METHOD`. Methods that read no base, or merge two ends, need none."""
 
@@ -52,12 +43,12 @@ def family(method: str) -> Merger:
             if isinstance(value, list) and len(value) != len(experts):
                 found = f"mergekit:{method} got {len(value)} values of {name}"
                 raise BadOption(f"{found}; expected one for all, or {len(experts)}")
-        kit = installed()
+        command, version = installed()
         config = _config(method, len(experts), parameters)
         states = [*experts, base] if reads_base else experts
-        made = cache(lambda: _run(kit, config, states, seed))
+        made = cache(lambda: _run(command, config, states, seed))
         known = specs(each(lambda tensor: tensor, *states))
-        return Lazy(known, lambda name: made()[name], {"mergekit": kit.version})
+        return Lazy(known, lambda name: made()[name], {"mergekit": version})
 
     reads_base = method not in (*BASELESS, *ENDPOINTS)
     paper = "arXiv:2403.13257"
@@ -80,7 +71,7 @@ def _file(index: int) -> str:
 
 
 def _run(
-    kit: Mergekit, config: Mapping[str, Any], states: Sequence[StateDict], seed: int
+    command: Path, config: Mapping[str, Any], states: Sequence[StateDict], seed: int
 ) -> StateDict:
     """The result of a run in a temporary folder, which goes when nobody needs the result."""
     folder = Path(tempfile.mkdtemp(prefix="mergekit-"))
@@ -89,7 +80,7 @@ def _run(
             wide = each(lambda tensor: tensor.contiguous(), state)
             save_file(dict(wide), folder / _file(index))
         (folder / "config.yml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
-        _call(kit, str(config["merge_method"]), folder, seed)
+        _call(command, str(config["merge_method"]), folder, seed)
         merged = open_weights(folder / "out")
         check_same([states[0], merged], ["the experts", "what mergekit wrote"])
     except BaseException:
@@ -101,12 +92,12 @@ def _run(
     return merged
 
 
-def _call(kit: Mergekit, method: str, folder: Path, seed: int) -> None:
-    command = [str(kit.command), "config.yml", "out", "--random-seed", str(seed)]
+def _call(command: Path, method: str, folder: Path, seed: int) -> None:
+    asked = [str(command), "config.yml", "out", "--random-seed", str(seed)]
     # mergekit visits tensors in the order of a set of names: hashes decide which draw is whose
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        asked, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
@@ -117,8 +108,9 @@ def _call(kit: Mergekit, method: str, folder: Path, seed: int) -> None:
 # Finding it --------------------------------------------------------------------------------
 
 
-def installed() -> Mergekit:
-    """The mergekit that HARNESS_MERGEKIT names, else that of this environment, else on the path.
+def installed() -> tuple[Path, str]:
+    """The command of the mergekit that HARNESS_MERGEKIT names, else that of this environment, else
+    on the path; and its version, '' where that is not known.
 
     Raises BadRecipe if there is none.
     """
@@ -133,7 +125,7 @@ def installed() -> Mergekit:
     for folder in beside:
         for name in (SCRIPT, f"{SCRIPT}.exe"):
             if (folder / name).is_file():
-                return Mergekit((folder / name).absolute(), _version(folder / name))
+                return (folder / name).absolute(), _version(folder / name)
     raise BadRecipe(
         f"mergekit is not installed: {what}; install it in an environment of its own "
         f"(python -m venv DIR, DIR/bin/pip install mergekit) and say so with {VARIABLE}=DIR"
