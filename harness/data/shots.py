@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,6 +13,11 @@ from harness.errors import BadData
 from harness.kinds import kind_of
 from harness.rng import rng
 from harness.types import ALL, Draw, Rows, Shots, Units
+
+Parts: TypeAlias = Sequence[Sequence[int]]
+"""Numbers of units, by group or by example."""
+Taken: TypeAlias = tuple[Shots, int, Parts, Parts, Sequence[int]]
+"""The fields of a `Draw`, by numbers of the units of all rows."""
 
 
 def amount(shots: Shots | None) -> float:
@@ -95,7 +100,7 @@ def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int, each: Sequenc
 
 def selected(
     rows: Rows,
-    orders: Mapping[int, Sequence[Sequence[int]]],
+    orders: Mapping[int, Parts],
     shots: Sequence[Shots],
     outside: int = 1,
 ) -> tuple[list[int], list[Draw]]:
@@ -105,13 +110,13 @@ def selected(
     hold positions among the units of the pool. With one seed, fewer shots are a prefix of more.
     """
     kind = kind_of(rows.task)
-    draws = []
+    draws: list[Taken] = []
     for count, seed in _asked(shots, orders):
         most = len(rows.labels) if count == ALL else count
         pairs = zip(orders[seed], _each(rows, len(orders[seed]), outside), strict=True)
         parts = [part[: most * units] for part, units in pairs]
         examples = kind.examples(rows, orders[seed], seed, most)
-        draws.append(Draw(count, seed, _whole(parts), _whole(examples)))
+        draws.append((count, seed, parts, examples, []))
     return _pooled(rows, draws)
 
 
@@ -126,12 +131,11 @@ def scattered(
     """
     kind = kind_of(rows.task)
     groups = [frozenset(members.tolist()) for members in kind.groups(rows).values()]
-    draws = []
+    draws: list[Taken] = []
     for count, seed in _asked(shots, orders):
         taken = orders[seed][: None if count == ALL else count * len(groups)]
         parts = [[unit for unit in taken if unit in members] for members in groups]
-        examples = _whole(kind.around(rows, taken))
-        draws.append(Draw(count, seed, _whole(parts), examples, tuple(taken)))
+        draws.append((count, seed, parts, kind.around(rows, taken), taken))
     return _pooled(rows, draws)
 
 
@@ -140,28 +144,19 @@ def _asked(shots: Sequence[Shots], seeds: Iterable[int]) -> list[tuple[Shots, in
     return [(count, seed) for count in shots for seed in [*seeds][: 1 if count == ALL else None]]
 
 
-def _whole(parts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(map(int, part)) for part in parts)
-
-
-def _pooled(rows: Rows, draws: Sequence[Draw]) -> tuple[list[int], list[Draw]]:
+def _pooled(rows: Rows, draws: Sequence[Taken]) -> tuple[list[int], list[Draw]]:
     """The rows that draws of units select, sorted, and the draws with places among their units."""
-    drawn = {unit for one in draws for part in (*one.rows, *one.examples) for unit in part}
+    drawn = {unit for _, _, *both, _ in draws for parts in both for part in parts for unit in part}
     row_of = np.repeat(np.arange(len(rows)), kind_of(rows.task).units(rows))
     pool = sorted({int(row_of[unit]) for unit in drawn})
     place = {int(unit): position for position, unit in enumerate(units_of(rows, pool))}
 
-    def placed(parts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(place[unit] for unit in part) for part in parts)
+    def placed(part: Sequence[int]) -> tuple[int, ...]:
+        return tuple(place[unit] for unit in part)
 
     return pool, [
-        replace(
-            one,
-            rows=placed(one.rows),
-            examples=placed(one.examples),
-            order=tuple(place[unit] for unit in one.order),
-        )
-        for one in draws
+        Draw(count, seed, tuple(map(placed, parts)), tuple(map(placed, examples)), placed(order))
+        for count, seed, parts, examples, order in draws
     ]
 
 
