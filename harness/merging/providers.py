@@ -105,7 +105,7 @@ class JointProvider(OfRows):
     def described(self) -> list[dict[str, Any]]:
         """Which rows each expert was shown, for the record."""
         readings = self._readings
-        shown = [(readings.of(place), readings.digest(place)) for place in range(len(readings))]
+        shown = [(readings.of(place), one) for place, one in enumerate(readings.digests)]
         return [statistics.said(self.need, self.chosen, *one).recorded() for one in shown]
 
     @cached_property

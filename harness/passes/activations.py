@@ -47,10 +47,10 @@ class Pairs:
         return Products(inner, (sums[0], sums[1]), (sums[2], sums[3]), count)
 
     def _obtained(self, first: int, second: int) -> tuple[StateDict, int]:
-        readings, digest = self.readings, self.readings.digest
-        other = model_key(readings.checkpoints[second], digest(second))
+        readings, digests = self.readings, self.readings.digests
+        other = model_key(readings.checkpoints[second], digests[second])
         reading = readings.of(0)  # the same tokens for both, in every pair
-        path = readings.of(first).entry(digest(first), "activations", self.batch_size, other)
+        path = readings.of(first).entry(digests[first], "activations", self.batch_size, other)
         pair = [readings.checkpoints[place] for place in (first, second)]
         what = f"activations of {pair[0].name} and {pair[1].name}"
         step = readings.steps(what, len(reading.rows))

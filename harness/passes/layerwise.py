@@ -74,7 +74,7 @@ class LayerwiseGram:
         return self._last[1]
 
     def _of(self, place: int, block: int) -> StateDict:
-        reading, digest = self.readings.of(place), self.readings.digest(place)
+        reading, digest = self.readings.of(place), self.readings.digests[place]
         path = reading.entry(digest, MADE, self.batch_size, block, self._digests[:block])
         expert = reading.checkpoint
         rows = len(reading.rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -119,7 +120,6 @@ class Readings:
     rows: Callable[[int], Rows]
     placement: Placement = AUTOMATIC
     progress: Progress | None = None
-    _digests: dict[int, str] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.checkpoints)
@@ -128,11 +128,10 @@ class Readings:
         """The reading of one expert."""
         return reading_of(self.checkpoints[place], self.rows(place), self.placement)
 
-    def digest(self, place: int) -> str:
-        """What the weights of an expert hash to."""
-        if place not in self._digests:
-            self._digests[place] = weights.digest(self.checkpoints[place].weights)
-        return self._digests[place]
+    @cached_property
+    def digests(self) -> list[str]:
+        """What the weights of each expert hash to."""
+        return [weights.digest(one.weights) for one in self.checkpoints]
 
     def steps(self, what: str, total: int) -> Steps | None:
         """What is told of so many rows, if anybody listens."""
