@@ -9,19 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    FiniteFloat,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-)
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from harness import weights
 from harness.errors import BrokenCheckpoint
-from harness.passes.cache import SEAL, is_whole, read_sealed, write_sealed
+from harness.passes.cache import SEAL, is_whole, read_sealed
 from harness.registry import NEEDS
 from harness.types import Checkpoint, Need, StateDict
 
@@ -38,12 +30,6 @@ class Facts(BaseModel):
     max_length: int = 0
     not_run: tuple[str, ...] = Field(default=(), alias="not run")
     placement: dict[str, str] = {}
-
-    @model_serializer(mode="wrap")
-    def _written(self, plainly: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a placement where none is said, as in files of before."""
-        values: dict[str, Any] = plainly(self)
-        return {name: value for name, value in values.items() if value or name != "placement"}
 
 
 class Said(BaseModel):
@@ -65,13 +51,16 @@ class Said(BaseModel):
     shared: dict[str, str] = {}
     versions: dict[str, str] = {}
 
-    def written(self) -> dict[str, Any]:
-        """As it stands in a file."""
-        return self.model_dump(mode="json", by_alias=True)
+    def written(self, exclude: set[str] | None = None) -> dict[str, Any]:
+        """As it stands in a file: without a placement where none is said, as in files of before."""
+        values = self.model_dump(mode="json", by_alias=True, exclude=exclude)
+        if not self.facts.placement:
+            del values["facts"]["placement"]
+        return values
 
     def recorded(self) -> dict[str, Any]:
         """What is said, as the record of a merge holds it."""
-        values = self.model_dump(mode="json", by_alias=True, exclude={"shared", "versions"})
+        values = self.written({"shared", "versions"})
         return {**values.pop("facts"), **values}
 
 
@@ -109,13 +98,8 @@ class Statistic:
 # Files -------------------------------------------------------------------------------------
 
 
-def write_statistic(path: Path, made: Statistic) -> None:
-    """Write a statistic into one safetensors file, at once or not at all."""
-    write_sealed(path, made.stored, made.said.written())
-
-
 def read_statistic(path: str | Path) -> Statistic:
-    """Open a file that `write_statistic` wrote; tensors are read when they are asked for.
+    """Open a file that `harness statistics` wrote; tensors are read when they are asked for.
 
     Raises BrokenCheckpoint, naming the file, for what is not one.
     """

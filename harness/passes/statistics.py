@@ -32,19 +32,11 @@ from harness.files import check_name, check_place, version
 from harness.kinds import kind_of
 from harness.methods import needs_of, resolved
 from harness.options import options, parse_choice, resolve
-from harness.passes.cache import keep, recall
+from harness.passes.cache import keep, recall, write_sealed
 from harness.passes.lengths import at_length, length_of
 from harness.passes.placement import REFERENCE, DType, placement
 from harness.passes.reading import Reading, reading_of
-from harness.passes.statistic_file import (
-    Facts,
-    Said,
-    Statistic,
-    opened,
-    read_statistic,
-    shapes_of,
-    write_statistic,
-)
+from harness.passes.statistic_file import Facts, Said, Statistic, opened, read_statistic, shapes_of
 from harness.plugins import code_of
 from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, NEEDS
@@ -287,7 +279,7 @@ def statistic(
     made = collect(asked, chosen, reading_of(checkpoint, rows, placed, step))
     if out is None:
         return made
-    write_statistic(Path(out), made)
+    write_sealed(Path(out), made.stored, made.said.written())
     return read_statistic(Path(out))
 
 
