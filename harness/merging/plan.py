@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -360,7 +361,8 @@ def _folded(draft: MergePlan, fold: Fold) -> MergePlan:
         if isinstance(entry, Premerge) and entry.costly and fold.spool is not None:
             after = fold.spool.states(after)
         latest = tuple(map(LastRead, after))
-        steps.append(PremergeStep(stage, tuple(wholes), latest, body, clock, number))
+        seconds = partial(clock.seconds, number)
+        steps.append(PremergeStep(stage, tuple(wholes), latest, body, seconds))
         wholes = steps[-1].leaving
     bodies = tuple(weights.select(whole, body) for whole in wholes)
     tops = tuple(_without(whole, {*body}) for whole in wholes)

@@ -30,40 +30,24 @@ PROBES = 16
 """Rows of its task that an expert is run on."""
 
 
-class DistanceTracker:
-    """How far experts are apart, before and after each pre-merging stage, while a merge is written.
+def watched(merged: StateDict, steps: Sequence[PremergeStep]) -> tuple[StateDict, list[Squares]]:
+    """The merge, whose experts are measured tensor by tensor as it is read, and what is known then.
 
-    The distance is the mean over pairs of experts of the L2 norm of their difference, over all
-    parameters of the encoder, summed in float64. A tensor is measured as the merger leaves it, so
-    that no stage has to compute it again; what the merger did not read comes at the end.
+    What is known is of the experts before the first stage, and after each one. A tensor is measured
+    as the merger leaves it, so that no stage has to compute it again.
     """
+    known: list[Squares] = [{} for _ in range(len(steps) + 1)]
 
-    def __init__(self, steps: Sequence[PremergeStep]) -> None:
-        self._steps = steps
-        self._names = steps[0].encoder if steps else ()
-        self._squares: list[Squares] = [{} for _ in range(len(steps) + 1)]
+    def compute(name: str) -> torch.Tensor:
+        tensor = merged[name]
+        for number, step in enumerate(steps, start=1):
+            parts = [latest(name) for latest in step.latest]
+            left = [part for part in parts if part is not None]
+            if name in step.encoder and len(left) == len(parts) > 1:
+                known[number][name] = _squares([{name: part} for part in left], name)
+        return tensor
 
-    def watching(self, merged: StateDict) -> StateDict:
-        """The merge, whose experts are measured tensor by tensor as it is read."""
-
-        def compute(name: str) -> torch.Tensor:
-            tensor = merged[name]
-            for number, step in enumerate(self._steps, start=1):
-                parts = [latest(name) for latest in step.latest]
-                left = [part for part in parts if part is not None]
-                if name in step.encoder and len(left) == len(parts) > 1:
-                    self._squares[number][name] = _squares([{name: part} for part in left], name)
-            return tensor
-
-        return weights.Lazy(weights.specs(merged), compute)
-
-    def distances(self) -> list[tuple[float, float] | None]:
-        """Before and after each stage; None for a single expert."""
-        far = []
-        for states, known in zip(_between(self._steps), self._squares, strict=True):
-            encoders = [weights.select(state, self._names) for state in states]
-            far.append(distance(encoders, known))
-        return [None if a is None or b is None else (a, b) for a, b in pairwise(far)]
+    return weights.Lazy(weights.specs(merged), compute), known
 
 
 def _between(steps: Sequence[PremergeStep]) -> list[tuple[StateDict, ...]]:
@@ -71,16 +55,22 @@ def _between(steps: Sequence[PremergeStep]) -> list[tuple[StateDict, ...]]:
     return [steps[0].entering, *(one.leaving for one in steps)]
 
 
-def measured(plan: MergePlan, tracker: DistanceTracker) -> tuple[PremergeReport, ...]:
-    """What each pre-merging stage did to the experts.
+def measured(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport, ...]:
+    """What each pre-merging stage did to the experts, whose squares are `known` where it was read.
 
+    The distance is the mean over pairs of experts of the L2 norm of their difference, over all
+    parameters of the encoder, summed in float64; None for a single expert.
     The drift is in the logits of 16 training rows of the expert's task, in float32, of a local
     folder or generated; nothing is downloaded, and none is measured of a recipe that says so.
     """
     if not plan.steps:
         return ()
-    seconds = [one.seconds for one in plan.steps]  # before anything is computed again
-    distances = tracker.distances()
+    seconds = [one.seconds() for one in plan.steps]  # before anything is computed again
+    far = []
+    for states, squares in zip(_between(plan.steps), known, strict=True):
+        encoders = [weights.select(state, plan.steps[0].encoder) for state in states]
+        far.append(distance(encoders, squares))
+    distances = [None if a is None or b is None else (a, b) for a, b in pairwise(far)]
     for step, both in zip(plan.steps, distances, strict=True):
         if both:
             _call_out(step, *both)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
@@ -94,25 +94,19 @@ class PremergeStep:
     """A pre-merging stage with the experts as they enter it and as they leave it.
 
     `latest` are the experts that leave, with what each was last asked for. `encoder` are the names
-    of the encoder's parameters. `clock` counts the time of the stage under its `number`.
+    of the encoder's parameters. `seconds` is how long the stage has been at work until now.
     """
 
     stage: Stage
     entering: tuple[StateDict, ...]
     latest: tuple[LastRead, ...]
     encoder: tuple[str, ...]
-    clock: StageClock
-    number: int
+    seconds: Callable[[], float]
 
     @property
     def leaving(self) -> tuple[StateDict, ...]:
         """The experts as they leave it."""
         return tuple(one.state for one in self.latest)
-
-    @property
-    def seconds(self) -> float:
-        """How long the stage has been at work until now."""
-        return self.clock.seconds(self.number)
 
     @property
     def report(self) -> Mapping[str, Any]:

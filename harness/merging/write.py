@@ -25,7 +25,7 @@ from harness.errors import BrokenCheckpoint
 from harness.files import version, write_json, write_text
 from harness.folders import new_folder
 from harness.merging.plan import MergePlan, short_method
-from harness.merging.premerge_report import DistanceTracker, measured
+from harness.merging.premerge_report import measured, watched
 from harness.merging.stages import Stage, reported
 from harness.text import markdown, plain
 from harness.types import Checkpoint, Choice, Progress, StateDict
@@ -51,8 +51,7 @@ def write(
     The result is the plan with what its pre-merging stages did, which is measured at the end.
     """
     with new_folder(out, MERGE, force=force) as folder:
-        tracker = DistanceTracker(plan.steps)
-        merged = tracker.watching(plan.state)
+        merged, squares = watched(plan.state, plan.steps)
         if plan.recipe.heads == "none":  # as an encoder by itself is stored
             bare = plan.experts[0].family.bare
             merged = weights.renamed(merged, {bare(name): name for name in merged})
@@ -64,7 +63,7 @@ def write(
         copy_modules(first, folder)
         if plan.recipe.heads == "keep" or words_of(first):
             digests["head_digests"] = _write_heads(plan, folder, hashes)
-        plan = replace(plan, measured=measured(plan, tracker))
+        plan = replace(plan, measured=measured(plan, squares))
         write_json(folder / "config.json", _config(plan))
         write_text(folder / "README.md", _card(plan))
         MERGE.write(folder, _record(plan, out, digests, trials), hashes)
