@@ -245,11 +245,8 @@ def _listed(files: Sequence[Statistic]) -> str:
 
 def passes(providers: Sequence[Provider]) -> Counter[str]:
     """How many rows are read of experts before the merge, by what is told of it."""
-    rows: Counter[str] = Counter()
-    for provider in providers:
-        if isinstance(provider, StatisticsProvider):
-            rows += provider.rows
-    return rows
+    own = (one.rows for one in providers if isinstance(one, StatisticsProvider))
+    return sum(own, Counter[str]())
 
 
 def prepare(providers: Sequence[Provider]) -> None:

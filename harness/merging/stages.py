@@ -21,17 +21,7 @@ from harness.options import options
 from harness.passes.features import check_readout
 from harness.passes.statistic_file import Statistic, read_statistic
 from harness.presets import as_read, preset
-from harness.types import (
-    DRAWN,
-    HELD_OUT,
-    Checkpoint,
-    Choice,
-    Need,
-    Progress,
-    Scalar,
-    StateDict,
-    Task,
-)
+from harness.types import HELD_OUT, Checkpoint, Choice, Need, Progress, Scalar, StateDict, Task
 
 
 @dataclass(frozen=True)
@@ -148,15 +138,15 @@ class Fold:
         chosen = {name: choice.options[name] for name in options(need.function)}
         if need.check:
             need.check(chosen)
+        if need.rows in ("shared", "none"):
+            made_of = scorer if need.rows == "shared" else self._of_tasks(entering)
+            return ReadyProvider(need, need.function(made_of, **chosen))
         common = need, chosen, entering, self.recipe, self.progress
         if need.rows == "own":
             files = tuple(file for file in self.files if file.need == need.name)
             elsewhere = self.needs.count(need) > 1
             return StatisticsProvider(*common, files, elsewhere)
-        if need.rows in DRAWN:
-            return JointProvider(*common)
-        made_of = scorer if need.rows == "shared" else self._of_tasks(entering)
-        return ReadyProvider(need, need.function(made_of, **chosen))
+        return JointProvider(*common)
 
     def _of_tasks(self, entering: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
         """The experts, each of the task that the recipe knows it is of."""
