@@ -101,7 +101,7 @@ def curves_of(steps: Mapping[str, Step], figure: Figure) -> dict[str, list[Step]
 
 def _apart(groups: Sequence[Sequence[Step]]) -> bool:
     """Whether no task is scored in two of the groups."""
-    tasks = [{*one.request.get("tasks", ())} for group in groups for one in group[:1]]
+    tasks = [{*one.asked("tasks")} for group in groups for one in group[:1]]
     return sum(map(len, tasks)) == len(set[str]().union(*tasks))
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from harness.checkpoints.layout import MODEL_FILES
 from harness.checkpoints.open import at_hand
 from harness.data.sources import stored_files
-from harness.data.splits import parse_task
 from harness.files import file_hash
 from harness.hashes import digest_of
-from harness.studies.models import place_of
+from harness.studies.models import place_of, task_of
 from harness.studies.steps import Step
 from harness.types import Task
 
@@ -38,19 +37,15 @@ def with_inputs(steps: Sequence[Step], folder: Path, data_dir: str | None) -> li
 
     @cache
     def task(text: str) -> str:
-        named, at, split = text.partition("@")
-        known, _ = parse_task(f"{place_of(named, folder)}{at}{split}")
+        known = task_of(text, folder)
         return digest_of([_said(known), _hash_of(stored_files(known, data_dir))])
 
     def read(step: Step) -> Iterator[tuple[str, str | None]]:
-        asked = step.request
-        named = map(asked.get, ("base", "expert", "model", "heads_from"))
-        for one in (*named, *asked.get("experts", ()), *asked.get("references", ())):
-            if one and one not in made:
+        for one in step.asked("base", "expert", "model", "heads_from", "experts", "references"):
+            if one not in made:
                 yield one, model(one)
-        for one in (asked.get("task"), *asked.get("tasks", ()), *asked.get("tune_on", ())):
-            if one:
-                yield one, task(one)
+        for one in step.asked("task", "tasks", "tune_on"):
+            yield one, task(one)
 
     return [replace(one, inputs={name: of for name, of in read(one) if of}) for one in steps]
 

@@ -16,7 +16,7 @@ from harness.merging.recipes import Recipe, methods_of
 from harness.merging.tune import grid
 from harness.options import options
 from harness.studies.steps import Step
-from harness.types import Checkpoint
+from harness.types import Checkpoint, Task
 from harness.weights import Symmetry
 
 LAYERS = ("num_hidden_layers", "n_layers")
@@ -43,15 +43,19 @@ def place_of(source: str, folder: Path) -> str:
     return place if os.path.exists(place) else source
 
 
+def task_of(text: str, folder: Path) -> Task:
+    """A task that a study whose folder is `folder` names, at a split or not."""
+    named, at, split = text.partition("@")
+    return parse_task(f"{place_of(named, folder)}{at}{split}")[0]
+
+
 def _check(step: Step, model: Checkpoint, folder: Path) -> None:
-    asked = step.request
     if step.verb == "merge":
-        recipe = checked(Recipe(**asked))
+        recipe = checked(Recipe(**step.request))
         check_family(recipe, model.family)
         _check_layers(recipe, model)
-    for task in filter(None, (*asked.get("tasks", ()), asked.get("task"))):
-        named, at, split = task.partition("@")
-        check_inputs(model, parse_task(f"{place_of(named, folder)}{at}{split}")[0])
+    for task in step.asked("tasks", "task"):
+        check_inputs(model, task_of(task, folder))
 
 
 def _check_layers(recipe: Recipe, model: Checkpoint) -> None:
@@ -72,10 +76,8 @@ def _check_layers(recipe: Recipe, model: Checkpoint) -> None:
 
 def _given(step: Step, made: dict[str, Step]) -> Iterator[str]:
     """The models that a step is given or, of one that is made here, what that one is given."""
-    asked = step.request
-    named = [asked.get("base"), asked.get("expert"), asked.get("model")]
-    for one in (*named, *asked.get("experts", ()), *asked.get("references", ())):
+    for one in step.asked("base", "expert", "model", "experts", "references"):
         if one in made:
             yield from _given(made[one], made)
-        elif one is not None:
+        else:
             yield one

@@ -80,7 +80,7 @@ def settle(step: Step, folder: Path, outcome: Outcome) -> None:
 
 def methods_code(step: Step) -> str | None:
     """A hash of somebody else's code that makes a merge; None of ours and of what is not here."""
-    said = [(kind, one) for kind in STAGES for one in _listed(step.request.get(kind))]
+    said = [(kind, one) for kind in STAGES for one in step.asked(kind)]
     named = [(STAGES[kind], one["name"]) for kind, one in said if step.verb == "merge"]
     codes = [code_of(known[name].function) for known, name in named if name in known]
     return digest_of(codes) if any(codes) else None
@@ -131,10 +131,6 @@ def take_away(plan: Plan, step: Step, folder: Path) -> None:
         users = [plan.steps[one] for one in plan.users[name]]
         if all(is_done(one, outcome_of(one, folder), folder) for one in users):
             shutil.rmtree(folder / name, ignore_errors=True)
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value] if value else []
 
 
 def _path(step: Step, folder: Path) -> Path:

@@ -186,10 +186,9 @@ def _step(said: Mapping[str, Any]) -> Step:
     for place in (said["name"], request.get("output", said["name"])):
         if not PLACE.fullmatch(place) or ".." in place.split("/"):
             raise BadRecipe(f"a step writes to {place[:80]!r}; expected a place in the study")
+    step = Step(**{**said, "needs": tuple(said["needs"]), "after": tuple(said["after"])})
     for key, registry in REGISTERED.items():
-        value = request.get(key, [])
-        for one in value if isinstance(value, list) else [value]:
+        for one in step.asked(key):
             called = one["name"] if isinstance(one, dict) else parse_choice(str(one)).name
-            registry.check_name(called, said["name"])
-    lists = {name: tuple(said[name]) for name in ("needs", "after")}
-    return Step(**{**said, **lists})
+            registry.check_name(called, step.name)
+    return step

@@ -60,6 +60,12 @@ class Step:
         """A hash of what is asked, without what its inputs were asked."""
         return digest_of([self.verb, self.request])
 
+    def asked(self, *fields: str) -> list[Any]:
+        """All that is asked in these fields, whether each of them says one thing or several."""
+        values = map(self.request.get, fields)
+        listed = (value if isinstance(value, list) else [value] for value in values)
+        return [one for several in listed for one in several if one]
+
 
 @dataclass(frozen=True)
 class Merge:
