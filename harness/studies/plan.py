@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,14 @@ class Plan:
                 found[one].append(name)
         return {name: tuple(users) for name, users in found.items()}
 
+    def needing(self, names: Iterable[str]) -> set[str]:
+        """The steps of these names, and all that need one of them, or one that needs it."""
+        found = {*names}
+        for name, step in self.steps.items():  # each after those that it needs
+            if found.intersection(step.needs):
+                found.add(name)
+        return found
+
     @property
     def cells(self) -> int:
         """How many scores of merges it asks for: merge x task x protocol."""
@@ -85,11 +95,8 @@ class Plan:
     @property
     def levels(self) -> list[list[int]]:
         """The numbers of the chunks by level: each level waits for the one before."""
-        count = max((chunk.level for chunk in self.chunks), default=-1) + 1
-        return [
-            [number for number, chunk in enumerate(self.chunks) if chunk.level == level]
-            for level in range(count)
-        ]
+        numbers = range(len(self.chunks))
+        return [[*of] for _, of in groupby(numbers, key=lambda one: self.chunks[one].level)]
 
 
 def planned(
@@ -107,11 +114,12 @@ def planned(
         # steps of one model, or of the models of one set, read the same rows and experts
         inputs = step.needs[0] if step.needs else step.name
         groups.setdefault((level[step.name], inputs.rpartition("/")[0]), []).append(step)
-    levels: dict[int, list[Step]] = {}
-    for (number, _), group in sorted(groups.items(), key=lambda one: one[0][0]):
-        levels.setdefault(number, []).extend(group)
-    cut = ((number, names) for number, of_level in levels.items() for names in _cut(of_level))
-    chunks = tuple(Chunk(number, tuple(names)) for number, names in cut)
+    levels = groupby(sorted(groups, key=itemgetter(0)), key=itemgetter(0))
+    chunks = tuple(
+        Chunk(number, tuple(names))
+        for number, of_level in levels
+        for names in _cut([step for one in of_level for step in groups[one]])
+    )
     return Plan(study, {step.name: step for step in steps}, chunks, keep_merges, figures)
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,12 +86,9 @@ def left(plan: Plan, known: Mapping[str, Outcome]) -> list[int]:
 
 def settled_of(plan: Plan, known: Mapping[str, Outcome]) -> set[str]:
     """The steps that are done, or failed, or need one that failed."""
-    done = {name for name, one in known.items() if one.state == "done"}
-    lost: set[str] = set()
-    for name, step in plan.steps.items():
-        if known[name].state == "failed" or lost.intersection(step.needs):
-            lost.add(name)
-    return done | lost
+    states = {name: one.state for name, one in known.items()}
+    lost = plan.needing(name for name, state in states.items() if state == "failed")
+    return lost | {name for name, state in states.items() if state == "done"}
 
 
 def _in_processes(
@@ -125,7 +122,7 @@ def _ready(plan: Plan, number: int, settled: set[str]) -> bool:
 
 def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> Started:
     """Starts workers with their share of the cores and, where there are GPUs, with one of them."""
-    words = [sys.executable, "-m", "harness", "work", str(path.resolve()), *words_of(where)]
+    words = worker(path, where)
     threads = str(max(cores() // jobs, 1))
     gpus = _gpus()
     (folder / LOGS).mkdir(exist_ok=True)
@@ -141,11 +138,12 @@ def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> S
     return start
 
 
-def words_of(where: Mapping[str, Any]) -> Sequence[str]:
-    """The folder of data, the device and plug-ins, as a worker's command has them."""
+def worker(path: Path, where: Mapping[str, Any]) -> list[str]:
+    """The command of a worker on the plan in a file, but for its chunk."""
     given = [("--data-dir", where.get("data_dir")), ("--device", where.get("device"))]
     given += [("--plugins", one) for one in where.get("plugins", ())]
-    return [word for flag, value in given if value is not None for word in (flag, value)]
+    words = [word for flag, value in given if value is not None for word in (flag, value)]
+    return [sys.executable, "-m", "harness", "work", str(path.resolve()), *words]
 
 
 def cores() -> int:

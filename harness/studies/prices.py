@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -68,16 +69,10 @@ def _rates(path: Path, size: int) -> Mapping[tuple[str, ...], list[float]]:
         file.seek(max(size - READ, 0))
         lines = file.read(READ).splitlines()
     for line in lines:
-        kinds, rate = _line(line)
-        for kind in kinds:
-            found[kind].append(rate)
+        # one may be broken, as any of a cache
+        with suppress(HarnessError, ValueError, TypeError, KeyError):
+            said = parse_json(line.decode(), "a line", "the time of a step")
+            rate = float(said["rate"])
+            for kind in [tuple(map(str, kind)) for kind in said["kinds"]]:
+                found[kind].append(rate)
     return dict(found)
-
-
-def _line(line: bytes) -> tuple[list[tuple[str, ...]], float]:
-    """The kinds and the rate in a line; no kind in one that is broken, as any of a cache may be."""
-    try:
-        said = parse_json(line.decode(), "a line", "the time of a step")
-        return [tuple(map(str, kind)) for kind in said["kinds"]], float(said["rate"])
-    except (HarnessError, ValueError, TypeError, KeyError):
-        return [], 0.0

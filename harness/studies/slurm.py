@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
@@ -19,7 +18,7 @@ from typing import Any
 from harness.errors import BadRecipe
 from harness.files import read_json, read_text, write_json
 from harness.studies.plan import Plan
-from harness.studies.pool import LOGS, THREADS, words_of
+from harness.studies.pool import LOGS, THREADS, worker
 
 JOBS = "slurm.json"
 """In a study's folder: the arrays that were submitted last."""
@@ -79,9 +78,9 @@ def _work(path: Path, first: int, where: Mapping[str, Any]) -> str:
 
     Not by `exec`: of a shell that is killed Slurm says that it never began.
     """
-    words = [sys.executable, "-m", "harness", "work", str(path.resolve()), *words_of(where)]
     threads = "\n".join(f'export {one}="${{{one}:-$SLURM_CPUS_ON_NODE}}"' for one in THREADS)
-    return f'{threads}\n{shlex.join(words)} --chunk "$((SLURM_ARRAY_TASK_ID + {first}))"\n'
+    words = shlex.join(worker(path, where))
+    return f'{threads}\n{words} --chunk "$((SLURM_ARRAY_TASK_ID + {first}))"\n'
 
 
 def _largest() -> int:

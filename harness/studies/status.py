@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from harness.checkpoints.layout import MODEL_FILES
@@ -19,29 +18,24 @@ from harness.text import few
 HOUR = 3600.0
 
 
-@dataclass(frozen=True)
-class Price:
-    """What some steps cost: seconds of one worker, for how many of them nothing like was timed."""
-
-    seconds: float
-    unknown: int
-
-    def __str__(self) -> str:
-        if self.seconds < 120:
-            known = f"{self.seconds:.0f} s"
-        elif self.seconds < 2 * HOUR:
-            known = f"{self.seconds / 60:.0f} min"
-        else:
-            known = f"{self.seconds / HOUR:.1f} h"
-        more = f"{self.unknown} steps without an estimate" if self.unknown else ""
-        return " + ".join(part for part in (known if self.seconds else "", more) if part) or known
-
-
-def price_of(plan: Plan, names: Sequence[str]) -> Price:
-    """What it costs one worker to do the steps of these names."""
+def price_of(plan: Plan, names: Sequence[str]) -> tuple[float, int]:
+    """What it costs one worker to do the steps of these names: seconds, and for how many of them
+    nothing like was timed."""
     prices = [price(plan.steps[name]) for name in names]
     known = [one for one in prices if one is not None]
-    return Price(sum(known), len(prices) - len(known))
+    return sum(known), len(prices) - len(known)
+
+
+def _told(seconds: float, unknown: int) -> str:
+    """A price in words."""
+    if seconds < 120:
+        known = f"{seconds:.0f} s"
+    elif seconds < 2 * HOUR:
+        known = f"{seconds / 60:.0f} min"
+    else:
+        known = f"{seconds / HOUR:.1f} h"
+    more = f"{unknown} steps without an estimate" if unknown else ""
+    return " + ".join(part for part in (known if seconds else "", more) if part) or known
 
 
 def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | int]]:
@@ -54,34 +48,22 @@ def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | in
         states = Counter(known[step.name].state for step in steps)
         left = [step.name for step in steps if known[step.name].state not in ("done", "failed")]
         counts = [states[one] for one in ("done", "failed", "begun", "missing")]
-        lines.append([verb, len(steps), *counts, str(price_of(plan, left)) if left else ""])
+        lines.append([verb, len(steps), *counts, _told(*price_of(plan, left)) if left else ""])
     return lines
 
 
 def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
     """A line for each step that failed, with its reason, and how many wait for it; and one for
     merges that a plug-in made whose code is another now."""
-    waiting = {name: _users(plan, name) for name, one in known.items() if one.state == "failed"}
-    needed = {
-        name: f" ({len(users)} steps need it)" * bool(users) for name, users in waiting.items()
-    }
-    failed = [f"failed: {name}: {known[name].reason}{more}" for name, more in needed.items()]
+    failed = []
+    for name in (name for name, one in known.items() if one.state == "failed"):
+        waiting = len(plan.needing([name])) - 1
+        needed = f" ({waiting} steps need it)" * bool(waiting)
+        failed.append(f"failed: {name}: {known[name].reason}{needed}")
     codes = [(name, one.code, methods_code(plan.steps[name])) for name, one in known.items()]
     old = [name for name, code, now in codes if code and now and code != now]
     kept = f"made before the code of its methods changed, and kept: {few(old)}; for new ones "
     return failed + [f"{kept}choose another --out"] * bool(old)
-
-
-def _users(plan: Plan, name: str) -> set[str]:
-    """All steps that need a step, or one that needs it."""
-    found: set[str] = set()
-    open_steps = [name]
-    while open_steps:
-        for user in plan.users[open_steps.pop()]:
-            if user not in found:
-                found.add(user)
-                open_steps.append(user)
-    return found
 
 
 def amounts(plan: Plan, folder: Path) -> str:
