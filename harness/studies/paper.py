@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import fsum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 from tabulate import tabulate
@@ -20,7 +18,7 @@ from harness.files import read_yaml, write_files
 from harness.reporting.chosen import read_lines
 from harness.reporting.difference import by_task
 from harness.reporting.grid import GridCell, mean_cell, reported
-from harness.reporting.lines import CURRENT, Line
+from harness.reporting.lines import CURRENT, Line, grouped
 from harness.reporting.sets import in_sets
 from harness.stats.intervals import Ends, interval
 from harness.studies.board import BOARDS, readings
@@ -84,8 +82,7 @@ class PaperTable(Frozen):
         both = (self.rows[row], self.columns[column])
         of = dict.fromkeys(task for one in both for task in one.get("of", ()))
         said = {**self.cells, **both[1], **both[0], "of": tuple(of)}
-        made: PaperCell = validated(PaperCell, said, f"{self.table}: {row}, {column}")
-        return made
+        return validated(PaperCell, said, f"{self.table}: {row}, {column}")
 
 
 class Paper(Frozen):
@@ -95,6 +92,10 @@ class Paper(Frozen):
     arxiv: str = ""
     base: str
     tables: tuple[PaperTable, ...]
+
+
+Ours: TypeAlias = "tuple[float | None, Ends | None, str]"
+"""Our number in a cell, its interval, and what is to be known."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,7 @@ def paper_of(study: str) -> Paper | None:
     path = PAPERS / f"{study}.yaml"
     if not path.is_file():
         return None
-    what = "a paper's tables"
-    made: Paper = validated(Paper, read_yaml(path, what, error=BadRecipe), str(path))
-    return made
+    return validated(Paper, read_yaml(path, "a paper's tables", error=BadRecipe), str(path))
 
 
 def beside(
@@ -154,41 +153,40 @@ def beside(
     every = [(row, column) for row in table.rows for column in table.columns]
     places = {cell: table.place(*cell) for cell in every}
     shown = base if base in {place.base for place in places.values()} else paper.base
-    made = []
-    for (row, column), place in places.items():
-        cell = Beside(row, column, table.values.get(row, {}).get(column))
+
+    def ours(place: PaperCell) -> Ours:
         if (place.base or paper.base) != shown:
-            cell = replace(cell, said="of another base")
-        elif place.lacking:
-            cell = replace(cell, said=place.lacking)
-        elif place.measure == "seconds":
-            taken = [seconds.get(one) for one in (place.row, place.less) if one]
-            known = [one for one in taken if one is not None]
-            if len(known) < len(taken):
-                cell = replace(cell, said="not timed")
-            else:
-                cell = replace(cell, ours=known[0] - sum(known[1:]))
-        else:
-            cell = _scored(cell, place, table.tasks, lines.get(place.board, ()))
-        made.append(cell)
-    return made
+            return None, None, "of another base"
+        if place.lacking:
+            return None, None, place.lacking
+        if place.measure != "seconds":
+            return _score(place, table.tasks, lines.get(place.board, ()))
+        taken = [seconds.get(one) for one in (place.row, place.less) if one]
+        known = [one for one in taken if one is not None]
+        if len(known) < len(taken):
+            return None, None, "not timed"
+        return known[0] - sum(known[1:]), None, ""
+
+    return [
+        Beside(row, column, table.values.get(row, {}).get(column), *ours(place))
+        for (row, column), place in places.items()
+    ]
 
 
-def _scored(cell: Beside, place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Beside:
-    """A cell with our score, or with the reason why there is none."""
+def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Ours:
+    """Our score in a cell, or the reason why there is none."""
     wanted = tasks if place.task == MEAN else (place.task,)
     picked = _picked(place, lines)
     each = {task: [one for one in picked if one.name == task] for task in wanted}
     cells = {task: _cell(place, found, lines) for task, found in each.items()}
     known = [one for one in cells.values() if one is not None]
     if not known:
-        return replace(cell, said="experts score 0" if any(each.values()) else "no record")
+        return None, None, "experts score 0" if any(each.values()) else "no record"
     whole = mean_cell(known) if len(known) > 1 else known[0]
     lacking = ", ".join(task for task, one in cells.items() if one is None)
     chosen = place.row.startswith(BEST) or "," in place.row
     within = None if chosen or lacking else whole.interval
-    said = f"without {lacking}" if lacking else ""
-    return replace(cell, ours=whole.mean, within=within, said=said)
+    return whole.mean, within, f"without {lacking}" if lacking else ""
 
 
 def _picked(place: PaperCell, lines: Sequence[Line]) -> list[Line]:
@@ -209,19 +207,14 @@ def _picked(place: PaperCell, lines: Sequence[Line]) -> list[Line]:
         and {*place.of} in ({trained.get(line.digest)}, {task for task, *_ in line.trained}, set())
     ]
     if row == BEST:
-        sets = [_by(of_set, "digest") for of_set in _by(found, "set")]
-        return [one for models in sets for one in max(models, key=_mean)]
+        sets = grouped(found, lambda line: line.set).values()
+        models = (grouped(of_set, lambda line: line.digest).values() for of_set in sets)
+        return [one for of_set in models for one in max(of_set, key=_mean)]
     if extreme:
         pick = min if extreme == "min" else max
-        return [pick(each, key=lambda line: _mean([line])) for each in _by(found, "task")]
+        tasks = grouped(found, lambda line: line.task).values()
+        return [pick(each, key=lambda line: _mean([line])) for each in tasks]
     return found
-
-
-def _by(lines: Sequence[Line], field: str) -> list[list[Line]]:
-    groups: dict[object, list[Line]] = {}
-    for line in lines:
-        groups.setdefault(getattr(line, field), []).append(line)
-    return [*groups.values()]
 
 
 def _mean(lines: Sequence[Line]) -> float:
@@ -296,10 +289,7 @@ def as_markdown(paper: Paper, table: PaperTable, base: str, cells: Sequence[Besi
     by_row = {row: [str(one) for one in cells if one.row == row] for row in table.rows}
     rows = [[row, *texts] for row, texts in by_row.items()]
     drawn = tabulate(rows, ["", *table.columns], tablefmt="pipe", disable_numparse=True)
-    said: dict[str, list[Beside]] = {}
-    for one in cells:
-        said.setdefault(one.said, []).append(one)
-    said.pop("", None)
+    said = grouped((one for one in cells if one.said), lambda one: one.said)
     arxiv = f" (arXiv:{paper.arxiv})" if paper.arxiv else ""
     lines = [
         f"# {paper.paper}{arxiv}, {table.table}: {table.title}",
@@ -326,13 +316,13 @@ def _listed(table: PaperTable, cells: Sequence[Beside]) -> str:
 
 def as_csv(cells: Sequence[Beside]) -> str:
     """A line for each cell."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    numbers = ("ours", "low", "high", "paper", "difference")
-    writer.writerow(["row", "column", *numbers, "significant", "said"])
+    import pandas
+
+    rows = []
     for one in cells:
-        values = (one.ours, *(one.within or (None, None)), one.theirs, one.difference)
-        shown = ("" if value is None else f"{value:.4g}" for value in values)
+        numbers = (one.ours, *(one.within or (None, None)), one.theirs, one.difference)
         significant = "" if one.significant is None else str(one.significant).lower()
-        writer.writerow([one.row, one.column, *shown, significant, one.said])
-    return text.getvalue()
+        rows.append((one.row, one.column, *numbers, significant, one.said))
+    names = ("row", "column", "ours", "low", "high", "paper", "difference", "significant", "said")
+    made = pandas.DataFrame(rows, columns=[*names])
+    return str(made.to_csv(index=False, float_format="%.4g", lineterminator="\n"))
