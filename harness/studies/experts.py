@@ -16,7 +16,6 @@ from zlib import crc32
 from harness.data.groups import expanded
 from harness.data.parts import PARTS
 from harness.data.splits import parse_task
-from harness.errors import BadRecipe
 from harness.registry import YAML
 from harness.studies.study import MOST, Study
 from harness.text import hint
@@ -167,12 +166,6 @@ def check_excluded(study: Study, folder: Path, data_dir: str | None) -> None:
         if value not in (*known, *map(leaf, known)):
             near = hint(value, {*map(leaf, known)})
             raise study.fault(f"exclude names the {key} '{value}', which is none of its; {near}")
-
-
-def check_whole(one: ExpertSet) -> None:
-    """Raise BadRecipe for a set that leaves nothing to merge."""
-    if len(one.members) < 2:
-        raise BadRecipe(f"{one.name} has {len(one.members)} expert, expected more tasks or seeds")
 
 
 def _expert(study: Study, base: str, home: str, task: str, seed: int, part: str) -> Expert:

@@ -25,7 +25,7 @@ from harness.methods import needs_of, resolved
 from harness.options import options
 from harness.presets import faithful
 from harness.registry import MERGERS, PROTOCOLS
-from harness.studies.experts import ExpertSet, check_whole, leaf, relative, sets_of, slug
+from harness.studies.experts import ExpertSet, leaf, relative, sets_of, slug
 from harness.studies.study import MOST, NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study, choice_of
 from harness.types import ALL, TRAINED_ON, Choice, Shots
 from harness.values import validated
@@ -67,43 +67,34 @@ class Step:
         return [one for several in listed for one in several if one]
 
 
-@dataclass(frozen=True)
-class Merge:
-    """How a set is merged."""
-
-    merger: Choice
-    premerge: tuple[Choice, ...]
-    postmerge: tuple[Choice, ...]
-    tune: Mapping[str, str] = field(default_factory=dict)
-    on: str | None = None
-
-    @property
-    def name(self) -> str:
-        """Its stages and options, as a folder may be called."""
-        tuned = [f"tuned-{name}" + (f"-{self.on}" if self.on else "") for name in self.tune]
-        return slug("-".join(map(str, (*self.premerge, self.merger, *self.postmerge, *tuned))))
-
-    def is_said(self, said: Mapping[str, str], one: ExpertSet) -> bool:
-        """Whether it is all that an entry of `exclude` names."""
-        known = {
-            "base": (one.base, leaf(one.base)),
-            "set": (one.name, leaf(one.name)),
-            "merger": (str(self.merger), self.merger.name),
-            "premerge": _called(self.premerge),
-            "postmerge": _called(self.postmerge),
-        }
-        if odd := said.keys() - known.keys():
-            raise BadRecipe(f"exclude names '{min(odd)}'; expected some of {', '.join(known)}")
-        return all(value in known[key] for key, value in said.items())
-
-    @property
-    def names(self) -> set[str]:
-        """What a board may call it by: its merger, with its options or without, or its folder."""
-        return {self.merger.name, str(self.merger), self.name}
+def _name(merge: MergerAxis) -> str:
+    """The stages and options of a merge, as a folder may be called."""
+    tuned = [f"tuned-{name}" + (f"-{merge.on}" if merge.on else "") for name in merge.tune]
+    stages = (*(merge.premerge or ()), merge.merger, *(merge.postmerge or ()), *tuned)
+    return slug("-".join(map(str, stages)))
 
 
-def _called(stages: Sequence[Choice]) -> tuple[str, ...]:
-    return tuple(name for one in stages for name in (str(one), one.name)) or (NONE,)
+def _names(merge: MergerAxis) -> set[str]:
+    """What a board may call a merge by: its merger, with its options or without, or its folder."""
+    return {merge.merger.name, str(merge.merger), _name(merge)}
+
+
+def _is_said(merge: MergerAxis, said: Mapping[str, str], one: ExpertSet) -> bool:
+    """Whether a merge of a set is all that an entry of `exclude` names."""
+    known = {
+        "base": (one.base, leaf(one.base)),
+        "set": (one.name, leaf(one.name)),
+        "merger": (str(merge.merger), merge.merger.name),
+        "premerge": _called(merge.premerge),
+        "postmerge": _called(merge.postmerge),
+    }
+    if odd := said.keys() - known.keys():
+        raise BadRecipe(f"exclude names '{min(odd)}'; expected some of {', '.join(known)}")
+    return all(value in known[key] for key, value in said.items())
+
+
+def _called(stages: Sequence[Choice] | None) -> tuple[str, ...]:
+    return tuple(name for one in stages or () for name in (str(one), one.name)) or (NONE,)
 
 
 def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[Step]:
@@ -152,11 +143,12 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
         raise study.fault(f"has {known:,} merges of each set; expected {MOST:,} at most")
     axes = [*product(study.premerge, study.postmerge)]
     merges = [_merge(axis, *stages) for stages in axes for axis in study.mergers or ()]
-    merges += [_merge(axis, (), ()) for axis in study.include]
+    merges += map(_merge, study.include)
     _check_mergers(study, merges)
     for one in sets_of(study, folder, data_dir):
-        if merges:
-            check_whole(one)
+        if merges and len(one.members) < 2:
+            found = f"{one.name} has {len(one.members)} expert"
+            raise BadRecipe(f"{found}, expected more tasks or seeds")
         for expert in one.members:
             if expert.request:
                 yield _training(expert.place, expert.request, [expert.task], data_dir)
@@ -167,14 +159,14 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
         yield from (step for models in beside.values() for step in models.values() if step)
         first: dict[str, str] = {}
         for merge in merges:
-            if any(merge.is_said(said, one) for said in study.exclude):
+            if any(_is_said(merge, said, one) for said in study.exclude):
                 continue
             merging = _merging(study, one, merge)
             statistics = [*_statistics(study, one, merge)]
             yield from statistics
             yield replace(merging, needs=(*merging.needs, *(step.name for step in statistics)))
             for name, reading in study.readings.items():
-                if reading.mergers and not merge.names & {*reading.mergers}:
+                if reading.mergers and not _names(merge) & {*reading.mergers}:
                     continue
                 for step in _evaluations(study, one, merging, name, beside[name], data_dir):
                     # what stands beside every merge of a set is scored with its first one
@@ -183,14 +175,14 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
                     first.setdefault(shared, step.name)
 
 
-def _check_mergers(study: Study, merges: Sequence[Merge]) -> None:
+def _check_mergers(study: Study, merges: Sequence[MergerAxis]) -> None:
     """Raise BadRecipe for a merger that is scored, and is none of the study's."""
-    known = {name for merge in merges for name in merge.names}
+    known = {name for merge in merges for name in _names(merge)}
     for board, reading in study.readings.items():
         if odd := [name for name in reading.mergers if name not in known]:
             raise study.fault(
                 f"score_on.{board} names the merger '{odd[0]}', which is none of its; "
-                f"expected some of {', '.join(dict.fromkeys(merge.name for merge in merges))}"
+                f"expected some of {', '.join(dict.fromkeys(map(_name, merges)))}"
             )
 
 
@@ -244,10 +236,12 @@ def _references(
 # Merges ------------------------------------------------------------------------------------
 
 
-def _merge(axis: MergerAxis, before: tuple[Choice, ...], after: tuple[Choice, ...]) -> Merge:
-    before = before if axis.premerge is None else axis.premerge
-    after = after if axis.postmerge is None else axis.postmerge
-    return Merge(axis.merger, before, after, axis.tune, axis.on)
+def _merge(
+    axis: MergerAxis, before: tuple[Choice, ...] = (), after: tuple[Choice, ...] = ()
+) -> MergerAxis:
+    """A merger between these stages, where it has no others of its own."""
+    made = {"premerge": before, "postmerge": after}
+    return axis.but(**{name: of for name, of in made.items() if getattr(axis, name) is None})
 
 
 def _default(name: str) -> Any:
@@ -255,7 +249,7 @@ def _default(name: str) -> Any:
     return Recipe.model_fields[name].get_default()
 
 
-def _merging(study: Study, one: ExpertSet, merge: Merge) -> Step:
+def _merging(study: Study, one: ExpertSet, merge: MergerAxis) -> Step:
     """The step that makes a merge. Raises HarnessError for what no recipe can say."""
     tuned: dict[str, Any] = {}
     for option, values in merge.tune.items():
@@ -281,7 +275,7 @@ def _merging(study: Study, one: ExpertSet, merge: Merge) -> Step:
     for name in recipe.tune_on:
         unreported(name)
     return Step(
-        f"merged/{one.name}/{merge.name}",
+        f"merged/{one.name}/{_name(merge)}",
         "merge",
         recipe.model_dump(mode="json", exclude_defaults=True),
         needs=tuple(expert.place for expert in one.members if expert.request),
@@ -290,7 +284,7 @@ def _merging(study: Study, one: ExpertSet, merge: Merge) -> Step:
     )
 
 
-def _statistics(study: Study, one: ExpertSet, merge: Merge) -> Iterator[Step]:
+def _statistics(study: Study, one: ExpertSet, merge: MergerAxis) -> Iterator[Step]:
     """What is computed once of each expert for all mergers that ask for it.
 
     Of experts that go into the merger as they are; else it is a part of the merge.
