@@ -25,8 +25,8 @@ from harness.evaluation.records import Record, Source
 from harness.presets import PRESETS
 from harness.reporting.sets import in_sets
 from harness.stats.intervals import student
+from harness.studies.board import curves_of
 from harness.studies.experts import leaf, slug
-from harness.studies.figures import curves_of
 from harness.studies.outcomes import Outcome, settle
 from harness.studies.paper import (
     MEAN,

@@ -42,7 +42,7 @@ from harness.reporting.plots.scores import View
 from harness.reporting.plots.sweep import sweep
 from harness.stats.tests import sets_needed
 from harness.studies import inputs, outcomes
-from harness.studies.figures import curves_of, records_of
+from harness.studies.board import curves_of, records_of
 from harness.studies.inputs import with_inputs
 from harness.studies.outcomes import Outcome, outcome_of, settle, states_of
 from harness.studies.plan import Chunk, Plan, planned, read_plan, write_plan

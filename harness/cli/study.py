@@ -35,11 +35,9 @@ EPOCHS = option("Train for so many epochs, in place of the study's.")
 def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
     """The plan of a study by the flags of a command, and its folder."""
     from harness.studies import outcomes, plan, steps
-    from harness.studies.board import check_boards
+    from harness.studies.board import check_boards, check_figures
     from harness.studies.experts import check_excluded
-    from harness.studies.figures import check_figures
-    from harness.studies.inputs import with_inputs
-    from harness.studies.models import check_models
+    from harness.studies.inputs import check_models, with_inputs
     from harness.studies.study import read_study
 
     for name in ("limit", "seeds", "epochs", "jobs", "parallel"):
@@ -102,8 +100,7 @@ def _to_stderr(line: str) -> None:
 
 def _draw(plan: Plan, known: dict[str, Outcome], folder: Path, *, anew: bool = False) -> None:
     """Draw a study's boards and figures and, of a paper's design, its tables with ours in them."""
-    from harness.studies.board import boards
-    from harness.studies.figures import figures
+    from harness.studies.board import boards, figures
     from harness.studies.paper import tables
 
     if drawn := boards(plan, known, folder, anew=anew):

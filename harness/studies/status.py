@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.checkpoints.layout import MODEL_FILES
 from harness.checkpoints.open import at_hand
-from harness.studies.models import place_of
+from harness.studies.inputs import place_of
 from harness.studies.outcomes import Outcome, methods_code
 from harness.studies.plan import Plan
 from harness.studies.prices import price
