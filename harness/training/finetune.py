@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from harness import presets
 from harness.checkpoints.bases import encoder_digests, read_digest
 from harness.checkpoints.build import TEXT_HEAD, drawn_layers, quiet
 from harness.checkpoints.described import by_file, described, learn
-from harness.checkpoints.layout import EXPERT, SINGLE
+from harness.checkpoints.layout import EXPERT
 from harness.checkpoints.named import canonical
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
@@ -40,7 +39,7 @@ from harness.passes.placement import REFERENCE, Placement, exact, placement
 from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
 from harness.text import points
-from harness.training.multi import check_shared, multi_task
+from harness.training.multi import check_shared, multi_task, save_tensors
 from harness.training.resumed import last_checkpoint, unfinished, workdir_of
 from harness.training.single import (
     Shown,
@@ -234,9 +233,7 @@ def _asking(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoint, list
 
 def _write_text_model(model: Any, source: Checkpoint, folder: Path) -> None:
     """Write a model of text to text, as transformers does, without the words that it is under."""
-    named, bare = canonical(model, model.state_dict()), source.family.bare
-    tensors = {bare(name): tensor.cpu().contiguous() for name, tensor in named.items()}
-    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+    save_tensors(model, folder, source.family.bare)
     write_json(folder / "config.json", {**plain_config(source), "dtype": "float32"})
 
 
@@ -347,14 +344,12 @@ def _train(
     check_weights(trainer.model, trainer.state)
     heldout = trainer.eval_dataset
     rows = [*heldout.values()] if len(parts) > 1 else [heldout]
-    scores = {
-        f"{part.task}@{HELD_OUT}": _scored(trainer, source, part, rows[number], number)
-        for number, part in enumerate(parts)
-        if _can_be_scored(part)
-    }
-    for part in parts:
-        if (made := scores.get(f"{part.task}@{HELD_OUT}")) is not None:
+    scores = {}
+    for number, part in enumerate(parts):
+        if _can_be_scored(part):
+            made = _scored(trainer, source, part, rows[number], number)
             _tell_of_constant(part, made)
+            scores[f"{part.task}@{HELD_OUT}"] = made
     return scores
 
 

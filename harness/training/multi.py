@@ -40,6 +40,9 @@ class MultiTask(torch.nn.Module):
     With `one_head` they share these, too.
     """
 
+    accepts_loss_kwargs = False
+    """The Trainer's own words of a loss are no inputs."""
+
     def __init__(
         self,
         family: Family,
@@ -61,28 +64,10 @@ class MultiTask(torch.nn.Module):
         self.classifiers = torch.nn.ModuleList(classifiers.values())
         self._again = _aliases(self)
 
-    def forward(
-        self,
-        task: int,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        pixel_values: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-    ) -> Any:
-        """The output of the classifier of one task, which all rows of the batch are of.
-
-        The Trainer keeps of rows what is named here.
-        """
+    def forward(self, task: int, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Any:
+        """The output of the classifier of one task, which all rows of the batch are of."""
         from transformers.modeling_outputs import SequenceClassifierOutput
 
-        given = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "pixel_values": pixel_values,
-        }
-        inputs = {name: value for name, value in given.items() if value is not None}
         own = self.losses[task]
         read = self.classifiers[task](labels=None if own else labels, **inputs)
         if own and labels is not None:
@@ -109,23 +94,25 @@ class MultiTask(torch.nn.Module):
         if self.one_head:
             classifiers[0].save_pretrained(folder)
             return
+        is_head = self.family.is_head
         for name, classifier in zip(self.tasks, classifiers, strict=True):
             place = folder / "heads" / name
             place.mkdir(parents=True)
-            _save(classifier, place, self.family.is_head)
+            save_tensors(classifier, place, lambda name: name if is_head(name) else None)
             classifier.config.architectures = [type(classifier).__name__]
             classifier.config.save_pretrained(place)
-        _save(classifiers[0], folder, lambda name: not self.family.is_head(name))
+        save_tensors(classifiers[0], folder, lambda name: None if is_head(name) else name)
         config = read_json(folder / "heads" / self.tasks[0] / "config.json", "a configuration")
         left = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
         write_json(folder / "config.json", left)
 
 
-def _save(classifier: Any, folder: Path, wanted: Callable[[str], bool]) -> None:
+def save_tensors(model: Any, folder: Path, called: Callable[[str], str | None]) -> None:
+    """Write a model's tensors as transformers does, by what they are called; None: left out."""
     tensors = {
-        name: tensor.detach().cpu().contiguous()
-        for name, tensor in canonical(classifier, classifier.state_dict()).items()
-        if wanted(name)
+        stored: tensor.detach().cpu().contiguous()
+        for name, tensor in canonical(model, model.state_dict()).items()
+        if (stored := called(name)) is not None
     }
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
 

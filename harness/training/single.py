@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from harness.checkpoints.build import TEXT_HEAD, build_model, encoder_of
+from harness.checkpoints.build import TEXT_HEAD, build_model, encoder_of, labelled
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.network import classifier_on_meta, silent
 from harness.checkpoints.text_heads import text_head
@@ -123,15 +123,9 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
 
     if words_of(source):
         return build_model(source.config, source.weights, source.source)
-    kind, labels = kind_of(task), dict(enumerate(task.labels)) or {0: "value"}
-    encoder = encoder_of(source, unit=kind.unit)
-    config = {
-        **encoder.config,
-        "num_labels": len(labels),
-        "id2label": labels,
-        "label2id": {name: index for index, name in labels.items()},
-        "problem_type": kind.problem_type,
-    }
+    kind, encoder = kind_of(task), encoder_of(source, unit=kind_of(task).unit)
+    config = labelled(encoder.config, task.labels or ("value",))
+    config["problem_type"] = kind.problem_type
     state, fixed = dict(encoder.weights), source.family.whole is not None
     if fixed:
         head = text_head(source, task)
@@ -209,6 +203,8 @@ def arguments(
         warmup_steps=round(settings.warmup * batches * settings.epochs),
         weight_decay=settings.weight_decay,
         lr_scheduler_type="linear",
+        # several tasks have no other columns
+        remove_unused_columns=len(parts) == 1,
         train_sampling_strategy="random" if parts[0].task.image else "group_by_length",
         eval_strategy="epoch",
         save_strategy="epoch",
