@@ -15,7 +15,7 @@ from harness import Choice, StateDict, weights
 from harness.checking.battery import Finding, battery
 from harness.checking.properties import PROPERTIES, families
 from harness.checking.properties.families import CONFIGS, DRIFT, miniature, models
-from harness.checking.properties.folders import gap, recipe_alone
+from harness.checking.properties.folders import gap, only, recipe_of
 from harness.checkpoints.families import generic, known
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.known import FAMILIES
@@ -92,7 +92,8 @@ def test_what_is_exact_is_so_from_folder_to_folder(tmp_path: Path) -> None:
     for number, (name, unit) in enumerate(models()):
         mini, place = miniature(name, unit, torch.float64, 3), number % 3
         out = tmp_path / str(number)
-        harness.merge(recipe_alone(method, *mini.written, place, heads="merge"), out=out)
+        recipe = recipe_of(method, *mini.written, merger=only(place, 3), heads="merge")
+        harness.merge(recipe, out=out)
         moved = gap(mini.before[place], mini.outputs(open_checkpoint(out).weights))
         assert moved <= DRIFT[torch.float64], (name, unit)
 

@@ -28,23 +28,26 @@ DRIFT = 1e-4
 """How far the outputs of a float32 network may move, relative to the largest, and be the same."""
 
 
-def merged(method: CheckedMethod, family: ToyExperts) -> Tensors:
-    """The tensors of the folder that comes of merging folders.
+def merged(
+    method: CheckedMethod, family: ToyExperts, head: str | None = None, **said: Any
+) -> Tensors:
+    """The tensors of the folder that comes of merging folders, with the kept `head` of a task.
 
     A pre-merging method comes before the average, a post-merging method after it. Raises Broken
     where an error of the harness leaves something behind.
     """
     with tempfile.TemporaryDirectory(prefix="harness-check-") as place:
-        root = Path(place)
+        root, out = Path(place), Path(place) / "out"
         base, experts = written(root, family.base, family.experts)
         there = sorted(root.iterdir())
         try:
-            _merge(method, recipe_of(method, base, experts), root / "out")
+            _merge(method, recipe_of(method, base, experts, **said), out)
         except HarnessError:
             if left := sorted(set(root.iterdir()) - set(there)):
                 raise Broken(f"an error left {left[0].name} behind") from None
             raise
-        return copied(open_checkpoint(root / "out").weights)
+        heads = open_weights(out / "heads" / head) if head else {}
+        return copied(weights.union(open_checkpoint(out).weights, heads))
 
 
 def written(
@@ -67,12 +70,9 @@ def recipe_of(method: CheckedMethod, base: Path, experts: Sequence[Path], **said
     return Recipe(experts=tuple(map(str, experts)), base=str(base), data_dir=nowhere, **fields)
 
 
-def recipe_alone(
-    method: CheckedMethod, base: Path, experts: Sequence[Path], place: int, **said: Any
-) -> Recipe:
-    """A merge that gives all experts but one no weight."""
-    share = [float(index == place) for index in range(len(experts))]
-    return recipe_of(method, base, experts, merger=Choice("average", {"weights": share}), **said)
+def only(place: int, experts: int) -> Choice:
+    """A merger that gives all experts but one no weight."""
+    return Choice("average", {"weights": [float(index == place) for index in range(experts)]})
 
 
 def _merge(method: CheckedMethod, recipe: Recipe, out: Path) -> None:
@@ -188,14 +188,8 @@ def alone(
     """One expert as it stands in the folder of a merge that gives the others no weight."""
     # of rows that are nowhere: nothing is to be measured on a toy
     tasks = [name for name, task in TASKS.items() if not task.generate][: method.experts]
-    said: dict[str, Any] = {"heads": heads, "tasks": tuple(tasks) if heads == "keep" else ()}
-    with tempfile.TemporaryDirectory(prefix="harness-check-") as root:
-        out, folders = Path(root) / "out", written(Path(root), family.base, family.experts)
-        _merge(method, recipe_alone(method, *folders, place, **said), out)
-        state = open_checkpoint(out).weights
-        if heads == "keep":
-            state = weights.union(state, open_weights(out / "heads" / tasks[place]))
-        return copied(state)
+    kept: dict[str, Any] = {"tasks": tuple(tasks), "head": tasks[place]} if heads == "keep" else {}
+    return merged(method, family, merger=only(place, method.experts), heads=heads, **kept)
 
 
 def outputs(state: StateDict) -> torch.Tensor:
@@ -231,9 +225,15 @@ def errors(method: CheckedMethod) -> None:
                 raise Broken(f"{what}: the error does not name '{name}': {error}") from None
         else:
             raise Broken(f"{what}: '{name}' of the last expert is merged without an error")
-    _not_swallowed(method)
+    family = _damaged(method, "NaN")
+    *others, last = family.experts
+    watched = weights.Observed(last, "the last expert")  # checks every tensor as it is read
+    told = f"NaN in '{WRONG}' of the last expert is swallowed, or the tensor never read"
+    _refused(method, replace(family, experts=[*others, watched]), BrokenCheckpoint, told)
     if method.stage == "merger":
-        _not_made_do(method)
+        told = f"called with another shape of '{WRONG}' in the last expert, it makes do"
+        # torch raises many types for shapes that do not fit
+        _refused(method, _damaged(method, "another shape"), Exception, told)
 
 
 def _with_entry(value: float, tensor: torch.Tensor) -> torch.Tensor:
@@ -260,24 +260,11 @@ def _damaged(method: CheckedMethod, what: str, name: str = WRONG) -> ToyExperts:
     return replace(family, experts=[*others, damaged])
 
 
-def _not_swallowed(method: CheckedMethod) -> None:
-    """An error that is found while a tensor is read must come out of the method."""
-    family = _damaged(method, "NaN")
-    *others, last = family.experts
-    watched = weights.Observed(last, "the last expert")  # checks every tensor as it is read
+def _refused(method: CheckedMethod, family: ToyExperts, by: type[Exception], told: str) -> None:
+    """Raise Broken, as it is told, unless such an error comes out of the method."""
     try:
-        for state in method(replace(family, experts=[*others, watched])):
+        for state in method(family):
             copied(state)
-    except BrokenCheckpoint:
+    except by:
         return
-    raise Broken(f"NaN in '{WRONG}' of the last expert is swallowed, or the tensor never read")
-
-
-def _not_made_do(method: CheckedMethod) -> None:
-    """Called from Python with a tensor of another shape, a merger must not merge all the others."""
-    try:
-        for state in method(_damaged(method, "another shape")):
-            copied(state)
-    except Exception:  # torch raises many types for shapes that do not fit
-        return
-    raise Broken(f"called with another shape of '{WRONG}' in the last expert, it makes do")
+    raise Broken(told)
