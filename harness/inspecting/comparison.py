@@ -109,11 +109,6 @@ class Measure:
     high: float | None = None
     form: str = ".3g"
 
-    def of(self, one: WeightComparison) -> float | None:
-        """Its value, None where it is not defined."""
-        value: float | None = getattr(one, self.name)
-        return value
-
 
 MEASURES = (
     Measure(

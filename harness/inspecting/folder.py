@@ -80,7 +80,7 @@ def map_of(pair: Pair, measure: Measure) -> HeatMap | None:
 def _panel(pair: Pair, measure: Measure, layers: Sequence[Layer | None], **labels: str) -> Panel:
     """Layers x those roles that the measure is defined for in one of them."""
     values = {
-        role: [measure.of(one) if (one := pair.of([layer], role)) else None for layer in layers]
+        role: [getattr(pair.of([layer], role), measure.name, None) for layer in layers]
         for role in ROLES
     }
     known = {role: column for role, column in values.items() if set(column) != {None}}

@@ -8,7 +8,6 @@ from functools import cached_property
 from itertools import combinations
 from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
 
 from harness import weights
 from harness.checkpoints import align
@@ -24,18 +23,6 @@ from harness.inspecting.inspection import InspectedModel, Inspection, Pair, Unit
 from harness.inspecting.units import alike, feed_forward, units_kept
 from harness.passes.workload import Workload
 from harness.types import Checkpoint, Progress, StateDict
-
-
-class Opened(NamedTuple):
-    """A checkpoint under the names of a classifier, whose tensors are checked as they are read."""
-
-    checkpoint: Checkpoint
-    observed: weights.Observed
-
-    def called(self, name: str) -> InspectedModel:
-        """What is said of it, once all has been read."""
-        return InspectedModel(name, self.checkpoint.source, self.observed.digest())
-
 
 TENSORS, UNITS = "comparing tensors", "matching feed-forward units"
 """What is told while it is done."""
@@ -114,26 +101,30 @@ def inspect(
     elif units:
         raise BadOption("the units of a layer are drawn, and there is no --out; name a folder")
     opened = [_opened(source, allow_pickle, base) for source in models]
-    origin = _opened(base, allow_pickle) if base is not None else None
-    align.check_architecture([part.checkpoint for part in (*opened, *([origin] if origin else []))])
-    checkpoints = [part.checkpoint for part in opened]
+    checkpoints = [one for one, _ in opened]
+    origin = [_opened(base, allow_pickle)] if base is not None else []
+    align.check_architecture([*checkpoints, *(one for one, _ in origin)])
     if base is not None and not other_base:
         check_bases(checkpoints, open_checkpoint(base, allow_pickle=allow_pickle))
-    work = _work(checkpoints, origin.checkpoint if origin else None)
+    work = _work(checkpoints, *(one for one, _ in origin))
     asked = _asked(work, units)
     workload = Workload(progress)
     workload.plan(TENSORS, len(work.names))
     workload.plan(UNITS, len(work.layers) * len(work.pairs))
     places, kept = places_of(work, workload.tell), _units(work, workload.tell)
     names = _names(checkpoints)
-    known = [part.called(name) for part, name in zip(opened, names, strict=True)]
+    called = [*names, *(one.name for one, _ in origin)]
+    known = [
+        InspectedModel(name, one.source, observed.digest())
+        for name, (one, observed) in zip(called, [*opened, *origin], strict=True)
+    ]
     pairs = []
     for i, j in work.pairs:
         tables, lacking = _tables(work, (i, j)), tuple(_left_out(work, (i, j), names))
         cosines = {layer: alike(*tables, work.layers[layer]) for layer in asked}
         pairs.append(Pair(known[i], known[j], places[i, j], kept[i, j], lacking, cosines))
-    of = origin.called(origin.checkpoint.name) if origin else None
-    inspection = Inspection(tuple(known), of, tuple(pairs))
+    inspected = tuple(known[: len(models)])
+    inspection = Inspection(inspected, known[-1] if origin else None, tuple(pairs))
     if out is not None:
         write(inspection, Path(out), force=force)
     return inspection
@@ -142,11 +133,14 @@ def inspect(
 # Opening -----------------------------------------------------------------------------------
 
 
-def _opened(source: str | Path, allow_pickle: bool, base: str | Path | None = None) -> Opened:
+def _opened(
+    source: str | Path, allow_pickle: bool, base: str | Path | None = None
+) -> tuple[Checkpoint, weights.Observed]:
+    """A checkpoint under the names of a classifier, whose tensors are checked as they are read."""
     checkpoint = open_checkpoint(source, allow_pickle=allow_pickle, base=base)
     observed = weights.Observed(checkpoint.weights, checkpoint.source)
     state = weights.Lazy(weights.specs(checkpoint.weights), observed.__getitem__)
-    return Opened(align.under_prefix(replace(checkpoint, weights=state)), observed)
+    return align.under_prefix(replace(checkpoint, weights=state)), observed
 
 
 def _names(models: Sequence[Checkpoint]) -> list[str]:
@@ -159,7 +153,7 @@ def _names(models: Sequence[Checkpoint]) -> list[str]:
     ]
 
 
-def _work(models: Sequence[Checkpoint], base: Checkpoint | None) -> Work:
+def _work(models: Sequence[Checkpoint], base: Checkpoint | None = None) -> Work:
     """The parameters that are compared; raises IncompatibleWeights unless all encoders agree."""
     family = models[0].family
     states = tuple(weights.select(m.weights, weights.floating(m.weights)) for m in models)

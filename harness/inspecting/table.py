@@ -68,7 +68,7 @@ def _layers(pair: Pair, measure: Measure, wide: int) -> str:
     roles = pair.roles(in_layers=True)
 
     def cell(one: WeightComparison | None) -> str:
-        return "" if one is None else _shown(measure.of(one), measure.form)
+        return "" if one is None else _shown(getattr(one, measure.name), measure.form)
 
     within = {**{str(layer): [layer] for layer in pair.layers}, "all": pair.layers}
     rows = [
