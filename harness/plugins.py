@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -73,10 +73,8 @@ def _package(name: str, folder: Path) -> types.ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     init = folder / "__init__.py"
-    spec = ModuleSpec(name, None, is_package=True)
-    if init.is_file():
-        spec = ModuleSpec(name, SourceFileLoader(name, str(init)), origin=str(init))
-        spec.has_location = True
+    spec = importlib.util.spec_from_file_location(name, init) if init.is_file() else None
+    spec = spec or ModuleSpec(name, None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -69,17 +69,14 @@ def merge(
         "other_tasks": other_tasks or None,
     }
     recipe = _recipe(experts, said)
-    if dry_run:
-        plan = run(recipe, out=out, force=force, dry_run=True, allow_pickle=allow_pickle)
-        for line in (*summary(plan), *forecast(plan, out)):
-            say(line)
-        return
     replaced = (out / MERGE_FILE).is_file()
+    asked: dict[str, Any] = {"force": force, "dry_run": dry_run, "allow_pickle": allow_pickle}
     with bars() as advance:
-        plan = run(recipe, out=out, force=force, allow_pickle=allow_pickle, progress=advance)
-    for line in summary(plan):
+        plan = run(recipe, out=out, **asked, progress=advance)
+    for line in (*summary(plan), *(forecast(plan, out) if dry_run else ())):
         say(line)
-    print(f"wrote {out}{', which replaces the merge that was there' if replaced else ''}")
+    if not dry_run:
+        print(f"wrote {out}{', which replaces the merge that was there' if replaced else ''}")
 
 
 BESIDE = ("device", "dtype", "data_dir", "drift")

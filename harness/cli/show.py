@@ -5,17 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from harness.cli import flags
 from harness.cli.app import app
-from harness.cli.flags import (
-    DATA_DIR,
-    JSON,
-    MAX_LENGTH,
-    PLUGINS,
-    argument,
-    listed,
-    option,
-    passed_on,
-)
+from harness.cli.flags import argument, listed, option, passed_on
 
 
 @app.command()
@@ -24,10 +16,10 @@ def show(
     model: str | None = option(
         "Count lengths in tokens of this model. Default: in words.", None, "--model", "--base"
     ),
-    max_length: str | None = MAX_LENGTH,
-    data_dir: str | None = DATA_DIR,
-    as_json: bool = JSON,
-    plugins: list[Path] | None = PLUGINS,
+    max_length: str | None = flags.MAX_LENGTH,
+    data_dir: str | None = flags.DATA_DIR,
+    as_json: bool = flags.JSON,
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Print what a task holds: rows, labels, lengths, what is cut off, texts that splits share.
 
