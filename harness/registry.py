@@ -31,6 +31,10 @@ YAML = (".yaml", ".yml")
 V = TypeVar("V", bound=Entry | Need | Task)
 E = TypeVar("E", bound=Entry)
 F = TypeVar("F", bound=Callable[..., Any])
+Making: TypeAlias = Callable[Concatenate[str, Any, Q], V]
+"""What makes an entry of a name, a function, and what is said of it."""
+Naming: TypeAlias = Callable[Concatenate[str, Q], Callable[[F], F]]
+"""A decorator for a name and what is said: it hands the function back."""
 
 
 @dataclass(eq=False, repr=False)
@@ -259,30 +263,23 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
 
 
 @overload
-def _adding(
-    registry: Registry[Merger], entry: Callable[Concatenate[str, Any, Q], Merger]
-) -> Callable[Concatenate[str, Q], Callable[[MergeFn[P]], MergeFn[P]]]: ...
+def _adding(registry: Registry[Merger], entry: Making[Q, Merger]) -> Naming[Q, MergeFn[P]]: ...
 @overload
 def _adding(
-    registry: Registry[Premerge], entry: Callable[Concatenate[str, Any, Q], Premerge]
-) -> Callable[Concatenate[str, Q], Callable[[PremergeFn[P]], PremergeFn[P]]]: ...
+    registry: Registry[Premerge], entry: Making[Q, Premerge]
+) -> Naming[Q, PremergeFn[P]]: ...
 @overload
 def _adding(
-    registry: Registry[Postmerge], entry: Callable[Concatenate[str, Any, Q], Postmerge]
-) -> Callable[Concatenate[str, Q], Callable[[PostmergeFn[P]], PostmergeFn[P]]]: ...
+    registry: Registry[Postmerge], entry: Making[Q, Postmerge]
+) -> Naming[Q, PostmergeFn[P]]: ...
 @overload
 def _adding(
-    registry: Registry[EvaluationProtocol],
-    entry: Callable[Concatenate[str, Any, Q], EvaluationProtocol],
-) -> Callable[Concatenate[str, Q], Callable[[ProtocolFn[P]], ProtocolFn[P]]]: ...
+    registry: Registry[EvaluationProtocol], entry: Making[Q, EvaluationProtocol]
+) -> Naming[Q, ProtocolFn[P]]: ...
 @overload
-def _adding(
-    registry: Registry[Metric], entry: Callable[Concatenate[str, Any, Q], Metric]
-) -> Callable[Concatenate[str, Q], Callable[[MetricFn], MetricFn]]: ...
+def _adding(registry: Registry[Metric], entry: Making[Q, Metric]) -> Naming[Q, MetricFn]: ...
 @overload
-def _adding(
-    registry: Registry[Need], entry: Callable[Concatenate[str, Any, Q], Need]
-) -> Callable[Concatenate[str, Q], Callable[[F], F]]: ...
+def _adding(registry: Registry[Need], entry: Making[Q, Need]) -> Naming[Q, F]: ...
 def _adding(registry: Registry[Any], entry: Callable[..., Any]) -> Any:
     """A decorator that registers a function by a name, and by what an entry says of one."""
 
