@@ -86,13 +86,6 @@ def _package(name: str, folder: Path) -> types.ModuleType:
     return module
 
 
-def called(spelled: str) -> Callable[[str], Any]:
-    """A function of ours by `module:function`, imported when it is needed."""
-    place, _, function = spelled.partition(":")
-    target: Callable[[str], Any] = getattr(importlib.import_module(place), function)
-    return target
-
-
 def attribute_of(kind: str, name: str) -> Any:
     """What stands at `module:attribute`. Raises UnknownName where there is none."""
     module, _, attribute = name.partition(":")

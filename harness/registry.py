@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 from harness import plugins
@@ -154,7 +155,7 @@ class Registry(Mapping[str, V], Generic[V]):
 
     def _read(self, name: str) -> V:
         """The value that a file describes, registered under its own name."""
-        value = self.adopt(name, plugins.called(self.files)(name))
+        value = self.adopt(name, resolve_name(self.files)(name))
         taken = self._origins.get(value.name)
         if taken is not None and not taken.endswith(YAML):
             thing = f"{self.kind} '{value.name}'"
@@ -166,7 +167,7 @@ class Registry(Mapping[str, V], Generic[V]):
     def _import(self, name: str) -> V:
         module, _, attribute = name.partition(":")
         if module in self.families:
-            made: V = plugins.called(self.families[module])(attribute)
+            made: V = resolve_name(self.families[module])(attribute)
             return made
         with plugins.registering(module):
             target = plugins.attribute_of(self.kind, name)
