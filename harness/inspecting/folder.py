@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
 
-INSPECT_FILE = "inspect.json"
-INSPECTION = Layout("an inspection", INSPECT_FILE)
+INSPECTION = Layout("an inspection", "inspect.json")
 
 
 def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:

@@ -170,7 +170,9 @@ def finetune(
         trainer = made(args=settings, callbacks=[watch(shown)])
         scores = _train(trainer, source, parts, workdir, shown)
         if words_of(source):
-            _write_text_model(trainer.model, source, folder)
+            # as transformers does, without the words that it is under
+            save_tensors(trainer.model, folder, source.family.bare)
+            write_json(folder / "config.json", {**plain_config(source), "dtype": "float32"})
         else:
             trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
@@ -229,12 +231,6 @@ def _asking(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoint, list
 
     asked = [replace(p, train=questions(p.train), heldout=questions(p.heldout)) for p in parts]
     return as_asked(source, parts[0].heldout)[0], asked
-
-
-def _write_text_model(model: Any, source: Checkpoint, folder: Path) -> None:
-    """Write a model of text to text, as transformers does, without the words that it is under."""
-    save_tensors(model, folder, source.family.bare)
-    write_json(folder / "config.json", {**plain_config(source), "dtype": "float32"})
 
 
 def _shown(progress: bool) -> Shown:
