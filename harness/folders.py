@@ -79,22 +79,20 @@ class Layout:
         return odd
 
     def _inside(self, folder: Path) -> list[str]:
-        """What the marker should list, itself too; not what is left of its being written."""
-        mine = (name for name in _inside(folder) if not re.fullmatch(self.more, name))
+        """What the marker should list, itself too: all that is no folder, by its path there.
+
+        Not what is left of its being written; no link is followed.
+        """
+        found = []
+        for place, folders, files in os.walk(folder):
+            links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+            found += [Path(place, name).relative_to(folder).as_posix() for name in (*files, *links)]
+        mine = (name for name in sorted(found) if not re.fullmatch(self.more, name))
         return [name for name in mine if not self.begun(folder / name)]
 
     def begun(self, path: Path) -> bool:
         """Whether a path is what a killed run left of the marker."""
         return is_unfinished(path, path.with_name(self.marker))
-
-
-def _inside(folder: Path) -> list[str]:
-    """All that stands in a folder and is no folder, by its path there; no link is followed."""
-    found = []
-    for place, folders, files in os.walk(folder):
-        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        found += [Path(place, name).relative_to(folder).as_posix() for name in (*files, *links)]
-    return sorted(found)
 
 
 def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:

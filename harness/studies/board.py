@@ -4,6 +4,7 @@ what its merges differ in, and pictures of its boards."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ def boards(
         raise MissingScores(f"there is no record of {plan.study} in {folder}; run the study first")
     drawn = folder / OUTCOMES / BOARDS / f"{plan.study}.json"
     of = {"of": {reading: digest_of(sorted(map(str, one))) for reading, one in places.items()}}
-    if not anew and drawn.is_file() and _said(drawn) == of:
-        return []
+    with suppress(HarnessError):  # of a broken file they are drawn again
+        if not anew and drawn.is_file() and read_json(drawn, "what boards are of") == of:
+            return []
     for reading, records in places.items():
         leaderboard(sorted(records), out=folder / BOARDS / reading)
     write_json(drawn, of)  # last: whoever is killed before draws them again
@@ -72,13 +74,6 @@ def readings(
             reading = Path(step.request["output"]).name
             places.setdefault(reading, set()).update(folder / one for one in known[name].records)
     return places
-
-
-def _said(path: Path) -> Mapping[str, object]:
-    try:
-        return read_json(path, "what boards are of")
-    except HarnessError:
-        return {}
 
 
 # Figures -----------------------------------------------------------------------------------

@@ -54,7 +54,9 @@ def make_base(
         tokenizer = word_tokenizer(suite)
         model = untrained(len(tokenizer), width, layers)
         pretrain(model, suite, tokenizer, steps)
-        save(model.bert, tokenizer, folder)
+        with quiet():
+            model.bert.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
     return Path(out)
 
 
@@ -202,10 +204,3 @@ def _pixels(rows: Rows, processor: Any) -> torch.Tensor:
     assert rows.images is not None
     images = [decoded(rows.images(place)) for place in range(len(rows))]
     return pixels(processor, images, rows.task)
-
-
-def save(encoder: Any, tokenizer: Any, folder: Path) -> None:
-    """Write encoder and tokenizer as transformers does."""
-    with quiet():
-        encoder.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
