@@ -370,6 +370,10 @@ def test_a_plan_is_read_back_and_a_changed_one_is_refused(room: Path) -> None:
     path.write_text(json.dumps(said))
     with mistake(BadRecipe, path.name, "changed"):
         read_plan(path)
+    said["steps"][0]["request"] = ["seed"]
+    path.write_text(json.dumps(said))
+    with mistake(BadRecipe, path.name, "no plan"):
+        read_plan(path)
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1.0, 60), (25.0, 3), (60.0, 1)])

@@ -181,7 +181,7 @@ def read_plan(path: Path) -> Plan:
         named = {name for chunk in chunks for name in chunk.steps}
         figures = tuple(validated(Figure, one, str(path)) for one in said.get("figures", ()))
         plan = Plan(said["study"], steps, chunks, said["keep_merges"], figures)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise BadRecipe(f"{path} is no plan of a study: {error} is missing or odd") from error
     if named != {*steps} or plan.digest != said.get("digest"):
         raise BadRecipe(f"{path} was changed since it was planned; expected it unchanged")
