@@ -37,7 +37,7 @@ from harness.stats.estimate import Estimate, mean_of, minus
 from harness.stats.ranks import concordance, friedman
 from harness.stats.sets import Prior, prior_of
 from harness.stats.tests import holm, p_value
-from harness.studies.spread import spreads_of
+from harness.studies.status import spreads_of
 from harness.text import points
 
 ANCHOR = re.compile(r"<!-- ([a-z]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")

@@ -45,11 +45,9 @@ from harness.studies import inputs, outcomes
 from harness.studies.board import curves_of, records_of
 from harness.studies.inputs import with_inputs
 from harness.studies.outcomes import Outcome, outcome_of, settle, states_of
-from harness.studies.plan import Chunk, Plan, planned, read_plan, write_plan
+from harness.studies.plan import Chunk, Plan, paid, planned, price, read_plan, write_plan
 from harness.studies.pool import run_plan
-from harness.studies.prices import paid, price
-from harness.studies.spread import spreads
-from harness.studies.status import failures
+from harness.studies.status import failures, spreads
 from harness.studies.steps import Step, rows_of, steps_of
 from harness.studies.study import Figure, Study, read_study
 from harness.studies.work import work

@@ -221,7 +221,7 @@ def status(
     from tabulate import tabulate
 
     from harness.studies import outcomes, plan, slurm
-    from harness.studies.spread import spreads
+    from harness.studies.status import spreads
 
     if spread is not None and spread <= 0:
         raise BadRecipe(f"--spread is {spread:g} points, expected a number above 0")

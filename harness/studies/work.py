@@ -19,8 +19,7 @@ from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.passes.statistics import statistic
 from harness.studies.outcomes import Outcome, is_done, outcome_of, settle, take_away, there
-from harness.studies.plan import Plan
-from harness.studies.prices import paid
+from harness.studies.plan import Plan, paid
 from harness.studies.steps import Step
 from harness.training.finetune import finetune
 from harness.unfinished import is_written
