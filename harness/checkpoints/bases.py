@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
-import xxhash
 
 from harness.checkpoints.build import LABEL_KEYS, encoder_of
 from harness.checkpoints.layout import ADAPTER_FILE, is_adapter
@@ -19,6 +17,7 @@ from harness.checkpoints.processor import processor_digest
 from harness.checkpoints.provenance import Trained, recorded_by
 from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.files import read_json
+from harness.hashes import digest_of
 from harness.types import Checkpoint
 from harness.weights import Observed, digest, each, floating, join_digests, select, specs
 
@@ -49,10 +48,9 @@ def read_digest(base: Checkpoint) -> str:
     """
     encoder = encoder_of(base)
     config = {key: value for key, value in encoder.config.items() if key not in LABEL_KEYS}
-    text = json.dumps(config, sort_keys=True)
     parts = {
         "weights": Observed(encoder.weights, base.source).digest(),
-        "config": str(xxhash.xxh3_128_hexdigest(text.encode())),
+        "config": digest_of(config),
         "tokenizer": processor_digest(base.processor),
     }
     return join_digests(parts)

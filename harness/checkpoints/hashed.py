@@ -10,7 +10,6 @@ two seconds of being hashed: a second write in the same tick of the clock would 
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ import xxhash
 
 from harness.errors import BrokenCheckpoint, CannotWrite
 from harness.files import cache_dir, read_json, write_json
+from harness.hashes import digest_of
 from harness.weights import finite_digest
 
 RACY = 2 * 10**9
@@ -93,8 +93,7 @@ def _place(identity: Identity) -> Path:
 def _sealed(identity: Identity, tensors: object) -> dict[str, Any]:
     """What is kept of a file; a path need not be text, so its hash, the name, stands for it."""
     said = {"file": [_place(identity).stem, *identity[1:]], "tensors": tensors}
-    text = json.dumps(["digests of tensors", said], sort_keys=True)
-    return {**said, "seal": str(xxhash.xxh3_128_hexdigest(text.encode()))}
+    return {**said, "seal": digest_of(["digests of tensors", said])}
 
 
 def remember(identity: Identity, tensors: Mapping[str, Mapping[str, str]]) -> None:
