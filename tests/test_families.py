@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +84,12 @@ def test_a_classifier_without_weights_is_built_once_for_each_configuration_and_u
 
 
 def test_of_many_configurations_the_latest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network, "REMEMBERED", 2)
-    monkeypatch.setattr(network, "_ON_META", {})
+    two = lru_cache(2)(network._on_meta.__wrapped__)
+    monkeypatch.setattr(network, "_on_meta", two)
     first, *_, last = (
         classifier_on_meta({**config("bert"), "num_labels": count}, "here") for count in (2, 3, 4)
     )
-    assert len(network._ON_META) == 2
+    assert two.cache_info().currsize == 2
     assert classifier_on_meta({**config("bert"), "num_labels": 4}, "here") is last
     assert classifier_on_meta({**config("bert"), "num_labels": 2}, "here") is not first
 

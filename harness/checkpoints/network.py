@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.known import KNOWN
 from harness.errors import BrokenCheckpoint
+from harness.files import parse_json
 
 
 def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.nn.Module:
@@ -19,21 +21,24 @@ def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.n
 
     Raises BrokenCheckpoint, saying of `what`, for a configuration that none can be made from.
     """
+    with of_transformers(what):
+        return _made(config, unit)
+
+
+def _made(config: Mapping[str, Any], unit: Unit) -> torch.nn.Module:
     import transformers
 
-    family = KNOWN.get(config["model_type"])
+    kind = config["model_type"]
+    family = KNOWN.get(kind)
     if family is not None and family.make is not None:
-        with of_transformers(what):
-            own = family.make(_read(config), unit)
+        own = family.make(_read(config), unit)
         if own is not None:
             return own
-
     rows = transformers.AutoModelForSequenceClassification
-    if of_images(config["model_type"]):
+    if of_images(kind):
         rows = transformers.AutoModelForImageClassification
     made = {"row": rows, "word": transformers.AutoModelForTokenClassification}
-    with of_transformers(what):
-        model: torch.nn.Module = made[unit].from_config(_read(config))
+    model: torch.nn.Module = made[unit].from_config(_read(config))
     return model
 
 
@@ -104,21 +109,16 @@ def classifier_on_meta(
 
     One and the same for all who ask, and nobody may change it. Raises as `network` does.
     """
-    asked = json.dumps(config, default=repr), unit
-    made = _ON_META.get(asked)
-    if made is None:
-        with torch.device("meta"):
-            made = network(config, what, unit)
-        while len(_ON_META) >= REMEMBERED:
-            _ON_META.pop(next(iter(_ON_META)), None)  # the oldest, if no other thread has done so
-        _ON_META[asked] = made
-    return made
+    with of_transformers(what):
+        return _on_meta(json.dumps(config, default=repr), unit)
 
 
-REMEMBERED = 64
-_ON_META: dict[tuple[str, Unit], torch.nn.Module] = {}
-"""Classifiers without weights, by configuration: every expert of a merge is checked against its
-own, several times, and to build one takes longer than to read its header."""
+@lru_cache(64)
+def _on_meta(config: str, unit: Unit) -> torch.nn.Module:
+    """The same of a configuration as text. Every expert of a merge is checked against its own,
+    several times, and to build one takes longer than to read its header."""
+    with torch.device("meta"):
+        return _made(parse_json(config, "a configuration", "JSON"), unit)
 
 
 @contextmanager
