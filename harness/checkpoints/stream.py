@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 import torch
 import xxhash
@@ -26,13 +25,6 @@ FORMAT = {"format": "pt"}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
-class WrittenDigests(NamedTuple):
-    """The digests of tensors by name, and the hash of the file's bytes (`files.file_hash`)."""
-
-    digests: dict[str, str]
-    hash: str
-
-
 def write_file(
     path: Path,
     state: StateDict,
@@ -40,8 +32,10 @@ def write_file(
     what: str = "the merge",
     metadata: Mapping[str, str] = FORMAT,
     spelled: Mapping[str, str] = MappingProxyType({}),
-) -> WrittenDigests:
+) -> tuple[dict[str, str], str]:
     """Write every tensor of a state to a new file, which is hashed meanwhile.
+
+    Returns the digests of tensors by name, and the hash of the file's bytes (`files.file_hash`).
 
     `step` is called with 1 for each tensor that was computed. `spelled` are names in the file of
     tensors that have another one here. Raises NotFinite, saying of `what`,
@@ -82,7 +76,7 @@ def write_file(
                 before = pool.submit(put, name, tensor)
             step(1)
         before.result()
-    return WrittenDigests(digests, whole.hexdigest())
+    return digests, whole.hexdigest()
 
 
 def _header(known: Mapping[str, weights.Spec], metadata: Mapping[str, str]) -> bytes:

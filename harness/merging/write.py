@@ -86,9 +86,8 @@ def _write_weights(
     digests: dict[str, str] = {}
     for file, names in split.filename_to_tensors.items():
         part = weights.select(state, names)
-        written = write_file(folder / file, part, step, spelled=spelled)
-        digests |= written.digests
-        hashes[file] = written.hash
+        written, hashes[file] = write_file(folder / file, part, step, spelled=spelled)
+        digests |= written
     if split.is_sharded:
         placed = {spelled.get(name, name): file for name, file in split.tensor_to_filename.items()}
         index = {"metadata": split.metadata, "weight_map": placed}
@@ -132,9 +131,9 @@ def _write_heads(plan: MergePlan, folder: Path, hashes: dict[str, str]) -> dict[
         if plan.recipe.heads != "keep":
             continue
         head = weights.cast_like(top, expert.weights)
-        written = write_file(place / SINGLE, head, lambda _: None, f"the head of {task}")
-        digests[task] = weights.join_digests(written.digests)
-        hashes[f"heads/{task}/{SINGLE}"] = written.hash
+        written, whole = write_file(place / SINGLE, head, lambda _: None, f"the head of {task}")
+        digests[task] = weights.join_digests(written)
+        hashes[f"heads/{task}/{SINGLE}"] = whole
     return digests
 
 
