@@ -72,21 +72,31 @@ class Tuned(FolderRecord):
     on: list[str] = Field(default_factory=list)
 
 
-class Merged(MethodRecord):
+class MadeRecord(FolderRecord):
+    """What both merge.json and expert.json say.
+
+    `digest` is that of the weights, `base_weights` are those of the base's encoder
+    (`bases.encoder_digests`). `spelled` are tasks that are not registered by name: what to type for
+    them; `described` is where the descriptions of such tasks were.
+    """
+
+    digest: str = ""
+    tasks: list[str] = Field(default_factory=list)
+    spelled: dict[str, str] = Field(default_factory=dict)
+    described: dict[str, RecordedPath] = Field(default_factory=dict)
+    base_weights: dict[str, str] = Field(default_factory=dict)
+
+
+class Merged(MadeRecord, MethodRecord):
     """What merge.json says.
 
-    `digest` is that of the merged weights, `head_digests` those of kept heads by task, `files` the
-    hashes of all files by path; what says no digest or no files is refused. `scored_on` are rows
-    that candidates were scored on. `spelled` are tasks that are not registered by name: what to
-    type for them; `described` is where the descriptions of such tasks were. `base_weights` are the
-    digests of the base's encoder (`bases.encoder_digests`), of which `other_base` says that experts
-    were made from another.
+    `head_digests` are those of kept heads by task, `files` the hashes of all files by path; what
+    says no digest or no files is refused. `scored_on` are rows that candidates were scored on.
+    `other_base` says that experts were made from another base.
     """
 
     method: str = "merged"
-    digest: str = ""
     files: dict[str, str] = Field(default_factory=dict)
-    tasks: list[str] = Field(default_factory=list)
     base: Origin | None = None
     experts: list[Origin] = Field(default_factory=list)
     head_digests: dict[str, str] = Field(default_factory=dict)
@@ -98,9 +108,6 @@ class Merged(MethodRecord):
     seed: int = 0
     preset: str | None = None
     tuned: Tuned | None = None
-    spelled: dict[str, str] = Field(default_factory=dict)
-    described: dict[str, RecordedPath] = Field(default_factory=dict)
-    base_weights: dict[str, str] = Field(default_factory=dict)
     other_base: bool = False
 
     @property
@@ -118,26 +125,21 @@ class Part(FolderRecord):
     limit: int | None = None
 
 
-class Trained(FolderRecord):
+class Trained(MadeRecord):
     """What expert.json says.
 
     `readout` are the features that the head was trained on, `annotated` the labels that its rows
     said anything of, by task, where those are not all of them. `files` are the hashes of all files
-    by path, if it lists them, and `digest` is that of the weights: one that a user wrote says
-    nothing but tasks. `base_digest` is of all that the training read of the base, `base_weights` of
-    its encoder alone. `drawn` are the digests of tensors that the base lacks, as they were drawn.
-    `seed` ordered the rows, `head_seed` drew the head. `rows` of this digest were trained on, of
-    each task where there are several; `part` says which, where these are not the first.
+    by path, if it lists them: one that a user wrote says nothing but tasks. `base_digest` is of all
+    that the training read of the base, `base_weights` of its encoder alone. `drawn` are the
+    digests of tensors that the base lacks, as they were drawn. `seed` ordered the rows, `head_seed`
+    drew the head. `rows` of this digest were trained on, of each task where there are several;
+    `part` says which, where these are not the first.
     """
 
     files: dict[str, str] | None = None
-    digest: str = ""
-    tasks: list[str] = Field(default_factory=list)
-    spelled: dict[str, str] = Field(default_factory=dict)
-    described: dict[str, RecordedPath] = Field(default_factory=dict)
     base: str = "its base"
     base_digest: str | None = None
-    base_weights: dict[str, str] = Field(default_factory=dict)
     drawn: dict[str, str] = Field(default_factory=dict)
     rows: int | dict[str, int] = 0
     rows_digest: str | dict[str, str] = ""
