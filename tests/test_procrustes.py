@@ -288,12 +288,12 @@ def test_what_has_been_turned_is_let_go(
         seen.extend(map(weakref.ref, matrices))
         return first(reference, matrices)
 
-    def watched(reference: torch.Tensor, one: Any) -> Any:
+    def watched(reference: torch.Tensor, given: torch.Tensor, frame: Any) -> Any:
         nonlocal most
-        turned = whole(reference, one)
-        seen.extend(map(weakref.ref, (one.rows, turned.rows)))
+        turned, frame = whole(reference, given, frame)
+        seen.extend(map(weakref.ref, (given, turned)))
         most = max(most, len({id(rows) for ref in seen if (rows := ref()) is not None}))
-        return turned
+        return turned, frame
 
     monkeypatch.setattr(inside, "turns_to", watched_first)
     monkeypatch.setattr(inside, "_nearer", watched)

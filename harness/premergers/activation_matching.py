@@ -9,6 +9,7 @@ import torch
 
 from harness import StateDict, premerge, weights
 from harness.options import ExpertAnchor, Layers
+from harness.premergers.cca import covariance
 from harness.types import Activations, Products
 
 
@@ -69,9 +70,8 @@ def correlation(products: Products) -> torch.Tensor:
     That of a unit which never moves is 0.
     """
     means = [one / products.count for one in products.sums]
-    covariance = products.inner / products.count - torch.outer(*means)
     pairs = zip(products.squares, means, strict=True)
     spreads = [(q / products.count - mean.square()).clamp(min=0).sqrt() for q, mean in pairs]
     # by more than the rounding of its mean square
     moving = [spread > 1e-7 * mean.abs() for spread, mean in zip(spreads, means, strict=True)]
-    return torch.where(torch.outer(*moving), covariance / torch.outer(*spreads), 0)
+    return torch.where(torch.outer(*moving), covariance(products) / torch.outer(*spreads), 0)

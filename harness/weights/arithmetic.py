@@ -6,13 +6,12 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import reduce
-from typing import Any
 
 import torch
 
 from harness.errors import BadOption, IncompatibleWeights
 from harness.types import StateDict
-from harness.weights.lazy import Lazy, Spec, select, spec, specs, union
+from harness.weights.lazy import Lazy, Spec, report_of, select, spec, specs, union
 from harness.weights.threads import T, by_piece, piece_size, spread
 
 
@@ -202,9 +201,4 @@ class ScaledMerge(Lazy):
             step = {name: direction[name]}
             return entrywise(add, select(base, [name]), step)[name]
 
-        super().__init__(specs(entrywise(add, base, direction)), compute)
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """What was told of the direction."""
-        return self.direction.report if isinstance(self.direction, Lazy) else {}
+        super().__init__(specs(entrywise(add, base, direction)), compute, report_of(direction))

@@ -117,10 +117,14 @@ def known_digests(state: StateDict, names: Mapping[str, str]) -> Mapping[str, st
     return state.digests(names)
 
 
+def report_of(state: StateDict) -> Mapping[str, Any] | None:
+    """What a state tells of its work, for another that does the same; it may still be filled."""
+    return state._report if isinstance(state, Lazy) else None
+
+
 def stored(state: StateDict, read: Callable[[str], torch.Tensor]) -> StateDict:
     """The state with its tensors read elsewhere; what it tells of its work is told as before."""
-    report = state._report if isinstance(state, Lazy) else None
-    return Lazy(specs(state), read, report, lambda names: known_digests(state, names))
+    return Lazy(specs(state), read, report_of(state), lambda names: known_digests(state, names))
 
 
 def renamed(state: StateDict, names: Mapping[str, str]) -> StateDict:
@@ -202,7 +206,7 @@ def joined(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
     def compute(name: str) -> torch.Tensor:
         return torch.cat([state[part] for part in parts[name]]) if name in parts else state[name]
 
-    return Lazy(known, compute, state._report if isinstance(state, Lazy) else None)
+    return Lazy(known, compute, report_of(state))
 
 
 def floating(state: StateDict) -> list[str]:

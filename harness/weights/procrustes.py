@@ -225,12 +225,8 @@ def _eye(matrix: torch.Tensor) -> torch.Tensor:
     return torch.eye(matrix.shape[1], dtype=torch.float64)
 
 
-@dataclass(frozen=True)
-class _Moving:
-    """Rows that go through the passes, and what is known of the products with the reference."""
-
-    rows: torch.Tensor
-    frame: Frame | None = None
+_Moving: TypeAlias = "tuple[torch.Tensor, Frame | None]"
+"""Rows that go through the passes, and what is known of the products with the reference."""
 
 
 def _passes(
@@ -241,39 +237,39 @@ def _passes(
     What comes after the rows of a matrix is turned along. The result is the rows, and the passes;
     those that were given are let go.
     """
-    moving = [_Moving(one) for one in rows]
+    moving: list[_Moving] = [(one, None) for one in rows]
     rows.clear()
     moved, iterations = math.nan, 0
     while iterations < rules.max_iter:
         iterations += 1
         spread(partial(_turn_one, reference, moving), range(len(moving)))
-        before, reference = reference, _mean([one.rows[: len(reference)] for one in moving])
+        before, reference = reference, _mean([one[: len(reference)] for one, _ in moving])
         last, moved = moved, float((before - reference).norm())
         if abs(last - moved) < rules.tol:  # not in the first pass: nothing is less than NaN
             break
-    return [one.rows for one in moving], iterations
+    return [one for one, _ in moving], iterations
 
 
 def _turn_one(reference: torch.Tensor, moving: list[_Moving], place: int) -> None:
-    moving[place] = _nearer(reference, moving[place])
+    moving[place] = _nearer(reference, *moving[place])
 
 
-def _nearer(reference: torch.Tensor, one: _Moving) -> _Moving:
+def _nearer(reference: torch.Tensor, rows: torch.Tensor, frame: Frame | None) -> _Moving:
     """A matrix turned to the reference.
 
     By nothing if their products are symmetric and positive: so it is for the first reference
     itself, and for two matrices of which one has been turned to the other.
     """
-    products = one.rows[: len(reference)].mT @ reference
+    products = rows[: len(reference)].mT @ reference
     odd, size = float((products - products.mT).norm()), float(products.norm())
     if odd <= SYMMETRIC * size and not torch.linalg.cholesky_ex(products).info:
-        return one
-    frame = (one.frame or frame_of(products)) if odd <= NEARLY * size else None
+        return rows, frame
+    frame = (frame or frame_of(products)) if odd <= NEARLY * size else None
     if frame and (small := small_turn(products, frame, CLOSE)):
         beyond, frame = small
-        return _Moving(one.rows + product(one.rows.to(beyond.dtype), beyond), frame)
+        return rows + product(rows.to(beyond.dtype), beyond), frame
     step, values, vectors = polar_by_squares(products)
-    return _Moving(one.rows @ step, frame_from(values, vectors))
+    return rows @ step, frame_from(values, vectors)
 
 
 def _turned_in(basis: torch.Tensor, turn: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
