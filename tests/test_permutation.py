@@ -22,8 +22,8 @@ from harness.checkpoints.build import build_model
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.errors import BadOption, UnknownName
-from harness.weights import Symmetry, assignment, matched_units, objective, universe
-from harness.weights.matching import gainful, settled_distance
+from harness.weights import Symmetry, alignment, assignment, matched_units, objective, universe
+from harness.weights.matching import gainful, settled
 from tests import symmetries
 from tests.conftest import model
 from tests.mistakes import refused
@@ -305,11 +305,13 @@ def test_units_that_are_told_to_stay_are_those_of_scipy(noise: float) -> None:
         for s in (local, anchor)
     ]
     old, place = linear_sum_assignment(rows[0] @ rows[1].T, maximize=True)
-    assert found.map.order[place].tolist() == old.tolist()
-    assert found.before == pytest.approx(np.linalg.norm(rows[0] - rows[1]), abs=1e-6)
-    assert found.after == pytest.approx(np.linalg.norm(rows[0] - rows[1][place]), abs=1e-6)
-    told = settled_distance(local, anchor, members)
-    assert (told is None) == (noise > 0.1)
+    assert found.order[place].tolist() == old.tolist()
+    what = alignment([anchor, local], {}, symmetry, 1)
+    what.tell_moved(1, {"ffn.0": found})
+    before, after = (what.report[fact]["ffn.0"][1] for fact in ("before", "after"))
+    assert before == pytest.approx(np.linalg.norm(rows[0] - rows[1]), abs=1e-6)
+    assert after == pytest.approx(np.linalg.norm(rows[0] - rows[1][place]), abs=1e-6)
+    assert settled(local, anchor, members) == (noise <= 0.1)
 
 
 def test_units_that_are_alike_are_not_told_to_stay() -> None:
@@ -317,7 +319,7 @@ def test_units_that_are_alike_are_not_told_to_stay() -> None:
     symmetry = Symmetry({"up": ("ffn.0", None)}, 1)
     anchor = {"up": torch.tensor([[1.0, 0], [1, 0], [0, 1]])}
     local = {"up": torch.tensor([[1.1, 0], [1, 0], [0, 1]])}
-    assert settled_distance(local, anchor, symmetry.members("ffn.0")) is None
+    assert not settled(local, anchor, symmetry.members("ffn.0"))
     _, found = permuted([anchor, local], symmetry)
     assert torch.equal(found["up"], local["up"])
 

@@ -93,9 +93,9 @@ def test_maps_by_hand() -> None:
 def test_what_moves_a_group_is_found_once_when_it_is_asked_for() -> None:
     calls: list[int] = []
 
-    def find(index: int) -> dict[str, weights.Match[weights.UnitMap]]:
+    def find(index: int) -> dict[str, weights.UnitMap]:
         calls.append(index)
-        return {"ffn.0": weights.Match(Permuted(torch.tensor([3, 2, 1, 0])), 1.0, 0.0)}
+        return {"ffn.0": Permuted(torch.tensor([3, 2, 1, 0]))}
 
     what = weights.alignment([model(0), model(1)], {}, SYMMETRY, "first")
     home, found = weights.to_anchor(what, {("ffn.0",): find})

@@ -50,18 +50,16 @@ def activation_matching(
     """
     what = weights.alignment(experts, base, symmetry, anchor)
 
-    def matches(group: str, index: int) -> Mapping[str, weights.Match[weights.Permuted]]:
+    def found(group: str, index: int) -> Mapping[str, weights.Permuted]:
         place = what.place()
         assert place is not None  # the base has seen no rows and is no anchor here
         products = activations[index].products(activations[place], group)
         alike = correlation(products) if pearson else products.inner
         squares = 2 * len(alike) if pearson else float(sum(map(torch.sum, products.squares)))
-        both, order = (experts[index], what.anchor), weights.gainful(alike, squares)
-        members = symmetry.members(group, *both)
-        return {group: weights.match_by(*both, members, weights.Permuted(order))}
+        return {group: weights.Permuted(weights.gainful(alike, squares))}
 
     groups = symmetry.within(layers, "ffn")
-    return weights.to_anchor(what, {(group,): partial(matches, group) for group in groups})
+    return weights.to_anchor(what, {(group,): partial(found, group) for group in groups})
 
 
 def correlation(products: Products) -> torch.Tensor:

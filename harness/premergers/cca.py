@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -41,39 +41,20 @@ def cca(
     By hand, one unit each, with the covariances Sxx = 4 and Syy = 1 and hardly any gamma: A = 2.
     """
     what = weights.alignment(experts, base, symmetry, anchor)
-    chosen = symmetry.within(layers, "ffn")
 
-    def home() -> int:
+    def find(group: str, index: int) -> Mapping[str, weights.Turned]:
         place = what.place()
         assert place is not None  # the base has seen no rows and is no anchor here
-        return place
-
-    def find(group: str, index: int) -> weights.Turned:
-        anchors, mine = activations[home()], activations[index]
+        anchors, mine = activations[place], activations[index]
         pairs = (anchors, anchors), (mine, anchors), (mine, mine)
         products = [one.products(two, group) for one, two in pairs]
         of_anchor, between, own = map(covariance, products)
         few = products[0].count <= len(own)  # tokens: some units correlate with nothing
-        found = mapped(of_anchor, between.mT, own, gamma, full=not few)
-        both = (experts[index], what.anchor)
-        match = weights.match_by(*both, symmetry.members(group, *both), found)
-        what.tell_of(index, group, before=match.before, after=match.after)
-        return found
+        return {group: mapped(of_anchor, between.mT, own, gamma, full=not few)}
 
-    def of_all(group: str) -> list[Callable[[], weights.Turned]]:
-        what.tell_of(home(), group, before=0.0, after=0.0)
-        return [weights.once(partial(find, group, index)) for index in range(len(experts))]
-
-    # of one layer: two matrices for each expert, as wide as its units
-    maps = weights.latest(of_all)
-
-    def of(index: int, group: str) -> weights.Turned | None:
-        return maps(group)[index]() if group in chosen and index != home() else None
-
-    return [
-        weights.moved(expert, symmetry, partial(of, index), what.report)
-        for index, expert in enumerate(experts)
-    ]
+    groups = symmetry.within(layers, "ffn")
+    # two matrices of each expert's, as wide as its units, for a layer
+    return weights.to_anchor(what, {(one,): partial(find, one) for one in groups}, keep=False)
 
 
 def covariance(products: Products) -> torch.Tensor:

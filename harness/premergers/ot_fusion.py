@@ -92,20 +92,19 @@ def _quirky(symmetry: weights.Symmetry) -> weights.Symmetry:
 
 def _transported(
     what: weights.Alignment, groups: Sequence[str], index: int
-) -> Mapping[str, weights.Match[weights.Permuted]]:
+) -> Mapping[str, weights.Permuted]:
     """The order of the units of an expert; of rows that are moved once more, after the columns."""
-    matches: dict[str, weights.Match[weights.Permuted]] = {}
+    orders: dict[str, weights.Permuted] = {}
     both = mine, _ = what.experts[index], what.anchor
     for group in groups:
         members = what.symmetry.members(group, *both)
         maker = next(one for one in members if not one.dual and mine[one.name].ndim == 2)
         rows, goals = (weights.units_of(state, maker) for state in both)
-        if matches:  # the columns of these rows have gone where the units went
-            (before,) = matches.values()
-            rows = before.map(rows, 1, dual=True)
-        order = weights.Permuted(transport(rows, goals))
-        matches[group] = weights.match_by(*both, members, order)
-    return matches
+        if orders:  # the columns of these rows have gone where the units went
+            (before,) = orders.values()
+            rows = before(rows, 1, dual=True)
+        orders[group] = weights.Permuted(transport(rows, goals))
+    return orders
 
 
 def transport(rows: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:

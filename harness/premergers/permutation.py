@@ -14,7 +14,7 @@ from harness.options import Anchor, Layers
 
 RESIDUAL = ("width", "embedding", "pooled")
 """The groups of no one layer, those with most tensors first."""
-Matches: TypeAlias = Mapping[str, weights.Match[weights.Permuted]]
+Orders: TypeAlias = Mapping[str, weights.Permuted]
 """The order of the units of an expert, by group."""
 
 
@@ -91,7 +91,7 @@ def permutation(
     if cycle_consistent:
         return weights.to_anchor(what, {one.groups: _at_once(what, one) for one in units})
 
-    def pairwise(one: weights.UnitGroup, index: int) -> Matches:
+    def pairwise(one: weights.UnitGroup, index: int) -> Orders:
         return weights.matched(experts[index], what.anchor, one, symmetry, rotated=rotated)
 
     return weights.to_anchor(what, {one.groups: partial(pairwise, one) for one in units})
@@ -108,12 +108,12 @@ def _units(
     return [*(weights.UnitGroup(group, (group,)) for group in groups), *heads]
 
 
-def _in_turn(what: weights.Alignment, units: Sequence[weights.UnitGroup], index: int) -> Matches:
+def _in_turn(what: weights.Alignment, units: Sequence[weights.UnitGroup], index: int) -> Orders:
     """The orders of groups that depend on one another."""
     both = (what.experts[index], what.anchor)
-    matches, sweeps = weights.descent(*both, what.symmetry, units)
+    orders, sweeps = weights.descent(*both, what.symmetry, units)
     what.tell_of(index, "residual", iterations=sweeps)
-    return matches
+    return orders
 
 
 # All experts at once -----------------------------------------------------------------------
@@ -126,7 +126,7 @@ def _at_once(what: weights.Alignment, units: weights.UnitGroup) -> weights.Finde
     return lambda index: solved()[index]
 
 
-def _solved(what: weights.Alignment, units: weights.UnitGroup) -> list[Matches]:
+def _solved(what: weights.Alignment, units: weights.UnitGroup) -> list[Orders]:
     place = what.place()
     models = [*what.experts, *([what.base] if place is None else [])]
     at = len(models) - 1 if place is None else place
@@ -141,10 +141,7 @@ def _solved(what: weights.Alignment, units: weights.UnitGroup) -> list[Matches]:
     weights.tell(what.report, units.label, facts)
     back = solution.orders[at].argsort()
     orders = [weights.Permuted(order[back]) for order in solution.orders]
-    return [
-        {group: weights.match_by(mine, models[at], each, order) for group, each in by_group.items()}
-        for mine, order in zip(models, orders, strict=True)
-    ]
+    return [dict.fromkeys(by_group, order) for order in orders]
 
 
 def _stacked(

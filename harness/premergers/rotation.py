@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ import torch
 from harness import StateDict, premerge, weights
 from harness.options import Anchor, Layers
 
-UnitMatch: TypeAlias = weights.Match[weights.UnitMap]
 REAL = 1e-9
 """A root whose imaginary part is smaller than this share of it is a real one."""
 STREAM = "width"
@@ -84,7 +83,7 @@ def rotation(
     what = weights.alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]
 
-    def match(group: str, first: StateDict) -> UnitMatch:
+    def found(group: str, first: StateDict) -> weights.UnitMap:
         members = symmetry.members(group, first, what.anchor)
         if group == STREAM:
             return _stream(first, what.anchor, members, proper=proper)
@@ -93,15 +92,15 @@ def rotation(
         heads = symmetry.heads
         return _turned(first, what.anchor, members, heads, scaling=scaling, proper=proper)
 
-    def matches(group: str, index: int) -> Mapping[str, UnitMatch]:
-        return {group: match(group, experts[index])}
+    def alone(group: str, index: int) -> Mapping[str, weights.UnitMap]:
+        return {group: found(group, experts[index])}
 
     groups = symmetry.within(layers, *kinds)
     if residual:
         what.report["absorbed"] = len(symmetry.readers)
         of_all = (STREAM, *groups)
-        return weights.to_anchor(what, {of_all: partial(_in_turn, what, of_all, match)})
-    return weights.to_anchor(what, {(group,): partial(matches, group) for group in groups})
+        return weights.to_anchor(what, {of_all: partial(_in_turn, what, of_all, found)})
+    return weights.to_anchor(what, {(group,): partial(alone, group) for group in groups})
 
 
 def _turned(
@@ -112,29 +111,20 @@ def _turned(
     *,
     scaling: bool,
     proper: bool,
-) -> UnitMatch:
+) -> weights.Turned:
     """The turn of every head, within it, that brings an expert nearest to the anchor."""
     made, read = (
         weights.overlap(first, second, [one for one in members if one.dual is dual], heads)
         for dual in (False, True)
     )
-    both = weights.Overlap(
-        made.products + read.products, made.first + read.first, made.second + read.second
-    )
-    turn = weights.polar(both.products)
+    products = made.products + read.products
+    turn = weights.polar(products)
     if proper:
-        turn = rotations(turn, both.products)
-    scale = _scales(made, read, turn) if scaling else torch.ones(heads, dtype=torch.float64)
-    after = weights.Overlap(
-        turn, made.first * scale**2 + read.first / scale**2, both.second
-    ).distance(_matched(made, turn) * scale + _matched(read, turn) / scale)
-    by = scale[:, None, None]
-    return weights.Match(weights.Turned(turn * by, turn.mT / by), both.distance(both.traces), after)
-
-
-def _matched(part: weights.Overlap, turn: torch.Tensor) -> torch.Tensor:
-    """The inner product of every head with the anchor's after the turn, [heads]."""
-    return (part.products * turn).sum((-2, -1))
+        turn = rotations(turn, products)
+    if not scaling:
+        return weights.Turned(turn)
+    by = _scales(made, read, turn)[:, None, None]
+    return weights.Turned(turn * by, turn.mT / by)
 
 
 def rotations(turn: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
@@ -154,7 +144,7 @@ def rotations(turn: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
 def _scales(made: weights.Overlap, read: weights.Overlap, turn: torch.Tensor) -> torch.Tensor:
     """The scale of every head, [heads]."""
     sizes = made.first.expand(len(turn)), read.first.expand(len(turn))
-    products = _matched(made, turn), _matched(read, turn)
+    products = [(part.products * turn).sum((-2, -1)) for part in (made, read)]
     rows = torch.stack([sizes[0], products[0], sizes[1], products[1]], 1)
     return torch.tensor([nearest_scale(*row) for row in rows.tolist()], dtype=torch.float64)
 
@@ -197,9 +187,9 @@ def _absorbed(
 def _in_turn(
     what: weights.Alignment,
     groups: Sequence[str],
-    match: Callable[[str, StateDict], UnitMatch],
+    find: Callable[[str, StateDict], weights.UnitMap],
     index: int,
-) -> Mapping[str, UnitMatch]:
+) -> Mapping[str, weights.UnitMap]:
     """What moves all groups, each the best while the others are held."""
     expert, anchor, symmetry = what.experts[index], what.anchor, what.symmetry.of(index)
     found: dict[str, weights.UnitMap] = {}
@@ -214,28 +204,22 @@ def _in_turn(
 
     alone = {n: axes for n, axes in symmetry.axes.items() if {*axes} <= {STREAM, None}}
     start = replace(symmetry, axes=alone).members(STREAM, expert, anchor)
-    found[STREAM] = _stream(expert, anchor, start, proper=False).map
+    found[STREAM] = _stream(expert, anchor, start, proper=False)
     last, sweeps = float("inf"), 0
     while (now := apart(moved(), *groups)) < last * NEARER:
         last, sweeps = now, sweeps + 1
         for group in (*groups[1:], STREAM):
-            found[group] = match(group, moved(group)).map
+            found[group] = find(group, moved(group))
     what.tell_of(index, "residual", iterations=sweeps)
-    done = moved()
-    return {
-        group: weights.Match(one, apart(expert, group), apart(done, group))
-        for group, one in found.items()
-    }
+    return found
 
 
 def _stream(
     first: StateDict, second: StateDict, members: Sequence[weights.Member], *, proper: bool
-) -> UnitMatch:
+) -> weights.Turned:
     """The turn of the residual stream that brings an expert nearest to the anchor."""
-    both = weights.overlap(first, second, members)
-    turn = fixing_ones(both.products[0], proper=proper)
-    after = both.distance((both.products[0] * turn).sum())
-    return weights.Match(weights.Turned(turn[None]), both.distance(both.traces), after)
+    products = weights.overlap(first, second, members).products[0]
+    return weights.Turned(fixing_ones(products, proper=proper)[None])
 
 
 def fixing_ones(products: torch.Tensor, *, proper: bool = False) -> torch.Tensor:

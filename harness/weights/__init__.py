@@ -8,7 +8,6 @@ from types import ModuleType as _Module
 from harness.hashes import join_digests as join_digests
 from harness.weights.anchor import Alignment as Alignment
 from harness.weights.anchor import Finder as Finder
-from harness.weights.anchor import Match as Match
 from harness.weights.anchor import alignment as alignment
 from harness.weights.anchor import place_of as place_of
 from harness.weights.anchor import to_anchor as to_anchor
@@ -71,7 +70,6 @@ from harness.weights.matching import assignment as assignment
 from harness.weights.matching import descent as descent
 from harness.weights.matching import distance as distance
 from harness.weights.matching import gainful as gainful
-from harness.weights.matching import match_by as match_by
 from harness.weights.matching import matched as matched
 from harness.weights.matching import matched_units as matched_units
 from harness.weights.matching import overlap as overlap

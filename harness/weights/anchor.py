@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 
 from harness.errors import BadOption
 from harness.types import StateDict
 from harness.weights.lazy import specs
+from harness.weights.matching import distance
 from harness.weights.symmetry import Symmetry, UnitMap, moved
-from harness.weights.threads import once
+from harness.weights.threads import latest, once
 
 NEAR = 1e-6
 """Experts whose distances from the mean are closer than this, relatively, are equally central."""
@@ -44,18 +45,6 @@ def place_of(
     return int((far <= far.min() * (1 + NEAR)).nonzero()[0])
 
 
-M = TypeVar("M", bound=UnitMap, covariant=True)
-
-
-@dataclass(frozen=True)
-class Match(Generic[M]):
-    """What moves a group of one model to another, and how far apart they are before and after."""
-
-    map: M
-    before: float
-    after: float
-
-
 @dataclass(frozen=True)
 class Alignment:
     """Experts of which all but one are moved to that one, the anchor, or all of them to the base.
@@ -83,6 +72,16 @@ class Alignment:
             known = self.report.setdefault(fact, {})
             known.setdefault(group, [None] * len(self.experts))[index] = value
 
+    def tell_moved(self, index: int, maps: Mapping[str, UnitMap]) -> None:
+        """Report how far an expert is from the anchor in the groups that are moved, before and
+        after."""
+        expert, anchor = self.experts[index], self.anchor
+        done = moved(expert, self.symmetry, maps.get)
+        for group in maps:
+            names = sorted({one.name for one in self.symmetry.members(group, expert, anchor)})
+            before, after = (distance(state, anchor, names) for state in (expert, done))
+            self.tell_of(index, group, before=before, after=after)
+
 
 def alignment(
     experts: Sequence[StateDict], base: StateDict, symmetry: Symmetry, anchor: str | int
@@ -104,41 +103,43 @@ def alignment(
     return Alignment(experts, base, symmetry, once(place), report)
 
 
-Finder: TypeAlias = "Callable[[int], Mapping[str, Match[UnitMap]]]"
+Finder: TypeAlias = "Callable[[int], Mapping[str, UnitMap]]"
 """Of the place of an expert that is not the anchor: what moves each of its groups."""
 
 
-def to_anchor(what: Alignment, finders: Mapping[tuple[str, ...], Finder]) -> list[StateDict]:
+def to_anchor(
+    what: Alignment, finders: Mapping[tuple[str, ...], Finder], *, keep: bool = True
+) -> list[StateDict]:
     """The experts with their groups moved to the anchor, which stays as it is.
 
-    `finders` are by the groups that are found together; what they leave out stays.
+    `finders` are by the groups that are found together; what they leave out stays. Unless all are
+    to `keep` what moves them, each has it of the groups that were asked for last alone.
     """
     return [
-        moved(expert, what.symmetry.of(index), _found(what, index, finders), what.report)
+        moved(expert, what.symmetry.of(index), _found(what, index, finders, keep), what.report)
         for index, expert in enumerate(what.experts)
     ]
 
 
 def _found(
-    what: Alignment, index: int, finders: Mapping[tuple[str, ...], Finder]
+    what: Alignment, index: int, finders: Mapping[tuple[str, ...], Finder], keep: bool
 ) -> Callable[[str], UnitMap | None]:
     """What an expert's groups are moved by: found once, when one of them is first asked for."""
 
-    def told(groups: Sequence[str], find: Finder) -> Mapping[str, Match[UnitMap]]:
-        home = what.place() == index
-        matches = {} if home else find(index)
-        for group in groups:
-            if match := matches.get(group):
-                what.tell_of(index, group, before=match.before, after=match.after)
-            elif home:
+    def told(groups: tuple[str, ...]) -> Mapping[str, UnitMap]:
+        if what.place() == index:
+            for group in groups:
                 what.tell_of(index, group, before=0.0, after=0.0)
-        return matches
+            return {}
+        maps = finders[groups](index)
+        what.tell_moved(index, maps)
+        return maps
 
-    found = {groups: once(partial(told, groups, find)) for groups, find in finders.items()}
+    last = latest(told)
+    found = {one: once(partial(told, one)) if keep else partial(last, one) for one in finders}
     known = {group: each for groups, each in found.items() for group in groups}
 
     def of(group: str) -> UnitMap | None:
-        match = known[group]().get(group) if group in known else None
-        return None if match is None else match.map
+        return known[group]().get(group) if group in known else None
 
     return of

@@ -8,16 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 
 from harness.types import StateDict
-from harness.weights.anchor import Match
 from harness.weights.lazy import specs
-from harness.weights.symmetry import Member, Permuted, Symmetry, UnitMap, moved
-
-F = TypeVar("F", bound=UnitMap)
+from harness.weights.symmetry import Member, Permuted, Symmetry, moved
 
 
 @dataclass(frozen=True)
@@ -31,16 +27,6 @@ class Overlap:
     products: torch.Tensor
     first: torch.Tensor
     second: torch.Tensor
-
-    def distance(self, matched: torch.Tensor) -> float:
-        """||first, moved - second|| where the moved one has the inner product `matched`."""
-        square = self.first.sum() + self.second.sum() - 2 * matched.sum()
-        return math.sqrt(max(0.0, float(square)))
-
-    @property
-    def traces(self) -> torch.Tensor:
-        """The inner product of the two as they are, [blocks]."""
-        return self.products.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
 def overlap(
@@ -115,46 +101,30 @@ def gainful(products: torch.Tensor, squares: float) -> torch.Tensor:
     return order if float(gain) > GAIN * squares else same
 
 
-def matched_units(
-    first: StateDict, second: StateDict, members: Sequence[Member]
-) -> Match[Permuted]:
+def matched_units(first: StateDict, second: StateDict, members: Sequence[Member]) -> Permuted:
     """The order of the first model's units that is nearest to the second's.
 
     It maximises the inner product over all `members`: rows of what makes the units, with their
     biases, and columns of what reads them (Ainsworth et al. 2023, weight matching).
     """
-    apart = settled_distance(first, second, members)
-    if apart is not None:
+    if settled(first, second, members):
         size = specs(first)[members[0].name].shape[members[0].axis]
-        return Match(Permuted(torch.arange(size)), apart, apart)
+        return Permuted(torch.arange(size))
     both = overlap(first, second, members)
-    products = both.products[0]
-    return _match(both, products, gainful(products, float(both.first + both.second)))
-
-
-def match_by(first: StateDict, second: StateDict, members: Sequence[Member], found: F) -> Match[F]:
-    """What moves the first model's units, with its distances from the second in all `members`."""
-    before = after = 0.0
-    for one in members:
-        here, there = units_of(first, one), units_of(second, one)
-        before += float((here - there).square().sum())
-        after += float((found(here, 0, dual=one.dual) - there).square().sum())
-    return Match(found, math.sqrt(before), math.sqrt(after))
+    return Permuted(gainful(both.products[0], float(both.first + both.second)))
 
 
 FEATURES = 64
 """Of each tensor, as many entries of a unit are looked at to tell that units are far apart."""
 
 
-def settled_distance(
-    first: StateDict, second: StateDict, members: Sequence[Member]
-) -> float | None:
-    """The distance of the models where units are so near to their own places that all stay there.
+def settled(first: StateDict, second: StateDict, members: Sequence[Member]) -> bool:
+    """Whether units are so near to their own places that all stay there.
 
     By the triangle inequality: a unit that is nearer to its own place than half of what the nearest
     other place is from there has none that is nearer. Places are at least as far apart as they are
     in some of their entries. Experts of one base are told this way, in a tenth of the time that all
-    products would take; None: it cannot be told.
+    products would take; of others it may be untold.
     """
     away = torch.zeros((), dtype=torch.float64)
     seen: list[torch.Tensor] = []
@@ -164,9 +134,7 @@ def settled_distance(
         seen.append(there[:, :FEATURES].clone())
     places = torch.cat(seen, 1)
     between = torch.cdist(places, places).fill_diagonal_(math.inf)
-    if not bool((away.sqrt() < between.amin(1) * (0.5 - GAIN)).all()):
-        return None
-    return math.sqrt(float(away.sum()))
+    return bool((away.sqrt() < between.amin(1) * (0.5 - GAIN)).all())
 
 
 # Units of one group, or heads --------------------------------------------------------------
@@ -188,7 +156,7 @@ def matched(
     symmetry: Symmetry,
     *,
     rotated: bool = False,
-) -> dict[str, Match[Permuted]]:
+) -> dict[str, Permuted]:
     """The best order of some units of the first model, by group; none where tensors lack.
 
     What two heads have in common is their inner product, or, `rotated`, the best that it can be
@@ -207,13 +175,7 @@ def matched(
     nuclear = {group: torch.linalg.svdvals(pairs[group]).sum(-1) for group in turned}
     common = torch.stack([*{**traces, **nuclear}.values()]).sum(0)
     order = gainful(common, sum(float(one.first + one.second) for one in overlaps.values()))
-    return {group: _match(one, traces[group], order) for group, one in overlaps.items()}
-
-
-def _match(both: Overlap, products: torch.Tensor, order: torch.Tensor) -> Match[Permuted]:
-    """The order of units, with the distances that their products with places make of it."""
-    after = products[order, torch.arange(len(order))]
-    return Match(Permuted(order), both.distance(both.traces), both.distance(after))
+    return dict.fromkeys(overlaps, Permuted(order))
 
 
 # Groups that depend on one another ---------------------------------------------------------
@@ -224,7 +186,7 @@ NEARER = 1 - 1e-9
 
 def descent(
     first: StateDict, second: StateDict, symmetry: Symmetry, units: Sequence[UnitGroup]
-) -> tuple[dict[str, Match[Permuted]], int]:
+) -> tuple[dict[str, Permuted], int]:
     """The orders of all units, found in turn until none brings the models nearer, and the sweeps.
 
     Each is the best while the others are held, and is looked for again when one has changed that
@@ -250,16 +212,13 @@ def descent(
                 continue
             stale.remove(one.label)
             tried = dict(orders)
-            matches = matched(moved(first, symmetry, orders.get), second, one, symmetry)
-            for group, match in matches.items():
-                tried[group] = orders[group].then(match.map) if group in orders else match.map
+            found = matched(moved(first, symmetry, orders.get), second, one, symmetry)
+            for group, order in found.items():
+                tried[group] = orders[group].then(order) if group in orders else order
             if apart(tried, *one.groups) < apart(orders, *one.groups) * NEARER:
                 orders = tried
                 mine = known[one.label]
                 stale |= {other for other in known if other != one.label and known[other] & mine}
     same = Permuted(torch.arange(1))  # all units as one block
     groups = [group for one in units for group in one.groups if names(group)]
-    return {
-        group: Match(orders.get(group, same), apart({}, group), apart(orders, group))
-        for group in groups
-    }, sweeps
+    return {group: orders.get(group, same) for group in groups}, sweeps
