@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 
 import torch
 
 from harness.checkpoints.build import LABEL_KEYS, encoder_of
 from harness.checkpoints.layout import ADAPTER_FILE, is_adapter
-from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.open import at_hand, open_checkpoint
 from harness.checkpoints.processor import processor_digest
 from harness.checkpoints.provenance import Trained, recorded_by
 from harness.errors import BadRecipe, BrokenCheckpoint
@@ -78,9 +77,11 @@ def made_from(model: Checkpoint) -> Made | None:
         stored = {STORED: said.base.digest} if said.base else {}
         known = {**stored, **said.base_weights}
         called = said.base.source if said.base else "the base of its experts"
-    elif is_adapter(model.path) and (place := _named(model)):
+    elif is_adapter(model.path):
         try:
-            known, called = encoder_digests(open_checkpoint(place)), place
+            if (place := _named(model)) is None:
+                return None
+            known, called = encoder_digests(open_checkpoint(place)), str(place)
         except BrokenCheckpoint:  # it may have been read on another, which is whole
             return None
     else:
@@ -88,20 +89,12 @@ def made_from(model: Checkpoint) -> Made | None:
     return Made(model.source, called, known) if known else None
 
 
-def _named(adapter: Checkpoint) -> str | None:
+def _named(adapter: Checkpoint) -> Path | None:
     """Where the base is that an adapter names, if that is a folder here or in the Hub's cache."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
     said = read_json(adapter.path / ADAPTER_FILE, "the configuration of an adapter")
-    name, revision = str(said.get("base_model_name_or_path")), said.get("revision")
-    ways = (str(adapter.path / name), name)
-    if (here := next((one for one in ways if os.path.isdir(one)), None)) is not None:
-        return here
-    with suppress(HFValidationError):  # no id of the Hub
-        file = try_to_load_from_cache(name, "config.json", revision=revision)
-        return os.path.dirname(file) if isinstance(file, str) else None
-    return None
+    name = str(said.get("base_model_name_or_path"))
+    beside = adapter.path / name
+    return beside if beside.is_dir() else at_hand(name, said.get("revision"))
 
 
 def is_base(base: Checkpoint, said: Mapping[str, str]) -> bool:

@@ -128,7 +128,7 @@ def described(source: str) -> Checkpoint | None:
     return Checkpoint(source, path, config, family_of(config, source), weights, labels=None)
 
 
-def at_hand(source: str) -> Path | None:
+def at_hand(source: str, revision: str | None = None) -> Path | None:
     """The folder of a model on this machine; None for one of the Hub that is still to be fetched.
 
     Raises BrokenCheckpoint where that is not possible.
@@ -138,7 +138,7 @@ def at_hand(source: str) -> Path | None:
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
     try:
-        return _download(source, None, fetch=False)
+        return _download(source, revision, fetch=False)
     except BrokenCheckpoint:
         if HF_HUB_OFFLINE:
             raise
