@@ -5,7 +5,6 @@ What is done to a layer is done at each of its turns, so that its groups are tho
 
 from harness.checkpoints.families import family
 
-KINDS = ("word", "position", "token_type")
 AT = "albert.encoder.albert_layer_groups.{layer}.albert_layers.0."
 PROJECTION = "albert.encoder.embedding_hidden_mapping_in"
 
@@ -15,10 +14,7 @@ ALBERT = family.Family(
     prefix="albert.",
     pooler="albert.pooler",
     axes={
-        **family.embeddings(
-            "albert.embeddings.", *KINDS, group=family.EMBEDDING, norms=family.EMBEDDING
-        ),
-        **family.linear(PROJECTION, family.WIDTH, family.EMBEDDING),
+        **family.narrow_embeddings("albert.embeddings.", PROJECTION),
         **family.block(
             AT,
             "attention.query attention.key attention.value attention.dense",

@@ -2,7 +2,6 @@
 
 from harness.checkpoints.families import family
 
-KINDS = ("word", "position", "token_type")
 PROJECTION = "electra.embeddings_project"
 
 ELECTRA = family.Family(
@@ -11,10 +10,7 @@ ELECTRA = family.Family(
     prefix="electra.",
     row=family.two_layers(),
     axes={
-        **family.embeddings(
-            "electra.embeddings.", *KINDS, group=family.EMBEDDING, norms=family.EMBEDDING
-        ),
-        **family.linear(PROJECTION, family.WIDTH, family.EMBEDDING),
+        **family.narrow_embeddings("electra.embeddings.", PROJECTION),
         **family.layers("electra.encoder.layer."),
     },
     projection=f"{PROJECTION}.weight",

@@ -159,6 +159,15 @@ def embeddings(prefix: str, *kinds: str, group: str = WIDTH, norms: str = WIDTH)
     return {**tables, **norm(f"{prefix}LayerNorm", norms)}
 
 
+def narrow_embeddings(prefix: str, projection: str) -> Axes:
+    """Embeddings of a width of their own, and what projects them to that of the stream."""
+    kinds = ("word", "position", "token_type")
+    return {
+        **embeddings(prefix, *kinds, group=EMBEDDING, norms=EMBEDDING),
+        **linear(projection, WIDTH, EMBEDDING),
+    }
+
+
 def block(at: str, attention: str, units: str, norms: str) -> Axes:
     """A layer: attention and two feed-forward layers, each with what it adds to.
 
