@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,22 @@ def read_config(path: Path, what: str = "a configuration") -> dict[str, Any]:
 def odd(where: object, what: str, value: object, expected: str) -> BrokenCheckpoint:
     """The error for a value that a file has, and cannot have."""
     return BrokenCheckpoint(f"{where} has the {what} {value!r:.80}, expected {expected}")
+
+
+@contextmanager
+def refused(what: str, expected: str) -> Iterator[None]:
+    """Whatever goes wrong in a library as BrokenCheckpoint, in one line.
+
+    Every file and every field has a way to fail of its own, some of them a panic of Rust code,
+    which is no Exception.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BrokenCheckpoint(f"{what} ({reason:.300}); {expected}") from error
 
 
 def check_files(folder: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 import xxhash
 
 from harness.checkpoints.families.family import GENERIC
-from harness.checkpoints.layout import IMAGE_FILES, PROCESSOR_FILES, check_files, odd
+from harness.checkpoints.layout import IMAGE_FILES, PROCESSOR_FILES, check_files, odd, refused
 from harness.checkpoints.network import silent
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights
 from harness.types import Checkpoint, Task
@@ -73,19 +73,14 @@ def open_image_processor(path: Path) -> Any:
         raise BrokenCheckpoint(f"{path} has no image processor; expected {IMAGE_FILES[0]}")
     from transformers import AutoImageProcessor
 
-    try:
-        with silent():
-            given: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-            # by itself it takes torchvision where that is installed, whose pixels differ; older
-            # releases know `use_fast` for it
-            given |= {"backend": "pil", "use_fast": False}
-            made = AutoImageProcessor.from_pretrained(path, **given)
-            said = made.to_dict()
-    except Exception as error:  # every field has a way to fail of its own
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BrokenCheckpoint(
-            f"{path} has no image processor that can be read ({reason:.300}); fix {IMAGE_FILES[0]}"
-        ) from error
+    what = f"{path} has no image processor that can be read"
+    with refused(what, f"fix {IMAGE_FILES[0]}"), silent():
+        given: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+        # by itself it takes torchvision where that is installed, whose pixels differ; older
+        # releases know `use_fast` for it
+        given |= {"backend": "pil", "use_fast": False}
+        made = AutoImageProcessor.from_pretrained(path, **given)
+        said = made.to_dict()
     sides = [side for key in ("size", "crop_size") for side in (said.get(key) or {}).values()]
     if big := [side for side in sides if not isinstance(side, int) or side > LARGEST_SIDE]:
         raise odd(path, "image processor with a side of", big[0], f"{LARGEST_SIDE} at most")
@@ -97,14 +92,9 @@ def pixels(processor: Any, images: Sequence[Any], source: object) -> torch.Tenso
 
     Raises BrokenCheckpoint, saying of what `source`, for a processor that cannot make that.
     """
-    try:
+    what = f"the image processor of {source} cannot be used"
+    with refused(what, "expected one that makes all images alike in size"):
         made: torch.Tensor = processor(images=list(images), return_tensors="pt")["pixel_values"]
-    except Exception as error:  # as above
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BrokenCheckpoint(
-            f"the image processor of {source} cannot be used ({reason:.300}); expected one that "
-            "makes all images alike in size"
-        ) from error
     return made
 
 

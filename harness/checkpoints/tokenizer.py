@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.layout import VOCABULARY_FILES, check_files, odd
+from harness.checkpoints.layout import VOCABULARY_FILES, check_files, odd, refused
 from harness.checkpoints.network import silent
 from harness.checkpoints.processor import processor_digest
 from harness.errors import BrokenCheckpoint
@@ -118,19 +118,9 @@ def _checked(encoded: dict[str, list[list[int]]], path: Path) -> dict[str, list[
 @contextmanager
 def using_tokenizer(path: Path) -> Iterator[None]:
     """Whatever goes wrong in a tokenizer as BrokenCheckpoint, in one line."""
-    try:
-        with _unheard():
-            yield
-    # every file and every field has a way to fail of its own, some of them a panic of Rust code,
-    # which is no Exception
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
-            raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BrokenCheckpoint(
-            f"{path} has no tokenizer that can be read ({reason:.300}); expected its files beside "
-            "the weights"
-        ) from error
+    what = f"{path} has no tokenizer that can be read"
+    with refused(what, "expected its files beside the weights"), _unheard():
+        yield
 
 
 @contextmanager
