@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import torch
 
@@ -13,8 +13,6 @@ from harness.options import Share
 
 COMMON = 0.8
 """The authors' share of the common subspace."""
-Decomposed: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Singular vectors and values, U, s and V^T."""
 
 
 @merger("iso", paper="arXiv:2502.04959", breaks=("copies",))
@@ -71,10 +69,10 @@ def iso(
 
 def _with_tasks(
     vectors: weights.Vectors,
-    whole: Decomposed,
+    whole: weights.Decomposed,
     common: float,
-    decomposed: Callable[[torch.Tensor], Decomposed],
-) -> Decomposed:
+    decomposed: Callable[[torch.Tensor], weights.Decomposed],
+) -> weights.Decomposed:
     """The common and the experts' own singular vectors as two isometries, and their values."""
     left, values, right = whole
     rank = min(len(left), right.shape[1])
@@ -82,20 +80,14 @@ def _with_tasks(
     shared = rank - own * len(vectors)
     left, values, right = left[:, :shared], values[:shared], right[:shared]
 
-    def outside(place: int) -> Decomposed:
+    def outside(place: int) -> weights.Decomposed:
         vector = vectors[place]
-        lefts, sizes, rights = decomposed(vector - left @ (left.T @ vector))
-        return lefts[:, :own].clone(), sizes[:own].clone(), rights[:own].clone()
+        return weights.leading(decomposed(vector - left @ (left.T @ vector)), own)
 
     if not own:
         return left, values, right
-    parts = [(left, values, right), *weights.spread(outside, range(len(vectors)))]
-    lefts, sizes, rights = zip(*parts, strict=True)
-    return (
-        weights.isometry(torch.cat(lefts, dim=1)),
-        torch.cat(sizes),
-        weights.isometry(torch.cat(rights)),
-    )
+    parts = weights.spread(outside, range(len(vectors)))
+    return weights.side_by_side([(left, values, right), *parts])
 
 
 def _own(rank: int, experts: int, common: float) -> int:

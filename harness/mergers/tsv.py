@@ -46,17 +46,13 @@ def tsv(
     }
 
     def merge(name: str, vectors: weights.Vectors) -> torch.Tensor:
-        def first(place: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-            left, values, right = weights.compact_svd(vectors[place], vectors.origin)
-            count = kept[name]
-            # copies: views would keep the whole decomposition alive
-            return left[:, :count].clone(), values[:count].clone(), right[:count].clone()
+        def first(place: int) -> weights.Decomposed:
+            return weights.leading(weights.compact_svd(vectors[place], vectors.origin), kept[name])
 
         if not kept[name]:
             return torch.zeros(shapes[name])
-        lefts, values, rights = zip(*weights.spread(first, range(len(vectors))), strict=True)
-        left, right = weights.isometry(torch.cat(lefts, dim=1)), weights.isometry(torch.cat(rights))
-        return (left * torch.cat(values)) @ right
+        left, values, right = weights.side_by_side(weights.spread(first, range(len(vectors))))
+        return (left * values) @ right
 
     narrow = [name for name, count in kept.items() if not count]
     report = {"too narrow for a singular vector each": narrow} if narrow else {}

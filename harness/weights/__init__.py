@@ -30,11 +30,14 @@ from harness.weights.arithmetic import where_shared as where_shared
 from harness.weights.arithmetic import widened as widened
 from harness.weights.decompositions import ALIKE as ALIKE
 from harness.weights.decompositions import EPSILON as EPSILON
+from harness.weights.decompositions import Decomposed as Decomposed
 from harness.weights.decompositions import compact_svd as compact_svd
 from harness.weights.decompositions import completed as completed
 from harness.weights.decompositions import isometry as isometry
+from harness.weights.decompositions import leading as leading
 from harness.weights.decompositions import least_solution as least_solution
 from harness.weights.decompositions import polar as polar
+from harness.weights.decompositions import side_by_side as side_by_side
 from harness.weights.decompositions import tell as tell
 from harness.weights.digests import Observed as Observed
 from harness.weights.digests import check_finite as check_finite

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 
@@ -12,11 +12,11 @@ EPSILON = torch.finfo(torch.float64).eps
 ALIKE = 1e-7
 """What unit vectors differ by that are one direction, up to rounding: singular vectors are known to
 2^-52 over the gap between neighbouring values, relatively."""
+Decomposed: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Singular vectors and values, U, s and V^T."""
 
 
-def compact_svd(
-    matrix: torch.Tensor, part_of: float = 0.0
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def compact_svd(matrix: torch.Tensor, part_of: float = 0.0) -> Decomposed:
     """U [rows, rank], s [rank] and V^T [rank, columns] of matrix = U diag(s) V^T, in float64.
 
     The rank counts singular values above the larger side * 2^-52 * the largest, or the norm of what
@@ -28,6 +28,18 @@ def compact_svd(
     whole = values[:1].clamp(min=part_of)
     real = values > max(matrix.shape) * EPSILON * whole
     return left[:, real], values[real], right[real]
+
+
+def leading(decomposed: Decomposed, count: int) -> Decomposed:
+    """The first so many, as copies: views would keep the whole decomposition alive."""
+    left, values, right = decomposed
+    return left[:, :count].clone(), values[:count].clone(), right[:count].clone()
+
+
+def side_by_side(parts: Sequence[Decomposed]) -> Decomposed:
+    """The singular vectors of several matrices as two isometries, and the values of all."""
+    lefts, values, rights = zip(*parts, strict=True)
+    return isometry(torch.cat(lefts, dim=1)), torch.cat(values), isometry(torch.cat(rights))
 
 
 def isometry(matrix: torch.Tensor) -> torch.Tensor:
