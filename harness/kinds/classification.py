@@ -21,12 +21,6 @@ class Classification(Kind):
     problem_type: ClassVar[str] = "single_label_classification"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
 
-    def fault(self, task: Task) -> str | None:
-        """Two classes or more."""
-        if len(task.labels) < 2:
-            return f"{len(task.labels)} labels, expected two or more of a classification"
-        return None
-
     def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
         """Names of classes, or indices."""
         return class_indices(task, [row[task.label] for row in rows], where)

@@ -48,6 +48,8 @@ class Kind(ABC):
     """What has a label: a row, or every word of it."""
     problem_type: ClassVar[str]
     """What transformers calls the loss, in a configuration."""
+    spoken: ClassVar[str] = "classification"
+    """What a task of the kind is called in an error."""
     hub_task: ClassVar[str] = "text-classification"
     """What the Hub calls such tasks, on the cards of models."""
     metrics: ClassVar[tuple[str, ...]]
@@ -63,9 +65,14 @@ class Kind(ABC):
 
     # Reading -------------------------------------------------------------------------------
 
-    @abstractmethod
     def fault(self, task: Task) -> str | None:
-        """What is wrong with the labels of a task, and what was expected."""
+        """What is wrong with the labels of a task, and what was expected.
+
+        Two or more: transformers takes a head of one output for a regression.
+        """
+        if len(task.labels) < 2:
+            return f"{len(task.labels)} labels, expected two or more of a {self.spoken}"
+        return None
 
     def columns_of(self, task: Task) -> tuple[str, ...]:
         """The columns of a table that hold the labels."""

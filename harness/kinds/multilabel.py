@@ -44,16 +44,11 @@ class Multilabel(Kind):
 
     name: ClassVar[str] = "multilabel"
     problem_type: ClassVar[str] = "multi_label_classification"
+    spoken: ClassVar[str] = "multi-label task"
     metrics: ClassVar[tuple[str, ...]] = ("macro_f1",)
     several: ClassVar[bool] = True
     by_place: ClassVar[bool] = True
     whole: ClassVar[bool] = False
-
-    def fault(self, task: Task) -> str | None:
-        """Two classes or more: transformers takes a head of one output for a regression."""
-        if len(task.labels) < 2:
-            return f"{len(task.labels)} labels, expected two or more of a multi-label task"
-        return None
 
     def columns_of(self, task: Task) -> tuple[str, ...]:
         """One column with all classes, or one for each class."""
