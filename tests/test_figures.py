@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 from harness.errors import CannotWrite
-from harness.reporting.figures import COLOURS, HeatMap, Panel, heat_map, readable, save
+from harness.reporting.figures import COLOURS, HeatMap, heat_map, readable, save
 from tests.mistakes import mistake
 
-UPPER = Panel(("0", "1"), ("up", "down", "norm"), ((0.0, 0.5, None), (0.25, 1.0, -0.0001)), "layer")
-LOWER = Panel(("outside",), ("head",), ((7.0,),), column_label="role")
+NUMBERS = {"up": [0.0, 0.25], "down": [0.5, 1.0], "norm": [None, -0.0001]}
+UPPER = pandas.DataFrame(NUMBERS, ["0", "1"]).rename_axis("layer")
+LOWER = pandas.DataFrame({"head": [7.0]}, ["outside"]).rename_axis("role", axis="columns")
 SHOWN = HeatMap("Cost in $ of 模型 and $x", (UPPER, LOWER), "a unit", low=0, high=1, form=".2f")
 
 

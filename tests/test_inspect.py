@@ -596,17 +596,18 @@ def test_pictures_of_three_models_are_numbered(
     pairs = ("1-2", "1-3", "2-3")
     assert {*drawn} == {f"{name}-{p}" for name in ("distance", "relative", "units") for p in pairs}
     units = found.pairs[2].units
-    assert drawn["units-2-3"].panels[0].values == tuple((one.share,) for one in units.values())
-    assert drawn["units-2-3"].panels[0].rows == ("0", "1")
+    (shares,) = drawn["units-2-3"].panels
+    assert shares.iloc[:, 0].tolist() == [one.share for one in units.values()]
+    assert [*shares.index] == ["0", "1"]
     last = drawn["distance-2-3"]
     assert last.title == "Distance between the weights of b and c"
     layers, outside = last.panels
     assert layers.columns[3] == "attention\noutput"
-    assert layers.values[1][3] == found.pairs[2].places[TensorPlace(1, "attention output")].distance
+    assert layers.iloc[1, 3] == found.pairs[2].places[TensorPlace(1, "attention output")].distance
     assert outside.columns[0] == "embeddings"
     there = {place.role: one for place, one in found.pairs[2].places.items() if place.layer is None}
-    assert outside.values[0][0] == there["embeddings"].distance
-    assert (last.low, last.high) == (0, max(value or 0 for row in layers.values for value in row))
+    assert outside.iloc[0, 0] == there["embeddings"].distance
+    assert (last.low, last.high) == (0, layers.max(axis=None))
     assert "head" in drawn["distance-1-2"].panels[1].columns
     assert "head" not in outside.columns
 

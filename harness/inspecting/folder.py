@@ -11,10 +11,11 @@ from harness.folders import Layout, new_folder
 from harness.inspecting.comparison import Measure, shown
 from harness.inspecting.inspection import Inspection, Pair, as_record
 from harness.inspecting.units import in_squares
-from harness.reporting.figures import HeatMap, Panel, heat_map, matrix_map, save
+from harness.reporting.figures import HeatMap, heat_map, matrix_map, save
 from harness.weights import Layer
 
 if TYPE_CHECKING:
+    import pandas
     import torch
     from matplotlib.figure import Figure
 
@@ -43,8 +44,10 @@ def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
 
 def map_of_units(pair: Pair) -> HeatMap:
     """The share of the feed-forward units of every layer that are matched to themselves."""
-    layers, shares = map(str, pair.units), ((one.share,) for one in pair.units.values())
-    panel = Panel(tuple(layers), ("feed-forward\nunits",), tuple(shares), row_label="layer")
+    import pandas
+
+    shares = {"feed-forward\nunits": [one.share for one in pair.units.values()]}
+    panel = pandas.DataFrame(shares, [*map(str, pair.units)]).rename_axis("layer")
     title = f"Units matched to themselves: {pair.first.name}, {pair.second.name}"
     return HeatMap(title, (panel,), "share of a layer's units", 0.0, 1.0, ".2f")
 
@@ -63,29 +66,28 @@ def map_of(pair: Pair, measure: Measure) -> HeatMap | None:
     Its scale is that of the layers: a head that was made anew is far from any other. None where
     the measure is defined nowhere, as the cosine of a task vector that is zero.
     """
-    layers = _panel(pair, measure, pair.layers, row_label="layer")
-    panels = [layers, _panel(pair, measure, [None], column_label="role of the weights")]
-    panels = [panel for panel in panels if panel.columns]
+    layers = _panel(pair, measure, pair.layers).rename_axis("layer")
+    outside = _panel(pair, measure, [None]).rename_axis("role of the weights", axis="columns")
+    panels = [panel for panel in (layers, outside) if panel.size]
     if not panels:
         return None
-    known = [value for row in panels[0].values for value in row if value is not None]
+    known = panels[0].stack()
     low = min([measure.low, *known])
     high = measure.high if measure.high is not None else max([low, *known])
     high = high if high > low else low + 1  # all alike
     title = measure.title.format(first=pair.first.name, second=pair.second.name)
-    return HeatMap(title, tuple(panels), measure.unit, low, high, measure.form)
+    return HeatMap(title, panels, measure.unit, low, high, measure.form)
 
 
-def _panel(pair: Pair, measure: Measure, layers: Sequence[Layer | None], **labels: str) -> Panel:
+def _panel(pair: Pair, measure: Measure, layers: Sequence[Layer | None]) -> pandas.DataFrame:
     """Layers x those roles that the measure is defined for in one of them."""
+    import pandas
+
     values = {
-        role: [getattr(pair.of([layer], role), measure.name, None) for layer in layers]
+        role.replace(" ", "\n"): [
+            getattr(pair.of([layer], role), measure.name, None) for layer in layers
+        ]
         for role in ROLES
     }
-    known = {role: column for role, column in values.items() if set(column) != {None}}
-    return Panel(
-        tuple("outside" if layer is None else str(layer) for layer in layers),
-        tuple(role.replace(" ", "\n") for role in known),
-        tuple(zip(*known.values(), strict=True)),
-        **labels,
-    )
+    names = ["outside" if layer is None else str(layer) for layer in layers]
+    return pandas.DataFrame(values, names, dtype=float).dropna(axis="columns", how="all")

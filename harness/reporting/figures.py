@@ -20,6 +20,7 @@ from harness.files import write_files
 from harness.text import number
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -50,26 +51,16 @@ AROUND = (2.3, 1.7)
 
 
 @dataclass(frozen=True)
-class Panel:
-    """Numbers by row and column, None where there is none, and what rows and columns are."""
-
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    values: tuple[tuple[float | None, ...], ...]
-    row_label: str = ""
-    column_label: str = ""
-
-
-@dataclass(frozen=True)
 class HeatMap:
     """Panels, one below the other, that share a scale from `low` to `high` with its unit.
 
-    What lies beyond the scale has the colour of its end; its number stands in the cell, written as
+    A panel has numbers by row and column, NaN where there is none; its axes may have names. What
+    lies beyond the scale has the colour of its end; its number stands in the cell, written as
     `form` says.
     """
 
     title: str
-    panels: tuple[Panel, ...]
+    panels: Sequence[pandas.DataFrame]
     unit: str
     low: float
     high: float
@@ -82,7 +73,7 @@ def heat_map(shown: HeatMap) -> Figure:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-    heights = [len(panel.rows) for panel in shown.panels]
+    heights = [len(panel) for panel in shown.panels]
     width = max(len(panel.columns) for panel in shown.panels)
     gaps = len(heights) - 1
     with styled():
@@ -106,16 +97,16 @@ def heat_map(shown: HeatMap) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, panel: Panel, colours: Any, form: str) -> None:
-    cells = np.array(panel.values, dtype=float)
+def _draw(axes: Axes, panel: pandas.DataFrame, colours: Any, form: str) -> None:
+    cells = panel.to_numpy(float)
     axes.pcolormesh(cells, norm=colours.norm, cmap=colours.cmap, edgecolors="white", linewidth=1)
     axes.set_xticks([at + 0.5 for at in range(len(panel.columns))], panel.columns)
-    axes.set_yticks([at + 0.5 for at in range(len(panel.rows))], panel.rows)
+    axes.set_yticks([at + 0.5 for at in range(len(panel))], panel.index)
     axes.tick_params(length=0)
     axes.invert_yaxis()
     axes.set_frame_on(False)
-    axes.set_xlabel(panel.column_label)
-    axes.set_ylabel(panel.row_label)
+    axes.set_xlabel(panel.columns.name or "")
+    axes.set_ylabel(panel.index.name or "")
     how: Any = {"ha": "center", "va": "center", "in_layout": False}
     for (row, column), value in np.ndenumerate(cells):
         if not np.isnan(value):
@@ -154,7 +145,7 @@ def readable(colour: Sequence[float]) -> str:
 
 def _beyond(shown: HeatMap) -> Any:
     """At which ends of the scale something lies beyond it."""
-    known = np.concatenate([np.array(one.values, dtype=float).ravel() for one in shown.panels])
+    known = np.concatenate([one.to_numpy(float).ravel() for one in shown.panels])
     below, above = bool((known < shown.low).any()), bool((known > shown.high).any())
     return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[below, above]
 
