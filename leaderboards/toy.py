@@ -18,9 +18,10 @@ import os
 import shutil
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from itertools import chain
+from multiprocessing import get_context
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Any
 
@@ -177,34 +178,24 @@ def smaller(name: str, out: Path) -> Path:
 # Processes ---------------------------------------------------------------------------------
 
 
-def forked(work: Callable[..., int], *given: Any) -> int:
-    """Do work in a process of its own and wait for it; its exit status."""
-    return wait(start(work, *given))
+def start(work: Callable[..., int], *given: Any) -> ForkProcess:
+    """Start work in a fork, whose exit status it gives."""
+    process = get_context("fork").Process(target=ended, args=(work, *given))
+    process.start()
+    return process
 
 
-def start(work: Callable[..., int], *given: Any) -> int:
-    """Start work in a fork; the number of the process."""
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
+def ended(work: Callable[..., int], *given: Any) -> None:
+    """Do work and exit, and say how long it took."""
     try:
-        status = work(*given)
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        print(ended.code or "", file=sys.stderr)
-    except BaseException:
-        traceback.print_exc()
+        sys.exit(work(*given))
     finally:
         print(f"= {time.process_time():.1f} s")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
 
 
-def wait(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+def wait(process: ForkProcess) -> int:
+    process.join()
+    return int(process.exitcode or 0)
 
 
 def logged(work: Callable[..., int], name: str, out: Path, *given: Any) -> int:
@@ -228,11 +219,11 @@ def toy(out: Path) -> int:
     os.environ["HARNESS_DATA_DIR"] = str(out / "data")
     os.environ["HARNESS_CACHE_DIR"] = str(out / "cache")
     started = time.monotonic()
-    if forked(make, out):
+    if wait(start(make, out)):
         return 1
-    running = {start(logged, lane, one[0], out, one, out): one[0] for one in LANES}
-    failed = [name for pid, name in running.items() if wait(pid)]
-    if forked(logged, pages.write, "pages", out, out):
+    running = {one[0]: start(logged, lane, one[0], out, one, out) for one in LANES}
+    failed = [name for name, process in running.items() if wait(process)]
+    if wait(start(logged, pages.write, "pages", out, out)):
         failed.append("pages")
     for name in failed:
         print((out / f"{name}.log").read_text(encoding="utf-8")[-4000:])
