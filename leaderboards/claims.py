@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pandas
 from scipy.optimize import brentq
-from scipy.stats import ttest_ind
+from scipy.stats import kendalltau, spearmanr, ttest_ind
 
 from harness import read_records
 from harness.reporting.boards.board import Board, board_of
@@ -32,6 +32,7 @@ from harness.reporting.difference import (
     in_percent,
     in_points,
 )
+from harness.reporting.grid import GridCell
 from harness.reporting.lines import Line, Setting
 from harness.stats.estimate import Estimate, mean_of, minus
 from harness.stats.ranks import concordance, friedman
@@ -158,20 +159,20 @@ def staged(place: Path, name: str, protocol: str) -> Mapping[tuple[str, str], St
     Of all mergers that have it on a board, Holm over these.
     """
     board = known(place, name)
-    at = board.scores.headlines[protocol]
     called = {
         (one.merger, "+".join(one.premerge)): one.method
         for one in board.lines
         if one.role == "merged"
     }
-    scores = [by_task(_lines(board, method, at)) for method in dict.fromkeys(called.values())]
+    methods = dict.fromkeys(called.values())
+    scores = [by_task(lines) for lines in _pair(place, name, protocol, *methods)]
     prior = prior_of([mean_of(each) for (each,) in filter(None, scores)])
     changes: dict[tuple[str, str], Estimate | None] = {}
     for (merger, stage), method in called.items():
         if stage and (merger, "") in called:
             rows = (method, called[merger, ""])
             same = len({board.called.get(row, row) for row in rows}) == 1
-            pair = (_lines(board, row, at) for row in rows)
+            pair = _pair(place, name, protocol, *rows)
             changes[merger, stage] = None if same else difference_of(*pair)
     tested = {key: one for key, one in changes.items() if one is not None}
     adjusted = holm([p_value(one, prior) for one in tested.values()])
@@ -253,13 +254,13 @@ def favoured(place: Path, name: str, protocol: str) -> Mapping[str, tuple[Estima
     """By merger what `procrustes` changes on the task of its reference, which is the first expert,
     and in the mean on the others."""
     board = known(place, name)
-    at = board.scores.headlines[protocol]
     merges = {(one.merger, one.premerge): one for one in board.lines if one.role == "merged"}
     task_of = {one.digest: one.task for one in board.lines if one.role == "expert"}
     found = {}
     for (merger, stages), one in merges.items():
         if stages == ("procrustes",):
-            turned, plain = (_lines(board, m.method, at) for m in (one, merges[merger, ()]))
+            both = one.method, merges[merger, ()].method
+            turned, plain = _pair(place, name, protocol, *both)
             each = by_task(turned, plain)
             assert each is not None, f"{merger} on {name} cannot be paired"
             tasks = sorted({line.task for line in turned})
@@ -287,22 +288,8 @@ def tilted(place: Path, protocol: str, *names: str) -> str:
 
 def tau(place: Path, name: str) -> str:
     """Kendall's tau of the merges' scores under Current Eval and under a tuned head."""
-    from scipy.stats import kendalltau
-
     each = [(one.current, one.tuned) for one in credited(place, name).merges]
     return f"{kendalltau(*zip(*each, strict=True)).statistic:.2f}"
-
-
-def alike(place: Path, first: str, second: str) -> str:
-    """Kendall's tau of the credits that merges have on two boards."""
-    from scipy.stats import kendalltau
-
-    boards = [
-        {one.name: one.credit.point for one in credited(place, name).merges if one.credit}
-        for name in (first, second)
-    ]
-    both = [[of[name] for name in boards[0] if name in boards[1]] for of in boards]
-    return f"{kendalltau(*both).statistic:.2f}"
 
 
 def agreement(place: Path, of: str, *names: str) -> str:
@@ -325,8 +312,7 @@ def _plain(place: Path, name: str, of: str) -> dict[str, float]:
         merges = {one.name: one.credit for one in credited(place, name).merges if one.credit}
         found = {method: merges.get(board.called.get(method, method)) for method in alone}
         return {method: one.point for method, one in found.items() if one is not None}
-    at = board.scores.headlines[of]
-    cells = {method: board.scores.row(board.called.get(method, method), at)[-1] for method in alone}
+    cells = {method: _cell(place, name, method, of) for method in alone}
     return {method: cell.mean for method, cell in cells.items() if cell is not None}
 
 
@@ -334,11 +320,9 @@ def behind(place: Path, row: str, other: str, protocol: str, *names: str) -> str
     """In how many sets of experts one merge scores less than another in the mean over tasks."""
     lower = []
     for name in names:
-        board = known(place, name)
-        lines = (_lines(board, one, board.scores.headlines[protocol]) for one in (row, other))
         first, second = (
             pandas.Series({(o.set, o.task): fmean(o.values) for o in each}).groupby(level=0).mean()
-            for each in lines
+            for each in _pair(place, name, protocol, row, other)
         )
         lower += [*(first < second)]
     return f"{sum(lower)} of {len(lower)}"
@@ -355,8 +339,6 @@ def needed(place: Path, name: str, protocol: str, difference: str) -> str:
 def predicts(place: Path, protocol: str, *names: str) -> str:
     """Spearman's correlation, over tasks, of how far experts are above the base under a tuned head
     with what the plain mergers lose in the mean under a protocol."""
-    from scipy.stats import spearmanr
-
     above, losses = [], []
     for name in names:
         board = known(place, name)
@@ -374,8 +356,6 @@ def predicts(place: Path, protocol: str, *names: str) -> str:
 def foretells(place: Path, name: str, column: str, protocol: str) -> str:
     """Spearman's correlation, over the experts of a board, of a column of its geometry.csv with
     what the plain mergers lose of each in the mean under a protocol."""
-    from scipy.stats import spearmanr
-
     board = known(place, name)
     at = board.scores.headlines[protocol]
     of = pandas.read_csv(place / name / "geometry.csv").set_index("digest")[column]
@@ -392,9 +372,7 @@ def foretells(place: Path, name: str, column: str, protocol: str) -> str:
 def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str = "") -> str:
     """How far a merge is above another under a protocol, with its interval, in points, in the mean
     or on one task."""
-    scores = known(place, name).scores
-    at = scores.headlines[protocol]
-    lines = (_lines(known(place, name), one, at) for one in (row, other))
+    lines = _pair(place, name, protocol, row, other)
     spot, than = ([one for one in each if one.task.startswith(task)] for each in lines)
     found = difference_of(spot, than)
     assert found is not None
@@ -420,8 +398,7 @@ def pvalue(place: Path, name: str, other: str, row: str, *rows: str) -> str:
 
 def _over_sets(place: Path, name: str, row: str, protocol: str) -> list[float]:
     """The mean over the tasks of a board in each of its sets of experts."""
-    board = known(place, name)
-    cell = board.scores.row(board.called.get(row, row), board.scores.headlines[protocol])[-1]
+    cell = _cell(place, name, row, protocol)
     assert cell is not None
     return [*cell.experts]
 
@@ -441,11 +418,21 @@ def experts_of(place: Path, name: str) -> str:
 
 def mean(place: Path, name: str, row: str, protocol: str) -> str:
     """The mean over tasks of a row of a board."""
-    board = known(place, name)
-    at = board.scores.headlines[protocol]
-    cell = board.scores.row(board.called.get(row, row), at)[-1]
+    cell = _cell(place, name, row, protocol)
     assert cell is not None
     return points(cell.mean)
+
+
+def _cell(place: Path, name: str, row: str, protocol: str) -> GridCell | None:
+    """A row of a board in the mean over its tasks, if it has one."""
+    board = known(place, name)
+    return board.scores.row(board.called.get(row, row), board.scores.headlines[protocol])[-1]
+
+
+def _pair(place: Path, name: str, protocol: str, *rows: str) -> list[list[Line]]:
+    """The lines of rows of a board under a protocol."""
+    board = known(place, name)
+    return [_lines(board, row, board.scores.headlines[protocol]) for row in rows]
 
 
 def _lines(board: Board, row: str, at: Setting) -> list[Line]:
@@ -518,21 +505,22 @@ def transformed(place: Path, row: str, transform: str) -> str:
 
 def recovered(place: Path, transform: str) -> str:
     """The least and the most of their loss that merges other than Iso's get back by a map."""
-    from tables import EXPERTS, PROTOCOLS, board, means
-
-    experts = float(means(board(place, "protocols"), PROTOCOLS["Current"])[EXPERTS])
     current = merges(place)["Current"].drop("base")
-    part = (mapped(place, transform).drop("base") - current) / (experts - current)
+    part = (mapped(place, transform).drop("base") - current) / (_experts(place) - current)
     part = part[~part.index.str.startswith("iso")]
     return f"{100 * part.min():.0f} to {100 * part.max():.0f} %"
 
 
 def farthest(place: Path, transform: str) -> str:
     """How far the lowest of the merges is from the experts under a map of its features."""
+    return points(_experts(place) - float(mapped(place, transform).drop("base").min()))
+
+
+def _experts(place: Path) -> float:
+    """The mean over the five tasks of the experts."""
     from tables import EXPERTS, PROTOCOLS, board, means
 
-    experts = float(means(board(place, "protocols"), PROTOCOLS["Current"])[EXPERTS])
-    return points(experts - float(mapped(place, transform).drop("base").min()))
+    return float(means(board(place, "protocols"), PROTOCOLS["Current"])[EXPERTS])
 
 
 def below(place: Path) -> str:
@@ -543,30 +531,22 @@ def below(place: Path) -> str:
 
 def firsts(place: Path, row: str, column: str) -> str:
     """On how many tasks a merge is first among all merges."""
-    from tables import PROTOCOLS, board
+    from tables import PROTOCOLS, board, each_task
 
-    frame = board(place, "protocols")
-    for key, value in PROTOCOLS[column].items():
-        frame = frame[frame[key] == value]
-    values = frame[frame.role == "merged"].pivot_table(index="name", columns="task", values="value")
+    values = each_task(board(place, "protocols"), {"role": "merged", **PROTOCOLS[column]})
     return counted(int((values.idxmax() == row).sum()))
 
 
 def stratified(place: Path, row: str, protocol: str) -> str:
     """What drawing rows without stratification changes, with Welch's p over draws."""
-    from scipy.stats import ttest_ind
-
     drawn = []
     for board in ("unstratified", "shots"):
         frame = read_records(place / "records" / f"{board}.parquet")
         frame = frame[(frame.protocol == protocol) & (frame.row == row) & (frame.shots == 5)]
         plain = ~frame.options.astype(str).str.contains('"paper"|"test"|"mean_masked"', regex=True)
         drawn.append(frame[plain].groupby("draw", observed=True).value.mean())
-    change, p = (
-        float(drawn[0].mean() - drawn[1].mean()),
-        float(ttest_ind(*drawn, equal_var=False).pvalue),
-    )
-    return f"{points(change, '+')} (p = {p:.2g})"
+    change = float(drawn[0].mean() - drawn[1].mean())
+    return f"{points(change, '+')} (p = {ttest_ind(*drawn, equal_var=False).pvalue:.2g})"
 
 
 # Emotions ----------------------------------------------------------------------------------
@@ -574,11 +554,9 @@ def stratified(place: Path, row: str, protocol: str) -> str:
 
 def outside(place: Path) -> str:
     """How many single experts are ahead of the average, Fisher and RegMean out of their domains."""
-    board = pandas.read_csv(place / "emotions-out" / "board.csv", keep_default_na=False)
-    means = board[board.role == "single"].groupby("row").value.mean()
-    by_corpus = means.groupby(lambda name: name.rpartition("-")[0]).mean()
-    alone = board[(board.role == "merged") & (board.premerge == "")]
-    merges = alone.groupby(alone.merger.str.partition(":")[0]).value.mean()
+    import tables
+
+    by_corpus, merges = tables.outside(place)
     best = merges[["average", "fisher", "regmean"]].max()
     return f"{counted(int((by_corpus > best).sum()))} of {counted(len(by_corpus))}"
 
@@ -616,7 +594,7 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(first, pairs, reversed, blamed, between, lost, won, tau, gap, part, mean),
         *(score, ahead, rises, merged, lifts, exceptions, below, firsts, stratified),
         *(transformed, recovered, farthest),
-        *(gained, changed, alike, favours, tilted, outside, constant, credit),
+        *(gained, changed, favours, tilted, outside, constant, credit),
         *(agreement, behind, needed, predicts, foretells, weak),
         pvalue,
     )

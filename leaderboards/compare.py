@@ -12,8 +12,11 @@ import csv
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
+
+from harness.reporting.lines import grouped
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -37,10 +40,8 @@ def lines(path: Path) -> list[dict[str, str]]:
 def values(path: Path) -> Mapping[tuple[str, ...], list[float]]:
     """The numbers that are compared, by what they are of, one of each set of experts; none where
     there is no file."""
-    made: dict[tuple[str, ...], list[float]] = {}
-    for line in lines(path) if path.is_file() else ():
-        made.setdefault(tuple(line[name] for name in KEYS), []).append(float(line["value"]))
-    return made
+    read = grouped(lines(path) if path.is_file() else (), itemgetter(*KEYS))
+    return {key: [float(line["value"]) for line in of] for key, of in read.items()}
 
 
 def others() -> Iterator[Path]:

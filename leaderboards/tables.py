@@ -81,12 +81,14 @@ def means(frame: pandas.DataFrame, column: Mapping[str, str]) -> pandas.Series[f
 
     Of experts of one task their mean counts; what was not read on all tasks has no mean.
     """
-    chosen = frame
+    return each_task(frame, column).mean(axis=1, skipna=False)
+
+
+def each_task(frame: pandas.DataFrame, column: Mapping[str, str]) -> pandas.DataFrame:
+    """The same for each task."""
     for key, value in column.items():
-        chosen = chosen[chosen[key] == value]
-    return chosen.pivot_table(index="name", columns="task", values="value").mean(
-        axis=1, skipna=False
-    )
+        frame = frame[frame[key] == value]
+    return frame.pivot_table(index="name", columns="task", values="value")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -335,11 +337,8 @@ PROTOCOL_NAMES = {"current": "Current Eval", "ft-classifier": "tuned head"}
 
 def foreign(place: Path) -> str:
     """Macro F1 over corpora that nobody was trained on, in the mean over sets: RegMean, Table 3."""
-    frame = board(place, "emotions-out")
-    values = frame.groupby(["role", "name"]).value.mean()
-    singles = values["single"].groupby(lambda name: name.rpartition("-")[0]).mean().sort_values()
-    alone = frame[(frame.role == "merged") & (frame.premerge == "")]
-    merges = alone.groupby(alone.merger.str.partition(":")[0]).value.mean()
+    values = board(place, "emotions-out").groupby(["role", "name"]).value.mean()
+    singles, merges = outside(place)
     columns = {
         "average single": number(singles.mean()),
         "the four singles": ", ".join(map(number, singles)),
@@ -348,6 +347,17 @@ def foreign(place: Path) -> str:
         "base": number(values["base"].mean()),
     }
     return table(["", *columns], [["macro F1", *columns.values()]])
+
+
+def outside(place: Path) -> tuple[pandas.Series[float], pandas.Series[float]]:
+    """By corpus of single experts, ascending, and by merger alone the mean of `foreign`."""
+    frame = board(place, "emotions-out")
+    means = frame[frame.role == "single"].groupby("name").value.mean()
+    alone = frame[(frame.role == "merged") & (frame.premerge == "")]
+    return (
+        means.groupby(lambda name: name.rpartition("-")[0]).mean().sort_values(),
+        alone.groupby(alone.merger.str.partition(":")[0]).value.mean(),
+    )
 
 
 def images(place: Path) -> str:
