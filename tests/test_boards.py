@@ -37,7 +37,7 @@ from harness.reporting.chosen import read_lines
 from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, short_task
 from harness.reporting.lines import Setting, lines_of
 from harness.reporting.table import legend
-from harness.reporting.verdict import LossIntervals, Verdict, verdicts
+from harness.reporting.verdict import Verdict, verdicts
 from harness.stats.intervals import Ratio
 from tests.conftest import no_file_above
 from tests.resampled import kept, lines, read_records, resampled
@@ -609,8 +609,8 @@ FIVE = Setting(2, "ft-classifier", 5)
     ],
 )
 def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float, says: str) -> None:
-    spread = LossIntervals((experts - current - 1, experts - current + 1))
-    made = Verdict(experts, current, tuned, FIVE, tasks=1, spread=spread)
+    within = (experts - current - 1, experts - current + 1)
+    made = Verdict(experts, current, tuned, FIVE, tasks=1, within=within)
     assert says in str(made)
     assert made.share == "", "no share that is undefined"
 
@@ -618,7 +618,7 @@ def test_the_verdict_in_a_sentence(experts: float, current: float, tuned: float,
 def test_one_shot_is_one() -> None:
     for shots, says in ((1, "1 shot"), ("all", "all shots")):
         setting = Setting(2, "ft-classifier", shots)
-        made = Verdict(90, 80, 90, setting, tasks=1, spread=LossIntervals((9, 11)))
+        made = Verdict(90, 80, 90, setting, tasks=1, within=(9, 11))
         assert f" with {says} scores 90.0" in str(made)
 
 
@@ -649,33 +649,31 @@ def ratio(*ends: float) -> Ratio:
 def test_the_share_of_a_loss_is_that_of_a_significant_one(
     current: float, loss: tuple[float, float], share: str, says: str
 ) -> None:
-    known = LossIntervals(loss, ratio(0.62, 0.78))
-    made = Verdict(90, current, 87, FIVE, tasks=1, spread=known)
+    made = Verdict(90, current, 87, FIVE, tasks=1, within=loss, ratio=ratio(0.62, 0.78))
     assert says in str(made)
     assert made.share == share
-    none = replace(made, spread=replace(known, share=ratio(-0.9, -0.1)))
+    none = replace(made, ratio=ratio(-0.9, -0.1))
     assert ("explains none of the loss" in str(none)) == bool(share)
-    few = replace(made, spread=replace(known, share=None), draws=2)
+    few = replace(made, ratio=None, draws=2)
     assert few.share == ""
     assert ("needs 3 draws or more" in str(few)) == bool(share)
 
 
 def test_a_base_that_scores_as_much_takes_the_head_for_nothing() -> None:
     """What a tuned head does without a merge is no evidence about the merge."""
-    better = LossIntervals((9, 11), ratio(0.9, 1.1), above_control=(0.5, 2.0))
-    made = Verdict(90, 80, 90, FIVE, tasks=1, control=89, spread=better)
+    better = Verdict(90, 80, 90, FIVE, 1, (9, 11), ratio(0.9, 1.1), control=89)
+    made = replace(better, above_control=(0.5, 2.0))
     assert "scores 90.0 (base: 89.0): the head explains 100 %" in str(made)
     for control, unclear in ((89, (-0.5, 2.0)), (90, (0.5, 2.0))):
-        spread = replace(better, above_control=unclear)
-        as_much = replace(made, control=control, spread=spread)
+        as_much = replace(made, control=control, above_control=unclear)
         assert as_much.share == "as the base"
         assert "so it is no evidence about the merge" in str(as_much)
 
 
 def test_the_verdict_says_the_four_parts_and_the_credit() -> None:
     """Topics: of 72.8 points 25.1, 40.5 and 7.2; of the middle 18.6 want a head."""
-    known = LossIntervals((24.0, 27.6), ratio(0.68, 0.76), (38.0, 43.0), ratio(0.8, 0.9))
-    made = Verdict(72.8, 47.0, 65.6, FIVE, tasks=1, control=25.1, spread=known)
+    loss = Verdict(72.8, 47.0, 65.6, FIVE, 1, (24.0, 27.6), ratio(0.68, 0.76), control=25.1)
+    made = replace(loss, above_control=(38.0, 43.0), credit=ratio(0.8, 0.9))
     assert str(made).endswith(
         "Under a tuned head the base scores 25.1 of the experts' 72.8 points, the merge adds 40.5 "
         "and 7.2 are lost; 18.6 are scored only under a tuned head. Credit: 85 % (95 % CI 80 to "
@@ -683,11 +681,10 @@ def test_the_verdict_says_the_four_parts_and_the_credit() -> None:
     )
     gained = str(replace(made, adapted=74.8))
     assert "the merge adds 49.7 and gains 2.0 over its experts; 27.8 are scored" in gained
-    assert "Credit" not in str(replace(made, spread=replace(known, credit=None)))
+    assert "Credit" not in str(replace(made, credit=None))
     assert "of the experts'" not in str(replace(made, control=None))
-    chance = replace(known, share=ratio(-0.34, 0.17))
     said = "the head's share of the loss is not significant (95 % CI -34 to 17 %)"
-    assert said in str(replace(made, spread=chance))
+    assert said in str(replace(made, ratio=ratio(-0.34, 0.17)))
     assert "the tuned head scores 2.0 less than Current Eval" in str(replace(made, adapted=45.0))
 
 
@@ -709,11 +706,11 @@ def test_the_verdict_is_of_what_records_keep() -> None:
         of_rows("base", "ft-classifier", range(150)),
     ]
     (made,) = verdicts(lines(records))
-    assert made.spread.share is not None
-    assert made.spread.credit is not None
-    assert made.spread.share.point == pytest.approx(0.75)
-    assert made.spread.credit.point == pytest.approx(75 / 90)
-    for one in (made.spread.share, made.spread.credit):
+    assert made.ratio is not None
+    assert made.credit is not None
+    assert made.ratio.point == pytest.approx(0.75)
+    assert made.credit.point == pytest.approx(75 / 90)
+    for one in (made.ratio, made.credit):
         assert one.ends[0] < one.point < one.ends[1] < 1
     other = records[0].model_copy(update={"resamples": (kept([np.ones(300)], None, "1" * 16),)})
     assert verdicts(lines([other, *records[1:]])) == [], "of other resamples"

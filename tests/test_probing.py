@@ -28,7 +28,7 @@ from harness.evaluation.records import each_record, identity, predictions_of
 from harness.passes import features
 from harness.reporting.boards.board import board_of
 from harness.reporting.lines import Setting, lines_of
-from harness.reporting.verdict import Basis, LossIntervals, bases, left_open, verdicts
+from harness.reporting.verdict import Basis, bases, left_open, verdicts
 from harness.stats.intervals import Ratio
 from harness.types import Progress
 from tests.conftest import WORDS, model
@@ -697,8 +697,8 @@ def test_committed_records_lie_where_they_would_be_written() -> None:
 
 def basis(current: float, turned_to: float, control: float | None = None, **more: Any) -> str:
     reading = Setting(3, "probe", more.pop("shots", 5))
-    spread = more.pop("spread", LossIntervals((79.0 - current, 81.0 - current)))
-    return str(Basis(80.0, current, turned_to, reading, 1, spread, control, **more))
+    known = {"within": (79.0 - current, 81.0 - current), **more}
+    return str(Basis(80.0, current, turned_to, reading, 1, control=control, **known))
 
 
 def test_the_sentence_of_the_orthogonal_probe() -> None:
@@ -718,17 +718,17 @@ def test_the_sentence_of_the_orthogonal_probe() -> None:
     assert basis(60, 80, shots="all").startswith("probe, all shots scores")
     test_rows = Setting(3, "probe:rows=test", 0)
     assert "probe:rows=test (transductive) scores" in str(
-        Basis(80, 60, 70, test_rows, 2, spread(None), transductive=True)
+        Basis(80, 60, 70, test_rows, 2, (18.0, 22.0), transductive=True)
     )
-    assert str(Basis(80, 60, 70, test_rows, 2, spread(None))).startswith(
+    assert str(Basis(80, 60, 70, test_rows, 2, (18.0, 22.0))).startswith(
         "averaged over 2 tasks, probe:rows=test scores 70.0: a rotation"
     )
 
 
-def spread(share: tuple[float, float, float] | None, above: Any = None) -> LossIntervals:
+def spread(share: tuple[float, float, float] | None, above: Any = None) -> dict[str, Any]:
     """Of a loss of 20 points, with its share."""
     known = share and Ratio(share[0], share[1:])
-    return LossIntervals((18.0, 22.0), known or None, above_control=above)
+    return {"within": (18.0, 22.0), "ratio": known or None, "above_control": above}
 
 
 @pytest.mark.parametrize(
@@ -745,7 +745,7 @@ def spread(share: tuple[float, float, float] | None, above: Any = None) -> LossI
     ],
 )
 def test_the_share_of_a_rotation_has_its_interval(share: Any, determined: bool, says: str) -> None:
-    found = basis(60, 70, spread=spread(share), determined=determined)
+    found = basis(60, 70, **spread(share), determined=determined)
     assert says in found
 
 
@@ -756,7 +756,7 @@ def test_the_share_of_a_rotation_has_its_interval(share: Any, determined: bool, 
 def test_a_base_that_turns_as_well_takes_the_rotation_for_nothing(
     control: float, above: tuple[float, float], nothing: bool
 ) -> None:
-    found = basis(60, 80, control, spread=spread((1.0, 0.9, 1.1), above))
+    found = basis(60, 80, control, **spread((1.0, 0.9, 1.1), above))
     assert ("not significantly above the base under the same" in found) == nothing
 
 
@@ -783,10 +783,10 @@ def test_the_interval_is_of_differences_on_the_same_rows() -> None:
     ]
     (found,) = bases(lines(records))
     reach = 2 * 100 * np.sqrt(0.2 * 0.8 / 300)
-    assert found.spread.loss == pytest.approx((20 - reach, 20 + reach), abs=0.5)
-    assert found.spread.share == Ratio(1.0, (1.0, 1.0))
+    assert found.within == pytest.approx((20 - reach, 20 + reach), abs=0.5)
+    assert found.ratio == Ratio(1.0, (1.0, 1.0))
     reach = 2 * 100 * np.sqrt(0.3 * 0.7 / 300)
-    assert found.spread.above_control == pytest.approx((30 - reach, 30 + reach), abs=0.5)
+    assert found.above_control == pytest.approx((30 - reach, 30 + reach), abs=0.5)
     other = right_on("expert", "current", range(240), resamples=(kept([ONES], None, "1" * 16),))
     assert bases(lines([other, *records[1:]])) == [], "of other resamples"
 
@@ -822,7 +822,7 @@ def test_the_sentence_is_of_the_records(
     (line,) = [line for line in left_open(lines(records)) if "scaling" not in line]
     names(line, "probe, 1 shot: classification 0.12")
     assert bases(lines([r for r in records if r.protocol != "current"])) == []
-    low, high = every.spread.loss
+    low, high = every.within
     assert low <= every.loss <= high
     print_evaluation(records, tmp_path)
     assert f"Verdict: {every}\n" in capsys.readouterr().out

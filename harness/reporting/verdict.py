@@ -31,28 +31,15 @@ PROBE, TURN = "probe", '"transform": "orthogonal"'
 
 
 @dataclass(frozen=True)
-class LossIntervals:
-    """The 95 % intervals of the differences of a loss, in points, over test units and draws.
-
-    `p` is that of the test of the `loss`; `share` is what the other setting recovers over the loss;
-    `above_control` is the merge minus the base under it, if the base was evaluated. Ratios are
-    None where they are undefined, or rest on too few draws; `credit` also where tasks have several
-    metrics, of which the mean has no scale.
-    """
-
-    loss: Ends
-    share: Ratio | None = None
-    above_control: Ends | None = None
-    credit: Ratio | None = None
-    p: float = 0.0
-
-
-@dataclass(frozen=True)
 class Loss:
     """How far a merge is below its experts under Current Eval, and its score under a `setting`.
 
     All in points (x100), averaged over the tasks. `adapted` is the merge and `control` the base
-    under the setting: what that can do without any merge.
+    under the setting: what that can do without any merge. `within` is the 95 % interval of the
+    loss over test units and draws, and `p` of its test; `above_control` that of the merge minus the
+    base under the setting. `ratio` is what the setting recovers over the loss. Ratios are None
+    where they are undefined, or rest on too few draws; `credit` also where tasks have several
+    metrics, of which the mean has no scale.
     """
 
     experts: float
@@ -60,8 +47,12 @@ class Loss:
     adapted: float
     setting: Setting
     tasks: int
-    spread: LossIntervals
+    within: Ends
+    ratio: Ratio | None = None
     control: float | None = None
+    above_control: Ends | None = None
+    credit: Ratio | None = None
+    p: float = 0.0
 
     @property
     def loss(self) -> float:
@@ -74,7 +65,7 @@ class Loss:
     @property
     def standing(self) -> Literal["below", "above", "cannot tell"]:
         """Where the merge is, of its experts; what is printed as 0.0 is nowhere."""
-        low, high = self.spread.loss
+        low, high = self.within
         if low <= 0 <= high or points(self.loss) == "0.0":
             return "cannot tell"
         return "below" if self.loss > 0 else "above"
@@ -84,14 +75,9 @@ class Loss:
         """Whether the merge is not above the base under the setting, which is then no evidence."""
         if self.control is None:
             return False
-        above = self.spread.above_control
+        above = self.above_control
         as_high = float(points(self.control)) >= float(points(self.adapted))
         return as_high or (above is not None and above[0] <= 0)
-
-    @property
-    def ratio(self) -> Ratio | None:
-        """What the setting recovers of the loss, where that is known."""
-        return self.spread.share
 
 
 @dataclass(frozen=True)
@@ -193,14 +179,24 @@ def compared(
 
 def loss_of(of: Compared, setting: Setting) -> Loss:
     """The loss of a merge, with its intervals."""
+    experts, current, adapted, *control = by_task(*(part for part in of if part)) or []
+    loss = apart(experts, current)
+    enough = enough_draws([*of.adapted, *of.base])
+    whole = None
+    if control and enough and one_metric(of.current):
+        whole = credit(adapted, control[0], experts, constants_of(of.current))
     return Loss(
         experts=mean(of.experts),
         current=mean(of.current),
         adapted=mean(of.adapted),
         setting=setting,
         tasks=len({line.task for line in of.current}),
+        within=in_points(loss),
+        ratio=ratio(apart(adapted, current), loss) if enough else None,
         control=mean(of.base) if of.base else None,
-        spread=_spread(of),
+        above_control=in_points(apart(adapted, control[0])) if control else None,
+        credit=whole,
+        p=p_value(loss),
     )
 
 
@@ -208,22 +204,6 @@ def mean(lines: Sequence[Line]) -> float:
     """The mean over tasks of that over models and draws."""
     tasks = sorted(grouped(lines, lambda line: line.task).items())
     return float(np.mean([np.mean([v for one in of for v in one.values]) for _, of in tasks]))
-
-
-def _spread(of: Compared) -> LossIntervals:
-    experts, current, adapted, *control = by_task(*(part for part in of if part)) or []
-    loss = apart(experts, current)
-    enough = enough_draws([*of.adapted, *of.base])
-    whole = None
-    if control and enough and one_metric(of.current):
-        whole = credit(adapted, control[0], experts, constants_of(of.current))
-    return LossIntervals(
-        loss=in_points(loss),
-        p=p_value(loss),
-        share=ratio(apart(adapted, current), loss) if enough else None,
-        above_control=in_points(apart(adapted, control[0])) if control else None,
-        credit=whole,
-    )
 
 
 def verdicts(lines: Sequence[Line]) -> list[Verdict]:

@@ -223,7 +223,7 @@ def shares(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
 
 def _shares(scores: Grid, tuned: Setting, known: Mapping[str, Verdict]) -> list[HeadShare]:
     """Those of the rows that have a verdict under one setting."""
-    lost = tested({row: Difference(one.loss, p=one.spread.p) for row, one in known.items()})
+    lost = tested({row: Difference(one.loss, p=one.p) for row, one in known.items()})
     recovered, mean = gaps(scores, known, scores.headlines[CURRENT], tuned), scores.columns[-1]
     return [
         HeadShare(row, one, lost[row], recovered.get((row, mean), Difference(one.recovered)))
