@@ -25,13 +25,8 @@ LIBRARY = "merging-harness"
 
 
 def rendered(model: str, lines: Sequence[Line], *, organization: str, at: int) -> str:
-    """The document as JSON, made by an organization at a time in seconds since 1970."""
-    made = document(model, lines, organization=organization, at=at)
-    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
-
-
-def document(model: str, lines: Sequence[Line], *, organization: str, at: int) -> dict[str, Any]:
-    """What was evaluated of one model."""
+    """What was evaluated of a model, as JSON, made by an organization at a time in seconds since
+    1970."""
     first = lines[0]
     said = {
         "method": first.method,
@@ -40,7 +35,7 @@ def document(model: str, lines: Sequence[Line], *, organization: str, at: int) -
         "base": first.base,
         "experts": ", ".join(source for source, _ in first.experts),
     }
-    return {
+    document = {
         "schema_version": VERSION,
         "evaluation_id": f"{LIBRARY}/{model}/{at}",
         "retrieved_timestamp": str(at),
@@ -57,6 +52,7 @@ def document(model: str, lines: Sequence[Line], *, organization: str, at: int) -
         "model_info": {"name": model, "id": model, "additional_details": _texts(said)},
         "evaluation_results": [one for line in lines for one in _results(line)],
     }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def _results(line: Line) -> list[dict[str, Any]]:

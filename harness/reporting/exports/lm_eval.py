@@ -18,15 +18,10 @@ from harness.text import plain
 
 
 def rendered(model: str, lines: Sequence[Line]) -> str:
-    """The file as JSON."""
-    return json.dumps(document(model, lines), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def document(model: str, lines: Sequence[Line]) -> dict[str, Any]:
-    """The scores of a model by task."""
+    """The scores of a model by task, as JSON."""
     tasks = grouped(lines, lambda line: f"{plain(line.name)}@{line.split}")
     first = {task: of[0] for task, of in tasks.items()}
-    return {
+    document = {
         "results": {task: _metrics(task, of) for task, of in tasks.items()},
         "group_subtasks": {task: [] for task in tasks},
         "configs": {task: _config(task, of) for task, of in tasks.items()},
@@ -47,6 +42,7 @@ def document(model: str, lines: Sequence[Line]) -> dict[str, Any]:
         "model_name_sanitized": re.sub(r"\W", "_", model),
         "transformers_version": dict(lines[0].versions).get("transformers", "unknown"),
     }
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _metrics(task: str, lines: Sequence[Line]) -> dict[str, Any]:
