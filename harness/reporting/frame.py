@@ -87,7 +87,6 @@ FLOATS = (
 )  # fmt: skip
 TRUTHS = ("transductive", "significant")
 COUNTS = ("rows", "draws", "resample", "set")
-NUMBERS = (*FLOATS, *TRUTHS, *COUNTS)
 
 
 def read_records(*places: str | Path, resamples: bool = False) -> pandas.DataFrame:
@@ -168,15 +167,9 @@ def _typed(frame: pandas.DataFrame) -> pandas.DataFrame:
 def as_csv(table: pandas.DataFrame) -> str:
     """A table as CSV; no cell is a formula or moves a cursor."""
     safe = cache(csv_cell)
-    shown = {
-        name: ["all" if isinf(v) else f"{v:.0f}" for v in column]
-        if name == "shots"
-        else column.astype("Int64")
-        if name in TRUTHS
-        else column
-        if name in NUMBERS
-        else list(map(safe, column))
-        for name, column in table.items()
-    }
+    texts = table.select_dtypes(exclude=["number", "bool", "boolean"])
+    shown = {name: [*map(safe, column)] for name, column in texts.items()}
+    shown |= {name: table[name].astype("Int64") for name in TRUTHS if name in table}
+    shown["shots"] = ["all" if isinf(v) else f"{v:.0f}" for v in table["shots"]]
     made = table.assign(**shown)
     return str(made.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
