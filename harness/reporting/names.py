@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 
 import xxhash
 
-from harness.reporting.lines import Line
+from harness.reporting.lines import Line, grouped
 
 EXPERT = "expert of the task"
 FEW = 3
@@ -25,10 +26,8 @@ def told_apart(lines: Sequence[Line], names: Sequence[str]) -> list[str]:
     Where two would, what differs follows the name: the head, who taught it, the model, the
     experts, at last the hash of its weights.
     """
-    groups: dict[str, list[Line]] = {}
-    for line, name in zip(lines, names, strict=True):
-        groups.setdefault(name, []).append(line)
-    added = {name: _difference(group) for name, group in groups.items()}
+    groups = grouped(zip(names, lines, strict=True), itemgetter(0))
+    added = {name: _difference([line for _, line in of]) for name, of in groups.items()}
     return [f"{name}{added[name](line)}" for line, name in zip(lines, names, strict=True)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from harness.reporting.boards.board import Board
 from harness.reporting.grid import CONSTANT, short_task
 from harness.reporting.sentences import said
@@ -55,17 +57,16 @@ def _last(source: str) -> str:
 
 def _experts(board: Board) -> str:
     """How many experts were merged, and of what."""
-    own: dict[tuple[str, int], set[str]] = {}
-    for line in board.lines:
-        if line.role == "expert" and line.task in board.tasks:
-            own.setdefault((line.task, line.set), set()).add(line.digest)
-    merged: dict[int, set[str]] = {}
-    for line in board.lines:
-        if line.experts:
-            merged.setdefault(line.set, set()).update(digest for _, digest in line.experts)
-    counts = sorted({len(digests) for digests in own.values()})
+    experts = {
+        (line.task, line.set, line.digest)
+        for line in board.lines
+        if line.role == "expert" and line.task in board.tasks
+    }
+    counts = sorted({*Counter(one[:2] for one in experts).values()})
     if not counts:
-        return f"{max(map(len, merged.values()))}, of other tasks" if merged else ""
+        merged = {(line.set, digest) for line in board.lines for _, digest in line.experts}
+        most = max(Counter(number for number, _ in merged).values(), default=0)
+        return f"{most}, of other tasks" if most else ""
     each = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     return f"{'one' if each == '1' else each} of each task"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
@@ -156,12 +157,10 @@ def _table(board: Board, out: Path) -> pandas.DataFrame:
 def files(lines: Sequence[Line], start: Path) -> list[str]:
     """Where the record of each line lies, as seen from a folder, with / between the parts."""
     root = os.path.realpath(start)
-    seen: dict[str, str] = {}
 
+    @cache
     def folder(path: str) -> str:
-        if path not in seen:
-            seen[path] = os.path.relpath(os.path.realpath(path), root).replace(os.sep, "/")
-        return seen[path]
+        return os.path.relpath(os.path.realpath(path), root).replace(os.sep, "/")
 
     split = (os.path.split(line.path) for line in lines)
     return [f"{folder(head or '.')}/{name}" for head, name in split]
