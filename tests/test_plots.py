@@ -31,10 +31,11 @@ from harness.files import write_json
 from harness.passes.features import forward
 from harness.registry import PROTOCOLS
 from harness.reporting import figures
+from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit import ScorePart
 from harness.reporting.chosen import among
 from harness.reporting.difference import Difference
-from harness.reporting.grid import Grid
+from harness.reporting.grid import Grid, laid_out
 from harness.reporting.lines import CURRENT, Line, lines_of
 from harness.reporting.plots import (
     credit,
@@ -48,7 +49,7 @@ from harness.reporting.plots import (
     shots,
     transforms,
 )
-from harness.reporting.plots.scores import headline, scores_of
+from harness.reporting.plots.scores import headline
 from harness.reporting.plots.tsne import balanced, clouds, draw, in_the_plane
 from harness.stats.estimate import minus
 from harness.stats.intervals import interval
@@ -82,7 +83,8 @@ def of(records: Sequence[Record], view: View = ALL) -> list[Line]:
 
 
 def scored(records: Sequence[Record], *protocols: str) -> Grid:
-    return scores_of(of(records), ALL, *protocols)
+    kept = [one for one in records if not protocols or one.protocol in protocols]
+    return laid_out(of(kept), by_method=True)
 
 
 def picture(module: Any, records: Sequence[Record], view: View = ALL) -> Any:
@@ -228,7 +230,8 @@ def test_every_dot_is_where_its_score_is() -> None:
         assert [*rows.values()] == ["dare[ties]", "ties", "base"]  # the best under current first
         for setting, look in zip(known, looks, strict=True):
             cells = [scores.cell(row, setting, column) for row in rows.values()]
-            assert drawn_at(axes, look.sign) == [
+            # behind them are the dots of the gaps
+            assert drawn_at(axes, look.sign)[: len(cells)] == [
                 (pytest.approx(cell.mean), y) for cell, y in zip(cells, rows, strict=True) if cell
             ]
         assert axes.yaxis_inverted()
@@ -254,6 +257,7 @@ def test_every_dot_is_where_its_score_is() -> None:
         "knn, 5 shots",
         "ft-classifier, 5 shots",
         "gap to ft-classifier",
+        "not significant, or not tested",
         "± standard deviation over 2 draws",
         "experts under current",
     }
@@ -409,13 +413,12 @@ def test_the_probe_is_drawn_from_its_records(tmp_path: Path) -> None:
 
 def test_pairs_differ_by_what_comes_first() -> None:
     methods = ["ties", "dare[ties]", "p+dare[ties]", "p[fisher]+lines", "fisher+lines", "q+r[ties]"]
-    shown = gains.gains(of([read(one, one, RTE, "current", 0.5) for one in methods]), ALL)
-    assert shown.rows == {
-        "dare[ties]": ("ties", "dare"),
-        "q+r[ties]": ("ties", "q+r"),
-        "p+dare[ties]": ("dare[ties]", "p"),
-        "p[fisher]+lines": ("fisher+lines", "p"),
-    }
+    records = [read(one, one, RTE, "current", 0.5) for one in methods]
+    assert [*rows_of(picture(gains, records).axes[0]).values()] == [
+        *("ties", "dare[ties]", "q+r[ties]"),
+        *("dare[ties]", "p+dare[ties]"),
+        *("fisher+lines", "p[fisher]+lines"),
+    ]
 
 
 def rows_of(axes: Any) -> dict[float, str]:
@@ -433,18 +436,17 @@ def test_every_bar_is_named_below_its_merger() -> None:
         for at, one in enumerate(methods)
         for task in (RTE, MRPC)
     ]
-    stages = [f"rotation:layers={layer}" for layer in range(9)]
     figure = picture(gains, records)
     assert figure.get_suptitle().endswith("(each panel on a scale of its own)")
     for axes in figure.axes:
         names = rows_of(axes)
-        assert [*names.values()] == ["average", *stages, "ties", "dare"]
+        assert [*names.values()] == ["average", *many, "ties", "dare[ties]"]
         bars: list[Any] = axes.patches
         beside = {
             names[min(names, key=lambda y: abs(y - bar.get_y() - bar.get_height() / 2))]
             for bar in bars
         }
-        assert beside == {*stages, "dare"}
+        assert beside == {*many, "dare[ties]"}
         assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == len(bars) == 10
         assert axes.get_xlabel() == "accuracy × 100"
         assert axes.xaxis.get_tick_params()["labelbottom"]
@@ -455,45 +457,40 @@ def test_what_changes_nothing_anywhere_is_said_and_not_drawn() -> None:
     read_all = []
     for one, value in values.items():
         resamples = (kept([np.arange(100) < 100 * value]),)
-        read_all.append(read(one, one, RTE, "current", value, resamples=resamples))
+        digest = f"{value}"  # the same weights
+        read_all.append(read(one, one, RTE, "current", value, resamples=resamples, digest=digest))
     figure = picture(gains, read_all)
-    assert [*rows_of(figure.axes[0]).values()] == ["average", "r"]
+    assert [*rows_of(figure.axes[0]).values()] == ["average", "r[average]"]
     (bar,) = figure.axes[0].patches
     assert mpl.colors.same_color(bar.get_facecolor(), marks.BLUE)  # the first is not kept for them
-    said = "Not drawn, as they change no score at all: p, q:a=1 before average"
+    said = "Not drawn, as they change no score at all: p[average], q:a=1[average]"
     assert figure.get_supxlabel().replace("\n", " ") == said
-    alone = picture(gains, read_all[:3])  # a picture of something all the same
-    assert [*rows_of(alone.axes[0]).values()] == ["average", "p", "q:a=1"]
-    assert not alone.get_supxlabel()
+    found = r"found only p\[average\], q:a=1\[average\] with the scores of the same without"
+    with pytest.raises(MissingScores, match=found):
+        picture(gains, read_all[:3])
 
 
-def test_gains_are_taken_draw_by_draw() -> None:
+def test_a_gain_over_too_few_draws_is_open() -> None:
     with_it = read("n", "dare[ties]", RTE, "knn", {5: [0.6, 0.8]})
     without = read("m", "ties", RTE, "knn", {5: [0.5, 0.6]})
-    view = View(protocols=("knn",))
-    (gain,) = gains.gains(of([with_it, without], view), view).added.values()
-    assert gain.gain.points == pytest.approx(15)
-    assert gain.deviation == pytest.approx(statistics.stdev([10, 20]))
-    axes = picture(gains, [with_it, without], view).axes[0]
+    axes = picture(gains, [with_it, without], View(protocols=("knn",))).axes[0]
     (bar,) = axes.patches
     assert bar.get_width() == pytest.approx(15)
     (text,) = axes.texts
-    spread = statistics.stdev([10, 20])
-    assert (text.get_text(), text.xy[0]) == ("+15.0?", pytest.approx(15 + spread))
-    (ends,) = [path.vertices[:, 0] for one in axes.collections for path in one.get_paths()]
-    assert ends == pytest.approx([15 - spread, 15 + spread])
+    assert text.get_text() == "+15.0?"
     assert {*signs(axes.figure)} == {
-        "± standard deviation over 2 draws",
+        "not significant, or not tested",
         "? and pale: not significant",
     }
 
 
 def test_gains_are_under_current_eval_unless_another_is_named() -> None:
-    shown = gains.gains(of(several()), ALL)
-    assert str(shown.setting) == "current"
-    assert [one.gain.points for one in shown.added.values()] == pytest.approx([10] * 3)
+    figure = picture(gains, several())
+    assert "under current" in figure.get_suptitle().replace("\n", " ")
+    widths = [bar.get_width() for axes in figure.axes for bar in axes.patches]
+    assert widths == pytest.approx([10] * 3)
     with pytest.raises(MissingScores, match=r"shows one protocol, found current; knn, 5 shots"):
-        gains.gains(of(several()), View(protocols=("current", "knn")))
+        picture(gains, several(), View(protocols=("current", "knn")))
 
 
 # Whiskers ----------------------------------------------------------------------------------
@@ -530,23 +527,23 @@ def whiskers_of(axes: Any) -> list[list[float]]:
 def test_gains_have_the_interval_that_compare_gives_them(tmp_path: Path) -> None:
     """One of them is significant, and the other one is not: it is hollow."""
     folder = shared(tmp_path, ("m", "ties", 0.3), ("n", "dare[ties]", 0.1), ("o", "p[ties]", 0.29))
-    shown = gains.gains(of(read_records([folder])), ALL)
-    figure = gains.draw(shown)
+    records = read_records([folder])
+    figure, board = picture(gains, records), board_of(of(records))
     assert [axes.get_title() for axes in figure.axes] == ["a", "b", "mean of 2 tasks"]
-    for at, (row, (_, stage)) in enumerate(shown.rows.items()):
-        made = harness.compare([{"dare": "n", "p": "o"}[stage], "m"], records=folder)
+    for at, (row, model) in enumerate((("dare[ties]", "n"), ("p[ties]", "o"))):
+        made = harness.compare([model, "m"], records=folder)
         assert isinstance(made, harness.Comparison)
         ends = [*(one.within for one in made.tasks), made.within]
-        columns = shown.scores.columns
+        columns = board.scores.columns
         for axes, column, end in zip(figure.axes, columns, ends, strict=True):
-            gain = shown.added[row, column]
-            assert gain.gain.within == pytest.approx([100 * one for one in end], abs=1e-4)
-            assert gain.gain.significant == (stage == "dare")
-            assert whiskers_of(axes)[at] == pytest.approx([*gain.gain.within])
+            gain = board.gained[row, board.scores.settings[0], column]
+            assert gain.within == pytest.approx([100 * one for one in end], abs=1e-4)
+            assert gain.significant == (model == "n")
+            assert whiskers_of(axes)[at] == pytest.approx([*gain.within])
             (x, _, filled) = faces(axes)[at]
-            assert (x, filled) == (pytest.approx(gain.gain.points), stage == "dare")
+            assert (x, filled) == (pytest.approx(gain.points), model == "n")
             low, high = axes.get_xlim()
-            assert low < gain.gain.within[0] < gain.gain.within[1] < high
+            assert low < gain.within[0] < gain.within[1] < high
     assert {*signs(figure)} == {
         "significant",
         "not significant, or not tested",
@@ -561,7 +558,7 @@ def test_a_gain_on_other_resamples_has_no_whisker_beside_others(tmp_path: Path) 
         resampled(one, "1" * 16) if one.model == "o" else one for one in read_records([folder])
     ]
     axes = picture(gains, records).axes[0]
-    assert [filled for _, _, filled in faces(axes)] == [True]
+    assert [filled for _, _, filled in faces(axes)] == [True, False]
     assert len(whiskers_of(axes)) == 1
     assert [text.get_text()[-1] == "?" for text in axes.texts] == [False, True]
 
@@ -776,9 +773,6 @@ def values(shown: drop.Drops, method: str) -> list[float]:
 
 
 def test_the_drop_by_hand() -> None:
-    assert drop.relative_drop(0.8, 0.6) == pytest.approx(0.25)
-    assert drop.relative_drop(0.5, 0.6) == pytest.approx(-0.2)
-    assert drop.relative_drop(0.0, 0.6) is None
     records = [
         read("x", "expert", RTE, "current", 0.8, digest="x"),
         read("y", "expert", MRPC, "current", 0.5, digest="y"),
@@ -906,8 +900,8 @@ def test_few_tasks_tell_nobody_apart() -> None:
 def test_ranks_are_of_merges_on_all_tasks_and_joined_in_the_picture() -> None:
     partial = read("o", "average", RTE, "current", 0.9)
     view = View(protocols=("current",))
-    shown = ranks.ranks(of([*several(), partial], view), view)
-    assert (shown.methods, shown.tasks) == (("dare[ties]", "ties"), 2)
+    methods, _ = ranks.ranks(scored([*several(), partial], "current"), view)
+    assert methods == ["dare[ties]", "ties"]
     axes = picture(ranks, [*several(), partial], view).axes[0]
     assert [(x, rows_of(axes)[y]) for x, y in drawn_at(axes, "D")] == [
         (1, "dare[ties]"),
@@ -966,16 +960,18 @@ def test_ranks_are_those_that_compare_gives(shots: int | None, tmp_path: Path) -
     assert isinstance(made, harness.Ranking)
     records = [*reversed(read_records([tmp_path]))]
     view = View(protocols=(name,))
-    shown = ranks.ranks(of(records, view), view)
+    methods, rankings = ranks.ranks(scored(records, name), view)
     called = {method: model for model, method, _ in merges}
-    (ranking,) = shown.rankings.values()
+    (ranking,) = rankings.values()
     compared = {one.model: one for one in made.models}
-    of_panel = [compared[called[one]] for one in shown.methods]
+    of_panel = [compared[called[one]] for one in methods]
     assert ranking.means == pytest.approx([one.rank for one in of_panel])
     assert [*ranking.places] == [one.places for one in of_panel]
     assert [*ranking.means] == sorted(ranking.means)
-    assert "without one of the tasks" in signs(picture(ranks, records, view))
-    assert shown.title.endswith("no two differ significantly (7 tasks are the fewest for that)")
+    figure = picture(ranks, records, view)
+    assert "without one of the tasks" in signs(figure)
+    title = figure.get_suptitle().replace("\n", " ")
+    assert title.endswith("no two differ significantly (7 tasks are the fewest for that)")
     assert len(ranking.groups) == 1
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from harness.reporting.boards.tested import tested
 from harness.reporting.difference import Difference, enough_draws
-from harness.reporting.grid import GridCell
+from harness.reporting.grid import laid_out
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.names import marked
-from harness.reporting.plots.marks import BLACK, BLUE, SKY, drawn_rows, height_of, whisker
-from harness.reporting.plots.scores import View, lacking, one_setting, scores_of
+from harness.reporting.plots.marks import BLACK, SKY, drawn_rows, height_of, whisker
+from harness.reporting.plots.scores import View, lacking, lines_under, one_setting
 from harness.stats.estimate import Estimate, mean_of, of
 from harness.stats.tests import p_value
 
@@ -47,14 +48,6 @@ class Drops:
     undefined: int
 
 
-def relative_drop(expert: float, merge: float) -> float | None:
-    """How much of an expert's score a merge of it loses; None where the score is not above 0.
-
-    By hand: 0.8 of an expert and 0.6 of the merge are a drop of a quarter.
-    """
-    return (expert - merge) / expert if expert > 0 else None
-
-
 def picture(lines: Sequence[Line], view: View) -> Figure:
     """The relative drop of every method."""
     return draw(drops(lines, view))
@@ -67,7 +60,8 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
     the view names another protocol; with intervals of enough draws. Raises
     MissingScores where an expert was not evaluated.
     """
-    setting = one_setting("drop", scores_of(lines, view, CURRENT), view)
+    known = laid_out(lines_under(lines, view, CURRENT), by_method=True)
+    setting = one_setting("drop", known, view)
     read = [line for line in lines if line.setting == setting]
     experts = {(one.task, one.digest): one for one in read if one.role == "expert"}
     merges = [line for line in read if line.role == "merged"]
@@ -102,8 +96,12 @@ def _method(merge: Line) -> str:
 
 
 def _drop(pair: ExpertAndMerge) -> float | None:
-    expert, merge = (GridCell(line.values).mean for line in pair)
-    return relative_drop(expert, merge)
+    """How much of an expert's score a merge of it loses; None where the score is not above 0.
+
+    By hand: 0.8 of an expert and 0.6 of the merge are a drop of a quarter.
+    """
+    expert, merge = (fmean(line.values) for line in pair)
+    return (expert - merge) / expert if expert > 0 else None
 
 
 def _mean(pairs: Sequence[ExpertAndMerge]) -> Difference:
@@ -128,43 +126,31 @@ def _estimate(expert: Line, merge: Line) -> Estimate | None:
 
 
 def draw(shown: Drops) -> Figure:
-    """A dot for each value and the median; quartiles where there are many.
-
-    Where records say how far values may be off, each has its own whisker.
-    """
+    """A dot for each value with its whisker, and the median; quartiles where there are many."""
     every = shown.methods.values()
-    paired = any(one.paired for each in every for one in each)
     count = sorted({len(each) for each in every})
     counted = " to ".join(map(str, dict.fromkeys([count[0], count[-1]])))
     noun = shown.unit if count == [1] else f"{shown.unit}s"
     note = f"; {shown.undefined} undefined" if shown.undefined else ""
-    lines = LINE_OF_ONE * count[-1] if paired else 0
     with drawn_rows(
         f"Relative drop below the experts under {shown.setting}, over {counted} {noun} a method",
         [*shown.methods],
         [("", f"relative drop (% of the expert's score{note})")],
         4.6,
-        [max(height_of(shown.methods), lines + 0.1)] * len(shown.methods),
+        [max(height_of(shown.methods), LINE_OF_ONE * count[-1] + 0.1)] * len(shown.methods),
     ) as (figure, (axes,), places):
         axes.axvline(0, color=BLACK, linewidth=1)
         for y, values in zip(places, every, strict=True):
-            _values(axes, y, values, shown.unit, paired=paired)
+            _values(axes, y, values, shown.unit)
     return figure
 
 
-def _values(
-    axes: Axes, y: float, values: Sequence[Difference], unit: Unit, *, paired: bool
-) -> None:
-    points = sorted(one.points for one in values)
-    low, median, high = np.percentile(points, [25, 50, 75])
+def _values(axes: Axes, y: float, values: Sequence[Difference], unit: Unit) -> None:
+    low, median, high = np.percentile([one.points for one in values], [25, 50, 75])
     half = 0.09
-    if len(points) >= FEWEST_OF_A_BOX:
+    if len(values) >= FEWEST_OF_A_BOX:
         axes.barh(y, high - low, 2 * half, left=low, color=SKY, zorder=2, label="quartiles")
     axes.vlines(median, y - half, y + half, color=BLACK, linewidth=2, zorder=3, label="median")
-    if not paired:
-        axes.plot(points, [y] * len(points), "o", color=BLUE, markerfacecolor="none",
-                  markersize=4.5, label=f"one {unit}")  # fmt: skip
-        return
     for place, one in enumerate(sorted(values, key=lambda one: one.points)):
         aside = LINE_OF_ONE * (place - (len(values) - 1) / 2)
         whisker(axes, y + aside, one, of=f" of one {unit}")

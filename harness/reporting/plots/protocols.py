@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from harness.reporting.boards.board import folded, same_rows
 from harness.reporting.boards.tested import gaps
 from harness.reporting.difference import CI
+from harness.reporting.grid import laid_out
 from harness.reporting.lines import CURRENT, PROTOCOL_ORDER, Line
 from harness.reporting.plots.marks import (
     GREY,
@@ -22,7 +23,7 @@ from harness.reporting.plots.marks import (
     signs,
     whisker,
 )
-from harness.reporting.plots.scores import View, headline, lacking, scores_of
+from harness.reporting.plots.scores import View, headline, lacking, lines_under
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,7 +40,8 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     The open bar from Current Eval to the last protocol is the gap, with a whisker; it is
     significant where it is so on a board. Raises MissingScores.
     """
-    scores = scores_of(lines, view, *PROTOCOL_ORDER)
+    whole = laid_out(lines_under(lines, view, *PROTOCOL_ORDER), by_method=True)
+    scores = folded(whole, same_rows(whole))
     known = headline(scores.settings, view.shots)
     columns = scores.columns_under(*known)
     merges = [
@@ -61,17 +63,14 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         return float("-inf") if cell is None else cell.mean
 
     rows = [*sorted(merges, key=height, reverse=True), *scores.models("base")]
-    called = same_rows(scores)
-    same = folded(scores, called)
-    known_gaps = gaps(same, same.of_row, first, last)
-    paired = any(one.paired for one in known_gaps.values())
+    known_gaps = gaps(scores, scores.of_row, first, last)
     looks = marks(one.protocol for one in known)
     with drawn_rows(
         f"The same encoders under Current Eval and under {last}",
         rows,
         [(scores.title(column), scores.unit(column)) for column in columns],
         2.45,
-        [height_of(rows) + (BELOW if paired else 0)] * len(rows),
+        [height_of(rows) + BELOW] * len(rows),
     ) as (figure, panels, places):
         for axes, column in zip(panels, columns, strict=True):
             for one in known:
@@ -86,17 +85,13 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                         axes.hlines(y, *cell.interval, color=look.colour, zorder=2, **BAND)
                         key(axes, CI, **BAND)
             for row, y in zip(rows, places, strict=True):
-                gap, start = (
-                    known_gaps.get((called.get(row, row), column)),
-                    scores.cell(row, first, column),
-                )
+                gap, start = known_gaps.get((row, column)), scores.cell(row, first, column)
                 if gap is None or start is None:
                     continue
                 axes.barh(
                     y, gap.points, GAP, left=start.mean, facecolor="none", edgecolor=GREY,
                     linewidth=0.8, zorder=1.5, label=f"gap to {last.protocol}",
                 )  # fmt: skip
-                if paired:
-                    whisker(axes, y + BELOW, gap, start.mean, " of the gap, from current on")
+                whisker(axes, y + BELOW, gap, start.mean, " of the gap, from current on")
             levels(axes, scores.levels(column), "x")
     return figure

@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.reporting.grid import Grid
+from harness.reporting.grid import Grid, laid_out
 from harness.reporting.lines import CURRENT, TUNED, Line, Setting
 from harness.reporting.plots.marks import BLUE, GREY, SERIES, drawn_rows
-from harness.reporting.plots.scores import View, headline, lacking, scores_of
+from harness.reporting.plots.scores import View, headline, lacking, lines_under
 from harness.stats.ranks import Standings, fewest_tasks, standings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
-class Ranks:
-    """Rankings of the same methods over the same tasks, by how they were evaluated."""
-
-    methods: tuple[str, ...]
-    tasks: int
-    rankings: Mapping[Setting, Standings]
-
-    @property
-    def title(self) -> str:
-        """What ranks are over, and why no two methods differ significantly, where none do."""
-        title = f"Mean rank over {self.tasks} tasks"
-        if any(len(one.groups) > 1 for one in self.rankings.values()):
-            return title
-        fewest = fewest_tasks(len(self.methods))
-        few = f" ({fewest} tasks are the fewest for that)" if self.tasks < fewest else ""
-        return f"{title}: no two differ significantly{few}"
-
-
 def picture(lines: Sequence[Line], view: View) -> Figure:
     """Mean ranks of merges under Current Eval and FT-Classifier Eval, or the view's protocols.
 
-    A bar at the right joins those that do not differ significantly, unless it would join all.
+    A bar at the right joins those that do not differ significantly, unless it would join all; the
+    title says why no two differ where none do.
     """
-    shown = ranks(lines, view)
-    units = [(str(one), "mean rank (1 is the best)") for one in shown.rankings]
-    with drawn_rows(shown.title, shown.methods, units, 3.0) as (figure, panels, places):
-        for axes, ranking in zip(panels, shown.rankings.values(), strict=True):
-            axes.set_xlim(0.6, len(shown.methods) + 0.4)
+    scores = laid_out(lines_under(lines, view, CURRENT, TUNED), by_method=True)
+    methods, rankings = ranks(scores, view)
+    tasks, fewest = len(scores.tasks), fewest_tasks(len(methods))
+    title = f"Mean rank over {tasks} tasks"
+    if all(len(one.groups) < 2 for one in rankings.values()):
+        few = f" ({fewest} tasks are the fewest for that)" if tasks < fewest else ""
+        title = f"{title}: no two differ significantly{few}"
+    units = [(str(one), "mean rank (1 is the best)") for one in rankings]
+    with drawn_rows(title, methods, units, 3.0) as (figure, panels, places):
+        for axes, ranking in zip(panels, rankings.values(), strict=True):
+            axes.set_xlim(0.6, len(methods) + 0.4)
             lows, highs = zip(*ranking.left_out, strict=True)
             axes.hlines(
                 places, lows, highs, color=BLUE, linewidth=2.5, alpha=0.35, zorder=2,
@@ -63,12 +50,12 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     return figure
 
 
-def ranks(lines: Sequence[Line], view: View) -> Ranks:
-    """Rankings of the merges that were evaluated on all tasks, the best of the first one first.
+def ranks(scores: Grid, view: View) -> tuple[list[str], dict[Setting, Standings]]:
+    """The merges that were evaluated on all tasks, the best of the first ranking first, and their
+    rankings by how they were evaluated.
 
     Raises MissingScores without two of them, or two tasks.
     """
-    scores = scores_of(lines, view, CURRENT, TUNED)
     known = headline(scores.settings, view.shots)
     methods = [
         row
@@ -83,7 +70,7 @@ def ranks(lines: Sequence[Line], view: View) -> Ranks:
             "make them with harness evaluate of every merge on the same tasks",
         )
     best = [methods[at] for at in _ranked(scores, methods, known[0]).order]
-    return Ranks(tuple(best), len(scores.tasks), {one: _ranked(scores, best, one) for one in known})
+    return best, {one: _ranked(scores, best, one) for one in known}
 
 
 def _ranked(scores: Grid, methods: Sequence[str], setting: Setting) -> Standings:

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from harness.data.shots import counted
 from harness.errors import MissingScores
 from harness.reporting.chosen import Chosen
-from harness.reporting.grid import Grid, laid_out
+from harness.reporting.grid import Grid
 from harness.reporting.lines import HEADLINE_SHOTS, Line, Setting, headlines, in_order
 from harness.types import Shots
 
@@ -35,14 +35,9 @@ def lacking(picture: str, shows: str, found: Iterable[object], do: str) -> Missi
     return MissingScores(f"{picture} shows {shows}, found {names}; {do}")
 
 
-def scores_of(lines: Iterable[Line], view: View, *protocols: str) -> Grid:
-    """The scores of lines under some protocols, or those that the view names.
-
-    Raises BrokenRecord where a column would mix what is not the same work.
-    """
-    wanted = () if view.protocols else protocols
-    kept = [one for one in lines if not wanted or one.protocol in wanted]
-    return laid_out(kept, by_method=True)
+def lines_under(lines: Iterable[Line], view: View, *protocols: str) -> list[Line]:
+    """The lines under some protocols, or under those that the view names."""
+    return [one for one in lines if view.protocols or one.protocol in protocols]
 
 
 def headline(known: Iterable[Setting], shots: Shots | None = None) -> list[Setting]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from harness.data.shots import amount
 from harness.errors import BadOption
+from harness.reporting.grid import laid_out
 from harness.reporting.lines import Line
 from harness.reporting.plots.curves import draw
-from harness.reporting.plots.scores import View, lacking, scores_of
+from harness.reporting.plots.scores import View, lacking
 from harness.types import ALL, Shots
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     """
     if view.shots is not None:
         raise BadOption("shots shows every number of shots, found one of them; leave out --shots")
-    scores = scores_of(lines, view)
+    scores = laid_out(lines, by_method=True)
     drawn = [one for one in scores.settings if one.shots]
     counts = sorted({one.shots for one in drawn}, key=amount)
     if len(counts) < 2 or not scores.models("merged", "base"):

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from harness.files import parse_json
 from harness.options import parse_choice
+from harness.reporting.grid import laid_out
 from harness.reporting.lines import Line, Setting
 from harness.reporting.names import marked
 from harness.reporting.plots.curves import draw
-from harness.reporting.plots.scores import View, headline, lacking, scores_of
+from harness.reporting.plots.scores import View, headline, lacking
 from harness.types import Choice
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     For every merge, or every task of the only one. Raises MissingScores where the probe was not
     evaluated with two of them.
     """
-    scores, probes = scores_of(lines, view), _probes(lines, view)
+    scores, probes = laid_out(lines, by_method=True), _probes(lines, view)
     names = [name for name in STRICTER if name in {name for _, name in probes.values()}]
     if len(names) < 2 or not scores.models("merged", "base"):
         do = f"make them with harness evaluate --model MODEL --protocols current,{ASKED}"
