@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import fsum, sqrt
 from statistics import fmean
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from harness.errors import BrokenRecord
 from harness.evaluation.records import Record, Role
@@ -18,7 +18,6 @@ from harness.reporting.sets import in_sets
 from harness.text import points
 from harness.types import HELD_OUT
 
-LineOrRecord = TypeVar("LineOrRecord", Record, Line)
 SINGLES = ("expert", "single")
 MAX = "experts, max"
 SUMMARY = ("experts, min", "experts, mean", MAX)
@@ -126,6 +125,11 @@ class Grid:
         """A line of every row that is scored by a model, which knows its role and method."""
         return {row: lines[0] for row, lines in self.by_row.items()}
 
+    @cached_property
+    def of_setting(self) -> dict[Setting, Line]:
+        """A line of every setting, which knows how drawn rows were used."""
+        return {line.setting: line for line in reversed([*self.lines.values()])}
+
     def models(self, *roles: Role) -> list[str]:
         """The rows of models of these roles."""
         return [row for role in roles for row, one in self.of_row.items() if one.role == role]
@@ -216,11 +220,6 @@ def _interval(cells: Sequence[GridCell]) -> tuple[float, float] | None:
     return mean - below, mean + above
 
 
-def settings_of(lines: Iterable[Line]) -> list[Setting]:
-    """All settings, in the order of columns."""
-    return in_order({line.setting for line in lines})
-
-
 def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
     """Records as the rows and cells of `laid_out`."""
     return laid_out([*lines_of(("", record) for record in records)], by_method=by_method)
@@ -274,7 +273,7 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     # a merge may stand in the records for itself and, beside another one, as a reference
     kept = tuple(row for row in dict.fromkeys([*shown, CONSTANT]) if row in known)
     tasks = tuple(dict.fromkeys(line.task for line in lines))
-    return Grid(kept, tuple(settings_of(lines)), tasks, cells)
+    return Grid(kept, tuple(in_order({line.setting for line in lines})), tasks, cells)
 
 
 def _over_sets(lines: Sequence[Line]) -> GridCell:
@@ -436,16 +435,16 @@ def _heldout(singles: Sequence[Line], task: str, pool: Collection[str]) -> dict[
     return next((values for values in by_rows.values() if values.keys() >= {*pool}), {})
 
 
-def reported(records: Sequence[LineOrRecord]) -> list[LineOrRecord]:
-    """The lines (or records) but those that only chose among experts.
+def reported(lines: Sequence[Line]) -> list[Line]:
+    """The lines but those that only chose among experts.
 
     These are of experts on held-out rows of a task that other models were evaluated on other rows
     of.
     """
-    others = {record.task for record in records if record.role not in SINGLES}
+    others = {line.task for line in lines if line.role not in SINGLES}
     names = {task.partition("@")[0] for task in others}
     choosing = {f"{name}@{HELD_OUT}" for name in names} - others
-    return [record for record in records if record.task not in choosing]
+    return [line for line in lines if line.task not in choosing]
 
 
 def short_task(task: str, tasks: Sequence[str]) -> str:

@@ -20,8 +20,8 @@ from harness.reporting.difference import (
     in_points,
     one_metric,
 )
-from harness.reporting.grid import check_work, reported, settings_of, short_task
-from harness.reporting.lines import CURRENT, Line, Setting, grouped, headlines
+from harness.reporting.grid import check_work, reported, short_task
+from harness.reporting.lines import CURRENT, Line, Setting, grouped, headlines, in_order
 from harness.reporting.sentences import UNEQUAL, said
 from harness.stats.intervals import Ends, Ratio, credit, ratio
 from harness.stats.tests import FEWEST_DRAWS, p_value
@@ -264,8 +264,8 @@ def bases(lines: Sequence[Line]) -> list[Basis]:
     was not evaluated.
     """
     merged, against = _merged(lines), against_of(lines)
-    turned = [line for line in merged if line.protocol == PROBE and TURN in line.options]
-    most = {setting.protocol: setting for setting in settings_of(turned)}
+    turned = {one.setting for one in merged if one.protocol == PROBE and TURN in one.options}
+    most = {setting.protocol: setting for setting in in_order(turned)}
     return [
         Basis(
             **vars(loss_of(of, setting)),

@@ -14,6 +14,7 @@ from harness.reporting.boards.tested import (
     gained,
     gaps,
     tested,
+    under_heads,
 )
 from harness.reporting.difference import Difference
 from harness.reporting.grid import (
@@ -27,7 +28,7 @@ from harness.reporting.grid import (
     laid_out,
     named_rows,
 )
-from harness.reporting.lines import CURRENT, TUNED, Line, Setting, grouped, tasks_by
+from harness.reporting.lines import CURRENT, Line, Setting, grouped, tasks_by
 from harness.reporting.sets import in_sets
 from harness.reporting.verdict import Verdict, against_of, verdicts_on
 from harness.types import HELD_OUT
@@ -110,12 +111,6 @@ class Board:
         return {task: known[task] for task in self.scores.tasks}
 
     @cached_property
-    def settings(self) -> Mapping[Setting, Line]:
-        """A line of every setting, which knows how drawn rows were used."""
-        each = grouped(self.scores.lines.values(), lambda line: line.setting)
-        return {setting: of[0] for setting, of in each.items()}
-
-    @cached_property
     def rows_of_lines(self) -> list[str]:
         """The row of each line; of one that no row shows, the name of its model."""
         return [self.called.get(row, row) for row in named_rows(self.lines)]
@@ -154,7 +149,7 @@ def board_of(lines: Sequence[Line]) -> Board:
         if row not in unchanged
     }
     scores = folded(whole, called)
-    merges = {*scores.models("merged")}
+    merges, heads = {*scores.models("merged")}, under_heads(scores)
     return Board(
         lines=tuple(lines),
         called=called,
@@ -164,7 +159,7 @@ def board_of(lines: Sequence[Line]) -> Board:
         shares=shares(scores, lines),
         counterparts=over,
         gained=gained(scores, over),
-        gaps=_gaps(scores),
+        gaps=gaps(scores, scores.of_row, *heads) if heads else {},
     )
 
 
@@ -193,19 +188,6 @@ def folded(scores: Grid, called: Mapping[str, str]) -> Grid:
     name = {row: new for new, row in rows.items()}
     cells = {(name[at[0]], *at[1:]): one for at, one in scores.cells.items() if at[0] in name}
     return replace(scores, rows=(*rows,), cells=cells)
-
-
-def _gaps(scores: Grid) -> dict[tuple[str, str], Difference]:
-    """Between Current Eval and FT-Classifier Eval, as boards show them first; {} without both."""
-    lines = {line.setting: line for line in scores.lines.values()}
-    first: dict[str, Setting] = {}
-    for one in scores.headlines.values():
-        line = lines.get(one)
-        if line is not None and (line.protocol == CURRENT or line.tuned):
-            first.setdefault(line.protocol, one)
-    if not {CURRENT, TUNED} <= first.keys():
-        return {}
-    return gaps(scores, scores.of_row, first[CURRENT], first[TUNED])
 
 
 def shares(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from harness.reporting.boards.tested import under_heads
 from harness.reporting.difference import (
     by_task,
     constants_of,
@@ -22,7 +23,7 @@ from harness.reporting.difference import (
     one_metric,
     significant_pairs,
 )
-from harness.reporting.lines import CURRENT, Line, Setting
+from harness.reporting.lines import Line, Setting
 from harness.reporting.sentences import said
 from harness.reporting.verdict import against_of, compared
 from harness.stats.estimate import Estimate
@@ -263,13 +264,12 @@ def credits_of(board: Board) -> Credits | None:
     evaluated under a tuned head with three draws or more, and
     without experts or base.
     """
-    shown = board.scores.headlines
-    tuned = next((one for one in shown.values() if board.settings[one].tuned), None)
-    if tuned is None or CURRENT not in shown:
+    heads = under_heads(board.scores)
+    if heads is None:
         return None
     against = against_of(board.lines)
     merges = board.scores.models("merged")
-    found = {row: _scored(board, row, (shown[CURRENT], tuned), against) for row in merges}
+    found = {row: _scored(board, row, heads, against) for row in merges}
     scored = {row: one for row, one in found.items() if one is not None}
     if not scored:
         return None
@@ -278,7 +278,7 @@ def credits_of(board: Board) -> Credits | None:
     lines = [board.tasks[task] for task in tasks]
     return ranked(
         {row: one for row, one in scored.items() if row in kept},
-        setting=tuned,
+        setting=heads[-1],
         tasks=tasks,
         transductive=[row for row in kept if board.scores.of_row[row].made_on_test],
         constants=constants_of(lines),

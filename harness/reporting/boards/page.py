@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from harness.reporting.boards.about import in_a_line
@@ -19,13 +20,9 @@ from harness.reporting.grid import short_task
 from harness.reporting.lines import Line
 from harness.text import plain, points
 
+OF_LINE = ("model", "method", "head", "digest", "options", "preset")
 PROVENANCE: dict[str, Callable[[Line], str]] = {
-    "model": lambda line: line.model,
-    "method": lambda line: line.method,
-    "head": lambda line: line.head,
-    "digest": lambda line: line.digest,
-    "options": lambda line: line.options,
-    "preset": lambda line: line.preset,
+    **{name: attrgetter(name) for name in OF_LINE},
     "parts": lambda line: ", ".join(f"{name} {points(value)}" for name, value in line.parts),
     "facts": lambda line: ", ".join(f"{name} {value:.3g}" for name, value in line.facts),
     "draws": lambda line: ", ".join(map(points, line.values)) if line.shots else "",
@@ -157,7 +154,7 @@ def _settings(board: Board) -> list[dict[str, Any]]:
         {
             "name": plain(setting),
             "protocol": plain(setting.protocol),
-            "plain": plain(line.protocol) if (line := board.settings.get(setting)) else "",
+            "plain": plain(line.protocol) if (line := board.scores.of_setting.get(setting)) else "",
             "note": plain(note),
             "headline": board.scores.headlines[setting.protocol] == setting,
             "tuned": line is not None and line.tuned,

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from harness.reporting.difference import Difference, by_task, difference_of, enough_draws
 from harness.reporting.grid import CONSTANT, Grid, GridCell, GridPlace
-from harness.reporting.lines import Line, Setting, grouped
+from harness.reporting.lines import CURRENT, Line, Setting, grouped
 from harness.stats.estimate import mean_of
 from harness.stats.intervals import FEWEST_SETS, LEVEL
 from harness.stats.sets import Prior, prior_of
@@ -110,6 +110,13 @@ def gained(scores: Grid, over: Mapping[str, str]) -> dict[GridPlace, Difference]
             scores, {row: ((row, setting), (other, setting)) for row, other in over.items()}
         ).items()
     }
+
+
+def under_heads(scores: Grid) -> tuple[Setting, Setting] | None:
+    """Current Eval, and FT-Classifier Eval as a board shows it first; None without both."""
+    shown, lines = scores.headlines, scores.of_setting
+    tuned = next((at for at in shown.values() if at in lines and lines[at].tuned), None)
+    return (shown[CURRENT], tuned) if tuned and CURRENT in shown else None
 
 
 def gaps(
