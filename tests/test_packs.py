@@ -86,6 +86,14 @@ def test_a_pack_of_packs_is_that_of_their_folders(
     assert again.read_bytes() == packed.read_bytes()
 
 
+def test_a_record_of_two_places_is_packed_once(records: Path, tmp_path: Path) -> None:
+    """A folder within another, in either order: else it would be read twice, under two names."""
+    within = next(path for path in sorted(records.iterdir()) if path.is_dir())
+    for places in ([records, within], [within, records]):
+        assert pack(places, tmp_path / "pack.parquet") == len(contents(records))
+        assert len([*each_record([tmp_path / "pack.parquet"])]) == len(contents(records))
+
+
 def test_two_records_of_one_name_are_not_packed(records: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(records, tmp_path / "other"))
     path = next(other.rglob("*.json"))

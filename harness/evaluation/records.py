@@ -416,17 +416,19 @@ def pack(places: Iterable[str | Path], out: Path, resamples: int | None = None) 
     if resamples is not None and resamples < FEWEST_RESAMPLES:
         raise BadOption(f"resamples is {resamples}, expected {FEWEST_RESAMPLES} or more")
 
+    known = [*map(Path, places)]
+
     def files() -> Iterator[tuple[str, bytes]]:
         others: list[Path] = []
         none = True
-        for place in map(Path, places):
-            for path, packed in files_in([place], others):
-                none = False
-                content = path.read_bytes() if packed is None else packed
-                record = record_in(content, path)
-                if resamples is not None:
-                    content = _text_of(shortened(record, resamples)).encode()
-                yield (path.name if path == place else path.relative_to(place).as_posix()), content
+        for path, packed in files_in(known, others):
+            none = False
+            place = next(one for one in known if one in (path, *path.parents))
+            content = path.read_bytes() if packed is None else packed
+            record = record_in(content, path)
+            if resamples is not None:
+                content = _text_of(shortened(record, resamples)).encode()
+            yield (path.name if path == place else path.relative_to(place).as_posix()), content
         _tell_of_others(others, none=none)
 
     return write_pack(out, files())
