@@ -177,8 +177,14 @@ def test_all_forms_of_a_board_say_which_gains_are_significant(crowd: Path) -> No
         if setting == 0
     }
     figure = gains.picture(read_lines([crowd]), View())
+    labels = figure.axes[0].get_yticklabels()
+    mergers = {
+        y: name
+        for (y, name), label in zip(rows_of(figure.axes[0]).items(), labels, strict=True)
+        if label.get_fontweight() == "bold"
+    }
     drawn = {
-        (rows_of(axes)[y], column): filled
+        (f"{rows_of(axes)[y]}[{mergers[max(one for one in mergers if one < y)]}]", column): filled
         for axes, column in zip(figure.axes, of.scores.columns, strict=True)
         for _, y, filled in faces(axes)
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from harness.reporting.boards.board import board_of
 from harness.reporting.difference import OPEN, Difference
 from harness.reporting.figures import wrapped
+from harness.reporting.grid import named_rows
 from harness.reporting.lines import CURRENT, Line, grouped
 from harness.reporting.plots.marks import BLACK, Mark, drawn_rows, height_of, key, marks, whisker
 from harness.reporting.plots.scores import View, lacking, lines_under, one_setting
@@ -30,8 +31,8 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     names another protocol. Raises MissingScores where no score differs from that without.
     """
     board = board_of(lines_under(lines, view, CURRENT))
-    scores = board.scores
-    if not board.counterparts:
+    scores, over = board.scores, board.counterparts
+    if not over:
         same = f"only {', '.join(sorted(board.unchanged))} with the scores of the same without"
         none = f"no such pair among {', '.join(scores.models('merged')) or 'no merges'}"
         raise lacking(
@@ -44,16 +45,21 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     setting = one_setting("gains", scores, view)
     columns = scores.columns_under(setting)
     shown = [
-        row
-        for row in board.counterparts
-        if any((row, setting, column) in board.gained for column in columns)
+        row for row in over if any((row, setting, column) in board.gained for column in columns)
     ]
-    first = {name: row for row, name in reversed([*board.called.items()])}
+    # of rows that are one, that which has the fewest stages
+    plain_row = {name: row for row, name in board.called.items() if row not in board.unchanged}
+    lines_of = dict(zip(named_rows(board.lines), board.lines, strict=True))
+    premerge = {row: lines_of[plain_row.get(row, row)].premerge for row in (*shown, *over.values())}
+    stages = {
+        row: "+".join(premerge[row][: len(premerge[row]) - len(premerge[over[row]])])
+        for row in shown
+    }
     rows: list[tuple[str, str | None]] = []
-    for merger, group in grouped(shown, board.counterparts.__getitem__).items():
-        rows += [(first.get(merger, merger), None), *((row, row) for row in group)]
-    stages = {row: scores.of_row[row].premerge for row in shown}
-    looks = marks(dict.fromkeys("+".join(one) for one in stages.values()))
+    for merger, group in grouped(shown, over.__getitem__).items():
+        called = [(row if row in plain_row else stages[row], row) for row in group]
+        rows += [(plain_row.get(merger, merger), None), *called]
+    looks = marks(dict.fromkeys(stages.values()))
     title = f"Gain over the same merger without, under {setting}"
     with drawn_rows(
         title if len(columns) == 1 else f"{title} (each panel on a scale of its own)",
@@ -73,12 +79,11 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                 name.set_fontweight("bold" if row is None else "normal")
             for (_, row), y in zip(rows, places, strict=True):
                 if row is not None and (gain := board.gained.get((row, setting, column))):
-                    _bar(axes, gain, y, looks["+".join(stages[row])])
+                    _bar(axes, gain, y, looks[stages[row]])
         if board.unchanged:
-            said = (
-                f"Not drawn, as they change no score at all: {', '.join(sorted(board.unchanged))}"
-            )
-            figure.supxlabel(wrapped(plain(said), figure.get_figwidth()), fontsize=8)
+            silent = f"Not drawn, as no score changes: {', '.join(sorted(board.unchanged))}"
+            below = wrapped(plain(silent), figure.get_figwidth())
+            figure.suptitle(f"{figure.get_suptitle()}\n{below}")
     return figure
 
 
