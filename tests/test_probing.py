@@ -303,7 +303,8 @@ def test_a_head_tuned_on_the_scored_rows_bears_no_verdict(room: Path, tmp_path: 
     only, beside = (board_of([*lines_of(("", r) for r in records)]) for records in (alone, both))
     assert not only.gaps
     assert beside.gaps
-    assert [line.saw_the_scored for line in only.settings.values()] == [False, True]
+    known = only.scores.of_setting
+    assert [known[one].saw_the_scored for one in only.scores.settings] == [False, True]
 
 
 def test_fewer_rows_than_dimensions_are_warned_of_once(room: Path, tmp_path: Path) -> None:
