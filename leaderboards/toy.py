@@ -112,7 +112,9 @@ def row(task: Task, number: int, words: Sequence[str], random: np.random.Generat
         # of the last class nobody said anything, as in most of the corpora
         holds = [*map(int, random.random(len(task.labels) - 1) < 0.3), -100]
         marks = [words[place] for place, held in enumerate(holds) if held == 1]
-        labels = {task.label: holds} if task.label else dict(zip(task.labels, holds, strict=True))
+        labels: dict[str, object] = (
+            {task.label: holds} if task.label else {**dict(zip(task.labels, holds, strict=True))}
+        )
     else:
         of = number % (len(task.labels) or 6)
         marks = [words[of]] * 3
