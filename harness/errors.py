@@ -13,6 +13,7 @@ HarnessError
 ├── BrokenRecord          a record file that cannot be read back
 │   └── WrongPredictions  predictions that are not those of the record that they lie beside
 ├── MissingScores         records without the scores that a picture or a comparison is of
+├── BrokenPlugin          a file of somebody's methods that cannot be imported
 ├── OutputExists          an output that holds something already, or that another run is writing
 ├── CannotWrite           an output that the system does not let us write: no space, no right
 ├── NotFinite             a merge, or what a model computes, that is NaN or infinite

@@ -96,7 +96,7 @@ def _told(
             "longest": int(max(lengths)),
         },
         "cut_off": asdict(cut) if cut else None,
-        "cut_off_in_words": described(cut, rows, longest) if cut and longest else "",
+        "cut_off_in_words": described(cut, longest) if cut and longest else "",
         "shared_with_train": shared,
         "digest": rows.digest,
         "examples": [_example(take(rows, [row])) for row in range(min(EXAMPLES, len(rows)))],

@@ -118,7 +118,7 @@ def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) 
         return
     several = [cut_off(one, rows, max_length) for one in _by_words(checkpoints)]
     most = max(several, key=lambda cut: (cut.lost, cut.words))
-    if said := described(most, rows, max_length):
+    if said := described(most, max_length):
         able = min(map(limit_of, checkpoints))
         advice = "the model takes no more"
         if able > max_length:
@@ -129,7 +129,7 @@ def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) 
         )
 
 
-def described(cut: Cut, rows: Rows, max_length: int) -> str:
+def described(cut: Cut, max_length: int) -> str:
     """What a length cuts off, in words; empty where that is nothing."""
     lost = f"{cut.lost} of {cut.count}"
     if cut.words:
