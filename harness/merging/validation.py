@@ -59,9 +59,10 @@ class ValidationScorer:
         """
         if not self.places:
             raise BadRecipe("no task to score candidates on; name it with --tune-on TASK@SPLIT")
+        for _, task, _ in self.places:  # before any rows are read
+            check_apart(task, self.data_dir)
         read = []
         for model, task, split in self.places:
-            check_apart(task, self.data_dir)
             rows = load_rows(task, split, folder=self.data_dir, limit=self.limit)
             check_scored(task, rows.labels, kind_of(task).units(rows), f"{task}@{split}")
             read.append(at_length(rows, self.max_length, [model]))
