@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.reporting.boards.board import board_of
+from harness.reporting.boards.board import Board, board_of
 from harness.reporting.difference import OPEN, Difference
 from harness.reporting.figures import wrapped
 from harness.reporting.grid import named_rows
@@ -47,19 +47,12 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     shown = [
         row for row in over if any((row, setting, column) in board.gained for column in columns)
     ]
-    # of rows that are one, that which has the fewest stages
-    plain_row = {name: row for row, name in board.called.items() if row not in board.unchanged}
-    lines_of = dict(zip(named_rows(board.lines), board.lines, strict=True))
-    premerge = {row: lines_of[plain_row.get(row, row)].premerge for row in (*shown, *over.values())}
-    stages = {
-        row: "+".join(premerge[row][: len(premerge[row]) - len(premerge[over[row]])])
-        for row in shown
-    }
+    plain_row, stages = _unfolded(board), _stages(board)
     rows: list[tuple[str, str | None]] = []
     for merger, group in grouped(shown, over.__getitem__).items():
         called = [(row if row in plain_row else stages[row], row) for row in group]
         rows += [(plain_row.get(merger, merger), None), *called]
-    looks = marks(dict.fromkeys(stages.values()))
+    looks = marks(dict.fromkeys(stages[row] for row in shown))
     title = f"Gain over the same merger without, under {setting}"
     with drawn_rows(
         title if len(columns) == 1 else f"{title} (each panel on a scale of its own)",
@@ -82,9 +75,22 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                     _bar(axes, gain, y, looks[stages[row]])
         if board.unchanged:
             silent = f"Not drawn, as no score changes: {', '.join(sorted(board.unchanged))}"
-            below = wrapped(plain(silent), figure.get_figwidth())
-            figure.suptitle(f"{figure.get_suptitle()}\n{below}")
+            text = wrapped(plain(silent), figure.get_figwidth())
+            figure.suptitle(f"{figure.get_suptitle()}\n{text}")
     return figure
+
+
+def _unfolded(board: Board) -> dict[str, str]:
+    """By the name of rows that are one, a row of them that is no other with a stage in vain."""
+    return {name: row for row, name in board.called.items() if row not in board.unchanged}
+
+
+def _stages(board: Board) -> dict[str, str]:
+    """By row, the stages before merging that its counterpart lacks."""
+    plain_row, over = _unfolded(board), board.counterparts
+    lines = dict(zip(named_rows(board.lines), board.lines, strict=True))
+    known = {row: lines[plain_row.get(row, row)].premerge for row in (*over, *over.values())}
+    return {row: "+".join(known[row][: len(known[row]) - len(known[over[row]])]) for row in over}
 
 
 def _bar(axes: Axes, gain: Difference, y: float, look: Mark) -> None:
