@@ -61,8 +61,9 @@ def write(
         first = plan.experts[0]
         copy_processor(first.processor, folder)
         copy_modules(first, folder)
-        if plan.recipe.heads == "keep" or words_of(first):
-            digests["head_digests"] = _write_heads(plan, folder, hashes)
+        wanted = plan.recipe.heads == "keep" or words_of(first)
+        if wanted and (kept := _write_heads(plan, folder, hashes)):
+            digests["head_digests"] = kept
         plan = replace(plan, measured=measured(plan, squares))
         write_json(folder / "config.json", _config(plan))
         write_text(folder / "README.md", _card(plan))
