@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -210,11 +211,16 @@ def test_experts_of_two_bases_are_refused_without_one(trained: Path, tmp_path: P
 
 
 def test_a_folder_that_says_nothing_may_be_of_any_base(trained: Path, tmp_path: Path) -> None:
-    for name in ("a", "far"):
+    for name in ("a", "b", "far"):
         shutil.copytree(trained / name, tmp_path / name)
         (tmp_path / name / "expert.json").unlink()
     shutil.copytree(trained / "base", tmp_path / "base")
-    merged(tmp_path, tmp_path / "m", "a", "far", base="base")
+    with pytest.warns(UserWarning, match=f"{tmp_path / 'far'} has nothing in common with the base"):
+        merged(tmp_path, tmp_path / "m", "a", "far", base="base")
+    with warnings.catch_warnings():  # of its own base, and where another is meant
+        warnings.simplefilter("error")
+        merged(tmp_path, tmp_path / "own", "a", "b", base="base")
+        merged(tmp_path, tmp_path / "meant", "a", "far", base="base", other_base=True)
 
 
 def test_a_record_from_before_is_held_to_all_that_a_training_read(

@@ -305,10 +305,8 @@ def test_a_task_vector_of_the_head_needs_one_in_the_base(minis: Minis, tmp_path:
     with mistake(MissingHead, "classifier. --heads average"):
         merge(same_task(found, merger="ties", heads="merge"), out=tmp_path / "merged")
     start = model(tmp_path / "start", ["no", "yes"], seed=9)
-    merge(
-        same_task({**found, "base": start}, merger="task_arithmetic:scale=1.0", heads="merge"),
-        out=tmp_path / "merged",
-    )
+    other = {"merger": "task_arithmetic:scale=1.0", "other_base": True}
+    merge(same_task({**found, "base": start}, heads="merge", **other), out=tmp_path / "merged")
     a, b, s, m = (
         load_file(folder / "model.safetensors")["classifier.weight"]
         for folder in (found["a"], found["b"], start, tmp_path / "merged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from harness.checkpoints.align import aligned_base
 from harness.checkpoints.build import LABEL_KEYS, encoder_of
 from harness.checkpoints.layout import ADAPTER_FILE, is_adapter
 from harness.checkpoints.open import at_hand, open_checkpoint
@@ -108,11 +110,14 @@ def check_bases(
     """Raise BadRecipe, naming both, for a model that was made from another base than the one given
     or, without one, than a model before it.
 
-    A model whose folder says nothing of its base may be of any. Unless weights are to be `read`,
-    that is so of adapters.
+    A model whose folder says nothing of its base may be of any, with a warning if its weights are
+    not at all like those of the base. Unless weights are to be `read`, that is so of adapters.
     """
     looked_at = [model for model in models if read or not is_adapter(model.path)]
-    made = [one for one in map(made_from, looked_at) if one is not None]
+    said = {model.source: made_from(model) for model in looked_at}
+    if base is not None:
+        _warn_if_apart([model for model in looked_at if said[model.source] is None], base)
+    made = [one for one in said.values() if one is not None]
     if not made:
         return
     known = made[0].digests.get if base is None else _digests(base)
@@ -124,6 +129,34 @@ def check_bases(
             f"{one.model} was made from the base {one.base} ({odd[0][:12]}), found {other} "
             f"({odd[1][:12]}); expected the same weights, or --other-base to accept others"
         )
+
+
+APART = 0.2
+"""Cosines of matrices below this are those of different pre-trainings, which are about 0; after
+fine-tuning they are about 1."""
+
+
+def _warn_if_apart(models: Sequence[Checkpoint], base: Checkpoint) -> None:
+    """Warn of models whose attention has nothing in common with the base's."""
+    for model in models:
+        origin = aligned_base(base, model).weights
+        known, own = specs(origin), specs(model.weights)
+        square = (one for one in floating(origin) if _square(known[one].shape, own[one].shape))
+        if (name := next(square, None)) is None:
+            continue
+        first, second = (one[name].double().flatten() for one in (model.weights, origin))
+        cosine = float(torch.nn.functional.cosine_similarity(first, second, dim=0))
+        if cosine < APART:
+            warnings.warn(
+                f"{model.source} has nothing in common with the base {base.source}: the cosine of "
+                f"their '{name}' is {cosine:.2f}; expected the base that it was fine-tuned from",
+                stacklevel=2,
+            )
+
+
+def _square(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether these are of a square matrix in both: one of attention, as a rule."""
+    return shape == other and len(shape) == 2 and shape[0] == shape[1]
 
 
 def _digests(base: Checkpoint) -> Callable[[str], str | None]:

@@ -104,10 +104,10 @@ def inspect(
     checkpoints = [one for one, _ in opened]
     origin = [_opened(base, allow_pickle)] if base is not None else []
     align.check_architecture([*checkpoints, *(one for one, _ in origin)])
-    if base is not None and not other_base:
-        check_bases(checkpoints, open_checkpoint(base, allow_pickle=allow_pickle))
     work = _work(checkpoints, *(one for one, _ in origin))
     asked = _asked(work, units)
+    if base is not None and not other_base:
+        check_bases(checkpoints, open_checkpoint(base, allow_pickle=allow_pickle))
     workload = Workload(progress)
     workload.plan(TENSORS, len(work.names))
     workload.plan(UNITS, len(work.layers) * len(work.pairs))
