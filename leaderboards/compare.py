@@ -48,8 +48,7 @@ def others() -> Iterator[Path]:
     """What is made beside csv files, as it is called in the folder of a reproduction."""
     for pattern in ("*/board.md", "*/board.tex", "*/index.html", "*/geometry.csv"):
         yield from (path.relative_to(HERE) for path in HERE.glob(pattern))
-    for pattern in ("docs/**/*.svg", "docs/**/*.png"):
-        yield from (path.relative_to(ROOT) for path in ROOT.glob(pattern))
+    yield from (path.relative_to(ROOT) for path in ROOT.glob("docs/**/*.svg"))
     yield from PAGES
 
 

@@ -117,7 +117,7 @@ def test_what_is_missing_is_one_line(ran: Runner, tmp_path: Path) -> None:
 def copied(tmp_path: Path) -> Path:
     """A folder as a reproduction leaves it, of what is committed."""
     csvs = [*BOARDS.glob("*/*.csv"), *BOARDS.glob("*/board.*"), *BOARDS.glob("*/index.html")]
-    pictures = [*ROOT.glob("docs/**/*.svg"), *ROOT.glob("docs/**/*.png")]
+    pictures = [*ROOT.glob("docs/**/*.svg")]
     pages = [ROOT / "README.md", ROOT / "docs/what-we-found.md", *ROOT.glob("docs/papers/*.md")]
     for top, paths in ((BOARDS, csvs), (ROOT, [*pictures, *pages])):
         for path in paths:
