@@ -885,6 +885,15 @@ def test_a_study_of_another_base_by_a_flag(room: Path) -> None:
     expert = made["experts/base/topic-0"].request
     assert (expert["limit"], expert["epochs"]) == (16, 2)
     assert made["records/two/merged/base/topic/average/topic"].request["limit"] == 16
+    merges = [one.request for one in made.values() if one.verb == "merge"]
+    assert not any("tune_limit" in one for one in merges)  # none chooses by rows
+
+
+@pytest.mark.parametrize("chooses", ["soup", {"merger": "ties", "tune": {"density": [0.1, 0.2]}}])
+def test_rows_to_choose_by_are_limited_by_a_flag_too(room: Path, chooses: object) -> None:
+    asked = read_study(write(room, mergers=["average", chooses]), limit=16)
+    made = [one.request for one in steps_of(asked, room / "out") if one.verb == "merge"]
+    assert [one.get("tune_limit") for one in made] == [None, 16]
 
 
 def test_what_is_left_out_may_be_gone_by_a_flag(room: Path) -> None:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_
 
 from harness.errors import BadRecipe
 from harness.files import Loader, read_yaml
+from harness.methods import needs_of
 from harness.options import parse_choice
 from harness.registry import (
     MERGERS,
@@ -278,8 +279,8 @@ def read_study(
     """The study in a YAML file, or of a name in `designs`, its paths from where the file is.
 
     Those that begin with `$OUT/` are from its folder `out` (default: its name). `base`, `limit`
-    (rows to train on and to score), `epochs` and `seeds` (so many, from 0) take the place of what
-    it says.
+    (rows to train on and to score, and of each split to choose by), `epochs` and `seeds` (so many,
+    from 0) take the place of what it says.
     Raises BadRecipe naming the file and the field. No name in a file imports code.
     """
     path = _file_of(file)
@@ -292,6 +293,7 @@ def read_study(
     study = _placed(study, path, out or Path(study.study))
     _check_names(study, str(path))
     experts, fewer = study.experts, {} if limit is None else {"limit": limit}
+    held_out = {"tune_limit": limit} if fewer and _scores(study) else {}
     less = fewer if epochs is None else {**fewer, "epochs": epochs}
     by_task = {task: {**flags, **less} for task, flags in experts.by_task.items()}
     trained: dict[str, Any] = {"finetune": {**experts.finetune, **less}, "by_task": by_task}
@@ -300,8 +302,16 @@ def read_study(
     return study.but(
         base=tuple(_model(one, Path(one), "--base") for one in base) or study.base,
         evaluate={**study.evaluate, **fewer},
+        merge={**study.merge, **held_out},
         experts=experts.but(**trained),
     )
+
+
+def _scores(study: Study) -> bool:
+    """Whether a merge scores candidates on held-out rows."""
+    axes = [*(study.mergers or ()), *study.include]
+    needs = (need for one in axes for need in needs_of(MERGERS[one.merger.name]))
+    return any(one.tune for one in axes) or any(need.rows == "shared" for need in needs)
 
 
 def _file_of(file: str | Path) -> Path:
