@@ -295,14 +295,14 @@ def tau(place: Path, name: str) -> str:
 def agreement(place: Path, of: str, *names: str) -> str:
     """Kendall's W of the orders of the plain mergers over boards, with Friedman's p: by `credit`,
     or under a protocol in the mean over tasks."""
-    values = pandas.DataFrame({name: _plain(place, name, of) for name in names}).dropna()
+    values = pandas.DataFrame({name: plain(place, name, of) for name in names}).dropna()
     each = values.to_numpy()
     if len(each) < FEWEST_MERGES:
         return "none, of too few merges"
     return f"W = {concordance(each):.2f}, p = {friedman(each):.2g}"
 
 
-def _plain(place: Path, name: str, of: str) -> dict[str, float]:
+def plain(place: Path, name: str, of: str) -> dict[str, float]:
     """By merger without a stage before it what `agreement` orders by."""
     board = known(place, name)
     alone = dict.fromkeys(
@@ -344,7 +344,7 @@ def predicts(place: Path, protocol: str, *names: str) -> str:
         board = known(place, name)
         current, tuned = (board.scores.headlines[one] for one in ("current", "ft-classifier"))
         at = board.scores.headlines[protocol]
-        rows = [board.called.get(one, one) for one in _plain(place, name, "current")]
+        rows = [board.called.get(one, one) for one in plain(place, name, "current")]
         for task in board.tasks:
             experts = board.scores.cells[experts_of(place, name), current, task].mean
             above.append(experts - board.scores.cells["base", tuned, task].mean)

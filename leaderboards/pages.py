@@ -25,8 +25,8 @@ MOVED = "experts/domains/*/conll2003-0"
 """The expert of README's picture."""
 AVERAGE = "merged/topics/*/seed-0/average"
 SHORT = (
-    *("topics", "topics-granite", "topics-gte", "emotions", "emotions-heads", "emotions-out"),
-    *("domains", "reference", "seeds"),
+    *("topics", "topics-minilm-l6", "topics-granite", "topics-gte"),
+    *("emotions", "emotions-heads", "emotions-out", "domains", "reference", "seeds"),
 )
 RESAMPLES = 500
 """Packs of several sets of experts, which would be three times as large."""

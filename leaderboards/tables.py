@@ -37,12 +37,14 @@ COUNTS = ("1", "5", "10", "50", "all")
 BASE = "base under the experts' heads"
 BOARDS = {
     "topics": "five topics",
-    "topics-granite": "the same, of a RoBERTa",
+    "topics-minilm-l6": "the same, of a BERT of 6 layers",
+    "topics-granite": "the same, of a RoBERTa of 6 layers",
     "topics-gte": "the same, of a BERT of 12 layers",
     "emotions": "four corpora of emotions",
     "domains": "entities of three domains",
 }
 """With three sets of experts, and credit."""
+OF_BASES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte")
 END = "end"
 MERGERS = ("average", "task_arithmetic", "ties", "fisher", "regmean")
 ON_OTHER_BOARDS = ("orthogonal probe, test rows", "Surgery", "Surgery, test rows")
@@ -258,14 +260,37 @@ def change(one: Difference) -> str:
 
 
 def foretold(place: Path) -> str:
-    """What norms and cosines of task vectors say of a loss, on three bases."""
-    names = ("topics", "topics-granite", "topics-gte")
+    """What norms and cosines of task vectors say of a loss, on each base."""
     rows = [
-        [f"{told}, {said}", *(claims.foretells(place, name, column, at) for name in names)]
+        [f"{told}, {said}", *(claims.foretells(place, name, column, at) for name in OF_BASES)]
         for at, told in PROTOCOL_NAMES.items()
         for column, said in (("norm", "norm"), ("cosine", "cosine"))
     ]
-    return table(["", "3 layers", "6 layers", "12 layers"], rows)
+    return table(["", *(base_of(place, name) for name in OF_BASES)], rows)
+
+
+def base_of(place: Path, name: str) -> str:
+    """What the merges of a board were made from."""
+    return next(Path(one.base).name for one in claims.known(place, name).lines if one.base)
+
+
+def bases(place: Path) -> str:
+    """Credit of the mergers that all bases have, in the order of their mean place, below what
+    experts score and what the base does under a tuned head."""
+    means = {
+        "experts": ("expert of the task", "current"),
+        "base under a tuned head": ("base", "ft-classifier"),
+    }
+    rows = [
+        [told, *(claims.mean(place, name, row, at) for name in OF_BASES)]
+        for told, (row, at) in means.items()
+    ]
+    credits = {name: claims.plain(place, name, "credit") for name in OF_BASES}
+    places = pandas.DataFrame(credits).dropna().rank(ascending=False).mean(axis=1)
+    for row in places.sort_values(kind="stable").index:
+        each = (claims.credit(place, name, row) for name in OF_BASES)
+        rows.append([f"`{row}`", *(one.replace("95 % CI ", "") for one in each)])
+    return table(["", *(base_of(place, name) for name in OF_BASES)], rows)
 
 
 HEADS = (
@@ -441,6 +466,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "emotions-out": foreign,
     "heads": heads,
     "foretold": foretold,
+    "bases": bases,
     "images": images,
     "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),
     **{name: partial(beside, columns=of, rows=rows) for name, (of, rows) in BESIDE.items()},

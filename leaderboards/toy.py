@@ -63,7 +63,7 @@ LANES = (
         *("seeds", "domains", "reference", "vision-one-start", "vision-other-start"),
         *("vision-two-starts", "vision", "topics-granite", "topics-gte"),
     ),
-    ("protocols", "shots", "emotions", "emotions-heads", "topics"),
+    ("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-minilm-l6"),
 )
 """Studies that share no expert, and take about as long."""
 WARM = (
