@@ -19,7 +19,7 @@ from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadOption, LabelMismatch, MissingScores, UnknownName
 from harness.reporting.barrier import AS_THEY_ARE, BarrierLine, Curve, lines_between
-from harness.stats.estimate import Estimate, highest, rises
+from harness.stats.estimate import Estimate, rises
 from tests.conftest import FAST, model
 from tests.mistakes import mistake
 from tests.resampled import read_records
@@ -72,20 +72,19 @@ def test_a_barrier_by_hand() -> None:
     along = [estimate(0.5, 1.5), estimate(3.0, 5.0), estimate(2.0, 2.0)]
     above = rises((0.0, 0.5, 1.0), along)
     assert [one.point for one in above] == [0, 2.5, 0]
-    at, most = highest(above)
-    assert (at, most.point) == (1, 2.5)
+    assert Curve((0.0, 0.5, 1.0), tuple(along)).height[::3] == (2.5, 0.5)
     # each row by itself: 3 - (0.5 + 2) / 2 and 5 - (1.5 + 2) / 2
     assert {*np.unique(above[1].resamples)} == {1.75, 2.5, 3.25}
 
 
-def test_the_largest_is_that_of_every_resample() -> None:
-    """Two places that are alike: which is higher is chance, and the height has its variance."""
-    rng = np.random.default_rng(1)
-    flat = estimate(*np.zeros(50))
-    two = [estimate(*rng.normal(1, 1, 50)) for _ in range(2)]
-    _, most = highest(rises((0.0, 1 / 3, 2 / 3, 1.0), [flat, *two, flat]))
-    expected = np.maximum(0, np.maximum(two[0].resamples, two[1].resamples))
-    np.testing.assert_allclose(most.resamples, expected)
+def test_a_line_without_a_barrier_has_the_interval_of_its_places() -> None:
+    """Its height of 0, at an end, is no chance: how high it may be, the places between say."""
+    flat, rows = estimate(*np.zeros(50)), np.random.default_rng(1).normal(0, 1, 50)
+    rows -= rows.mean()
+    two = [estimate(*(rows - away)) for away in (0.1, 0.2)]
+    curve = Curve((0.0, 1 / 3, 2 / 3, 1.0), (flat, *two, flat))
+    assert 0 < curve.at(2)[-1] < curve.at(1)[-1]
+    assert curve.height == (0, 0, curve.at(1)[-1], 0)
 
 
 def test_the_interval_of_a_height_holds_the_true_one() -> None:

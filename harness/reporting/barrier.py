@@ -21,7 +21,7 @@ from harness.evaluation.resamples import estimate_of, loss_of
 from harness.reporting.difference import CI
 from harness.reporting.lines import stages_of
 from harness.reporting.plots.marks import PALE, Mark, along_x, drawn, key, marks, named
-from harness.stats.estimate import Estimate, highest, mean_of, of, rises
+from harness.stats.estimate import Estimate, mean_of, of, rises
 from harness.stats.intervals import interval
 from harness.text import csv_cell, markdown, number
 
@@ -52,11 +52,14 @@ class Curve:
 
     @property
     def height(self) -> tuple[float, float, float, float]:
-        """The barrier, the ends of its 95 % interval over test units, and where along it is."""
-        at, most = highest(self.above)
-        low, high = interval(most)
-        scale = self.scale
-        return scale * most.point, scale * max(low, 0.0), scale * high, self.places[at]
+        """The barrier, the ends of its 95 % interval over test units, and where along it is.
+
+        It is at least as high as the place where it is highest, and as high as no place can be:
+        below is the low end there, or 0, above the highest end of all.
+        """
+        each = [self.at(place)[1:] for place in range(len(self.places))]
+        (height, low, _), at = max(zip(each, self.places, strict=True), key=lambda one: one[0][0])
+        return height, max(low, 0.0), max(high for *_, high in each), at
 
     def at(self, place: int) -> tuple[float, ...]:
         """A value, how far it goes the wrong way, and the ends of the 95 % interval of that."""

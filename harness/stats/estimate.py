@@ -118,14 +118,3 @@ def rises(places: Sequence[float], along: Sequence[Estimate]) -> list[Estimate]:
         return of(lambda first, last: (1 - x) * first + x * last, along[0], along[-1])
 
     return [minus(one, line(x)) for x, one in zip(places, along, strict=True)]
-
-
-def highest(above: Sequence[Estimate]) -> tuple[int, Estimate]:
-    """The place of the largest of some estimates, and that: on each resample the largest there.
-
-    So its variance has that of which one is the largest. It is as a rule a little too large, as
-    every maximum of what chance moves.
-    """
-    at = int(np.argmax([one.point for one in above]))
-    largest = np.stack([one.resamples for one in above]).max(axis=0)
-    return at, Estimate(above[at].values, largest, above[at].by_draw, above[at].units)
