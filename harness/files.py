@@ -15,6 +15,7 @@ import re
 import stat
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -113,7 +114,19 @@ def as_json(value: object) -> Any:
     return json.loads(json.dumps(value))
 
 
-class Loader(yaml.SafeLoader):
+class KeysOnce(yaml.SafeLoader):
+    """Refuses a key that is there twice, of which YAML's own reader takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for key, count in counts.most_common(1):
+            if count > 1:
+                where = node.start_mark.line + 1
+                raise ValueError(f"the key '{key}' is there twice, from line {where}")
+        return super().construct_mapping(node, deep)
+
+
+class Loader(KeysOnce):
     """Reads 1e-3 as a number, which to YAML 1.1 is one with a point alone."""
 
 

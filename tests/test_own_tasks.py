@@ -223,6 +223,14 @@ def test_two_files_of_one_split_are_refused(tmp_path: Path) -> None:
         parse_task(described(tmp_path, "text: body\nlabel: verdict\nfiles: ."))
 
 
+@pytest.mark.parametrize("labels", ["from data", "[bad, good]"])
+def test_a_column_that_stands_twice_is_refused(labels: str, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("body,verdict,verdict\nv,good,a\nw,bad,b\n")
+    said = f"text: body\nlabel: verdict\nlabels: {labels}\nfiles: ."
+    with mistake(BadData, "train.csv 'verdict' twice"):
+        load_rows(parse_task(described(tmp_path, said))[0], "train")
+
+
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text('[{"body": "w", "verdict": "good", "verdict": "bad"}]')
     task, _ = parse_task(

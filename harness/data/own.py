@@ -9,13 +9,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError
 
 from harness.data.formats import ENDINGS, SUFFIXES
 from harness.data.sources import OTHERS, TRAIN, VALIDATION, label_values, one_of, only
 from harness.errors import BadData
-from harness.files import read_yaml
+from harness.files import KeysOnce, read_yaml
 from harness.kinds import KINDS, kind_of
 from harness.labels import NUMBER, called, normal
 from harness.types import HELD_OUT, Hyperparameters, KindName, Task
@@ -30,7 +29,7 @@ MOST = 1000
 NOTHING = ("", "~", "null")
 
 
-class AsWritten(yaml.SafeLoader):
+class AsWritten(KeysOnce):
     """Every plain word is text, to the letter: 01, 1.0, yes, true are labels in data as well."""
 
 

@@ -184,9 +184,8 @@ def label_values(task: Task) -> list[Any]:
     where: str | Path = _given(task, TRAIN) if task.files else task.source
     with _reading(where):
         stored = _arrow(task, where) if isinstance(where, Path) else _of_hub(task, TRAIN)
-    if task.label not in stored.column_names:
-        known = ", ".join(stored.column_names)
-        raise BadData(f"{where} has no column '{task.label}'; found {known}")
+    if task.label not in (columns := _columns(where, stored, [task.label])):
+        raise BadData(f"{where} has no column '{task.label}'; found {', '.join(columns)}")
     if not len(stored):
         raise BadData(f"{where} has no rows; expected some with labels")
     names = _class_names(task, where, stored.schema)
@@ -209,12 +208,7 @@ def _from_file(task: Task, path: Path) -> StoredSplit:
 
 def _of_arrow(task: Task, where: str | Path, stored: Any) -> StoredSplit:
     """The rows of a table of Arrow's."""
-    with _reading(where):
-        columns = tuple(stored.column_names)
-    known = columns_read(task)
-    for name in columns_needed(task):
-        if columns.count(name) > 1:
-            raise BadData(f"{where} has the column '{name}' twice, expected it once")
+    known, columns = columns_read(task), _columns(where, stored, columns_needed(task))
     for field in stored.schema:
         if field.name in task.text and not _is_read(task, field.type):
             said = f"{where} has {str(field.type)[:40]} in the column '{field.name}'"
@@ -234,6 +228,16 @@ def _of_arrow(task: Task, where: str | Path, stored: Any) -> StoredSplit:
     return StoredSplit(
         columns, len(kept), rows, image_reader(task, stored, where) if there else None
     )
+
+
+def _columns(where: str | Path, stored: Any, needed: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a table. Raises BadData where one that is needed is there twice."""
+    with _reading(where):
+        columns = tuple(stored.column_names)
+    for name in needed:
+        if columns.count(name) > 1:
+            raise BadData(f"{where} has the column '{name}' twice, expected it once")
+    return columns
 
 
 def _places(order: Sequence[int]) -> Any:
