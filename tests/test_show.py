@@ -115,6 +115,27 @@ def test_a_group_is_its_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     refused(["show", "glue/sst2,glue/rtx", *where], UnknownName, "glue/rtx")
 
 
+def test_texts_that_are_empty_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a split that has any; a row of words is one text."""
+    rows = [{"body": text, "mood": "good"} for text in (None, " ", "word1")]
+    rows += [{"body": "word2", "mood": "bad"}]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "test.csv").write_text("body,mood\n,bad\nword3,good\n")
+    classes(tmp_path, "dev")
+    task = described(tmp_path, CLASSES)
+    splits = shown(task, capsys)["splits"]
+    counts = {split: one["empty_texts"] for split, one in splits.items()}
+    assert counts == {"train": 2, "test": 1, "validation": 0}
+    assert main(["show", task]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.endswith("empty")]
+    assert lines == ["train: 2 texts are empty", "test: 1 text is empty"]
+    (tmp_path / "words").mkdir()
+    tagged = [{"words": ["a", ""], "tags": ["B-X", "O"]}, {"words": [""], "tags": ["O"]}]
+    (tmp_path / "words" / "train.jsonl").write_text("\n".join(map(json.dumps, tagged)))
+    task = described(tmp_path / "words", TAGS)
+    assert shown(task, capsys)["splits"]["train"]["empty_texts"] == 1
+
+
 def test_what_cannot_be_shown_is_one_line(tmp_path: Path) -> None:
     classes(tmp_path, "train")
     task = described(tmp_path, CLASSES)

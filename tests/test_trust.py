@@ -950,6 +950,23 @@ def test_a_task_without_an_expert_takes_nothing_from_the_others(room: Path) -> N
     assert tuned == {"toy/pairs@test"}
 
 
+def test_an_expert_that_teaches_itself_is_not_said_to_lack(room: Path) -> None:
+    """Its base is, which no expert teaches."""
+    (room / "a" / "expert.json").write_text('{"tasks": ["toy/pairs"]}')
+    with pytest.warns(UserWarning, match="--experts") as caught:
+        records = read(room / "a", base=str(room / "base"), protocols=(), shots=(1,), draws=2)
+    assert {r.role for r in records if r.protocol == "ft-classifier"} == {"expert"}
+    (line,) = [str(one.message) for one in caught if "--experts" in str(one.message)]
+    names(line, "base no expert toy/pairs ft-classifier")
+    assert "no expert of" not in line
+
+
+def test_an_output_that_cannot_be_written_is_told_before_a_model_is_read(tmp_path: Path) -> None:
+    """Also where rights would allow it, as to root."""
+    command = ["evaluate", "--model", tmp_path / "none", "--output-path", "/proc/records"]
+    refused(command, CannotWrite, "/proc")
+
+
 def test_a_record_says_which_rows_were_drawn_and_by_which_numpy(room: Path) -> None:
     from harness.data.rows import load_rows
 

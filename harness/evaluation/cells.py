@@ -323,16 +323,24 @@ def _choice(
 def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
     """Raise MissingTeacher where a protocol that somebody asked for has none.
 
-    Where only some tasks go without, a warning says so.
+    Where only some tasks or some models on a task go without, a warning says so.
     """
     taught = [cell for cell in cells if cell.protocol.teaches]
     untaught = list(dict.fromkeys(cell.data.task.name for cell in taught if not cell.teachers))
     teaching = list(dict.fromkeys(cell.protocol.name for cell in taught))
     if untaught and run.protocols:
         raise MissingTeacher(f"'{teaching[0]}' needs an expert of '{untaught[0]}': give --experts")
-    if untaught and any(cell.teachers for cell in taught):
+    known = {cell.data.task.name for cell in taught if cell.teachers}
+    if known and (without := [name for name in untaught if name not in known]):
         warnings.warn(
-            f"no expert of {', '.join(untaught)} is known, so nothing is evaluated there by "
+            f"no expert of {', '.join(without)} is known, so nothing is evaluated there by "
             f"{', '.join(teaching)}; name it with --experts",
+            stacklevel=3,
+        )
+    for task in (name for name in untaught if name in known):
+        alone = [c.evaluated.name for c in taught if c.data.task.name == task and not c.teachers]
+        warnings.warn(
+            f"{', '.join(dict.fromkeys(alone))} has no expert to teach it on {task}, so it is not "
+            f"evaluated there by {', '.join(teaching)}; name one with --experts",
             stacklevel=3,
         )

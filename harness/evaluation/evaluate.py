@@ -29,7 +29,7 @@ from harness.evaluation.resamples import LOSS, Resamples, estimates_of
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import TaskSplit, protocols_of
-from harness.files import check_below, check_place
+from harness.files import check_below, check_place, nameless
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
 from harness.passes.placement import check_placement
@@ -47,6 +47,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     and saved, for cells that cannot be scored.
     """
     check_place(Path(run.output).absolute())
+    nameless(Path(run.output, "record")).close()  # some places refuse files whatever the rights
     check_placement(run.placement)
     protocols = protocols_of(run)
     model = resolve_model(run)

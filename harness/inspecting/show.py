@@ -85,6 +85,8 @@ def _told(
     words = [sum(len(text.split()) for text in texts) for texts in rows.texts]
     lengths = token_counts(text, rows) if text else words
     cut = cut_off(text, rows, longest) if text and longest else None
+    whole = kind_of(rows.task).split_into_words
+    texts = [[" ".join(one)] if whole else one for one in rows.texts]
     return {
         "rows": len(rows),
         "units": int(kind_of(rows.task).units(rows).sum()),
@@ -98,6 +100,7 @@ def _told(
         "cut_off": asdict(cut) if cut else None,
         "cut_off_in_words": described(cut, longest) if cut and longest else "",
         "shared_with_train": shared,
+        "empty_texts": sum(not text.strip() for one in texts for text in one),
         "digest": rows.digest,
         "examples": [_example(take(rows, [row])) for row in range(min(EXAMPLES, len(rows)))],
     }
@@ -125,6 +128,8 @@ def report(shown: Mapping[str, Any]) -> str:
         if one["shared_with_train"]:
             what = "images" if one["lengths"]["unit"] == "images" else "texts"
             lines.append(f"{split}: {one['shared_with_train']} {what} are also in training rows")
+        if empty := one["empty_texts"]:
+            lines.append(f"{split}: {empty} {'text is' if empty == 1 else 'texts are'} empty")
     for split, one in splits.items():
         for example in one["examples"]:
             texts = " | ".join(example["texts"])
