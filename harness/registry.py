@@ -127,6 +127,11 @@ class Registry(Mapping[str, V], Generic[V]):
             return self._import(name)
         if name in self.hints:
             raise UnknownName(f"no {self.kind} is called '{name}' here: {self.hints[name]}")
+        for stage, other in STAGES.items():
+            if other is not self and self in STAGES.values() and name in other:
+                raise UnknownName(
+                    f"'{name}' is a {other.kind}, no {self.kind}; say --{stage} {name}"
+                )
         own = "one of your own is named by its file, as in ./mine.yaml; " if self.files else ""
         known = hint(name, sorted(self), own)
         raise UnknownName("; ".join([f"no {self.kind} is called '{name}'", known, *plugins.BROKEN]))

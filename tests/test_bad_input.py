@@ -961,6 +961,10 @@ MISTAKES: dict[type, dict[str, Case]] = {
         "generic labels": told(
             "nameless LABEL_0, LABEL_1 --labels by-index", lambda p: p.evaluate(p["nameless"])
         ),
+        "generic labels in a merge": told(
+            "nameless LABEL_0, LABEL_1 entailment, not_entailment id2label config.json",
+            lambda p: p.merge(p["a"], p["nameless"]),
+        ),
         "a wrong name is no generic one": told(
             "noyes no, yes", lambda p: p.evaluate(p["noyes"], labels="by-index")
         ),

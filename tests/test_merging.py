@@ -20,11 +20,19 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 from harness import TASKS, Recipe, Rows, merge
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
-from harness.errors import BadRecipe, BrokenCheckpoint, MissingHead, OutputExists
+from harness.errors import (
+    BadOption,
+    BadRecipe,
+    BrokenCheckpoint,
+    MissingHead,
+    OutputExists,
+    UnknownName,
+)
 from harness.merging import write as folders
 from harness.merging.recipes import recipe_and_fields
 from harness.merging.summary import WHOSE
 from harness.passes.features import forward
+from harness.registry import STAGES
 from harness.types import Whose
 from harness.weights import digest
 from tests.conftest import FAMILIES, model
@@ -494,6 +502,32 @@ def test_one_expert_is_no_merge_and_is_told_so(
     (line,) = (one for one in capsys.readouterr().err.splitlines() if "warning" in one)
     names(line, found["a"])
     assert content(tmp_path / "merged") == content(found["a"])
+
+
+def test_an_expert_that_is_merged_with_itself_is_told(minis: Minis, tmp_path: Path) -> None:
+    expert = minis("bert")["a"]
+    with pytest.warns(UserWarning, match=f"{expert} is merged 2 times"):
+        merge(Recipe(experts=(str(expert), f"{expert}/.")), out=tmp_path / "merged", dry_run=True)
+
+
+def test_a_key_that_is_there_twice_is_refused(minis: Minis, tmp_path: Path) -> None:
+    """YAML takes the last one without a word."""
+    (tmp_path / "twice.yaml").write_text("merger: {name: ties, density: 0.1, density: 0.9}\n")
+    with mistake(BadRecipe, tmp_path / "twice.yaml", "'density' twice"):
+        recipe_and_fields(tmp_path / "twice.yaml")
+
+
+def test_a_merge_of_nothing_is_refused(minis: Minis, tmp_path: Path) -> None:
+    with mistake(BadOption, "average 0.0:0.0 not all 0"):
+        merge(same_task(minis("bert"), merger="average:weights=0:0"), out=tmp_path / "merged")
+
+
+@pytest.mark.parametrize(("stage", "name", "meant"), [
+    ("merger", "dare", "--premerge dare"), ("premerge", "ties", "--merger ties")
+])  # fmt: skip
+def test_a_method_of_another_stage_is_told_so(stage: str, name: str, meant: str) -> None:
+    with mistake(UnknownName, f"'{name}' {meant}"):
+        STAGES[stage][name]
 
 
 def test_a_plan_is_shown_in_a_line(minis: Minis, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.files import read_json
 from harness.hashes import digest_of
 from harness.types import Checkpoint
-from harness.weights import Observed, digest, each, floating, join_digests, select, specs
+from harness.weights import Observed, cosine, digest, each, floating, join_digests, select, specs
 
 ENCODER, POOLER, READ, STORED = "encoder", "pooler", "read", "stored"
 """What digests of a base are of: its encoder but for the pooler, and that; all that a training
@@ -144,12 +144,11 @@ def _warn_if_apart(models: Sequence[Checkpoint], base: Checkpoint) -> None:
         square = (one for one in floating(origin) if _square(known[one].shape, own[one].shape))
         if (name := next(square, None)) is None:
             continue
-        first, second = (one[name].double().flatten() for one in (model.weights, origin))
-        cosine = float(torch.nn.functional.cosine_similarity(first, second, dim=0))
-        if cosine < APART:
+        alike = cosine(model.weights, origin, name)
+        if alike < APART:
             warnings.warn(
                 f"{model.source} has nothing in common with the base {base.source}: the cosine of "
-                f"their '{name}' is {cosine:.2f}; expected the base that it was fine-tuned from",
+                f"their '{name}' is {alike:.2f}; expected the base that it was fine-tuned from",
                 stacklevel=2,
             )
 

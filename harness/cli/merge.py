@@ -23,7 +23,7 @@ def merge(
     experts: list[str] = argument("Folders or Hub ids, or one recipe.yaml."),
     out: Path = option("The merged folder.", ...),
     base: str | None = option("The checkpoint that the experts were fine-tuned from."),
-    merger: str | None = option("NAME[:key=value,...]", of="mergers"),
+    merger: str | None = option("NAME[:key=value,...]. Default: average.", of="mergers"),
     premerge: Stages = option("NAME[:key=value,...]; repeat for several.", of="premerge"),
     postmerge: Stages = option(
         "NAME[:key=value,...], after the merger; repeat for several.", of="postmerge"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness import StateDict, merger
-from harness.weights import check_one_each, mean, warn_unless_one
+from harness.weights import check_not_all_zero, check_one_each, mean, warn_unless_one
 
 
 @merger(
@@ -19,9 +19,11 @@ def average(
 ) -> StateDict:
     """The mean of the experts, or their sum with the given weights, used as they are.
 
-    Raises BadOption unless there is one weight for each expert. The base is not read.
+    Raises BadOption unless there is one weight for each expert, and one that is not 0. The base is
+    not read.
     """
     if weights is not None:
         check_one_each("average", weights, len(experts))
+        check_not_all_zero("average", weights)
         warn_unless_one("average", weights)
     return mean(experts, weights)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from itertools import combinations
 
-import torch
-
 from harness import weights
 from harness.checkpoints.bases import POOLER
 from harness.checkpoints.provenance import Trained, trained_by
 from harness.errors import IncompatibleWeights
 from harness.merging.plan import MergePlan
-from harness.types import Checkpoint, StateDict
+from harness.types import Checkpoint
 
 ALIKE = 0.5
 """The least cosine of two trainings of one draw: random matrices have one of 0, and trainings
@@ -34,15 +32,16 @@ def check_one_draw(plan: MergePlan) -> None:
         for first, second in combinations(plan.experts, 2):
             pair = first.weights, second.weights
             how = _apart(first, second, name)
-            if how is None and _cosine(*pair, name) < ALIKE <= _cosine(*pair, rest[-1]):
-                how = f"a cosine of {_cosine(*pair, name):.2f}"
+            if how is None and weights.cosine(*pair, name) < ALIKE <= weights.cosine(
+                *pair, rest[-1]
+            ):
+                how = f"a cosine of {weights.cosine(*pair, name):.2f}"
             if how:
                 raise IncompatibleWeights(
                     f"'{name}' of {first.source} and {second.source} was initialised apart "
-                    f"({how}), {_lacking(plan, name)}; expected one initialisation, as `harness "
-                    "finetune` gives, or set_seed(0) of transformers before from_pretrained in "
-                    "every training; or experts of different tasks and their base, where each "
-                    "keeps its own"
+                    f"({how}), {_lacking(plan, name)}; expected one initialisation: all trained by "
+                    "`harness finetune`, or all by one script, after set_seed(0) of transformers; "
+                    "or experts of different tasks and their base, where each keeps its own"
                 )
 
 
@@ -65,8 +64,3 @@ def _apart(first: Checkpoint, second: Checkpoint, name: str) -> str | None:
     if began == {True: False, False: True}:  # one drew it, and the base of the other had it
         return "by their records"
     return "" if all(POOLER in one.base_weights for one in both) else None
-
-
-def _cosine(first: StateDict, second: StateDict, name: str) -> float:
-    one, other = (state[name].double().flatten() for state in (first, second))
-    return float(torch.cosine_similarity(one, other, dim=0))

@@ -54,6 +54,9 @@ def merge(
         if len(draft.experts) == 1:
             alone = f"there is one expert, {draft.experts[0].source}, and nothing to merge it with"
             warnings.warn(f"{alone}: {short_method(draft.recipe)} is done to it", stacklevel=2)
+        places = [expert.path.resolve() for expert in draft.experts]
+        if twice := [one for one in places if places.count(one) > 1]:
+            warnings.warn(f"{twice[0]} is merged {len(twice)} times", stacklevel=2)
         if dry_run:
             return draft
         for expert in draft.experts:

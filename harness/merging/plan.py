@@ -25,7 +25,7 @@ from harness.data.splits import parse_task
 from harness.entries import Merger, Method, Premerge
 from harness.errors import BadOption, BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import one_space
-from harness.labels import same
+from harness.labels import generic, same
 from harness.merging.label_rows import of_those_who_know, ordered_as
 from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeStep, StageClock
 from harness.merging.providers import Provider
@@ -316,10 +316,12 @@ def _heads(
             raise BadRecipe(f"two experts of {repeated[0]}, and heads kept; merge these two first")
         return "keep"
     if odd is not None:
+        unnamed = next((one.source for one in (odd, first) if generic(one.labels or ())), None)
+        tip = "for different tasks name one per expert with --tasks"
         raise LabelMismatch(
             f"{odd.source} has the labels {', '.join(odd.labels or ()) or 'none (regression)'}, "
             f"expected {', '.join(first.labels or ()) or 'none (regression)'} as {first.source}; "
-            "for different tasks name one per expert with --tasks"
+            f"{f'write the names into id2label of {unnamed}/config.json' if unnamed else tip}"
         )
     if recipe.heads == "auto":
         return "average" if merger.task_vectors else "merge"

@@ -70,6 +70,7 @@ from harness.weights.lazy import union as union
 from harness.weights.matching import Overlap as Overlap
 from harness.weights.matching import UnitGroup as UnitGroup
 from harness.weights.matching import assignment as assignment
+from harness.weights.matching import cosine as cosine
 from harness.weights.matching import descent as descent
 from harness.weights.matching import distance as distance
 from harness.weights.matching import gainful as gainful

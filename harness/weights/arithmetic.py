@@ -157,7 +157,7 @@ def check_idle(method: str, where: str, expected: str, **given: tuple[float, flo
 
 
 def check_not_all_zero(method: str, given: Sequence[float]) -> None:
-    """Raise BadOption for weights of which nothing is left to divide by."""
+    """Raise BadOption for weights of which nothing is left."""
     if not any(given):
         raise BadOption(f"{method} got the weights {':'.join(map(str, given))}; expected not all 0")
 

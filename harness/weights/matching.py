@@ -62,6 +62,12 @@ def units_of(state: StateDict, member: Member) -> torch.Tensor:
     return tensor.movedim(axis, 0).reshape(tensor.shape[axis], -1).double()
 
 
+def cosine(first: StateDict, second: StateDict, name: str) -> float:
+    """That of two tensors of this name, as float64."""
+    one, other = (state[name].double().flatten() for state in (first, second))
+    return float(torch.cosine_similarity(one, other, dim=0))
+
+
 def distance(first: StateDict, second: StateDict, names: Sequence[str]) -> float:
     """||first - second|| over tensors of these names, as float64; one of each at a time."""
     gaps = (first[name].double() - second[name].double() for name in names)
