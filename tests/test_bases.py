@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 import harness
+from harness.cli import main
+from harness.errors import BrokenRecord, MissingScores
 from harness.evaluation.records import Record, Source
 from harness.hashes import joined
 from harness.reporting.bases import by_base
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.over import Credited, credit_of, over
+from harness.reporting.chosen import Chosen, among, read_lines
 from harness.reporting.lines import lines_of
 from harness.stats.intervals import Ratio
 from harness.stats.ranks import concordance
-from tests.mistakes import mistake
+from tests.mistakes import mistake, refused
 from tests.resampled import resampled
 from tests.test_sets import study
 
@@ -119,6 +122,31 @@ def test_records_of_two_bases_are_two_boards_and_a_page_over_them(tmp_path: Path
         assert f"Base: {base[0].rpartition('/')[2]}" in text
     harness.leaderboard([single], out=out)  # and back: index.html is ours
     assert "<title>Board: " in (out / "index.html").read_text()
+
+
+@pytest.mark.parametrize("one", ["two", "hub/two"])
+def test_a_base_is_chosen_by_name_or_source(one: str, tmp_path: Path) -> None:
+    """In every command that refuses a mixture, which says so."""
+    records = stored(tmp_path / "records", of(ONE), of(TWO, better=-0.1))
+    compare = ["compare", "average-0", "ties-0", f"--records={records}"]
+    plot = ["plot", "protocols", records, f"--out={tmp_path}/fig"]
+    refused(compare, BrokenRecord, "'average-0' is of two models", "--base hub/one --base hub/two")
+    refused(plot, BrokenRecord, "two sets of experts", "--base hub/one --base hub/two")
+    for command in (compare, plot, ["leaderboard", records, f"--out={tmp_path}/board"]):
+        refused([*command, "--base=odd"], MissingScores, "base 'odd', expected one two")
+        assert main([*map(str, command), f"--base={one}"]) == 0
+    assert "Base: two" in (tmp_path / "board" / "board.md").read_text()
+    second = [record.digest for record in of(TWO)]
+    kept = read_lines([records], Chosen(bases=(one,)))
+    assert sorted({line.digest for line in kept}) == sorted({*second})
+    assert len(read_lines([records], Chosen(bases=("one", one)))) == len(read_lines([records]))
+
+
+def test_a_base_of_other_tasks_is_chosen_too() -> None:
+    renamed = [one.model_copy(update={"task": f"other/{one.task}"}) for one in of(TWO)]
+    lines = [*lines_of(("", one) for one in [*of(ONE), *renamed])]
+    kept = among(lines, Chosen(bases=("two",)))
+    assert {line.task for line in kept} == {one.task for one in renamed}
 
 
 def test_two_boards_of_one_name_are_refused(tmp_path: Path) -> None:

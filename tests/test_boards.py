@@ -23,6 +23,7 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import (
     Adaptation,
     DrawScore,
+    Interval,
     RecordedRecipe,
     RecordedStage,
     Role,
@@ -747,6 +748,10 @@ def test_experts_below_the_best_constant_are_asked_for_their_labels(best: float)
     (one,) = verdicts(lines(made))
     assert one.astray == (() if best > 0.5 else ("mrpc",))
     assert ("order?" in str(one)) is (best < 0.5)
+    wide = {"low": 0.05, "high": 0.55, "method": "student"}
+    unsure = tuple(Interval(shots=shots, **wide) for shots in (None, 0, 5))
+    chance = [one.model_copy(update={"intervals": unsure}) for one in made]
+    assert verdicts(lines(chance))[0].astray == ()
 
 
 def test_an_expert_far_below_its_merge_is_called_out() -> None:

@@ -128,6 +128,10 @@ def test_a_range_says_of_how_many_tasks_it_is(
     shown = view(found, "")
     assert shown["bars"][0]["range"] == by_task
     assert ("–" in dict(shown["terms"])) == has_term
+    # a table without cells of tasks says it in words, unless its range is a sign
+    terms = dict(view(found, "", leaves=False)["terms"])
+    assert ("–" in terms) == by_task.startswith("–")
+    assert ("Undefined" in terms) == (has_term and "–" not in terms)
 
 
 @pytest.mark.parametrize(("constant", "defined"), [(0.6, True), (0.727, False), (None, True)])
@@ -199,6 +203,20 @@ def test_a_board_begins_with_where_the_score_goes(tmp_path: Path) -> None:
     assert page.count('<small class="narrow">by task 80 %</small>') == 1
     assert "<b>|x" not in page
     assert "style=" not in page  # which the policy of the page forbids
+
+
+def test_the_sign_of_no_credit_is_explained_where_it_is_shown(tmp_path: Path) -> None:
+    """On the page, which has a cell for each task; Markdown has how many tasks are left."""
+    low = {"scores": record("expert", TASKS[1], TASKS[1], "current", 0.3).scores}
+    some = [
+        one.model_copy(update=low if (one.role, one.task) == ("expert", TASKS[1]) else {})
+        for one in records()
+    ]
+    made = board(tmp_path, [*map(resampled, some)])
+    assert "(1 of 2 tasks)" in made["board.md"]
+    assert "- **Undefined**: where the experts are not" in made["board.md"]
+    assert "–" not in made["board.md"]
+    assert "<b>–</b>: undefined, as" in made["index.html"]
 
 
 def test_bars_add_up_to_the_axis() -> None:

@@ -648,6 +648,7 @@ def test_the_gap_between_protocols_has_a_whisker_below_its_row(tmp_path: Path) -
     assert whiskers_of(axes)[1] == pytest.approx([start + 100 * low, start + 100 * high])
     said = signs(axes.figure)
     assert "paired 95 % CI of the gap, from current on" in said
+    assert "filled: significant after Holm; CI: each by itself" in said
     harness.plot("protocols", [tmp_path], out=tmp_path / "fig")
     assert any("of the gap" in said for said in texts(tmp_path / "fig.svg"))
 
@@ -1253,7 +1254,7 @@ def test_the_committed_pictures_are_those_of_the_records(
     )
     if pinned:  # another version may place things otherwise
         assert kept.with_suffix(".svg").read_bytes() == (tmp_path / "fig.svg").read_bytes()
-    assert kept.with_suffix(".png").is_file()
+    assert (tmp_path / "fig.png").is_file()
 
 
 def test_a_legend_of_many_long_lines_has_room() -> None:

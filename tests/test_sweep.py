@@ -15,7 +15,7 @@ import harness
 from harness import Choice, Recipe, Run, View
 from harness.cli import main
 from harness.errors import BadOption, MissingScores
-from harness.evaluation.records import Record
+from harness.evaluation.records import Record, Source
 from harness.evaluation.resamples import loss_of
 from harness.reporting.chosen import read_both
 from harness.reporting.lines import Line, lines_of
@@ -255,7 +255,7 @@ def test_what_else_differs_is_named(room: Room) -> None:
     ties = [room.folder(f"ties:density={d}") for d in (0.1, 0.2)]
     with mistake(MissingScores, "differ in merger.density alone", "ties", "--models"):
         swept([*ties, room.folder("breadcrumbs:density=0.3")], option="merger.density")
-    with mistake(MissingScores, "found premerge", "dare", "--models"):
+    with mistake(MissingScores, "found premerge", "none and dare; choose with --models"):
         swept([*ties, room.folder("dare:drop_rate=0.5", "ties:density=0.4")], option="ties.density")
     with mistake(MissingScores, "alone, found ties.scale 0.5 and 1.0"):
         swept([*ties, room.folder("ties:density=0.4,scale=0.5")], option="ties.density")
@@ -275,6 +275,36 @@ def test_what_else_differs_is_named(room: Room) -> None:
                   models=(*(place.parent.name for place in ties),))  # fmt: skip
     assert shown.values == (0.1, 0.2)
     assert one not in shown.title
+
+
+def test_other_experts_and_bases_are_named(room: Room) -> None:
+    places = [room.folder(f"ties:density={d}") for d in (0.1, 0.2)]
+    read = read_both(places, View(tasks=("pairs",)))
+    own = [(line, one) for line, one in read if one.role == "merged"]
+    some = [f"{Path(one.source).name} ({one.digest[:8]})" for one in own[0][1].experts]
+    assert len(some) == 3
+    fewer = [(a, one.model_copy(update={"experts": one.experts[:1]})) for a, one in own]
+    task = "found experts on toy/pairs@test"
+    with mistake(MissingScores, task) as found:
+        sweep([*own, *fewer], View(option="ties.density"))
+    assert all(one in str(found.value) for one in (*some, f"[{some[0]}]", "; choose with --models"))
+    four = [own[0][1].experts[0].model_copy(update={"digest": f"{sign}" * 32}) for sign in "fg"]
+    more = [
+        (a, one.model_copy(update={"experts": (*one.experts, last)}))
+        for a, one in own
+        for last in four
+    ]
+    name = some[0].partition(" ")[0]
+    with mistake(MissingScores, task, f"[{name} (ffffffff)", f"1 more] and [{name} (gggggggg)"):
+        sweep(more, View(option="ties.density"))
+    other = Source(source="hub/other", digest="0" * 32)
+    given: dict[str, Any] = {"base": other.source, "base_digest": other.digest}
+    moved = [(replace(a, **given), one.model_copy(update={"base": other})) for a, one in own]
+    source = own[0][0].base
+    with mistake(MissingScores, "found base on toy/pairs@test", "and", "--base hub/other") as found:
+        sweep([*moved, *own], View(option="ties.density"))
+    assert "other (00000000)" in str(found.value)
+    assert str(found.value).endswith(f"--base hub/other or --base {source}")
 
 
 def test_mistakes_are_a_line(room: Room, tmp_path: Path) -> None:

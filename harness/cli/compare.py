@@ -23,6 +23,7 @@ def compare(
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: str | None = flags.LIMIT,
     models: Names = several("M1,M2,...: the same as MODELS."),
+    base: Names = flags.BASE,
     records: Path = option("The records that evaluate wrote.", Path("records")),
     margin: float | None = option("Points within which two models are practically equal."),
     as_json: bool = flags.JSON,
@@ -39,5 +40,6 @@ def compare(
         limit=limit_of(limit),
         records=records,
         margin=margin,
+        bases=base,
     )
     print(json.dumps(made.as_json(), sort_keys=True) if as_json else made.report(width()))

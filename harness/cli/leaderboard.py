@@ -20,6 +20,7 @@ def leaderboard(
     protocols: Names = flags.PROTOCOLS,
     limit: str | None = flags.LIMIT,
     models: Names = flags.MODELS,
+    base: Names = flags.BASE,
     each: bool = flag("A board for each of RECORDS, and one page over all.", "--each"),
     submit_check: bool = flag("Only say whether RECORDS may join --board.", "--submit-check"),
     board: list[Path] | None = option("With --submit-check: the records of a board."),
@@ -30,7 +31,7 @@ def leaderboard(
 
     which = {"tasks": tasks, "protocols": protocols, "models": models}
     if submit_check:
-        asked = {**which, "out": out, "limit": limit, "each": each}
+        asked = {**which, "base": base, "out": out, "limit": limit, "each": each}
         if given := [name for name, value in asked.items() if value]:
             raise BadOption(f"--submit-check reads all and writes nothing; leave out --{given[0]}")
         _say(records, board or [])
@@ -39,7 +40,7 @@ def leaderboard(
         raise BadOption("--board is the board that records are to join; expected --submit-check")
     if out is None:
         raise BadOption("leaderboard has no --out; expected the folder for the board")
-    for path in run(records, out=out, limit=limit_of(limit), each=each, **which):
+    for path in run(records, out=out, limit=limit_of(limit), each=each, bases=base, **which):
         print(f"wrote {path}")
 
 

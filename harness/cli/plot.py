@@ -22,7 +22,7 @@ def _pictures(incomplete: str) -> list[str]:
 
 OF_A_MODEL = ("experts", "rows", "seed", "preset", "device", "data_dir")
 """Options of the picture of features, and of no other."""
-OF_SCORES = ("protocols", "shots", "limit", "models", "option", "loss")
+OF_SCORES = ("protocols", "shots", "limit", "models", "base", "option", "loss")
 """Options of pictures of records alone."""
 
 
@@ -52,6 +52,7 @@ def plot(
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: str | None = flags.LIMIT,
     models: Names = flags.MODELS,
+    base: Names = flags.BASE,
     along: str = option("sweep: METHOD.OPTION, merger.OPTION or experts.", "", "--option"),
     loss: bool = flag("sweep: the loss instead of the score.", "--loss"),
     model: str | None = option("tsne: a folder that merge wrote, or any HF classifier."),
@@ -64,7 +65,7 @@ def plot(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Draw scores of records, or a model's features (tsne), as PNG and SVG."""
-    given = {**locals(), "option": along}  # a flag of a field's name is that field
+    given = {**locals(), "option": along, "bases": base}  # a flag of a field's name is that field
     from harness.evaluation.run import Run
     from harness.reporting.plots.plot import OF_FEATURES
     from harness.reporting.plots.plot import plot as run_plot

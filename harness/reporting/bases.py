@@ -10,10 +10,11 @@ from harness.reporting.lines import Line
 from harness.reporting.sets import ensembles
 
 
-def by_base(lines: Sequence[Line]) -> dict[str, list[Line]]:
+def by_base(lines: Sequence[Line], *, always: bool = False) -> dict[str, list[Line]]:
     """The lines of each base, by a name that a folder may have; all by "" where there is one.
 
-    Bases that share no task are columns of one board, and need not be apart.
+    Bases that share no task are columns of one board, and need not be apart; with `always` they
+    are, and one base has its name.
 
     Of a base are the merges that were made from it, the experts that were merged, what these teach,
     and what stands in the records for none of them. Bases whose merges share an expert are one,
@@ -34,7 +35,7 @@ def by_base(lines: Sequence[Line]) -> dict[str, list[Line]]:
                 one_of[first(other)] = first(one)
     sources = {first(one.base_digest): one.base for one in lines if one.base_digest}
     tasks = {(first(one.base_digest), one.task) for one in lines if one.base_digest}
-    if len(tasks) == len({task for _, task in tasks}):
+    if not always and len(tasks) == len({task for _, task in tasks}):
         return {"": [*lines]}
     digests = {first(one.base_digest): one.base_digest for one in lines if one.base_digest}
     names = dict(zip(sources, _names(sources.values(), digests.values()), strict=True))
@@ -44,6 +45,12 @@ def by_base(lines: Sequence[Line]) -> dict[str, list[Line]]:
         for name in mine or made:
             made[name].append(line)
     return made
+
+
+def flag(lines: Iterable[Line]) -> str:
+    """What chooses one of several bases, `--base one or --base two`; '' of one alone."""
+    each = dict.fromkeys({one.base_digest: one.base for one in lines if one.base}.values())
+    return " or ".join(f"--base {one}" for one in each) if len(each) > 1 else ""
 
 
 def _of(line: Line) -> list[str]:

@@ -1,4 +1,4 @@
-"""Shell: which of some records are meant, by task, protocol, limit and model."""
+"""Shell: which of some records are meant, by task, protocol, limit, base and model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import PositiveInt
 
 from harness.errors import MissingScores
 from harness.evaluation.records import Record, each_record
+from harness.reporting.bases import by_base
 from harness.reporting.grid import SINGLES
 from harness.reporting.lines import Line, lines_of
 from harness.values import Frozen
@@ -26,13 +27,15 @@ class Chosen(Frozen):
     with their options or without. `limit` is that of `evaluate`, or `all` for records of all rows.
     `models` are merges and references, by name or by a pattern as of files (`mrpc-*`); what they
     are measured by stays: the base, ensembles, and experts, those of the merges alone where these
-    say them.
+    say them. `bases` are named as boards of several name them, or by their whole source; what
+    belongs to no base of the records stays.
     """
 
     tasks: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
     limit: PositiveInt | Literal["all"] | None = None
     models: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
 
 
 EVERYTHING = Chosen()
@@ -54,6 +57,7 @@ _CALLED: Mapping[str, Callable[[Line], tuple[Collection[object], str]]] = {
 
 def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
     """The lines that are meant. Raises MissingScores for what none of them is of."""
+    lines = _of_bases(lines, which.bases) if which.bases else lines
     limits = () if which.limit is None else (which.limit,)
     every = {"task": which.tasks, "protocol": which.protocols, "limit": limits}
     asked = {what: names for what, names in every.items() if names}
@@ -67,6 +71,22 @@ def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
     if asked and not kept:
         raise MissingScores(f"no record has the chosen {' and '.join(asked)} together; name fewer")
     return _of_models(kept, which.models) if which.models else kept
+
+
+def _of_bases(lines: Sequence[Line], names: Collection[str]) -> list[Line]:
+    """Those of the bases of these names or sources."""
+    known = by_base(lines, always=True)
+    kept: set[int] = set()
+    for name in names:
+        found = [
+            of
+            for base, of in known.items()
+            if name == base or any(one.base == name for one in of if one.role == "merged")
+        ]
+        if not found:
+            raise _missing("base", name, known or ["none"])
+        kept.update(id(line) for of in found for line in of)
+    return [line for line in lines if id(line) in kept]
 
 
 def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:

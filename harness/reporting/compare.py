@@ -14,6 +14,7 @@ from harness.data.shots import amount
 from harness.errors import BadOption, BrokenRecord, MissingScores, UnknownName
 from harness.evaluation.task_split import configured
 from harness.options import parse_choice
+from harness.reporting import bases as of_bases
 from harness.reporting.chosen import Chosen, among, read_lines
 from harness.reporting.comparison import (
     Comparison,
@@ -53,16 +54,19 @@ def compare(
     limit: int | Literal["all"] | None = None,
     records: str | Path = "records",
     margin: float | None = None,
+    bases: Sequence[str] = (),
 ) -> Comparison | Ranking:
     """Two models, or the ranks of several, from records alone.
 
     `models` are names of models in the folder `records`, or folders of records. Tasks are those
     that all of them were evaluated on, and the sets of experts those that all of them were made
     of: replicates, as on boards. Of several numbers of shots, the one nearest to 5 is used; `limit`
-    chooses among records of several limits (`all`: of all rows). Two models are practically equal
-    whose 95 % interval lies within a `margin`, in points. Raises UnknownName, MissingScores or
-    BrokenRecord, before any arithmetic, for what cannot be compared: unknown names, other rows,
-    splits or limits, two models of one name, scores on other resampled test units.
+    chooses among records of several limits (`all`: of all rows), and `bases` among models of one
+    name, by the names of their bases as boards have them, or by their sources. Two models are
+    practically equal whose 95 % interval lies within a `margin`, in points. Raises UnknownName,
+    MissingScores or BrokenRecord, before any arithmetic, for what cannot be compared: unknown
+    names, other rows, splits or limits, two models of one name, scores on other resampled test
+    units.
     """
     if margin is not None and not (len(models) == 2 and 0 < margin < math.inf):
         raise BadOption(
@@ -75,7 +79,7 @@ def compare(
     asked = str(Choice(choice.name, choice.unusual))
     wanted = {"tasks": tasks, "protocols": (asked,), "limit": limit}
     which = validated(Chosen, wanted, "compare")
-    known = _lines(models, Path(records))
+    known = _lines(models, Path(records), validated(Chosen, {"bases": bases}, "compare"))
     meant = {name: _among(name, of, which) for name, of in known.items()}
     sides = _shared(meant, shots)
     scores, (lines, *_) = _scores(sides), sides.values()
@@ -94,9 +98,9 @@ Sides: TypeAlias = Mapping[str, Sequence[Line]]
 """Lines by model."""
 
 
-def _lines(names: Sequence[str], folder: Path) -> dict[str, list[Line]]:
+def _lines(names: Sequence[str], folder: Path, which: Chosen) -> dict[str, list[Line]]:
     """By name, the lines of a model of the folder, or those of another folder, in their sets."""
-    known = reported(read_lines([folder])) if folder.exists() else []
+    known = reported(read_lines([folder], which)) if folder.exists() else []
     models = {line.model for line in known}
     named = [(line.model, line) for line in known]
     for name in names:
@@ -107,7 +111,7 @@ def _lines(names: Sequence[str], folder: Path) -> dict[str, list[Line]]:
             there = models_there if folder.exists() else "which is no folder"
             hint = "name a model that --records has, or a folder of records"
             raise UnknownName(f"no records of '{name}' in {folder}, {there}; {hint}")
-        named += [(name, line) for line in reported(read_lines([name]))]
+        named += [(name, line) for line in reported(read_lines([name], which))]
     of_sets = [*zip(named, in_sets([line for _, line in named]), strict=True)]
     return {name: [line for (of, _), line in of_sets if of == name] for name in names}
 
@@ -184,10 +188,12 @@ def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
         of_cell = cells.setdefault((line.set, line.task), line)
         for other, keys in ((of_set, OF_A_SET), (of_cell, OF_A_CELL)):
             if differing := [keys[k] for k in keys if getattr(line, k) != getattr(other, k)]:
+                how = of_bases.flag(lines)
                 raise BrokenRecord(
                     f"'{name}' is of two models, {other.model} on {other.task} and {line.model} on "
                     f"{line.task}, which differ in {differing[0]} and not by the seeds of their "
                     "experts; expected one: name the folder of its records, or its tasks"
+                    f"{how and f', or choose with {how}'}"
                 )
     return [*cells.values()]
 

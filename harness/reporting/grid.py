@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from harness.errors import BrokenRecord
 from harness.evaluation.records import Record, Role
+from harness.reporting import bases
 from harness.reporting.lines import CURRENT, Line, Setting, flag, headlines, in_order, lines_of
 from harness.reporting.names import EXPERT, row_names
 from harness.reporting.sets import in_sets
@@ -364,6 +365,8 @@ def _check_sets(lines: Sequence[Line]) -> None:
         each = [_merges_of(one.digest, lines) for one in (other, line)]
         apart = all(each) and not {*each[0]} & {*each[1]}
         how = " or ".join(f"--models {','.join(names)}" for names in each) if apart else ""
+        merges = (one for one in lines if one.role == "merged" and one.task == line.task)
+        how = bases.flag(merges) or how
         raise BrokenRecord(
             f"records are of two sets of experts: '{line.model}' of {line.task} has the weights "
             f"{other.digest[:8]} in {other.path or 'one'} and {line.digest[:8]} in "

@@ -21,9 +21,9 @@ UNEQUAL = 20.0
 TEMPLATE = Path(__file__).with_name("sentences.jinja")
 
 
-def said(macro: str, one: object) -> str:
-    """What the macro of this name says of a value; a line for each of its sentences."""
-    text: str = getattr(_module(), macro)(one)
+def said(macro: str, *of: object) -> str:
+    """What the macro of this name says of values; a line for each of its sentences."""
+    text: str = getattr(_module(), macro)(*of)
     return text
 
 

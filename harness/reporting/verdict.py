@@ -87,7 +87,7 @@ class Verdict(Loss):
     The setting is FT-Classifier Eval, `draws` how many draws of its shots there are, at least.
     `unequal` are the least and the largest score of an expert where their mean is no measure: those
     of one task are far apart, or one is far below the merge, with a tuned head or without. `astray`
-    are tasks of which no expert scores as much as the best constant prediction.
+    are tasks of which every expert is significantly below the best constant prediction.
     """
 
     draws: int = FEWEST_DRAWS
@@ -247,13 +247,18 @@ def _unequal(of: Compared) -> tuple[float, float] | None:
     return (min(scores), max(scores)) if far else None
 
 
+def _highest(line: Line) -> float:
+    return line.interval[1] if line.interval else mean([line])
+
+
 def _astray(experts: Sequence[Line]) -> tuple[str, ...]:
-    """The tasks of which every expert is below the best constant prediction, if that is known."""
+    """The tasks of which every expert is significantly below the best constant prediction, if that
+    is known."""
     tasks = grouped(experts, lambda line: line.task)
     return tuple(
         short_task(task, [*tasks])
         for task, of in tasks.items()
-        if all(one.majority is not None and mean([one]) < one.majority for one in of)
+        if all(one.majority is not None and _highest(one) < one.majority for one in of)
     )
 
 

@@ -35,17 +35,20 @@ LEAVES = 10
 """Steps of the shade that a credit of a task has."""
 
 
-def terms(credits: Credits) -> list[tuple[str, str]]:
-    """What the columns are."""
-    lines = filter(None, map(str.strip, said("terms", credits).split("\n")))
+def terms(credits: Credits, *, sign: bool) -> list[tuple[str, str]]:
+    """What the columns are; `sign`: some cell is `UNDEFINED`."""
+    lines = filter(None, map(str.strip, said("terms", credits, sign).split("\n")))
     return [(term, text) for term, _, text in (line.partition(": ") for line in lines)]
 
 
 # Each merge --------------------------------------------------------------------------------
 
 
-def view(credits: Credits, about: str) -> dict[str, Any]:
-    """What the templates show: bars on one axis, in per cent of it; `about` is of the board."""
+def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]:
+    """What the templates show: bars on one axis, in per cent of it; `about` is of the board.
+
+    `leaves`: whether credits, also of tasks, stand in cells of their own, beside their range.
+    """
     low, high = credits.axis
 
     def at(value: float) -> float:
@@ -56,6 +59,10 @@ def view(credits: Credits, about: str) -> dict[str, Any]:
     of = f" The highest of {len(credits.merges) + credits.others} merges." if credits.others else ""
     shared = ", ".join(f"{name} {points(value)}" for name, value in credits.shared.items())
     bars = [_bar(one, at, low) for one in credits.merges]
+    cells = [one["range"] for one in bars]
+    if leaves:
+        cells += [one["credit"] for one in bars]
+        cells += [text for one in bars for text, _ in one["tasks"] if several]
     seen = {look for one in bars for look, *_ in one["rects"]}
     seen |= {"tick"} if any(one["tick"] is not None for one in bars) else set()
     return {
@@ -65,7 +72,7 @@ def view(credits: Credits, about: str) -> dict[str, Any]:
         "heads": [_broken(short_task(t, credits.tasks)) for t in credits.tasks] if several else [],
         "bars": bars,
         "keys": {look: text for look, text in KEYS.items() if look in seen},
-        "terms": terms(credits),
+        "terms": terms(credits, sign=any(text.startswith(UNDEFINED) for text in cells)),
     }
 
 

@@ -49,20 +49,22 @@ def leaderboard(
     protocols: Sequence[str] = (),
     limit: int | Literal["all"] | None = None,
     models: Sequence[str] = (),
+    bases: Sequence[str] = (),
     each: bool = False,
 ) -> list[Path]:
     """Write the board of records in files and folders to a folder; the paths.
 
     board.md, board.csv, board.tex, index.html and board.parquet, in the place of those of another
     board: all of them, or none. Of all records, or of those of some tasks, protocols, a limit
-    (`all`: of all rows) and models, whose references stay. With `each` a board for every place, and
-    of records of several bases one for every base, each in a folder of its name, with an index.html
-    over them. Raises BrokenRecord, MissingScores for what no record is of, and OutputExists for
-    files of another origin, before anything is written.
+    (`all`: of all rows), models, whose references stay, and bases. With `each` a board for every
+    place, and of records of several bases one for every base, each in a folder of its name, with an
+    index.html over them. Raises BrokenRecord, MissingScores for what no record is of, and
+    OutputExists for files of another origin, before anything is written.
     """
     folder = Path(out)
     check_place(folder.absolute())
     asked = {"tasks": tasks, "protocols": protocols, "limit": limit, "models": models}
+    asked |= {"bases": bases}
     which = validated(Chosen, asked, "leaderboard")
     groups = _by_name(places) if each else {"": [*places]}
     made: dict[str, Path] = {}

@@ -30,7 +30,7 @@ def rendered(board: Board) -> str:
 
 def _text(board: Board, known: Sequence[Section], count: int) -> str:
     left = [plain(one.title) for one in known[count:]]
-    credit = board.credits and view(board.credits, in_a_line(board))
+    credit = board.credits and view(board.credits, in_a_line(board), leaves=False)
     return template("board.md").render(
         credit=credit,
         bars=credit and _bars(credit["bars"]),

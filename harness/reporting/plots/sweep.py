@@ -18,6 +18,7 @@ import numpy as np
 from harness.errors import BadOption, MissingScores
 from harness.evaluation.records import Record
 from harness.evaluation.resamples import LOSS, estimate_of, loss_of, range_of
+from harness.reporting import bases
 from harness.reporting.chosen import read_both
 from harness.reporting.difference import CI
 from harness.reporting.lines import CURRENT, Line
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 EXPERTS = "experts"
 OF_A_SET = (EXPERTS, "base", "seed", "tuned")
 """What a task may have for itself, and a set of experts."""
+MADE_FROM = (EXPERTS, "base")
+"""What of it another base differs in."""
+FIRST = 3
+"""Of a list, so many are named."""
 STAGES = ("premerge", "merger", "postmerge")
 OptionValue: TypeAlias = "float | str"
 LineAndRecord: TypeAlias = tuple[Line, Record]
@@ -174,8 +179,13 @@ def check_alike(read: Sequence[LineAndRecord], option: str) -> None:
     Each task may have its own experts and base, as each set of experts has. Of numbers of experts,
     the larger set is to hold the smaller.
     """
-    found: dict[tuple[str, int], set[str]] = {}
+    found: dict[tuple[str, int], dict[str, Any]] = {}
     sets: dict[tuple[str, int], set[frozenset[str]]] = {}
+    names = {
+        of.digest: f"{of.source.rstrip('/').rpartition('/')[2]} ({of.digest[:8]})"
+        for _, one in read
+        for of in (*one.experts, *filter(None, [one.base]))
+    }
     for line, one in read:
         made = said_of(one)
         sets.setdefault((line.task, line.set), set()).add(frozenset(made[EXPERTS]))
@@ -184,13 +194,16 @@ def check_alike(read: Sequence[LineAndRecord], option: str) -> None:
         made[str(name_of(one, option))] = ""
         for said, at in ((made, 0), (own, line.set)):
             for name, value in said.items():
-                found.setdefault((name, at), set()).add(str(value))
+                found.setdefault((name, at), {})[str(value)] = value
     # an option that only some have goes with a method that only some have, which is named first
     if odd := [place for place, values in found.items() if len(values) > 1]:
-        values = [f"{one:.36}" for one in sorted(found[odd[0]])]
+        what, each = odd[0][0], [value for _, value in sorted(found[odd[0]].items())]
+        values = [_readable(value, names, each) for value in each]
+        of_these = {f"{name} on {line.task}": line.task for line, _ in read for name in MADE_FROM}
+        how = bases.flag(line for line, _ in read if line.task == of_these.get(what)) or "--models"
         raise MissingScores(
-            f"sweep is of merges that differ in {option} alone, found {odd[0][0]} "
-            f"{' and '.join(values[:3])}; choose with --models"
+            f"sweep is of merges that differ in {option} alone, found {what} "
+            f"{' and '.join(values[:3])}; choose with {how}"
         )
     pairs = [pair for of in sets.values() for pair in pairwise(sorted(of, key=len))]
     if any(not small < large for small, large in pairs):
@@ -198,6 +211,21 @@ def check_alike(read: Sequence[LineAndRecord], option: str) -> None:
             "sweep over experts adds them one by one, found merges of which the larger lacks an "
             "expert of the smaller; choose with --models"
         )
+
+
+def _readable(value: Any, names: Mapping[str, str], each: Sequence[Any]) -> str:
+    """One of each value of `said_of`, models by their names, those first that not all have.
+
+    Of a long list the first, and how many more.
+    """
+    if value in (None, "", [], {}):
+        return "none"
+    if not isinstance(value, list):
+        return names.get(str(value), str(value))
+    shared = [one for one in names if all(one in str(other) for other in each)]
+    known = [names.get(str(one), str(one)) for one in sorted(value, key=lambda one: one in shared)]
+    more = [f"{len(known) - FIRST} more"] if len(known) > FIRST else []
+    return f"[{', '.join([*known[:FIRST], *more])}]"
 
 
 def in_order(values: Iterable[OptionValue]) -> tuple[OptionValue, ...]:
