@@ -231,7 +231,8 @@ def test_a_statistic_that_overflows_is_one_line(
     command = ["statistics", folder, "--need", "gram", "--task", TOY.name]
     if merging:
         tasks = f"{TOY.name},{TOY.name}"
-        command = ["merge", folder, folder, "--merger", "regmean", "--tasks", tasks]
+        again = shutil.copytree(folder, tmp_path / "again")
+        command = ["merge", folder, again, "--merger", "regmean", "--tasks", tasks]
     for _ in range(2):
         asked = [*command, "--dtype", "float16", "--out", out]
         line = refused(asked, NotFinite, "gram float16", folder, TOY.name, "--dtype float32")

@@ -114,10 +114,11 @@ def check_bases(
     not at all like those of the base. Unless weights are to be `read`, that is so of adapters.
     """
     looked_at = [model for model in models if read or not is_adapter(model.path)]
-    said = {model.source: made_from(model) for model in looked_at}
-    if base is not None:
-        _warn_if_apart([model for model in looked_at if said[model.source] is None], base)
-    made = [one for one in said.values() if one is not None]
+    said = [(model, made_from(model)) for model in looked_at]
+    made = [one for _, one in said if one is not None]
+    if base is not None:  # an adapter has its base in it
+        unknown = [model for model, one in said if one is None and not is_adapter(model.path)]
+        _warn_if_apart(unknown, base)
     if not made:
         return
     known = made[0].digests.get if base is None else _digests(base)

@@ -96,6 +96,6 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                 )  # fmt: skip
                 whisker(axes, y + BELOW, gap, start.mean, " of the gap, from current on")
             levels(axes, scores.levels(column), "x")
-        if known_gaps:
+        if any(gap.within for gap in known_gaps.values()):
             key(axes, ONE_BY_ONE, linestyle="none")
     return figure
