@@ -132,7 +132,7 @@ def check_bases(
         )
 
 
-APART = 0.2
+APART = 0.1
 """Cosines of matrices below this are those of different pre-trainings, which are about 0; after
 fine-tuning they are about 1."""
 
