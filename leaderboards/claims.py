@@ -22,6 +22,7 @@ from scipy.optimize import brentq
 from scipy.stats import kendalltau, spearmanr, ttest_ind
 
 from harness import read_records
+from harness.reporting.bases import by_base
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.credit import Credits
 from harness.reporting.chosen import read_lines
@@ -43,6 +44,7 @@ from harness.text import points
 
 ANCHOR = re.compile(r"<!-- ([a-z]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")
 COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+PAIRS = Path(__file__).parent / "pairs" / "bases.parquet"
 SIGNIFICANT = 0.05
 FEWEST_MERGES = 3
 """That have an order: on made-up rows none has credit."""
@@ -69,6 +71,12 @@ def counted(number: int) -> str:
 def known(place: Path, name: str) -> Board:
     """The board of committed records."""
     return board_of(read_lines([place / "records" / f"{name}.parquet"]))
+
+
+@cache
+def pairs_of_bases() -> Mapping[str, Board]:
+    """By base the board of the pairs of experts in `pairs`, wherever the other boards are."""
+    return {base: board_of(of) for base, of in by_base(read_lines([PAIRS])).items()}
 
 
 def credited(place: Path, name: str) -> Credits:
@@ -295,11 +303,28 @@ def tau(place: Path, name: str) -> str:
 def agreement(place: Path, of: str, *names: str) -> str:
     """Kendall's W of the orders of the plain mergers over boards, with Friedman's p: by `credit`,
     or under a protocol in the mean over tasks."""
-    values = pandas.DataFrame({name: plain(place, name, of) for name in names}).dropna()
-    each = values.to_numpy()
+    return _concordance({name: plain(place, name, of) for name in names})
+
+
+def agreeing(place: Path) -> str:
+    """The same of all merges of pairs, with stages and without, by credit over their bases."""
+    return _concordance({base: credits_of(board) for base, board in pairs_of_bases().items()})
+
+
+def _concordance(values: Mapping[str, Mapping[str, float]]) -> str:
+    each = pandas.DataFrame(values).dropna().to_numpy()
     if len(each) < FEWEST_MERGES:
         return "none, of too few merges"
     return f"W = {concordance(each):.2f}, p = {friedman(each):.2g}"
+
+
+def credits_of(board: Board) -> dict[str, float]:
+    """By method the credit of its merge, where that is defined."""
+    assert board.credits
+    merges = {one.name: one.credit for one in board.credits.merges if one.credit}
+    methods = dict.fromkeys(one.method for one in board.lines if one.role == "merged")
+    found = {method: merges.get(board.called.get(method, method)) for method in methods}
+    return {method: one.point for method, one in found.items() if one is not None}
 
 
 def plain(place: Path, name: str, of: str) -> dict[str, float]:
@@ -309,9 +334,7 @@ def plain(place: Path, name: str, of: str) -> dict[str, float]:
         one.method for one in board.lines if one.role == "merged" and not one.premerge
     )
     if of == "credit":
-        merges = {one.name: one.credit for one in credited(place, name).merges if one.credit}
-        found = {method: merges.get(board.called.get(method, method)) for method in alone}
-        return {method: one.point for method, one in found.items() if one is not None}
+        return {method: one for method, one in credits_of(board).items() if method in alone}
     cells = {method: _cell(place, name, method, of) for method in alone}
     return {method: cell.mean for method, cell in cells.items() if cell is not None}
 
@@ -595,7 +618,7 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(score, ahead, rises, merged, lifts, exceptions, below, firsts, stratified),
         *(transformed, recovered, farthest),
         *(gained, changed, favours, tilted, outside, constant, credit),
-        *(agreement, behind, needed, predicts, foretells, weak),
+        *(agreement, agreeing, behind, needed, predicts, foretells, weak),
         pvalue,
     )
 }

@@ -293,6 +293,22 @@ def bases(place: Path) -> str:
     return table(["", *(base_of(place, name) for name in OF_BASES)], rows)
 
 
+def pairs(place: Path) -> str:
+    """Credit of every merge of a pair of experts on each of several bases, in the order of its mean
+    place."""
+    boards = claims.pairs_of_bases()
+    credits = pandas.DataFrame({base: claims.credits_of(board) for base, board in boards.items()})
+    first = {base: board.credits.merges[0] for base, board in boards.items() if board.credits}
+    rows = [
+        [told, *(number(getattr(first[base], name)) for base in credits)]
+        for told, name in (("experts", "experts"), ("base under a tuned head", "base"))
+    ]
+    for row in credits.rank(ascending=False).mean(axis=1).sort_values(kind="stable").index:
+        each = ("" if pandas.isna(one) else f"{100 * one:.0f} %" for one in credits.loc[row])
+        rows.append([f"`{row}`", *each])
+    return table(["", *credits], rows)
+
+
 HEADS = (
     "average",
     "task_arithmetic",
@@ -467,6 +483,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "heads": heads,
     "foretold": foretold,
     "bases": bases,
+    "pairs": pairs,
     "images": images,
     "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),
     **{name: partial(beside, columns=of, rows=rows) for name, (of, rows) in BESIDE.items()},
