@@ -132,7 +132,9 @@ def test_a_base_is_chosen_by_name_or_source(one: str, tmp_path: Path) -> None:
     plot = ["plot", "protocols", records, f"--out={tmp_path}/fig"]
     refused(compare, BrokenRecord, "'average-0' is of two models", "--base hub/one --base hub/two")
     refused(plot, BrokenRecord, "two sets of experts", "--base hub/one --base hub/two")
-    for command in (compare, plot, ["leaderboard", records, f"--out={tmp_path}/board"]):
+    board = ["leaderboard", records, f"--out={tmp_path}/board"]
+    csv = ["export", records, "--format=csv", f"--out={tmp_path}/csv"]
+    for command in (compare, plot, board, csv):
         refused([*command, "--base=odd"], MissingScores, "base 'odd', expected one two")
         assert main([*map(str, command), f"--base={one}"]) == 0
     assert "Base: two" in (tmp_path / "board" / "board.md").read_text()

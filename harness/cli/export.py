@@ -22,6 +22,7 @@ def export(
     protocols: Names = flags.PROTOCOLS,
     limit: str | None = flags.LIMIT,
     models: Names = flags.MODELS,
+    base: Names = flags.BASE,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Write records as model cards, for lm-evaluation-harness or Every Eval Ever, or as CSV."""
@@ -29,7 +30,11 @@ def export(
     from harness.reporting.exports.export import export as run
 
     which = Chosen(
-        tasks=tuple(tasks), protocols=tuple(protocols), limit=limit_of(limit), models=tuple(models)
+        tasks=tuple(tasks),
+        protocols=tuple(protocols),
+        limit=limit_of(limit),
+        models=tuple(models),
+        bases=tuple(base),
     )
     for path in run(records, format=format, out=out, organization=organization, which=which):
         print(f"wrote {path}")
