@@ -334,6 +334,7 @@ def plain(place: Path, name: str, of: str) -> dict[str, float]:
         one.method for one in board.lines if one.role == "merged" and not one.premerge
     )
     if of == "credit":
+        credited(place, name)  # is refused where there is none
         return {method: one for method, one in credits_of(board).items() if method in alone}
     cells = {method: _cell(place, name, method, of) for method in alone}
     return {method: cell.mean for method, cell in cells.items() if cell is not None}

@@ -517,9 +517,10 @@ def test_a_key_that_is_there_twice_is_refused(minis: Minis, tmp_path: Path) -> N
         recipe_and_fields(tmp_path / "twice.yaml")
 
 
-def test_a_merge_of_nothing_is_refused(minis: Minis, tmp_path: Path) -> None:
-    with mistake(BadOption, "average 0.0:0.0 not all 0"):
-        merge(same_task(minis("bert"), merger="average:weights=0:0"), out=tmp_path / "merged")
+@pytest.mark.parametrize("merger", ["average:", "linear:normalize=false,"])
+def test_a_merge_of_nothing_is_refused(merger: str, minis: Minis, tmp_path: Path) -> None:
+    with mistake(BadOption, "0.0:0.0 not all 0"):
+        merge(same_task(minis("bert"), merger=f"{merger}weights=0:0"), out=tmp_path / "merged")
 
 
 @pytest.mark.parametrize(("stage", "name", "meant"), [

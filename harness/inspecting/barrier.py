@@ -15,6 +15,8 @@ from harness.evaluation.records import Record, safe
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import task_split
 from harness.files import check_place, write_files
+from harness.labels import same
+from harness.merging.label_rows import ordered_as
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.barrier import BarrierLine, as_csv, draw, lines_between, table
@@ -46,7 +48,8 @@ def barrier(
     out = Path(run.output)
     check_place(out.absolute())
     ends = [open_checkpoint(one, allow_pickle=run.allow_pickle) for one in recipe.experts]
-    if len({tuple(sorted(one.labels or ())) for one in ends}) > 1:  # merges order them by name
+    alike = ordered_as(ends[1], ends[0].labels)  # as the merges have it
+    if not same(ends[0].labels or (), alike.labels or ()):
         called = " and ".join(one.source for one in ends)
         told = "have other labels; expected experts of one task"
         raise LabelMismatch(f"the heads of {called} {told}")

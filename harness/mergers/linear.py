@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness import StateDict, merger
 from harness.errors import BadOption
-from harness.weights import mean, one_each
+from harness.weights import check_not_all_zero, mean, one_each
 
 
 @merger(
@@ -26,12 +26,13 @@ def linear(
     """sum of weight_i * expert_i, divided by the sum of the weights if `normalize`.
 
     The weights are 1 each unless given, and may be negative. Raises BadOption unless there is one
-    for each expert, and for weights that sum to 0 where that sum would divide. The base is not
-    read.
+    for each expert, for weights that are all 0, and for a sum of 0 that would divide. The base is
+    not read.
 
     By hand: entries 1 and 5 with weights 3 and 1 give (3 + 5) / 4 = 2, or 8 unnormalised.
     """
     given = one_each("linear", 1.0 if weights is None else weights, len(experts))
+    check_not_all_zero("linear", given)
     total = math.fsum(given)
     # 0.1 + 0.2 - 0.3 is 2.8e-17 in binary, and 0 to who wrote it
     if normalize and abs(total) <= 1e-12 * math.fsum(map(abs, given)):
