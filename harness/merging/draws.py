@@ -10,6 +10,7 @@ from harness.checkpoints.provenance import Trained, trained_by
 from harness.errors import IncompatibleWeights
 from harness.merging.plan import MergePlan
 from harness.types import Checkpoint
+from harness.weights import cosine
 
 ALIKE = 0.5
 """The least cosine of two trainings of one draw: random matrices have one of 0, and trainings
@@ -32,10 +33,8 @@ def check_one_draw(plan: MergePlan) -> None:
         for first, second in combinations(plan.experts, 2):
             pair = first.weights, second.weights
             how = _apart(first, second, name)
-            if how is None and weights.cosine(*pair, name) < ALIKE <= weights.cosine(
-                *pair, rest[-1]
-            ):
-                how = f"a cosine of {weights.cosine(*pair, name):.2f}"
+            if how is None and (alike := cosine(*pair, name)) < ALIKE <= cosine(*pair, rest[-1]):
+                how = f"a cosine of {alike:.2f}"
             if how:
                 raise IncompatibleWeights(
                     f"'{name}' of {first.source} and {second.source} was initialised apart "
