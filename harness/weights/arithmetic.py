@@ -159,7 +159,9 @@ def check_idle(method: str, where: str, expected: str, **given: tuple[float, flo
 def check_not_all_zero(method: str, given: Sequence[float]) -> None:
     """Raise BadOption for weights of which nothing is left."""
     if not any(given):
-        raise BadOption(f"{method} got the weights {':'.join(map(str, given))}; expected not all 0")
+        raise BadOption(
+            f"the weights of {method} are {':'.join(map(str, given))}, expected not all 0"
+        )
 
 
 def warn_unless_one(method: str, given: Sequence[float]) -> None:
