@@ -23,6 +23,7 @@ import json
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -168,16 +169,15 @@ def encoding(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) 
             costs = ready.rows.costs
             few = ready.rows.by_cost()[:: max(1, len(costs) // 32)]
             if expected is None:
-                expected = _Ready(
-                    checkpoint, rows, 128, [LAST_LINEAR], Placement(device="cpu")
-                ).read(few)[1]
-            far = float(np.abs(ready.read(few)[1] - expected).max() / np.abs(expected).max())
+                here = _Ready(checkpoint, rows, 128, [LAST_LINEAR], Placement(device="cpu"))
+                expected = _features(here, few)
+            far = float(np.abs(_features(ready, few) - expected).max() / np.abs(expected).max())
             drawn = [[*range(s, min(s + 32, len(costs)))] for s in range(0, len(costs), 32)]
             plans = {"32 rows as drawn": drawn}
             plans |= {f"{most} tokens": [*ready.rows.batches(most)] for most in size.budgets}
             for batching, batches in plans.items():
                 seconds = timed(
-                    lambda ready=ready, batches=batches: [ready.read(one) for one in batches],
+                    lambda ready=ready, batches=batches: deque(ready.each(batches), maxlen=0),
                     placed.where,
                     repeats,
                 )
@@ -186,6 +186,12 @@ def encoding(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) 
                     "tokens a second": sum(costs) / seconds,
                     "of the peak": products(size, costs) / seconds / peaks[dtype],
                 }  # fmt: skip
+
+
+def _features(ready: _Ready, rows: Sequence[int]) -> np.ndarray[Any, Any]:
+    """What the first readout takes of one batch of rows."""
+    ((_, _, (x, _)),) = ready.each([rows])
+    return x
 
 
 def images(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) -> Iterator[Any]:
@@ -201,14 +207,18 @@ def images(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) ->
                 expected = model(pixel_values=pixels[:8]).logits
         model = placed.put(model, model.classifier)
 
-        def read(count: int, model: Any = model, placed: Placement = placed) -> torch.Tensor:
+        def read(
+            pixels: torch.Tensor, count: int, model: Any = model, placed: Placement = placed
+        ) -> torch.Tensor:
             with torch.inference_mode(), exact():
                 parts = (placed.put_inputs({"pixel_values": one}) for one in pixels.split(count))
-                return torch.cat([model(**one).logits.float().cpu() for one in parts])
+                return torch.cat([model(**one).logits.float() for one in parts]).cpu()
 
-        far = float((read(8)[:8] - expected).abs().max() / expected.abs().max())
+        far = float((read(pixels[:8], 8) - expected).abs().max() / expected.abs().max())
         for count in size.counts:
-            seconds = timed(lambda count=count, read=read: read(count), placed.where, repeats)
+            seconds = timed(
+                lambda count=count, read=read: read(pixels, count), placed.where, repeats
+            )
             yield {
                 "model": "images", "dtype": dtype, "batch": f"{count} images", "far": far,
                 "images a second": size.images / seconds,

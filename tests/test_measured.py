@@ -357,7 +357,7 @@ def test_a_model_that_does_not_run_on_them_is_merged_all_the_same(
         reported="test",
         generate=lambda split: [{"first": "word1 " * 90, "label": i % 2} for i in range(40)],
     )
-    with registered(long), pytest.warns(UserWarning, match="not measured: .*cannot be run"):
+    with registered(long), pytest.warns(UserWarning, match="not measured: .*positions for 40"):
         merge(recipe(loud, minis, "dare", tasks=("toy/long",)), out=tmp_path / "out")
     assert "drift" not in stages(tmp_path / "out")[0]
 

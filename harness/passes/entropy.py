@@ -33,7 +33,7 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[EntropyL
         places = {readings.rows(place).task.name: place for place in reversed(range(len(readings)))}
         read = [readings.of(place) for place in sorted(places.values())]
         total = steps * sum(min(batch_size, len(one.rows)) for one in read)
-        shown = [(one, one.model(), one.prepared()) for one in read]
+        shown = [(one, one.model(), one.prepared) for one in read]
         return shown, readings.steps("reading unlabeled rows", total)
 
     def loss(step: int, state: StateDict) -> tuple[float, StateDict]:

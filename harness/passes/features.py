@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -26,7 +27,7 @@ from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.cache import keep, recall
 from harness.passes.placement import AUTOMATIC, Placement, exact, quicken
-from harness.passes.prepared import prepare
+from harness.passes.prepared import check_positions, prepare
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 Seen: TypeAlias = "npt.NDArray[np.bool_]"
 FeatureArrays: TypeAlias = tuple[Array, Array, Seen]
+Read: TypeAlias = tuple[int, "list[int]", "list[Array]"]
+_Awaited: TypeAlias = "tuple[int, list[int], Callable[[], list[Array]]]"
 
 
 class How(TypedDict, total=False):
@@ -182,15 +185,15 @@ def one_pass(
     count = ready.units[-1].stop
     arrays: list[Array] = []
     seen = np.zeros(count, dtype=bool)
-    for batch in ready.rows.batches(placement.budget(images=rows.images is not None), batch_size):
-        places, *read = ready.read(batch)
+    batches = ready.rows.batches(placement.budget(images=rows.images is not None), batch_size)
+    for done, places, read in ready.each(batches):
         if not arrays:
             arrays = [np.zeros((count, one.shape[1]), dtype=np.float32) for one in read]
         for array, one in zip(arrays, read, strict=True):
             array[places] = one
         seen[places] = True
         if progress:
-            progress(len(batch))
+            progress(done)
     *features, logits = arrays
     return features, logits, seen
 
@@ -223,11 +226,11 @@ def dropping(
         batches = [picked[start : start + DROPPING] for start in range(0, len(picked), DROPPING)]
         with torch.random.fork_rng([where] if where.type == "cuda" else []):
             torch.manual_seed(seed)
-            read = [ready.read(batch)[:2] for batch in batches]
-        x = np.concatenate([x for _, x in read])
+            read = [*ready.each(batches)]
+        x = np.concatenate([x for _, _, (x, _) in read])
         if ready.rows.first is None:
             return x
-        place = {unit: i for i, unit in enumerate(chain(*(shown for shown, _ in read)))}
+        place = {unit: i for i, unit in enumerate(chain(*(shown for _, shown, _ in read)))}
         return x[[place[unit] for unit in units]]
 
     return again
@@ -261,22 +264,40 @@ class _Ready:
         self.model: Any = placement.put(model, self._final)
         quicken(self.model, placement)
         self.rows = prepare(checkpoint, rows, max_length, readouts[0])
+        check_positions(self.model, self.rows, source)
         counts = kind.units(rows)
         self.units = [*map(range, np.cumsum(counts) - counts, np.cumsum(counts))]
         self._source, self._readouts = source, readouts
 
-    def read(self, batch: Sequence[int]) -> tuple[Any, ...]:
-        """The units that some rows show, their features by each readout, and their outputs."""
+    def each(self, batches: Iterable[Sequence[int]]) -> Iterator[Read]:
+        """Of each batch how many rows it has, the units that they show, and, as arrays, their
+        features by each readout and their outputs.
+
+        A GPU has the next batch before this one is waited for.
+        """
+        ahead: deque[_Awaited] = deque()
+        for batch in batches:
+            ahead.append((len(batch), *self._begun(batch)))
+            if len(ahead) > 1:
+                yield self._ended(*ahead.popleft())
+        for one in ahead:
+            yield self._ended(*one)
+
+    def _begun(self, batch: Sequence[int]) -> tuple[list[int], Callable[[], list[Array]]]:
         with torch.inference_mode(), running(self._source):
             inputs = self.rows.batch(batch, self.placement)
             outputs = self._readouts[0].run(self.model, self._final, inputs)
             read = [*(one.features(outputs) for one in self._readouts), outputs.logits]
-        units = [unit for row in batch for unit in self.units[row]]
-        if (places := self.rows.first) is not None:
-            read = [self.rows.of_words(one, batch) for one in read]
-            first = [token for row in batch for token in places[row]]
-            units = [unit for unit, token in zip(units, first, strict=True) if token >= 0]
-        return units, *(one.float().cpu().numpy() for one in read)
+            units = [unit for row in batch for unit in self.units[row]]
+            if (places := self.rows.first) is not None:
+                read = [self.rows.of_words(one, batch) for one in read]
+                first = [token for row in batch for token in places[row]]
+                units = [unit for unit, token in zip(units, first, strict=True) if token >= 0]
+            return units, self.placement.fetch(read)
+
+    def _ended(self, rows: int, units: list[int], wait: Callable[[], list[Array]]) -> Read:
+        with running(self._source):
+            return rows, units, wait()
 
 
 def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from harness.errors import BadOption
-from harness.types import AUTO, Need
+from harness.types import AUTO, Array, Need
 from harness.values import Frozen, validated
 
 if TYPE_CHECKING:  # a run and a recipe are made of these values, and importing them is light
@@ -73,9 +73,35 @@ class Placement(Frozen):
         return placed
 
     def put_inputs(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What a model reads, on the device; pixels in the type."""
-        kinds = {key: self._type if t.is_floating_point() else t.dtype for key, t in inputs.items()}
-        return {key: tensor.to(self.where, kinds[key]) for key, tensor in inputs.items()}
+        """What a model reads, on the device; pixels in the type.
+
+        Nobody waits for a GPU here: it copies from pages that stay where they are.
+        """
+        where, placed = self.where, {}
+        for key, tensor in inputs.items():
+            given = tensor.pin_memory() if where.type == "cuda" else tensor
+            there = given.to(where, non_blocking=True)
+            placed[key] = there.to(self._type) if there.is_floating_point() else there
+        return placed
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> Callable[[], list[Array]]:
+        """Arrays of the tensors in float32: whoever calls it waits until the device has them.
+
+        Meanwhile the next batch is made and queued.
+        """
+        import torch
+
+        here = [tensor.float().to("cpu", non_blocking=True) for tensor in tensors]
+        done: Any = torch.cuda.Event() if self.where.type == "cuda" else None  # type: ignore[no-untyped-call]
+        if done:
+            done.record(torch.cuda.current_stream(self.where))
+
+        def wait() -> list[Array]:
+            if done:
+                done.synchronize()
+            return [tensor.numpy() for tensor in here]
+
+        return wait
 
     def check(self, need: Need) -> None:
         """Raise BadOption for gradients in a half precision, where small ones are lost."""

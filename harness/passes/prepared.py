@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from harness.checkpoints.families.t5 import DECODER
@@ -22,7 +21,7 @@ from harness.data.images import StoredImage, decoded, opened
 from harness.errors import BadData, BrokenCheckpoint
 from harness.kinds import IGNORED, kind_of
 from harness.passes.placement import Placement
-from harness.readout import LAST_LINEAR, Readout, Tokens
+from harness.readout import LAST_LINEAR, Readout, Tokens, positions
 from harness.types import Checkpoint, Rows
 
 Inputs: TypeAlias = "dict[str, torch.Tensor]"
@@ -112,7 +111,18 @@ def prepare(
     padding = int(checkpoint.config.get("pad_token_id") or 0)
     costs = [len(ids) for ids in encoded["input_ids"]]
     asked = len(words_of(checkpoint).get(DECODER, ()))
-    return Prepared(costs, encoded, partial(_padded, encoded, padding, asked), first)
+    return Prepared(costs, encoded, partial(_padded, _end_to_end(encoded), padding, asked), first)
+
+
+def check_positions(model: torch.nn.Module, prepared: Prepared, source: str) -> None:
+    """Raise BrokenCheckpoint for rows longer than what a model has positions for: a GPU that is
+    asked for one that is not there is of no use to the process after it."""
+    known, longest = positions(model), max(prepared.costs, default=0)
+    if known is not None and longest > known and "input_ids" in prepared.columns:
+        raise BrokenCheckpoint(
+            f"{source} has positions for {known} tokens, and a row has {longest}; expected no row "
+            f"that is longer: --max-length {known}"
+        )
 
 
 def _check_ends(checkpoint: Checkpoint, rows: Rows, encoded: Sequence[Sequence[int]]) -> None:
@@ -141,17 +151,43 @@ def _of_images(checkpoint: Checkpoint, rows: Rows, image: Callable[[int], Stored
     return Prepared([1] * len(rows), {"pixel_values": range(len(rows))}, make)
 
 
-def _padded(encoded: Tokens, padding: int, asked: int, picked: Sequence[int]) -> Inputs:
+@dataclass(frozen=True)
+class _EndToEnd:
+    """The tokens of all rows, one row after the other: of each kind of them, and where rows begin.
+
+    A batch is cut out of these in a tenth of the time that its rows take as lists, one by one,
+    which is what a GPU takes to run it.
+    """
+
+    values: Mapping[str, np.ndarray[Any, Any]]
+    starts: np.ndarray[Any, Any]
+    counts: np.ndarray[Any, Any]
+
+
+def _end_to_end(encoded: Tokens) -> _EndToEnd:
+    counts = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
+    flat = {
+        key: np.fromiter(chain.from_iterable(values), np.int64, int(counts.sum()))
+        for key, values in encoded.items()
+    }
+    return _EndToEnd(flat, np.cumsum(counts) - counts, counts)
+
+
+def _padded(rows: _EndToEnd, padding: int, asked: int, picked: Sequence[int]) -> Inputs:
     """Rows of tokens as tensors [rows, longest], padded at the end, with their mask.
 
     Where a decoder is given as many tokens, by one more: that mask would be taken for its own.
     """
+    counts, starts = rows.counts[picked], rows.starts[picked]
+    longest = int(counts.max())
+    at = np.arange(longest + (longest == asked))
+    inside = at < counts[:, None]
+    places = (starts[:, None] + at)[inside]
     tensors = {}
-    for key, values in encoded.items():
-        rows = [torch.tensor(values[i], dtype=torch.long) for i in picked]
-        fill = padding if key == "input_ids" else 0
-        tensor = pad_sequence(rows, True, fill)
-        tensors[key] = pad(tensor, (0, 1), value=fill) if tensor.shape[1] == asked else tensor
+    for key, values in rows.values.items():
+        lines = np.full(inside.shape, padding if key == "input_ids" else 0, np.int64)
+        lines[inside] = values[places]
+        tensors[key] = torch.from_numpy(lines)
     return tensors
 
 

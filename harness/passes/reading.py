@@ -17,7 +17,14 @@ from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.features import content_key
 from harness.passes.placement import AUTOMATIC, Placement
-from harness.passes.prepared import Inputs, Prepared, prepare, row_labels, stacked
+from harness.passes.prepared import (
+    Inputs,
+    Prepared,
+    check_positions,
+    prepare,
+    row_labels,
+    stacked,
+)
 from harness.types import Checkpoint, Progress, Rows, Steps
 
 Batches: TypeAlias = "Iterator[tuple[Inputs, torch.Tensor]]"
@@ -41,8 +48,10 @@ class Reading:
         model stands in a classifier, of which `base_model` alone may be run."""
         one, unit = self.checkpoint, kind_of(self.rows.task).unit
         if self.embeds:
-            return self.placement.put(build_encoder(one))
-        model = build_model(one.config, one.weights, one.source, unit=unit)
+            model: torch.nn.Module = build_encoder(one)
+        else:
+            model = build_model(one.config, one.weights, one.source, unit=unit)
+        check_positions(model, self.prepared, one.source)
         return self.placement.put(model)
 
     def entry(self, digest: str, *made_of: object) -> Path:
@@ -69,7 +78,7 @@ class Reading:
 
     def batches(self, size: int, *, as_drawn: bool) -> Batches:
         """Inputs and labels of the rows, in the order of the draw or, padding less, by length."""
-        rows = self.prepared()
+        rows = self.prepared
         kind, where = kind_of(self.rows.task), self.placement.where
         labels = row_labels(rows, self.rows, self.places, max(1, len(self.checkpoint.labels or ())))
         for picked, inputs in self._batches(rows, size, as_drawn=as_drawn):
@@ -77,9 +86,10 @@ class Reading:
 
     def inputs(self, size: int, *, as_drawn: bool = False) -> Iterator[Inputs]:
         """Inputs of the rows, whatever they are labelled, in the order of the draw or by length."""
-        batches = self._batches(self.prepared(), size, as_drawn=as_drawn)
+        batches = self._batches(self.prepared, size, as_drawn=as_drawn)
         return (inputs for _, inputs in batches)
 
+    @cached_property
     def prepared(self) -> Prepared:
         """The rows as the expert takes them."""
         return prepare(self.checkpoint, self.rows, self.max_length)
