@@ -210,6 +210,22 @@ def test_what_is_told_of_progress_is_all_work_of_the_merge(
     assert sum(done for _, done, _ in again) == of.total()
 
 
+@pytest.mark.parametrize(("asked", "shown"), [(30, 8), (4, 4)])
+@pytest.mark.parametrize("merger", ["regmean", "fisher"])
+def test_no_method_is_shown_more_examples_than_a_limit(
+    loud: Loud, minis: Minis, tmp_path: Path, merger: str, asked: int, shown: int
+) -> None:
+    made = []
+    for examples, limit in ((asked, 8), (shown, None), (30, None)):
+        out = tmp_path / f"{examples}-{limit}"
+        merger_of = f"{merger}:examples={examples}"
+        harness.merge(recipe(loud, minis, merger=merger_of, examples_limit=limit), out=out)
+        made.append(json.loads((out / "merge.json").read_text()))
+    assert made[0]["digest"] == made[1]["digest"] != made[2]["digest"]
+    assert made[0]["statistics"] == made[1]["statistics"]
+    assert [one.get("examples_limit") for one in made] == [8, None, None]
+
+
 def test_what_a_method_asks_for_while_it_merges_adds_to_the_work(
     loud: Loud, minis: Minis, tmp_path: Path
 ) -> None:

@@ -257,6 +257,7 @@ BAD: list[tuple[list[str], list[str]]] = [
     (["--merger", "average", "--tune-on", "toy/pairs@heldout10"], ["tuned"]),
     (["--merger", "average", "--tune-limit", "9"], ["--tune-limit", "average tuned"]),
     (["--merger", "soup", "--tune-limit", "0"], ["tune_limit", "greater than 0"]),
+    (["--merger", "soup", "--examples-limit", "9"], ["--examples-limit", "soup examples"]),
     (["--merger", "task_arithmetic", "--tune", "scale=1:0:1"], ["scale=0.1:1.0:0.1"]),
     (["--merger", "ties", "--tune", "combine=0:1:0.5"], ["combine ties tuned"]),
     (["--merger", "ties", "--tune", "densty=0:1:0.5"], ["densty", "density, scale"]),

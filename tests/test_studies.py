@@ -896,6 +896,24 @@ def test_rows_to_choose_by_are_limited_by_a_flag_too(room: Path, chooses: object
     assert [one.get("tune_limit") for one in made] == [None, 16]
 
 
+@pytest.mark.parametrize(
+    ("method", "needed"),
+    [
+        ({"mergers": ["average", "regmean:examples=4"]}, "gram:examples=4"),
+        ({"mergers": ["average", "regmean"]}, "gram:examples=16"),
+        ({"mergers": ["average"], "premerge": ["none", "cca"]}, None),
+    ],
+)
+def test_rows_that_methods_are_shown_are_limited_by_a_flag_too(
+    room: Path, method: dict[str, Any], needed: str | None
+) -> None:
+    made = [*steps_of(read_study(write(room, **method), limit=16), room / "out")]
+    merges = [one.request for one in made if one.verb == "merge"]
+    assert [one.get("examples_limit") for one in merges] == [None, 16]
+    statistics = [one.request["need"] for one in made if one.verb == "statistics"]
+    assert statistics == ([needed] * 2 if needed else [])
+
+
 def test_what_is_left_out_may_be_gone_by_a_flag(room: Path) -> None:
     shutil.copytree(room / "base", room / "other")
     asked = {"exclude": [{"base": "base", "merger": "ties"}, {"set": "seed-1", "merger": "ties"}]}
@@ -1246,6 +1264,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     ),
     "a field of merges that none has a use for": (
         {"merge": {"tune_limit": 3}}, BadRecipe, ("two", "merge", "tune_limit"),
+    ),
+    "a limit of examples that nobody is shown": (
+        {"merge": {"examples_limit": 3}}, BadRecipe, ("two", "merge", "examples_limit"),
     ),
 }  # fmt: skip
 

@@ -40,6 +40,7 @@ def merge(
     tune: str | None = option("[METHOD.]OPTION=FIRST:LAST:STEP or =[A,B]: try all, keep the best."),
     tune_on: Names = several("T1@SPLIT,...: where candidates are scored. Default: @heldout10."),
     tune_limit: int | None = option("Score candidates on N rows of each split."),
+    examples_limit: int | None = option("Show methods N rows of each expert at most."),
     device: str | None = option("Where statistics are computed and candidates scored."),
     dtype: flags.Dtype | None = option("In which type models run there. Default: float32."),
     no_drift: bool = flag("Skip measuring how far the experts' logits move.", "--no-drift"),

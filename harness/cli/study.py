@@ -28,7 +28,7 @@ OUT = option("The study's folder. Default: its name.")
 BASE = option("The base to fine-tune, in place of the study's; repeat for several.")
 SEEDS = option("So many seeds of every expert, in place of the study's.")
 RETRY_FAILED = flag("Do again what failed.", "--retry-failed")
-ROWS = option("Train on and score N rows only.")
+ROWS = option("Train on, merge by and score N rows only.")
 EPOCHS = option("Train for so many epochs, in place of the study's.")
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import PositiveInt
 
@@ -13,12 +13,15 @@ from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.files import read_yaml
 from harness.methods import needs_of
+from harness.options import options
 from harness.passes.placement import REFERENCE, DType, Placement
 from harness.presets import PresetName
 from harness.registry import STAGES, TASKS, YAML, Registry
-from harness.types import AUTO, Choice
+from harness.types import AUTO, Choice, Need, Scalar
 from harness.values import Chosen, Frozen, Tokens, validated
 
+EXAMPLES = "examples"
+"""The option of a need that says how many rows of an expert it is shown."""
 Heads = Literal["auto", "merge", "average", "keep", "none"]
 
 
@@ -29,7 +32,8 @@ class Recipe(Frozen):
     move their logits. `heads_from`: a folder of heads for experts that have none, as
     `harness heads` writes them. `max_length`: tokens of a row, by default the task's. `other_base`
     and `other_tasks` accept a base, or tasks, other than those that experts record. `tune_limit`:
-    candidates are scored on that many rows of each split.
+    candidates are scored on that many rows of each split. `examples_limit`: no method is shown more
+    rows of an expert, whatever its option `examples` says.
     """
 
     experts: tuple[str, ...]
@@ -45,6 +49,7 @@ class Recipe(Frozen):
     tune: str | None = None
     tune_on: tuple[str, ...] = ()
     tune_limit: PositiveInt | None = None
+    examples_limit: PositiveInt | None = None
     data_dir: str | None = None
     device: str = AUTO
     dtype: DType = REFERENCE
@@ -79,16 +84,30 @@ def methods_of(recipe: Recipe) -> list[tuple[Method, Choice]]:
 
 def idle(recipe: Recipe) -> dict[str, str]:
     """The fields that say something and that no stage has a use for, each with the reason."""
-    rows = {need.rows for entry, _ in methods_of(recipe) for need in needs_of(entry)}
+    needs = [need for entry, _ in methods_of(recipe) for need in needs_of(entry)]
+    rows = {need.rows for need in needs}
     found: dict[str, str] = {}
     if recipe.tune is None and "shared" not in rows:
         of_scores = {"tune_on": recipe.tune_on, "tune_limit": recipe.tune_limit}
         found = {
             name: "nothing is tuned, and it scores nothing" for name in of_scores if of_scores[name]
         }
+    if recipe.examples_limit and not any(map(shows_examples, needs)):
+        found["examples_limit"] = "it is shown no examples"
     if recipe.placement.recorded and recipe.tune is None and rows <= {"none"}:
         found["dtype"] = "it runs no model"
     return found
+
+
+def shows_examples(need: Need) -> bool:
+    """Whether a need is met with so many rows of an expert."""
+    return EXAMPLES in options(need.function)
+
+
+def at_most(chosen: Mapping[str, Scalar], limit: int | None) -> dict[str, Scalar]:
+    """All options of a need, with no more examples than a limit."""
+    fewer = {EXAMPLES: min(cast(int, chosen[EXAMPLES]), limit)} if limit and EXAMPLES in chosen else {}
+    return {**chosen, **fewer}
 
 
 def with_choices(recipe: Recipe, fn: Callable[[Method, Choice], Choice]) -> Recipe:

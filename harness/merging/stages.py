@@ -13,7 +13,7 @@ from harness.data.splits import parse_task, share_rows
 from harness.entries import Merger, Method
 from harness.errors import BadRecipe
 from harness.merging.providers import JointProvider, Provider, ReadyProvider, StatisticsProvider
-from harness.merging.recipes import Recipe, idle, methods_of
+from harness.merging.recipes import Recipe, at_most, idle, methods_of
 from harness.merging.spool import Spool
 from harness.merging.validation import ValidationScorer, with_tensors
 from harness.methods import needs_of, own_options
@@ -135,7 +135,8 @@ class Fold:
         entering: tuple[Checkpoint, ...],
         scorer: ValidationScorer | None,
     ) -> Provider:
-        chosen = {name: choice.options[name] for name in options(need.function)}
+        given = {name: choice.options[name] for name in options(need.function)}
+        chosen = at_most(given, self.recipe.examples_limit)
         if need.check:
             need.check(chosen)
         if need.rows in ("shared", "none"):

@@ -196,6 +196,7 @@ def _record(
         "statistics": plan.merging.statistics(),
         "scored_on": _needed(stages)["scored_on"],
         "tune_limit": recipe.tune_limit,
+        "examples_limit": recipe.examples_limit,
         "tuned": dict(trials or {}),
         "report": dict(plan.report),
         "versions": {name: version(name) for name in VERSIONS},

@@ -18,7 +18,7 @@ from harness.evaluation.run import Run
 from harness.evaluation.task_split import protocols_of, unusual_of
 from harness.hashes import digest_of
 from harness.merging.plan import checked
-from harness.merging.recipes import Recipe, idle
+from harness.merging.recipes import Recipe, at_most, idle
 from harness.merging.stages import unreported
 from harness.merging.tune import grid
 from harness.methods import needs_of, resolved
@@ -295,6 +295,7 @@ def _statistics(study: Study, one: ExpertSet, merge: MergerAxis) -> Iterator[Ste
         return
     chosen = resolved(entry, faithful(merge.merger, preset))
     given = {name: chosen[name] for name in options(asked[0].function)}
+    given = at_most(given, study.merge.get("examples_limit"))
     need = Choice(asked[0].name, unusual_of(asked[0].function, given))
     for expert in one.members:
         if not expert.request:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice, product
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
+from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.files import Loader, read_yaml
+from harness.merging.recipes import shows_examples
 from harness.methods import needs_of
 from harness.options import parse_choice
 from harness.registry import (
@@ -279,8 +281,8 @@ def read_study(
     """The study in a YAML file, or of a name in `designs`, its paths from where the file is.
 
     Those that begin with `$OUT/` are from its folder `out` (default: its name). `base`, `limit`
-    (rows to train on and to score, and of each split to choose by), `epochs` and `seeds` (so many,
-    from 0) take the place of what it says.
+    (rows to train on, to show to methods, to choose by and to score), `epochs` and `seeds` (so
+    many, from 0) take the place of what it says.
     Raises BadRecipe naming the file and the field. No name in a file imports code.
     """
     path = _file_of(file)
@@ -293,7 +295,7 @@ def read_study(
     study = _placed(study, path, out or Path(study.study))
     _check_names(study, str(path))
     experts, fewer = study.experts, {} if limit is None else {"limit": limit}
-    held_out = {"tune_limit": limit} if fewer and _scores(study) else {}
+    shown = dict.fromkeys(_limits(study), limit) if fewer else {}
     less = fewer if epochs is None else {**fewer, "epochs": epochs}
     by_task = {task: {**flags, **less} for task, flags in experts.by_task.items()}
     trained: dict[str, Any] = {"finetune": {**experts.finetune, **less}, "by_task": by_task}
@@ -302,16 +304,28 @@ def read_study(
     return study.but(
         base=tuple(_model(one, Path(one), "--base") for one in base) or study.base,
         evaluate={**study.evaluate, **fewer},
-        merge={**study.merge, **held_out},
+        merge={**study.merge, **shown},
         experts=experts.but(**trained),
     )
 
 
-def _scores(study: Study) -> bool:
-    """Whether a merge scores candidates on held-out rows."""
+def _limits(study: Study) -> Iterator[str]:
+    """The fields of a merge that limit rows and that some merge has a use for."""
+    needs = [need for entry in _methods(study) for need in needs_of(entry)]
     axes = [*(study.mergers or ()), *study.include]
-    needs = (need for one in axes for need in needs_of(MERGERS[one.merger.name]))
-    return any(one.tune for one in axes) or any(need.rows == "shared" for need in needs)
+    if any(one.tune for one in axes) or any(need.rows == "shared" for need in needs):
+        yield "tune_limit"
+    if any(map(shows_examples, needs)):
+        yield "examples_limit"
+
+
+def _methods(study: Study) -> Iterator[Method]:
+    """The methods of all stages that some merge of a study has."""
+    axes = [*(study.mergers or ()), *study.include]
+    yield from (MERGERS[one.merger.name] for one in axes)
+    for stage in ("premerge", "postmerge"):
+        own = [getattr(one, stage) or () for one in axes]
+        yield from (STAGES[stage][one.name] for one in chain(*getattr(study, stage), *own))
 
 
 def _file_of(file: str | Path) -> Path:
