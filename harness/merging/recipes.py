@@ -106,7 +106,9 @@ def shows_examples(need: Need) -> bool:
 
 def at_most(chosen: Mapping[str, Scalar], limit: int | None) -> dict[str, Scalar]:
     """All options of a need, with no more examples than a limit."""
-    fewer = {EXAMPLES: min(cast(int, chosen[EXAMPLES]), limit)} if limit and EXAMPLES in chosen else {}
+    fewer = (
+        {EXAMPLES: min(cast(int, chosen[EXAMPLES]), limit)} if limit and EXAMPLES in chosen else {}
+    )
     return {**chosen, **fewer}
 
 

@@ -279,11 +279,15 @@ PAIRED = f"paired {CI}"
 
 
 def whisker(axes: Axes, y: float, one: Difference, start: float = 0.0, of: str = "") -> None:
-    """A dot at a difference from `start`, with its interval; hollow unless significant."""
+    """A dot at a difference from `start`, with its interval; hollow unless significant.
+
+    The legend says why an interval may leave out zero and its dot be hollow.
+    """
     if one.within is not None:
         low, high = (start + end for end in one.within)
         axes.hlines(y, low, high, color=RIM, linewidth=2.5, zorder=5)
-        axes.hlines(y, low, high, color=BLACK, linewidth=1, zorder=5, label=f"{PAIRED}{of}")
+        called = f"{PAIRED}{of}, each by itself"
+        axes.hlines(y, low, high, color=BLACK, linewidth=1, zorder=5, label=called)
     axes.plot(
         start + one.points,
         y,
@@ -293,5 +297,5 @@ def whisker(axes: Axes, y: float, one: Difference, start: float = 0.0, of: str =
         markeredgecolor=RIM if one.significant else BLACK,
         markeredgewidth=0.8,
         zorder=6,
-        label="significant" if one.significant else "not significant, or not tested",
+        label="significant after Holm" if one.significant else "not significant, or not tested",
     )

@@ -32,8 +32,6 @@ BELOW, GAP = 0.11, 0.09
 """Inches: how far below a row the whisker of its gap is, and how thick the open bar of the gap."""
 BAND: Any = {"linewidth": 3, "alpha": 0.35}
 """How intervals look, behind the signs."""
-ONE_BY_ONE = "filled: significant after Holm; CI: each by itself"
-"""Why the interval of a gap may leave out zero, and its dot be open."""
 
 
 def picture(lines: Sequence[Line], view: View) -> Figure:
@@ -96,6 +94,4 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                 )  # fmt: skip
                 whisker(axes, y + BELOW, gap, start.mean, " of the gap, from current on")
             levels(axes, scores.levels(column), "x")
-        if any(gap.within for gap in known_gaps.values()):
-            key(axes, ONE_BY_ONE, linestyle="none")
     return figure
