@@ -284,9 +284,11 @@ def test_what_has_been_turned_is_let_go(
     seen, most = list[weakref.ref[torch.Tensor]](), 0
     first, whole = inside.turns_to, inside._nearer
 
-    def watched_first(reference: torch.Tensor, matrices: Sequence[torch.Tensor]) -> Any:
+    def watched_first(
+        reference: torch.Tensor, matrices: Sequence[torch.Tensor], *factor: Any
+    ) -> Any:
         seen.extend(map(weakref.ref, matrices))
-        return first(reference, matrices)
+        return first(reference, matrices, *factor)
 
     def watched(reference: torch.Tensor, given: torch.Tensor, frame: Any) -> Any:
         nonlocal most

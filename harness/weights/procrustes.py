@@ -40,12 +40,17 @@ BLOCK = 4096
 
 
 @one_thread()
-def turns_to(reference: torch.Tensor, matrices: Sequence[torch.Tensor]) -> list[Turn]:
+def turns_to(
+    reference: torch.Tensor,
+    matrices: Sequence[torch.Tensor],
+    factor: Callable[[torch.Tensor], torch.Tensor] = polar,
+) -> list[Turn]:
     """For each matrix W, the turn T that minimises ||W T - reference||, all [rows, columns].
 
     T = polar(W^T reference): reflections are allowed, and what W^T reference maps to zero stays as
     near to where it was as it can. The reference itself stays. With fewer rows than columns
-    nothing is decomposed that is wider than the rows.
+    nothing is decomposed that is wider than the rows. `factor` gives the polar factors of square
+    matrices.
 
     By hand: of W = (2, 0) and the reference (0, 3), W T = (0, 2).
     """
@@ -59,9 +64,13 @@ def turns_to(reference: torch.Tensor, matrices: Sequence[torch.Tensor]) -> list[
     else:
 
         def turn(matrix: torch.Tensor) -> Turn:
-            return _by(polar(matrix.mT @ reference))
+            return _by(factor(matrix.mT @ reference))
 
     return spread(lambda one: _as_it_is if one is reference else turn(one), matrices)
+
+
+def _factor_by_squares(products: torch.Tensor) -> torch.Tensor:
+    return polar_by_squares(products)[0]
 
 
 def _as_it_is(rows: torch.Tensor) -> torch.Tensor:
@@ -177,7 +186,10 @@ def _analysed(
     """
     references, models = [given[place] for place in starts], given[:count]
     given.clear()
-    begun = [_turned(turns_to(one, models), models) for one in references]
+    # where what all are turned to at both ends cancels, the rounding of these first turns decides
+    # what is of less than full rank
+    factor = polar if len(references) > 1 else _factor_by_squares
+    begun = [_turned(turns_to(one, models, factor), models) for one in references]
     reference = _mean([_mean(one.matrices) for one in begun])
     if rules.variant == "fixed_reference":
         return _turned(turns_to(reference, models), models, min(2, rules.max_iter))
