@@ -112,13 +112,13 @@ def prices(folder: Path, base: Path) -> list[list[Any]]:
             experts = {**said["experts"], "seeds": seeds}
             made = plan({**asked, "experts": experts, "study": f"small-{number}-{shift}"}, folder)
             out = folder / made.study
-            price, _ = price_of(made, [*made.steps])
+            price = price_of(made, [*made.steps])[0].seconds
             begun = time.perf_counter()
             known = run_plan(made, write_plan(made, out), out, where=WHERE, say=lambda line: None)
             took = time.perf_counter() - begun
             if any(one.state != "done" for one in known.values()):
                 raise SystemExit(f"{name}: a step was not done")
-        lengths = [price_of(made, one.steps)[0] for one in made.chunks]
+        lengths = [price_of(made, one.steps)[0].seconds for one in made.chunks]
         ratio, mean = price / took, statistics.mean(lengths)
         rows.append([name, len(made.steps), price, took, ratio, len(lengths), mean])
     return rows

@@ -45,7 +45,7 @@ from harness.studies import inputs, outcomes
 from harness.studies.board import curves_of, records_of
 from harness.studies.inputs import with_inputs
 from harness.studies.outcomes import Outcome, outcome_of, settle, states_of
-from harness.studies.plan import Chunk, Plan, paid, planned, price, read_plan, write_plan
+from harness.studies.plan import Chunk, Plan, Price, paid, planned, price, read_plan, write_plan
 from harness.studies.pool import run_plan
 from harness.studies.status import failures, spreads
 from harness.studies.steps import Step, rows_of, steps_of
@@ -381,7 +381,7 @@ def test_chunks_are_as_long_as_is_worth_a_start(
     """Whatever sets and models their steps are of."""
     experts = {**TWO["experts"], "tasks": [TASK, "embedded/comparison"], "seeds": [0, 1, 2]}
     asked: dict[str, Any] = {"experts": experts, "mergers": ["regmean", "average"]}
-    monkeypatch.setattr("harness.studies.plan.price", lambda step: seconds)
+    monkeypatch.setattr("harness.studies.plan.price", lambda step: Price(seconds))
     made = plan(room, **asked, sets={"by": "pairs"})
     assert {name for chunk in made.chunks for name in chunk.steps} == {*made.steps}
     for numbers in made.levels:
@@ -477,7 +477,7 @@ def test_what_is_done_is_not_done_again_and_what_is_gone_is(room: Path) -> None:
 def test_time_left_is_told_by_what_steps_cost(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by their number: a training is no evaluation. Nothing of what was done before."""
     costs = {"finetune": 70.0, "merge": 0.1, "evaluate": 4.0}
-    monkeypatch.setattr("harness.studies.plan.price", lambda step: costs[step.verb])
+    monkeypatch.setattr("harness.studies.plan.price", lambda step: Price(costs[step.verb]))
     made, told = plan(room), list[tuple[int, int]]()
     path = write_plan(made, room / "out")
 
@@ -863,7 +863,7 @@ def test_a_plan_says_what_it_does_not_know(
 def test_a_price_of_rows_that_were_not_counted_is_of_the_same_alone(room: Path) -> None:
     made = replace(steps(room)["experts/base/topic-0"], size=None)
     paid(made, 3.0)
-    assert price(made) == pytest.approx(3.0)
+    assert price(made) == Price(3.0)
     assert price(replace(made, request={**made.request, "limit": 9})) is None
     assert price(replace(made, size=9)) is None
 
@@ -1313,9 +1313,28 @@ def test_times_that_are_broken_are_passed_over(room: Path) -> None:
     (file,) = (cache_dir("times")).iterdir()
     with file.open("ab") as times:
         times.write(b'{"kinds": 3, "rate": 1}\n{"a": \xff\n{"kinds": [["finetune"')
-    assert price(made) == pytest.approx(4.0)
+    assert price(made) == Price(4.0)
     like = replace(made, about="embedded/comparison", size=2 * made.size)
-    assert price(like) == pytest.approx(8.0)  # of the same base
+    assert price(like) == Price(8.0)  # of the same base
+
+
+def test_a_price_by_steps_of_another_size_is_a_bound_or_on_a_line(room: Path) -> None:
+    """A start of 5 s and 0.01 s for each unit: as in proportion, ten times the size took 50 s."""
+
+    def of(size: int, task: str = TASK) -> Step:
+        return replace(made, size=size, about=task)
+
+    made = steps(room)["experts/base/topic-0"]
+    paid(of(100), 6.0)
+    assert price(of(1000)) == Price(60.0, at_most=True)
+    assert price(of(10)) == Price(6.0, at_most=True)
+    paid(of(400), 9.0)
+    paid(of(800), 13.0)
+    known = price(of(8000))
+    assert known is not None
+    assert (known.seconds, known.at_most) == (pytest.approx(85.0), False)
+    paid(of(7000, "embedded/comparison"), 70.0)  # of another task, and of about this size
+    assert price(of(8000)) == Price(80.0)
 
 
 def pairs(data: Path, count: int) -> None:

@@ -50,6 +50,8 @@ REGISTERED: Mapping[str, Registry[Any]] = {
 PLANS, LATEST = "plans", "latest"
 KEPT = 25
 """How many of the last times are regarded of one kind of step."""
+NEAR = 4.0
+"""The factor between two sizes within which times are taken to be in proportion."""
 READ = 2**22
 """How many of the last bytes are read: some ten thousand steps."""
 
@@ -148,7 +150,7 @@ def _cut(steps: Sequence[Step]) -> list[list[str]]:
 def seconds_of(step: Step) -> float:
     """What a step is taken to cost, though nothing like it was timed."""
     known = price(step)
-    return UNKNOWN[step.verb] if known is None else known
+    return UNKNOWN[step.verb] if known is None else known.seconds
 
 
 def write_plan(plan: Plan, folder: Path) -> Path:
@@ -215,20 +217,54 @@ def _step(said: Mapping[str, Any]) -> Step:
 # What steps take ---------------------------------------------------------------------------
 
 
-def price(step: Step) -> float | None:
-    """Seconds that a step takes, by those most like it; None where none was timed here."""
-    path = _path()
-    known = _rates(path, path.stat().st_size) if path.is_file() else {}
-    for kind in _kinds(step):
-        if kind in known:
-            return median(known[kind][-KEPT:]) * _size(step)
-    return None
+@dataclass(frozen=True)
+class Price:
+    """What a step is taken to cost one worker, in seconds; or at most, if `at_most`."""
+
+    seconds: float
+    at_most: bool = False
+
+
+def price(step: Step) -> Price | None:
+    """What a step takes, by those most like it of about its size; None where none was timed here.
+
+    By steps of several sizes that are all far from its own, the line that is nearest to them all.
+    By those of one size alone nobody knows how much of the time grows with the size: if they are
+    smaller, in proportion at most; if they are larger, no longer than they took.
+    """
+    path, size = _path(), _size(step)
+    known = _times(path, path.stat().st_size) if path.is_file() else {}
+    timed = [known[kind][-KEPT:] for kind in _kinds(step) if kind in known]
+    for times in timed:
+        near = [took / of for of, took in times if size / NEAR <= of <= size * NEAR]
+        if near:
+            return Price(median(near) * size)
+    for times in timed:
+        sizes = [of for of, _ in times]
+        if max(sizes) > NEAR * min(sizes):
+            start, rate = _line(times)
+            return Price(start + rate * size)
+    if not timed:
+        return None
+    bounds = [took * max(size / of, 1.0) for of, took in timed[0]]
+    return Price(median(bounds), at_most=True)
+
+
+def _line(times: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Seconds to begin with and for each unit of size, by (size, seconds): neither below zero,
+    least squares of the shares by which they miss."""
+    from scipy.optimize import nnls
+
+    shares = [[1 / took, size / took] for size, took in times if took > 0]
+    start, rate = nnls(shares, [1.0] * len(shares))[0] if shares else (0.0, 0.0)
+    return float(start), float(rate)
 
 
 def paid(step: Step, seconds: float) -> None:
     """Remember how long a step took: one line, which a run that is killed writes or does not."""
     path = _path()
-    line = json.dumps({"kinds": [*_kinds(step)], "rate": seconds / _size(step)}).encode() + b"\n"
+    said = {"kinds": [*_kinds(step)], "size": _size(step), "seconds": seconds}
+    line = json.dumps(said).encode() + b"\n"
     with saying(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:
@@ -256,9 +292,9 @@ def _path() -> Path:
 
 
 @cache
-def _rates(path: Path, size: int) -> Mapping[tuple[str, ...], list[float]]:
-    """Seconds for each unit of size by kind of step, as the file says that has so many bytes."""
-    found = defaultdict[tuple[str, ...], list[float]](list)
+def _times(path: Path, size: int) -> Mapping[tuple[str, ...], list[tuple[float, float]]]:
+    """Size and seconds of steps by their kind, as the file says that has so many bytes."""
+    found = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
     with path.open("rb") as file:
         file.seek(max(size - READ, 0))
         lines = file.read(READ).splitlines()
@@ -266,7 +302,7 @@ def _rates(path: Path, size: int) -> Mapping[tuple[str, ...], list[float]]:
         # one may be broken, as any of a cache
         with suppress(HarnessError, ValueError, TypeError, KeyError):
             said = parse_json(line.decode(), "a line", "the time of a step")
-            rate = float(said["rate"])
+            took = max(float(said["size"]), 1.0), float(said["seconds"])
             for kind in [tuple(map(str, kind)) for kind in said["kinds"]]:
-                found[kind].append(rate)
+                found[kind].append(took)
     return dict(found)

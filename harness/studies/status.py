@@ -20,7 +20,7 @@ from harness.reporting.frame import read_records
 from harness.stats.tests import sets_needed
 from harness.studies.inputs import place_of
 from harness.studies.outcomes import Outcome, methods_code
-from harness.studies.plan import Plan, price
+from harness.studies.plan import Plan, Price, price
 from harness.studies.steps import VERBS
 from harness.text import few
 from harness.types import ALL
@@ -33,22 +33,25 @@ OF = ["protocol", "options", "shots"]
 """What spreads are told by."""
 
 
-def price_of(plan: Plan, names: Sequence[str]) -> tuple[float, int]:
-    """What it costs one worker to do the steps of these names: seconds, and for how many of them
-    nothing like was timed."""
+def price_of(plan: Plan, names: Sequence[str]) -> tuple[Price, int]:
+    """What it costs one worker to do the steps of these names, and for how many of them nothing
+    like was timed."""
     prices = [price(plan.steps[name]) for name in names]
     known = [one for one in prices if one is not None]
-    return sum(known), len(prices) - len(known)
+    whole = Price(sum(one.seconds for one in known), any(one.at_most for one in known))
+    return whole, len(prices) - len(known)
 
 
-def _told(seconds: float, unknown: int) -> str:
+def _told(whole: Price, unknown: int) -> str:
     """A price in words."""
+    seconds = whole.seconds
     if seconds < 120:
         known = f"{seconds:.0f} s"
     elif seconds < 2 * HOUR:
         known = f"{seconds / 60:.0f} min"
     else:
         known = f"{seconds / HOUR:.1f} h"
+    known = f"at most {known}" if whole.at_most else known
     more = f"{unknown} steps without an estimate" if unknown else ""
     return " + ".join(part for part in (known if seconds else "", more) if part) or known
 
