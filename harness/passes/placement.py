@@ -77,10 +77,10 @@ class Placement(Frozen):
 
         Nobody waits for a GPU here: it copies from pages that stay where they are.
         """
-        where, placed = self.where, {}
+        where, placed, queued = self.where, {}, self._queues
         for key, tensor in inputs.items():
-            given = tensor.pin_memory() if where.type == "cuda" else tensor
-            there = given.to(where, non_blocking=True)
+            given = tensor.pin_memory() if queued else tensor
+            there = given.to(where, non_blocking=queued)
             placed[key] = there.to(self._type) if there.is_floating_point() else there
         return placed
 
@@ -91,8 +91,8 @@ class Placement(Frozen):
         """
         import torch
 
-        here = [tensor.float().to("cpu", non_blocking=True) for tensor in tensors]
-        done: Any = torch.cuda.Event() if self.where.type == "cuda" else None  # type: ignore[no-untyped-call]
+        here = [tensor.float().to("cpu", non_blocking=self._queues) for tensor in tensors]
+        done: Any = torch.cuda.Event() if self._queues else None  # type: ignore[no-untyped-call]
         if done:
             done.record(torch.cuda.current_stream(self.where))
 
@@ -107,6 +107,11 @@ class Placement(Frozen):
         """Raise BadOption for gradients in a half precision, where small ones are lost."""
         if need.gradients and self.recorded:
             raise BadOption(f"'{need.name}' takes gradients in float32: no --dtype {self.dtype}")
+
+    @property
+    def _queues(self) -> bool:
+        """Whether the device copies while nobody waits, and an event says when it is done."""
+        return self.where.type == "cuda"
 
     @property
     def _type(self) -> torch.dtype:
