@@ -52,9 +52,10 @@ def in_points(one: Estimate) -> Ends:
 
 
 def in_percent(one: Ratio) -> str:
-    """A ratio with its interval: `48 % (95 % CI 20 to 71 %)`."""
-    low, high = (round(100 * end) for end in one.ends)
-    return f"{round(100 * one.point)} % ({CI} {low} to {high} %)"
+    """A ratio with its interval, if it has one: `48 % (95 % CI 20 to 71 %)`."""
+    point, low, high = (round(100 * value) for value in (one.point, *one.ends))
+    within = f" ({CI} {low} to {high} %)" * (one.ends != (one.point, one.point))
+    return f"{point} %{within}"
 
 
 def alike(lines: Sequence[Line]) -> bool:

@@ -99,7 +99,7 @@ def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str
         "said": ", ".join(f"{name} {value}" for name, value in shown.items()),
         "credit": UNDEFINED if one.credit is None else _percent(one.credit.point),
         "away": f"±{_percent((ends[1] - ends[0]) / 2)}" if one.ends else "",
-        "in_full": _in_full(one.credit),
+        "in_full": in_percent(one.credit) if one.credit else "undefined",
         "tasks": [leaf(of) for of in one.by_task],
         "range": over_tasks(one, " %", " tasks"),
         "current_place": span(one.current_place, "–"),
@@ -116,13 +116,6 @@ def _named(one: MergeCredit) -> str:
 
 def _percent(share: float) -> str:
     return f"{round(100 * share)}"
-
-
-def _in_full(credit: Ratio | None) -> str:
-    if credit is None:
-        return "undefined"
-    alone = credit.ends == (credit.point, credit.point)
-    return f"{_percent(credit.point)} %" if alone else in_percent(credit)
 
 
 def over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:
