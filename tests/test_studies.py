@@ -914,6 +914,16 @@ def test_rows_that_methods_are_shown_are_limited_by_a_flag_too(
     assert statistics == ([needed] * 2 if needed else [])
 
 
+def test_a_number_of_rows_that_a_flag_undercuts_is_told(room: Path) -> None:
+    """The rows of a sweep keep its values as their names."""
+    file = write(room, mergers=["average", "regmean:examples=[4,32,64]"])
+    undercut = "16 examples at most are shown to regmean:examples=32, regmean:examples=64"
+    with pytest.warns(UserWarning, match=undercut):
+        made = steps_of(read_study(file, limit=16), room / "out")
+    needs = dict.fromkeys(one.request["need"] for one in made if one.verb == "statistics")
+    assert [*needs] == ["gram:examples=4", "gram:examples=16"]
+
+
 def test_what_is_left_out_may_be_gone_by_a_flag(room: Path) -> None:
     shutil.copytree(room / "base", room / "other")
     asked = {"exclude": [{"base": "base", "merger": "ties"}, {"set": "seed-1", "merger": "ties"}]}

@@ -20,8 +20,9 @@ from harness.registry import STAGES, TASKS, YAML, Registry
 from harness.types import AUTO, Choice, Need, Scalar
 from harness.values import Chosen, Frozen, Tokens, validated
 
-EXAMPLES = "examples"
-"""The option of a need that says how many rows of an expert it is shown."""
+EXAMPLES, LIMIT = "examples", "examples_limit"
+"""The option of a need that says how many rows of an expert it is shown, and the field of a recipe
+that says how many at most."""
 Heads = Literal["auto", "merge", "average", "keep", "none"]
 
 
@@ -93,7 +94,7 @@ def idle(recipe: Recipe) -> dict[str, str]:
             name: "nothing is tuned, and it scores nothing" for name in of_scores if of_scores[name]
         }
     if recipe.examples_limit and not any(map(shows_examples, needs)):
-        found["examples_limit"] = "it is shown no examples"
+        found[LIMIT] = "it is shown no examples"
     if recipe.placement.recorded and recipe.tune is None and rows <= {"none"}:
         found["dtype"] = "it runs no model"
     return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from harness.data.groups import expanded
 from harness.data.rows import count
@@ -18,7 +19,7 @@ from harness.evaluation.run import Run
 from harness.evaluation.task_split import protocols_of, unusual_of
 from harness.hashes import digest_of
 from harness.merging.plan import checked
-from harness.merging.recipes import Recipe, at_most, idle
+from harness.merging.recipes import EXAMPLES, LIMIT, Recipe, at_most, idle
 from harness.merging.stages import unreported
 from harness.merging.tune import grid
 from harness.methods import needs_of, resolved
@@ -27,6 +28,7 @@ from harness.presets import faithful
 from harness.registry import MERGERS, PROTOCOLS
 from harness.studies.experts import ExpertSet, leaf, relative, sets_of, slug
 from harness.studies.study import MOST, NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study, choice_of
+from harness.text import few
 from harness.types import ALL, TRAINED_ON, Choice, Shots
 from harness.values import validated
 
@@ -145,6 +147,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
     merges = [_merge(axis, *stages) for stages in axes for axis in study.mergers or ()]
     merges += map(_merge, study.include)
     _check_mergers(study, merges)
+    _tell_of_fewer(merges, study.merge.get(LIMIT))
     for one in sets_of(study, folder, data_dir):
         if merges and len(one.members) < 2:
             found = f"{one.name} has {len(one.members)} expert"
@@ -184,6 +187,14 @@ def _check_mergers(study: Study, merges: Sequence[MergerAxis]) -> None:
                 f"score_on.{board} names the merger '{odd[0]}', which is none of its; "
                 f"expected some of {', '.join(dict.fromkeys(map(_name, merges)))}"
             )
+
+
+def _tell_of_fewer(merges: Sequence[MergerAxis], limit: int | None) -> None:
+    """Warn of merges that say how many rows they are shown, and are shown fewer."""
+    said = [one.merger for one in merges if EXAMPLES in one.merger.options]
+    chosen = {str(one): resolved(MERGERS[one.name], one)[EXAMPLES] for one in said}
+    if undercut := [name for name, count in chosen.items() if limit and cast(int, count) > limit]:
+        warnings.warn(f"{limit} examples at most are shown to {few(undercut)}", stacklevel=3)
 
 
 # Training ----------------------------------------------------------------------------------
@@ -295,7 +306,7 @@ def _statistics(study: Study, one: ExpertSet, merge: MergerAxis) -> Iterator[Ste
         return
     chosen = resolved(entry, faithful(merge.merger, preset))
     given = {name: chosen[name] for name in options(asked[0].function)}
-    given = at_most(given, study.merge.get("examples_limit"))
+    given = at_most(given, study.merge.get(LIMIT))
     need = Choice(asked[0].name, unusual_of(asked[0].function, given))
     for expert in one.members:
         if not expert.request:
