@@ -128,6 +128,15 @@ def write(toy: ModuleType, out: Path, *names: str) -> Path:
     return out
 
 
+def test_a_design_is_found_again_beside_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that a run writes is called as the design is."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rotation-3").mkdir()
+    assert read_study("rotation-3").study == "rotation-3"
+
+
 @pytest.fixture(scope="module")
 def data(toy: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made-up rows of every task that a design is of."""

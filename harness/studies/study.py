@@ -331,7 +331,7 @@ def _methods(study: Study) -> Iterator[Method]:
 def _file_of(file: str | Path) -> Path:
     """The file of a study: as it is named, or the one of that name in `designs`."""
     path = Path(file)
-    if path.suffix in YAML or path.exists():
+    if path.suffix in YAML or path.is_file():
         return path
     named = DESIGNS / f"{file}{YAML[0]}"
     if not named.is_file():
