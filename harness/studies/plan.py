@@ -228,9 +228,10 @@ class Price:
 def price(step: Step) -> Price | None:
     """What a step takes, by those most like it of about its size; None where none was timed here.
 
-    By steps of several sizes that are all far from its own, the line that is nearest to them all.
-    By those of one size alone nobody knows how much of the time grows with the size: if they are
-    smaller, in proportion at most; if they are larger, no longer than they took.
+    By steps of several sizes that are all far from its own, the line that is nearest to them all;
+    far beyond the largest, as much at most. By those of one size alone nobody knows how much of the
+    time grows with the size: if they are smaller, in proportion at most; if they are larger, no
+    longer than they took.
     """
     path, size = _path(), _size(step)
     known = _times(path, path.stat().st_size) if path.is_file() else {}
@@ -243,7 +244,7 @@ def price(step: Step) -> Price | None:
         sizes = [of for of, _ in times]
         if max(sizes) > NEAR * min(sizes):
             start, rate = _line(times)
-            return Price(start + rate * size)
+            return Price(start + rate * size, at_most=size > NEAR * max(sizes))
     if not timed:
         return None
     bounds = [took * max(size / of, 1.0) for of, took in timed[0]]
