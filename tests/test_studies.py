@@ -42,7 +42,7 @@ from harness.reporting.plots.scores import View
 from harness.reporting.plots.sweep import sweep
 from harness.stats.tests import sets_needed
 from harness.studies import inputs, outcomes
-from harness.studies.board import curves_of, records_of
+from harness.studies.board import curves_of, figures, records_of
 from harness.studies.inputs import with_inputs
 from harness.studies.outcomes import Outcome, outcome_of, settle, states_of
 from harness.studies.plan import Chunk, Plan, Price, paid, planned, price, read_plan, write_plan
@@ -1006,6 +1006,16 @@ def test_a_figure_of_a_board_is_drawn_as_plot_draws_it(
     (lacking,) = (one for one in said if one.startswith("no figure"))
     names(lacking, "two-protocols", "current", "knn")
     assert "procrustes" in (room / "out/boards/two-gains.svg").read_text()
+
+
+def test_a_figure_of_what_failed_is_said_to_be_missing(room: Path) -> None:
+    made = replace(plan(room, **SWEEP), figures=(Figure(sweep="ties.density"),))
+    failed = {name: Outcome("failed", {}, reason="no head") for name in made.steps}
+    drawn, missing = figures(made, failed, room)
+    assert not drawn
+    assert missing
+    for line in missing:
+        names(line, "no figure two-ties.density", "failed")
 
 
 def test_each_base_has_its_picture_of_a_board(room: Path) -> None:

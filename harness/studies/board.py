@@ -106,6 +106,9 @@ def figures(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> tuple[lis
         view = View(option=figure.sweep, loss=figure.loss, protocols=figure.protocols)
         for name, records in records_of(plan, known, folder, figure).items():
             what, out = figure.plot or "sweep", folder / BOARDS / name
+            if not records:
+                missing.append(f"no figure {name}: all that it is of failed")
+                continue
             try:
                 made += plot(what, sorted(records), out=out, view=view)
             except MissingScores as error:
