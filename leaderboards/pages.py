@@ -25,7 +25,7 @@ MOVED = "experts/domains/*/conll2003-0"
 """The expert of README's picture."""
 AVERAGE = "merged/topics/*/seed-0/average"
 SHORT = (
-    *("topics", "topics-minilm-l6", "topics-granite", "topics-gte"),
+    *("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "glue"),
     *("emotions", "emotions-heads", "emotions-out", "domains", "reference", "seeds", "shots"),
 )
 RESAMPLES = 500

@@ -40,11 +40,19 @@ BOARDS = {
     "topics-minilm-l6": "the same, of a BERT of 6 layers",
     "topics-granite": "the same, of a RoBERTa of 6 layers",
     "topics-gte": "the same, of a BERT of 12 layers",
+    "glue": "five tasks of GLUE, of a BERT of 6 layers",
     "emotions": "four corpora of emotions",
     "domains": "entities of three domains",
 }
 """With three sets of experts, and credit."""
 OF_BASES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte")
+SETTINGS = {
+    "topics": "five topics",
+    "glue": "five tasks of GLUE",
+    "emotions": "four corpora of emotions",
+    "domains": "entities of three domains",
+    "seeds": "seeds of one task",
+}
 END = "end"
 MERGERS = ("average", "task_arithmetic", "ties", "fisher", "regmean")
 ON_OTHER_BOARDS = ("orthogonal probe, test rows", "Surgery", "Surgery, test rows")
@@ -275,22 +283,29 @@ def base_of(place: Path, name: str) -> str:
 
 
 def bases(place: Path) -> str:
-    """Credit of the mergers that all bases have, in the order of their mean place, below what
+    """Credit of the mergers on each base."""
+    return _credits(place, {name: base_of(place, name) for name in OF_BASES})
+
+
+def settings(place: Path) -> str:
+    """Credit of the mergers in each setting; without an interval where it is the median over
+    tasks."""
+    heads = {name: f"{told} ({base_of(place, name)})" for name, told in SETTINGS.items()}
+    return _credits(place, heads)
+
+
+def _credits(place: Path, boards: Mapping[str, str]) -> str:
+    """Credit of the mergers that all boards have, in the order of their mean place, below what
     experts score and what the base does under a tuned head."""
-    means = {
-        "experts": ("expert of the task", "current"),
-        "base under a tuned head": ("base", "ft-classifier"),
-    }
-    rows = [
-        [told, *(claims.mean(place, name, row, at) for name in OF_BASES)]
-        for told, (row, at) in means.items()
-    ]
-    credits = {name: claims.plain(place, name, "credit") for name in OF_BASES}
+    alone = (claims.mean(place, one, claims.experts_of(place, one), "current") for one in boards)
+    under = (claims.mean(place, one, "base", "ft-classifier") for one in boards)
+    rows = [["experts", *alone], ["base under a tuned head", *under]]
+    credits = {name: claims.plain(place, name, "credit") for name in boards}
     places = pandas.DataFrame(credits).dropna().rank(ascending=False).mean(axis=1)
     for row in places.sort_values(kind="stable").index:
-        each = (claims.credit(place, name, row) for name in OF_BASES)
+        each = (claims.credit(place, name, row) for name in boards)
         rows.append([f"`{row}`", *(one.replace("95 % CI ", "") for one in each)])
-    return table(["", *(base_of(place, name) for name in OF_BASES)], rows)
+    return table(["", *boards.values()], rows)
 
 
 def pairs(place: Path) -> str:
@@ -484,6 +499,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "foretold": foretold,
     "bases": bases,
     "pairs": pairs,
+    "settings": settings,
     "images": images,
     "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),
     **{name: partial(beside, columns=of, rows=rows) for name, (of, rows) in BESIDE.items()},

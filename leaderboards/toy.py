@@ -63,7 +63,10 @@ LANES = (
         *("seeds", "domains", "reference", "vision-one-start", "vision-other-start"),
         *("vision-two-starts", "vision", "topics-granite", "topics-gte"),
     ),
-    ("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-minilm-l6"),
+    (
+        *("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-minilm-l6"),
+        "glue",
+    ),
 )
 """Studies that share no expert, and take about as long."""
 WARM = (
