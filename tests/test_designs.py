@@ -207,6 +207,7 @@ def test_designs_that_share_experts_ask_the_same_of_them(
             assert known.setdefault(step.name, step).request == step.request
 
 
+@pytest.mark.filterwarnings("ignore:8 examples at most are shown")
 @pytest.mark.parametrize("group", SHARED, ids=lambda group: group[0])
 def test_designs_that_share_experts_have_boards_in_one_folder(
     group: tuple[str, ...], deep: Path, data: Path, tmp_path: Path
