@@ -92,8 +92,9 @@ class Placement(Frozen):
         import torch
 
         here = [tensor.float().to("cpu", non_blocking=self._queues) for tensor in tensors]
-        done: Any = torch.cuda.Event() if self._queues else None  # type: ignore[no-untyped-call]
-        if done:
+        done: Any = None
+        if self._queues:
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no type for it
             done.record(torch.cuda.current_stream(self.where))
 
         def wait() -> list[Array]:

@@ -118,7 +118,7 @@ def check_positions(model: torch.nn.Module, prepared: Prepared, source: str) -> 
     """Raise BrokenCheckpoint for rows longer than what a model has positions for: a GPU that is
     asked for one that is not there is of no use to the process after it."""
     known, longest = positions(model), max(prepared.costs, default=0)
-    if known is not None and longest > known and "input_ids" in prepared.columns:
+    if known is not None and longest > known:
         raise BrokenCheckpoint(
             f"{source} has positions for {known} tokens, and a row has {longest}; expected no row "
             f"that is longer: --max-length {known}"
@@ -155,8 +155,7 @@ def _of_images(checkpoint: Checkpoint, rows: Rows, image: Callable[[int], Stored
 class _EndToEnd:
     """The tokens of all rows, one row after the other: of each kind of them, and where rows begin.
 
-    A batch is cut out of these in a tenth of the time that its rows take as lists, one by one,
-    which is what a GPU takes to run it.
+    A batch is cut out of these at once: its rows as lists, one by one, would keep a GPU waiting.
     """
 
     values: Mapping[str, np.ndarray[Any, Any]]

@@ -25,7 +25,7 @@ from harness.merging.tune import grid
 from harness.methods import needs_of, resolved
 from harness.options import options
 from harness.presets import faithful
-from harness.registry import MERGERS, PROTOCOLS
+from harness.registry import MERGERS, PROTOCOLS, STAGES, Registry
 from harness.studies.experts import ExpertSet, leaf, relative, sets_of, slug
 from harness.studies.study import MOST, NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study, choice_of
 from harness.text import few
@@ -191,9 +191,12 @@ def _check_mergers(study: Study, merges: Sequence[MergerAxis]) -> None:
 
 def _tell_of_fewer(merges: Sequence[MergerAxis], limit: int | None) -> None:
     """Warn of merges that say how many rows they are shown, and are shown fewer."""
-    said = [one.merger for one in merges if EXAMPLES in one.merger.options]
-    chosen = {str(one): resolved(MERGERS[one.name], one)[EXAMPLES] for one in said}
-    if undercut := [name for name, count in chosen.items() if limit and cast(int, count) > limit]:
+    chosen: list[tuple[Registry[Any], Choice]] = [(MERGERS, merge.merger) for merge in merges]
+    for stage in ("premerge", "postmerge"):
+        chosen += [(STAGES[stage], one) for of in merges for one in getattr(of, stage) or ()]
+    said = [(registry[one.name], one) for registry, one in chosen if EXAMPLES in one.options]
+    shown = {str(one): resolved(entry, one)[EXAMPLES] for entry, one in said}
+    if undercut := [name for name, count in shown.items() if limit and cast(int, count) > limit]:
         warnings.warn(f"{limit} examples at most are shown to {few(undercut)}", stacklevel=3)
 
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_
 from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.files import Loader, read_yaml
-from harness.merging.recipes import shows_examples
+from harness.merging.recipes import LIMIT, shows_examples
 from harness.methods import needs_of
 from harness.options import parse_choice
 from harness.registry import (
@@ -316,7 +316,7 @@ def _limits(study: Study) -> Iterator[str]:
     if any(one.tune for one in axes) or any(need.rows == "shared" for need in needs):
         yield "tune_limit"
     if any(map(shows_examples, needs)):
-        yield "examples_limit"
+        yield LIMIT
 
 
 def _methods(study: Study) -> Iterator[Method]:
