@@ -189,7 +189,8 @@ Check = Callable[..., None]
 @pytest.fixture
 def check(room: Path, tmp_path: Path) -> Check:
     def made_again(kind: str, *protocols: str, **values: Any) -> None:
-        train, test = (load_rows(TASKS[kind], split) for split in ("train90", "test"))
+        train = load_rows(TASKS[kind], "train90", limit=values.get("train_limit"))
+        test = load_rows(TASKS[kind], "test")
         found = [*evaluated(room, kind, tmp_path, *protocols, **values)]
         assert len(found) == len(protocols)
         for record, told in found:
@@ -209,6 +210,23 @@ def test_a_prediction_is_made_again_of_the_record_and_features(kind: str, check:
 @pytest.mark.parametrize("kind", TASKS)
 def test_also_where_labels_choose_nothing(kind: str, check: Check) -> None:
     check(kind, "knn", "linear-probe", PROTOCOLS[4], shots=(1, 3), stratified=False)
+
+
+@pytest.mark.parametrize("kind", ["classification", "tagging"])
+def test_also_where_few_training_rows_take_part(kind: str, check: Check) -> None:
+    check(kind, *PROTOCOLS, shots=(1, "all"), train_limit=30)
+
+
+def test_all_shots_are_all_of_the_training_rows_that_take_part(room: Path, tmp_path: Path) -> None:
+    """So is what a head of all rows is trained on, and a whole evaluation lies beside it."""
+    for limit, wanted in ((30, 30), (None, len(load_rows(TASKS["classification"], "train90")))):
+        asked = evaluated(
+            room, "classification", tmp_path, "knn", "fresh-head",
+            shots=(1, "all"), train_limit=limit,
+        )  # fmt: skip
+        found = [record for record, _ in asked]
+        assert [one.adaptation and one.adaptation.rows for one in found] == [wanted, wanted]
+        assert [one.settings.get("train_limit") for one in found] == [limit, limit]
 
 
 @pytest.mark.parametrize("kind", ["classification", "tagging"])

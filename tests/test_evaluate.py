@@ -530,6 +530,7 @@ def test_what_is_told_of_progress_is_all_rows_of_the_run_once(room: Room, tmp_pa
         ("--draws", "3"),
         ("--seed", "1"),
         ("--limit", "9"),
+        ("--train-limit", "30"),
         ("--max-length", "8"),
         ("--protocols", "ft-classifier:epochs=1"),
     ],

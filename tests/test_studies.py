@@ -914,6 +914,28 @@ def test_rows_that_methods_are_shown_are_limited_by_a_flag_too(
     assert statistics == ([needed] * 2 if needed else [])
 
 
+@pytest.mark.parametrize("said", ["flag", "file"])
+@pytest.mark.parametrize(
+    ("protocol", "taken"), [("knn:shots=all", 16), ("fresh-head", 16), ("knn:shots=5", None)]
+)
+def test_all_shots_are_as_many_rows_as_a_limit_says(
+    room: Path, said: str, protocol: str, taken: int | None
+) -> None:
+    file = write(room, protocols=[protocol], **({"limit": 16} if said == "file" else {}))
+    made = steps_of(read_study(file, limit=16 if said == "flag" else None), room / "out")
+    asked = [one.request for one in made if one.verb == "evaluate"]
+    assert {(one["limit"], one.get("train_limit")) for one in asked} == {(16, taken)}
+    trained = [one.request["limit"] for one in made if one.verb == "finetune"]
+    assert {*trained} == {16}
+
+
+def test_a_limit_may_leave_out_all_that_reads_rows(room: Path) -> None:
+    """What a flag limits need not be there, unlike what the file says of every merge."""
+    file = write(room, mergers=["average", "regmean"], exclude=[{"merger": "regmean"}])
+    made = steps_of(read_study(file, limit=16), room / "out")
+    assert not any("examples_limit" in one.request for one in made)
+
+
 def test_a_number_of_rows_that_a_flag_undercuts_is_told(room: Path) -> None:
     """The rows of a sweep keep its values as their names."""
     stages = [{"merger": "average", "premerge": "cca:examples=40"}]

@@ -46,6 +46,7 @@ def evaluate(
     ),
     limit: int | None = flags.ROWS,
     first: bool = flags.FIRST,
+    train_limit: int | None = option("Draw shots, also `all`, from N training rows only."),
     max_length: str | None = flags.MAX_LENGTH,
     batch_size: str = option(
         "Rows per forward pass, or auto: a budget of tokens or images.", "auto"

@@ -168,6 +168,8 @@ class Cell:
             shots = sorted(set(run.shots), key=amount)
             settings |= {"shots": shots, "draws": run.draws, "seed": run.seed}
             settings |= {"pool": self.pool.rows.digest}
+            if run.train_limit:
+                settings["train_limit"] = run.train_limit
             if not run.stratified:
                 settings["stratified"] = False
         if self.protocol.transductive:
@@ -218,7 +220,7 @@ class Cell:
         length = [] if self.data.task.image else ["max_length"]  # which means nothing there
         settings = ["dtype", "labels", "limit", *length, "metrics", "preset"]
         if self.protocol.draws:
-            settings += ["draws", "seed", "shots", "stratified"]
+            settings += ["draws", "seed", "shots", "stratified", "train_limit"]
         if self.protocol.transductive:
             settings += ["seed"]
         unusual = dict(self.protocol.unusual)

@@ -17,7 +17,8 @@ class Run(Frozen):
 
     `other_base` accepts a base that the models were not made from. `heads_from` is a folder of
     heads for models that have none, as `harness heads` writes them. `limit` draws so many rows of
-    each split (`data.splits.pick`), or takes the `first` ones.
+    each split (`data.splits.pick`), or takes the `first` ones. `train_limit`: rows to adapt to are
+    drawn from so many training rows, which `all` shots are all of.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Run(Frozen):
     seed: int = 0
     labels: Literal["by-name", "by-index"] = "by-name"
     limit: PositiveInt | None = None
+    train_limit: PositiveInt | None = None
     first: bool = False
     max_length: Tokens | None = None
     data_dir: str | None = None

@@ -323,7 +323,7 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         return TaskSplit(task, split, test, left_out=out, data_dir=run.data_dir, apart=apart)
     if share_rows(task, split, TRAINED_ON):
         raise BadRecipe(f"shots are drawn from {task}@{TRAINED_ON}; expected another split")
-    train = load_rows(task, TRAINED_ON, folder=run.data_dir)
+    train = load_rows(task, TRAINED_ON, folder=run.data_dir, limit=run.train_limit)
     pools = {}
     for one in {one.pool: one for one in protocols if one.draws}.values():
         own = one.drawing(run)

@@ -147,7 +147,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
     merges = [_merge(axis, *stages) for stages in axes for axis in study.mergers or ()]
     merges += map(_merge, study.include)
     _check_mergers(study, merges)
-    _tell_of_fewer(merges, study.merge.get(LIMIT))
+    _tell_of_fewer(merges, _shown(study))
     for one in sets_of(study, folder, data_dir):
         if merges and len(one.members) < 2:
             found = f"{one.name} has {len(one.members)} expert"
@@ -198,6 +198,12 @@ def _tell_of_fewer(merges: Sequence[MergerAxis], limit: int | None) -> None:
     shown = {str(one): resolved(entry, one)[EXAMPLES] for entry, one in said}
     if undercut := [name for name, count in shown.items() if limit and cast(int, count) > limit]:
         warnings.warn(f"{limit} examples at most are shown to {few(undercut)}", stacklevel=3)
+
+
+def _shown(study: Study) -> int | None:
+    """How many rows of an expert a method is shown at most."""
+    asked: int | None = study.merge.get(LIMIT)
+    return study.limit or asked
 
 
 # Training ----------------------------------------------------------------------------------
@@ -280,6 +286,7 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis) -> Step:
         "postmerge": merge.postmerge,
         **tuned,
         **study.merge,
+        **({"tune_limit": study.limit, LIMIT: study.limit} if study.limit else {}),
     }
     recipe: Recipe = validated(Recipe, said, f"{study.study}: merge")
     checked(recipe)
@@ -309,7 +316,7 @@ def _statistics(study: Study, one: ExpertSet, merge: MergerAxis) -> Iterator[Ste
         return
     chosen = resolved(entry, faithful(merge.merger, preset))
     given = {name: chosen[name] for name in options(asked[0].function)}
-    given = at_most(given, study.merge.get(LIMIT))
+    given = at_most(given, _shown(study))
     need = Choice(asked[0].name, unusual_of(asked[0].function, given))
     for expert in one.members:
         if not expert.request:
@@ -352,7 +359,9 @@ def _evaluations(
             "output": f"records/{reading.board or name}",
         }
         run: Run = validated(Run, values, f"{study.study}: {name}")
-        known = [protocol.name for protocol in protocols_of(run)]
+        known = protocols_of(run)
+        if study.limit and any(ALL in protocol.drawing(run).shots for protocol in known):
+            run = run.but(train_limit=study.limit)
         # where folders of experts are given, their tasks are theirs to say
         for task in dict.fromkeys(tasks) or ("",):
             asked = run.but(tasks=(task,) if task else ())

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice, product
+from itertools import islice, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
-from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.files import Loader, read_yaml
-from harness.merging.recipes import LIMIT, shows_examples
-from harness.methods import needs_of
 from harness.options import parse_choice
 from harness.registry import (
     MERGERS,
@@ -234,7 +231,9 @@ class Study(Frozen):
 
     Without `mergers` experts are made, and nothing else. `merge` and `evaluate` are fields of every
     recipe and run. `include` adds merges that are no
-    product of the axes, `exclude` takes away those that are all that an entry names.
+    product of the axes, `exclude` takes away those that are all that an entry names. `limit`: so
+    many rows at most, to train on, to show to methods, to choose options by and to score, whatever
+    the other fields say.
     `keep_merges`: whether merged folders stay when they have been evaluated.
     """
 
@@ -253,6 +252,7 @@ class Study(Frozen):
     references: Names = ()
     score_on: Mapping[Name, Annotated[ScoreOn, _mapping_of("tasks")]] = Field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
+    limit: PositiveInt | None = None
     keep_merges: bool = True
 
     @property
@@ -280,9 +280,8 @@ def read_study(
 ) -> Study:
     """The study in a YAML file, or of a name in `designs`, its paths from where the file is.
 
-    Those that begin with `$OUT/` are from its folder `out` (default: its name). `base`, `limit`
-    (rows to train on, to show to methods, to choose by and to score), `epochs` and `seeds` (so
-    many, from 0) take the place of what it says.
+    Those that begin with `$OUT/` are from its folder `out` (default: its name). `base`, `limit`,
+    `epochs` and `seeds` (so many, from 0) take the place of what it says.
     Raises BadRecipe naming the file and the field. No name in a file imports code.
     """
     path = _file_of(file)
@@ -294,8 +293,8 @@ def read_study(
     study: Study = validated(Study, values, str(path))
     study = _placed(study, path, out or Path(study.study))
     _check_names(study, str(path))
+    limit = study.limit if limit is None else limit
     experts, fewer = study.experts, {} if limit is None else {"limit": limit}
-    shown = dict.fromkeys(_limits(study), limit) if fewer else {}
     less = fewer if epochs is None else {**fewer, "epochs": epochs}
     by_task = {task: {**flags, **less} for task, flags in experts.by_task.items()}
     trained: dict[str, Any] = {"finetune": {**experts.finetune, **less}, "by_task": by_task}
@@ -303,29 +302,10 @@ def read_study(
         trained["seeds"] = tuple(range(seeds))
     return study.but(
         base=tuple(_model(one, Path(one), "--base") for one in base) or study.base,
+        limit=limit,
         evaluate={**study.evaluate, **fewer},
-        merge={**study.merge, **shown},
         experts=experts.but(**trained),
     )
-
-
-def _limits(study: Study) -> Iterator[str]:
-    """The fields of a merge that limit rows and that some merge has a use for."""
-    needs = [need for entry in _methods(study) for need in needs_of(entry)]
-    axes = [*(study.mergers or ()), *study.include]
-    if any(one.tune for one in axes) or any(need.rows == "shared" for need in needs):
-        yield "tune_limit"
-    if any(map(shows_examples, needs)):
-        yield LIMIT
-
-
-def _methods(study: Study) -> Iterator[Method]:
-    """The methods of all stages that some merge of a study has."""
-    axes = [*(study.mergers or ()), *study.include]
-    yield from (MERGERS[one.merger.name] for one in axes)
-    for stage in ("premerge", "postmerge"):
-        own = [getattr(one, stage) or () for one in axes]
-        yield from (STAGES[stage][one.name] for one in chain(*getattr(study, stage), *own))
 
 
 def _file_of(file: str | Path) -> Path:
