@@ -1,43 +1,47 @@
 """What was made anew beside what is committed: `python leaderboards/compare.py FOLDER`.
 
-Prints for every csv how many of its lines are of the same thing in both, how many are in one alone,
-and the largest difference of a number, in points; and then the first of those that are in one
-alone, and the boards, pages and pictures that are missing or empty. Exits with 1 where there are
-any.
+Prints for every board how many of its lines are of the same thing in both, how many are in one
+alone, and the largest difference of a number, in points; and then the first of those that are in
+one alone, and the boards, pages and pictures that are missing or empty. Exits with 1 where there
+are any.
 """
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
+from typing import Any
+
+import pandas
 
 from harness.reporting.lines import grouped
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 KEYS = ("task", "split", "protocol", "options", "shots", "role", "model")
-"""What a line of board.csv is of: not its row, as which models share one, their scores decide."""
+"""What a line of a board is of: not its row, as which models share one, their scores decide."""
 PAGES = [
     Path("README.md"),
     Path("docs", "what-we-found.md"),
     *(path.relative_to(ROOT) for path in sorted(ROOT.glob("docs/papers/*.md"))),
 ]
 SHOWN = 2
-"""Lines of a csv that are named where they are in one alone."""
+"""Lines of a board that are named where they are in one alone."""
 
 
-def lines(path: Path) -> list[dict[str, str]]:
-    """The lines of a csv."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a board."""
+    return [
+        {str(key): one for key, one in line.items()}
+        for line in pandas.read_parquet(path).to_dict("records")
+    ]
 
 
-def values(path: Path) -> Mapping[tuple[str, ...], list[float]]:
+def values(path: Path) -> Mapping[tuple[Any, ...], list[float]]:
     """The numbers that are compared, by what they are of, one of each set of experts; none where
     there is no file."""
     read = grouped(lines(path) if path.is_file() else (), itemgetter(*KEYS))
@@ -45,7 +49,7 @@ def values(path: Path) -> Mapping[tuple[str, ...], list[float]]:
 
 
 def others() -> Iterator[Path]:
-    """What is made beside csv files, as it is called in the folder of a reproduction."""
+    """What is made beside a board's numbers, as it is called in the folder of a reproduction."""
     for pattern in ("*/board.md", "*/board.tex", "*/index.html", "*/geometry.csv"):
         yield from (path.relative_to(HERE) for path in HERE.glob(pattern))
     yield from (path.relative_to(ROOT) for path in ROOT.glob("docs/**/*.svg"))
@@ -57,7 +61,7 @@ def report(made: Path) -> int:
     odd = []
     row = "{:<28} {:>9} {:>9} {:>9} {:>19}"
     print(row.format("", "in both", "missing", "new", "largest difference"))
-    for file in sorted(path.relative_to(HERE) for path in HERE.glob("*/board.csv")):
+    for file in sorted(path.relative_to(HERE) for path in HERE.glob("*/board.parquet")):
         ours, theirs = values(made / file), values(HERE / file)
         here, there = (Counter({key: len(of[key]) for key in of}) for of in (ours, theirs))
         both, missing, new = here & there, there - here, here - there
@@ -66,7 +70,7 @@ def report(made: Path) -> int:
         counts = (sum(each.values()) for each in (both, missing, new))
         print(row.format(str(file), *counts, f"{apart:.2f}"))
         for what, keys in (("missing", missing), ("new", new)):
-            odd += [f"{what} in {file}: {' '.join(key)}" for key in sorted(keys)[:SHOWN]]
+            odd += [f"{what} in {file}: {' '.join(map(str, key))}" for key in sorted(keys)[:SHOWN]]
     for file in sorted(others()):
         if not (made / file).is_file() or not (made / file).stat().st_size:
             odd.append(f"missing: {file}")

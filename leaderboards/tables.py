@@ -3,9 +3,9 @@ sentences (claims.py).
 
     python leaderboards/tables.py [FOLDER]
 
-A table stands there between `<!-- NAME -->` and `<!-- end -->`. Its numbers are those of board.csv
-or of the records in FOLDER (`leaderboards`), so that a page cannot say what these do not. With
-those of another folder the pages are written there, to FOLDER/README.md and FOLDER/docs.
+A table stands there between `<!-- NAME -->` and `<!-- end -->`. Its numbers are those of the
+boards or of the records in FOLDER (`leaderboards`), so that a page cannot say what these do not.
+With those of another folder the pages are written there, to FOLDER/README.md and FOLDER/docs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from harness.reporting.boards.credit_table import view
 from harness.reporting.chosen import read_lines
 from harness.reporting.difference import Difference
 from harness.text import points
+from harness.types import ALL
 
 HERE = Path(__file__).parent
 EXPERTS = "experts, each on its own task"
 CONSTANT = "best constant"
 SHOTS = 5
-COUNTS = ("1", "5", "10", "50", "all")
+COUNTS = ("1", "5", "10", "50", ALL)
 BASE = "base under the experts' heads"
 BOARDS = {
     "topics": "five topics",
@@ -78,7 +79,8 @@ def board(place: Path, name: str) -> pandas.DataFrame:
 
     `name` is what a row is called here: that of its role, or of its method.
     """
-    frame = pandas.read_csv(place / name / "board.csv", keep_default_na=False)
+    frame = pandas.read_parquet(place / name / "board.parquet")
+    frame = frame.astype(dict.fromkeys(frame.select_dtypes("category"), object))
     options = pandas.DataFrame([json.loads(said) for said in frame.pop("options")])
     frame = frame.join(options.add_prefix("with "))
     roles = {"base": BASE, "expert": EXPERTS}
@@ -173,7 +175,7 @@ def transforms(place: Path) -> str:
 def shots(place: Path) -> str:
     """Mean accuracy as the rows that are adapted to grow: FT-Classifier, Figures 2 and 5."""
     frame = board(place, "shots")
-    frame["shots"] = frame["shots"].astype(str)
+    frame["shots"] = frame["shots"].map(lambda count: f"{count:.0f}".replace("inf", ALL))
     tuned = {"protocol": "ft-classifier", "with variant": "clean", "with rows": "shots"}
     probe = {"protocol": "linear-probe", "with features": "last_linear"}
     hidden = {**probe, "with features": "mean_masked"}
@@ -181,7 +183,7 @@ def shots(place: Path) -> str:
     columns |= {f"tuned head, {count}": {**tuned, "shots": count} for count in COUNTS}
     columns["tuned head, test rows"] = {"protocol": "ft-classifier", "with rows": "test"}
     for name, where in (("linear probe", probe), ("linear probe of hidden states", hidden)):
-        columns |= {f"{name}, {count}": {**where, "shots": count} for count in ("5", "all")}
+        columns |= {f"{name}, {count}": {**where, "shots": count} for count in ("5", ALL)}
     return by_column(frame, "", columns)
 
 

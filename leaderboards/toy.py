@@ -4,7 +4,7 @@
 
 Makes a tiny base, the data of every task that a committed board has, and the studies with less
 training and fewer draws; runs them in two processes, and `pages.py`. At the end OUT is held to what
-is committed: every board, csv, page and picture is there, with the same lines. Exits with 1 where
+is committed: every board, page and picture is there, with the same lines. Exits with 1 where
 something is missing.
 
 To import torch takes longer than to train such a model: the processes are forks of one that has
@@ -152,7 +152,7 @@ def make(out: Path) -> int:
         shutil.copytree(out / BASES[0], out / other)
     texts = load_rows(TASKS[SUITE[0]], "train90").texts
     words = sorted({word for text in texts for part in text for word in part.split()})
-    boards = [compare.lines(path) for path in sorted(HERE.glob("*/board.csv"))]
+    boards = [compare.lines(path) for path in sorted(HERE.glob("*/board.parquet"))]
     known = {one["task"] for one in chain(*boards)}
     for task in (TASKS[name] for name in sorted(known & {*TASKS})):  # not a study's own
         for split in ("train", task.splits[task.reported]):

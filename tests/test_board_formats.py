@@ -88,8 +88,8 @@ def rows_of(text: str) -> dict[str, list[str]]:
 
 
 CSV = (
-    "- Each protocol at the number of shots nearest to five; other numbers, intervals and each "
-    "metric are in board.csv."
+    "- Each protocol at the number of shots nearest to five; all numbers and intervals are in "
+    "board.csv and board.parquet."
 )
 
 

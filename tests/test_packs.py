@@ -184,7 +184,7 @@ def test_the_committed_records_are_packs() -> None:
 def test_the_committed_data_stay_small(folders: list[str], most: float) -> None:
     """In MB. Whoever clones the repository has all that they ever were."""
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
-    kept = [path for path in files if path.name != "board.parquet"]  # which is made and not kept
+    kept = [path for path in files if path.name != "board.csv"]  # which is made and not kept
     size = sum(path.stat().st_size for path in kept) / 1e6
     assert 1 < size < most, f"{' and '.join(folders)} have {size:.1f} MB, expected under {most}"
 

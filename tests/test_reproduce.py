@@ -71,14 +71,14 @@ def test_a_study_makes_the_rows_of_its_committed_boards(file: Path, bases: Path)
             for task in step.request.get("tasks", ["vision/cifar10"]):
                 scored.setdefault(board, set()).add((leaf(task), merge))
     for board, asked in scored.items():
-        frame = pandas.read_csv(BOARDS / board / "board.csv", keep_default_na=False)
+        frame = pandas.read_parquet(BOARDS / board / "board.parquet")
         merges = frame[frame.role == "merged"]
         assert {(leaf(t), m) for t, m in zip(merges.task, merges.model, strict=True)} == asked
 
 
 def test_every_committed_board_has_a_study() -> None:
     texts = " ".join(path.read_text() for path in STUDIES)
-    for path in BOARDS.glob("*/board.csv"):
+    for path in BOARDS.glob("*/board.parquet"):
         assert f" {path.parent.name}\n" in texts or f"  {path.parent.name}:" in texts
 
 
@@ -136,10 +136,10 @@ def test_the_same_lines_are_not_apart(ran: Runner, copied: Path) -> None:
 
 
 def test_how_far_numbers_are_apart(ran: Runner, copied: Path) -> None:
-    board = copied / "protocols" / "board.csv"
-    text = board.read_text()
-    value = next(one for one in text.splitlines()[1].split(",") if one.count(".") == 1)
-    board.write_text(text.replace(f",{value},", f",{float(value) + 2.5:.6f},", 1))
+    board = copied / "protocols" / "board.parquet"
+    frame = pandas.read_parquet(board)
+    frame.loc[0, "value"] += 2.5
+    frame.to_parquet(board)
     status, said = ran("compare.py", copied)
     assert status == 0
     (line,) = (one for one in said.splitlines() if one.startswith("protocols/"))
@@ -148,21 +148,22 @@ def test_how_far_numbers_are_apart(ran: Runner, copied: Path) -> None:
 
 @pytest.mark.parametrize("spoilt", ["a line", "a board", "a picture", "a line too many"])
 def test_what_a_reproduction_skipped_is_named(ran: Runner, copied: Path, spoilt: str) -> None:
-    board = copied / "domains" / "board.csv"
-    lines = board.read_text().splitlines(keepends=True)
+    board = copied / "domains" / "board.parquet"
+    frame = pandas.read_parquet(board)
     if spoilt == "a board":
         shutil.rmtree(board.parent)
     elif spoilt == "a picture":
         (copied / "docs" / "moved.svg").write_text("")
     else:
-        more = lines[-1].replace("ner/", "nor/")
-        board.write_text("".join(lines[:-1] if spoilt == "a line" else [*lines, more]))
+        more = frame.tail(1).assign(task="nor/more")
+        frame = frame[:-1] if spoilt == "a line" else pandas.concat([frame, more])
+        frame.to_parquet(board)
     status, said = ran("compare.py", copied)
     assert status == 1
     expected = {
-        "a line": "missing in domains/board.csv: ",
+        "a line": "missing in domains/board.parquet: ",
         "a board": "missing: domains/board.md",
         "a picture": "missing: docs/moved.svg",
-        "a line too many": "new in domains/board.csv: ",
+        "a line too many": "new in domains/board.parquet: ",
     }
     assert expected[spoilt] in said

@@ -123,7 +123,7 @@ def rendered(board: Board, out: Path) -> Iterator[tuple[str, str | bytes]]:
     yield "board.csv", as_csv(tidy)
     yield "board.tex", latex.rendered(board)
     yield "index.html", page.rendered(board, [*tidy["record"]])
-    yield "board.parquet", tidy.to_parquet()
+    yield "board.parquet", tidy.to_parquet(compression="zstd")
 
 
 def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Credited]) -> str:

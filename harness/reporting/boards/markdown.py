@@ -16,7 +16,7 @@ from harness.reporting.boards.templates import template
 from harness.text import markdown, plain
 
 LINES = 200
-"""Of all, at most: what there is no room for is in board.csv alone."""
+"""Of all, at most: what there is no room for is in board.csv and board.parquet alone."""
 NAMED = 12
 """Tasks, and settings without a table, that are named; of more, their number."""
 
