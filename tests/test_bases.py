@@ -167,9 +167,10 @@ def test_credits_of_boards_are_in_one_table() -> None:
         )
         boards[name] = credit_of(made)
     found = over(boards)
-    assert found["heads"] == ["first", "second", "third"]
-    ((common, rows),) = found["groups"]
-    assert common == "first, second, third"
+    (only,) = found["groups"]
+    rows = only["rows"]
+    assert only["heads"] == ["first", "second", "third"]
+    assert only["common"] == "first, second, third"
     assert [name for name, _ in rows] == ["ties", "average"]  # places 0, 1, 0 and 1, 0, 1
     for (_, cells), merge in zip(rows, ("ties", "average"), strict=True):
         for (text, *_), known in zip(cells, boards.values(), strict=True):
@@ -196,9 +197,12 @@ def test_merges_are_ordered_on_the_boards_that_they_have_in_common() -> None:
         "w": credited("w", e=20, f=10),
     }
     found = over(boards)
-    groups = [(common, [name for name, _ in rows]) for common, rows in found["groups"]]
+    groups = [(one["common"], [name for name, _ in one["rows"]]) for one in found["groups"]]
     assert groups == [
         ("x, y, z, x2", ["a", "c", "b"]), ("x2, w", ["e", "f"]), ("z, x2", ["d"])
+    ]  # fmt: skip
+    assert [one["heads"] for one in found["groups"]] == [
+        ["x", "y", "z", "x2"], ["x2", "w"], ["z", "x2"]
     ]  # fmt: skip
     first, agree = found["finding"]
     assert first == "a has the most credit on 2 of 4 boards that differ in base or tasks."

@@ -47,12 +47,13 @@ def credit_of(board: Board) -> Credited:
 
 
 def over(boards: Mapping[str, Credited]) -> dict[str, Any]:
-    """The table of the merges whose credit is defined on two boards or more; {} without any.
+    """Tables of the merges whose credit is defined on two boards or more; {} without any.
 
     `groups` are of merges with the boards that they have in common, in the order of their mean
-    place on these, which is 0 for the first and 1 for the last of them. Its rows have for each
-    board the credit with half of its interval, and a shade of ten; `heads` are the boards,
-    `finding` sentences on what is first, and how far the orders of the first group agree.
+    place on these, which is 0 for the first and 1 for the last of them. `heads` are the boards
+    that some of them are on, and rows have for each the credit with half of its interval, and a
+    shade of ten. `finding`: sentences on what is first, and how far the orders of the first group
+    agree.
     """
     known = {name: of for name, of in boards.items() if of.credit}
     each = dict.fromkeys(merge for of in known.values() for merge in of.credit)
@@ -61,15 +62,16 @@ def over(boards: Mapping[str, Credited]) -> dict[str, Any]:
     if not on:
         return {}
     groups = [*_groups(known, on)]
-    cells = {merge: [_cell(of.credit.get(merge)) for of in known.values()] for merge in on}
     return {
-        "heads": [*known],
-        "groups": [
-            (_named(common), [(plain(one), cells[one]) for one in merges])
-            for common, merges in groups
-        ],
+        "groups": [_table(known, common, merges) for common, merges in groups],
         "finding": [*_first(known), *_agreement(known, *groups[0])],
     }
+
+
+def _table(known: Mapping[str, Credited], common: list[str], merges: list[str]) -> dict[str, Any]:
+    on = {name: of.credit for name, of in known.items() if {*merges} & of.credit.keys()}
+    rows = [(plain(one), [_cell(of.get(one)) for of in on.values()]) for one in merges]
+    return {"common": _named(common), "heads": [*on], "rows": rows}
 
 
 def _groups(
