@@ -6,9 +6,10 @@ with fewer repetitions, and shows that the ways that were given up miss their le
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import combinations
 
@@ -16,7 +17,7 @@ import numpy as np
 from scipy.stats import norm
 
 from harness.stats.estimate import Estimate, mean_of, minus, over_sets
-from harness.stats.intervals import Ends, interval, ratio
+from harness.stats.intervals import Ends, interval, ratio, variances
 from harness.stats.ranks import over_tasks, pairs_over_tasks, ranks, sign_flip
 from harness.stats.sets import prior_of
 from harness.stats.tests import detectable, holm, p_value
@@ -457,10 +458,17 @@ def several() -> Iterator[World]:
 
 
 def sets_alike(
-    random: Random, models: int, count: int, least: float, largest: float, better: int = 0
+    random: Random,
+    models: int,
+    count: int,
+    least: float,
+    largest: float,
+    better: int = 0,
+    erratic: float = 0.0,
 ) -> list[Estimate]:
     """Models that are alike on sets of experts: some vary more from set to set than others."""
     spread = np.geomspace(least, largest, models)[:, None]
+    spread[-1] = erratic or spread[-1]
     rows = random.normal(0, 0.4, (models, 300))
     noise = spread * random.normal(size=(models, count)) + random.normal(0, 0.05, count)
     noise[:better] += 5
@@ -473,33 +481,56 @@ def sets_alike(
 def named_over_sets(random: Random, moderate: bool, better: int, **of: float) -> bool:
     """Whether any two of the models that are alike are said to differ, Holm over all pairs."""
     made = sets_alike(random, better=better, **of)  # type: ignore[arg-type]
-    known = prior_of(made) if moderate else None
+    known = prior_of(made)
+    assert known is not None
     pairs = list(combinations(range(len(made)), 2))
+    apart = [replace(minus(made[i], made[j]), prior=known) for i, j in pairs]
     if moderate:
-        p = [p_value(minus(made[i], made[j]), known) for i, j in pairs]
+        p = [p_value(one) for one in apart]
     else:  # one variance for all
-        whole = prior_of(made)
-        assert whole is not None
-        same = whole._replace(degrees=1e9)
-        p = [p_value(minus(made[i], made[j]), same) for i, j in pairs]
+        whole = [variances(one)[0] + known.variance / len(one.by_set) for one in apart]
+        p = [
+            float(2 * norm.sf(abs(one.point) / np.sqrt(of)))
+            for one, of in zip(apart, whole, strict=True)
+        ]
     named = {pair for pair, one in zip(pairs, holm(p), strict=True) if one < 0.05}
     return any(first >= better for first, _ in named)
 
 
+def behind_the_highest(random: Random, models: int, among: int) -> bool:
+    """Whether any of models that are alike is said to be behind the one that scores most, Holm over
+    so many tests: of all pairs, or of those with this one alone, which chance has chosen."""
+    made = [means(of[None]) for of in random.normal(0, 0.4, (models, 300))]
+    highest = max(made, key=lambda one: one.point)
+    p = [p_value(minus(highest, one)) for one in made if one is not highest]
+    return min(p) * among < 0.05
+
+
 def over_sets_alike() -> Iterator[World]:
     """Families of claims over three sets of experts."""
-    for models, largest, better in ((6, 0.05, 0), (12, 0.05, 0), (12, 0.2, 0), (12, 0.2, 3)):
-        of = {"models": models, "count": 3, "least": 0.05, "largest": largest}
+    cases = ((6, 0.05, 0, 0.0), (12, 0.05, 0, 0.0), (12, 0.2, 0, 0.0), (12, 0.2, 3, 0.0))
+    for models, largest, better, erratic in (*cases, (6, 0.05, 0, 1.0)):
+        of = {"models": models, "count": 3, "least": 0.05, "largest": largest, "erratic": erratic}
         title = f"any false pair of {models} models on 3 sets of experts, sd 0.05"
         title += f" to {largest}" if largest > 0.05 else ""
         title += f", {better} of them better" if better else ""
+        title += f", of one {erratic}" if erratic else ""
         yield World(
             title,
             0.0,
             0.05,
             partial(named_over_sets, moderate=True, better=better, **of),
             partial(named_over_sets, moderate=False, better=better, **of),
-            fails=largest > 0.05,
+            fails=largest > 0.05 or erratic > 0,
+        )
+    for models in (6, 20):
+        yield World(
+            f"any of {models} equal models is behind the highest",
+            0.0,
+            0.05,
+            partial(behind_the_highest, models=models, among=math.comb(models, 2)),
+            partial(behind_the_highest, models=models, among=models - 1),
+            fails=models > 6,
         )
 
 

@@ -306,7 +306,9 @@ def test_bold_is_what_a_paired_test_leaves(tmp_path: Path) -> None:
     harness.leaderboard([folder], out=tmp_path)
     text = (tmp_path / "board.md").read_text()
     assert [rows_of(text)[name] for name in "abc"] == [["**66.7**"], ["62.7"], ["**62.7**"]]
-    assert "paired test over test units and draws, Holm over the column" in " ".join(text.split())
+    assert "paired test over test units and draws, Holm over all pairs of merges" in " ".join(
+        text.split()
+    )
 
 
 def test_a_family_of_claims_is_a_column(tmp_path: Path) -> None:

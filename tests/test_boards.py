@@ -18,7 +18,7 @@ import numpy as np
 import pandas
 import pytest
 
-from harness import Record, leaderboard
+from harness import Record, compare, leaderboard
 from harness.cli import main
 from harness.cli.evaluate import print_evaluation
 from harness.errors import BrokenRecord
@@ -37,6 +37,7 @@ from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import index, rendered
 from harness.reporting.boards.over import credit_of
 from harness.reporting.chosen import read_lines
+from harness.reporting.comparison import Comparison
 from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, short_task
 from harness.reporting.lines import Setting, lines_of
 from harness.reporting.table import legend
@@ -998,6 +999,39 @@ def test_committed_boards_are_what_their_records_render_to(name: str) -> None:
             pandas.testing.assert_frame_equal(*frames)
         elif file != "board.csv":  # the same lines, which are not kept
             assert found.read_text(encoding="utf-8") == content, file
+
+
+@pytest.mark.parametrize("protocol", ["current", "ft-classifier"])
+def test_a_board_and_a_comparison_of_two_say_the_same(protocol: str) -> None:
+    """Of three sets of experts: one difference has one interval and one p-value, on every task and
+    in the mean."""
+    board, records = committed("emotions"), LEADERBOARDS / "records" / "emotions.parquet"
+    at = board.scores.headlines[protocol]
+    for row, other in (("dare[ties]", "ties"), ("procrustes[average]", "average")):
+        made = compare([row, other], protocol=protocol, records=records)
+        assert isinstance(made, Comparison)
+        of_tasks = {one.task: (one.within, one.p) for one in made.tasks}
+        for column, (within, p) in {**of_tasks, "mean": (made.within, made.p)}.items():
+            gain = board.gained[board.called.get(row, row), at, column]
+            assert gain.within == pytest.approx([100 * end for end in within])
+            assert gain.p == pytest.approx(p, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["topics", "glue", "emotions", "protocols"])
+def test_what_is_bold_and_places_say_the_same(name: str) -> None:
+    """As many are bold as are not significantly behind the first, but for those that a constant
+    prediction reaches, and of these whoever may be first."""
+    board = committed(name)
+    assert board.credits
+    at, column = board.credits.setting, board.scores.columns[-1]
+    constant = board.scores.cell(CONSTANT, at, column)
+    assert constant is not None
+    merges = {one.name: one for one in board.credits.defined if one.tuned > constant.mean}
+    best = board.best[at, column] & merges.keys()  # what is made on test rows has no place
+    assert {row for row, one in merges.items() if one.place and one.place[0] == 1} <= best
+    first = board.credits.defined[0].place
+    assert first is not None
+    assert len(best) == first[1] or constant.mean > min(o.tuned for o in board.credits.defined)
 
 
 def test_the_committed_page_over_all_boards_is_what_their_records_render_to() -> None:

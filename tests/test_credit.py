@@ -260,7 +260,12 @@ def test_options_stand_behind_the_stages_that_have_them() -> None:
     name = "rotation:residual=True+dare[fisher:examples=256,seed=1]+lines"
     (bar,) = view(of({name: scored(47.0, 65.6)}, constants=[0.001]), "")["bars"]
     said = ["".join(bar[part]).replace("\N{ZERO WIDTH SPACE}", "") for part in ("name", "options")]
-    assert said == ["rotation+dare[fisher]+lines", "residual=True, examples=256,seed=1"]
+    options = "rotation residual=True, fisher examples=256,seed=1"
+    assert said == ["rotation+dare[fisher]+lines", options]
+    name = "permutation[fisher:examples=256] = fisher:examples=256"  # one row, as scores are one
+    (bar,) = view(of({name: scored(47.0, 65.6)}, constants=[0.001]), "")["bars"]
+    said = ["".join(bar[part]).replace("\N{ZERO WIDTH SPACE}", "") for part in ("name", "options")]
+    assert said == ["permutation[fisher] = fisher", "examples=256"]
     assert bar["called"] == name
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 from scipy.stats import norm, permutation_test, t
 
-from harness.stats.estimate import Estimate, mean_of, minus, over_sets
+from harness.stats.estimate import Estimate, Prior, mean_of, minus, over_sets
 from harness.stats.intervals import (
     credit,
     degrees,
     interval,
+    moderated,
     ratio,
     reach,
     variances,
@@ -30,7 +32,7 @@ from harness.stats.ranks import (
     tie_groups,
     win_rates,
 )
-from harness.stats.sets import Prior, moderated, prior, prior_of
+from harness.stats.sets import prior, prior_of
 from harness.stats.tests import detectable, holm, outcome, p_value, sets_needed, units_needed
 from harness.types import Array64
 
@@ -114,8 +116,20 @@ def test_an_interval_of_sets_of_experts_by_hand() -> None:
 
 
 def test_variances_over_sets_are_drawn_towards_those_of_all_models() -> None:
-    """By hand: 3 degrees of freedom of a variance of 2, and 2 of its own of 7, are 5 of 4."""
-    assert moderated(7.0, 3, Prior(2.0, 3.0)) == (4.0, 5.0)
+    """By hand: 3 degrees of freedom of a variance of 7, and 2 of its own of 2, are 5 of 5; its own
+    of 9 stays."""
+    assert moderated(2.0, 3, Prior(7.0, 3.0)) == (5.0, 5.0)
+    assert moderated(9.0, 3, Prior(7.0, 3.0)) == (9.0, 5.0)
+    assert moderated(9.0, 3, None) == (9.0, 2)
+
+
+def test_an_interval_ends_where_a_test_says_so_whatever_is_known_of_sets() -> None:
+    one = of_sets(0.03, 0.05, 0.04, error=1e-3)
+    for told in (None, Prior(1e-3, 4.0), Prior(1e-6, 4.0), Prior(0.05, 2.0)):
+        known = replace(one, prior=told)
+        p = p_value(known)
+        assert reach(known, tail=p / 2) == pytest.approx(known.point, rel=1e-4)
+        assert (p < 0.05) == (interval(known)[0] > 0)
 
 
 def test_what_all_models_say_of_sets_is_found_again() -> None:
@@ -141,7 +155,7 @@ def test_a_family_over_three_sets_is_significant_together_and_not_alone() -> Non
     first = [minus(models[0], one) for one in models[1:]]
     alone = holm([p_value(one) for one in first])
     known = prior_of(models)
-    together = holm([p_value(one, known) for one in first])
+    together = holm([p_value(replace(one, prior=known)) for one in first])
     assert max(together) < 0.01
     assert sum(p < 0.05 for p in alone) < 6
     assert prior_of([of_sets(0.1, 0.2)] * 4) is None, "two sets"

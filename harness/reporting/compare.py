@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
@@ -15,6 +16,8 @@ from harness.errors import BadOption, BrokenRecord, MissingScores, UnknownName
 from harness.evaluation.task_split import configured
 from harness.options import parse_choice
 from harness.reporting import bases as of_bases
+from harness.reporting.boards.board import scores_of
+from harness.reporting.boards.tested import priors_of
 from harness.reporting.chosen import Chosen, among, read_lines
 from harness.reporting.comparison import (
     Comparison,
@@ -31,11 +34,11 @@ from harness.reporting.difference import (
     fewest_draws,
     significant_pairs,
 )
-from harness.reporting.grid import check_columns, reported
+from harness.reporting.grid import MEAN, check_columns, reported
 from harness.reporting.lines import HEADLINE_SHOTS, Line, far, tasks_by
 from harness.reporting.names import marked
 from harness.reporting.sets import in_sets
-from harness.stats.estimate import Estimate, minus
+from harness.stats.estimate import Estimate, Prior, minus
 from harness.stats.intervals import FARTHEST, interval
 from harness.stats.ranks import left_out, over_tasks, sign_flip, standings, tie_groups
 from harness.stats.tests import detectable, holm, p_value, units_needed
@@ -58,15 +61,16 @@ def compare(
 ) -> Comparison | Ranking:
     """Two models, or the ranks of several, from records alone.
 
-    `models` are names of models in the folder `records`, or folders of records. Tasks are those
-    that all of them were evaluated on, and the sets of experts those that all of them were made
-    of: replicates, as on boards. Of several numbers of shots, the one nearest to 5 is used; `limit`
-    chooses among records of several limits (`all`: of all rows), and `bases` among models of one
-    name, by the names of their bases as boards have them, or by their sources. Two models are
-    practically equal whose 95 % interval lies within a `margin`, in points. Raises UnknownName,
-    MissingScores or BrokenRecord, before any arithmetic, for what cannot be compared: unknown
-    names, other rows, splits or limits, two models of one name, scores on other resampled test
-    units.
+    `models` are names of models in the folder `records`, methods as boards call them
+    (`dare[ties]`), or folders of records. Tasks are those that all of them were evaluated on, and
+    the sets of experts those that all of them were made of: replicates, as on boards, whose
+    variance is drawn towards that of all merges in `records`. Of several numbers of shots, the one
+    nearest to 5 is used; `limit` chooses among records of several limits (`all`: of all rows), and
+    `bases` among models of one name, by the names of their bases as boards have them, or by their
+    sources. Two models are practically equal whose 95 % interval lies within a `margin`, in points.
+    Raises UnknownName, MissingScores or BrokenRecord, before any arithmetic, for what cannot be
+    compared: unknown names, other rows, splits or limits, two models of one name, scores on other
+    resampled test units.
     """
     if margin is not None and not (len(models) == 2 and 0 < margin < math.inf):
         raise BadOption(
@@ -79,17 +83,19 @@ def compare(
     asked = str(Choice(choice.name, choice.unusual))
     wanted = {"tasks": tasks, "protocols": (asked,), "limit": limit}
     which = validated(Chosen, wanted, "compare")
-    known = _lines(models, Path(records), validated(Chosen, {"bases": bases}, "compare"))
+    known, every = _lines(models, Path(records), validated(Chosen, {"bases": bases}, "compare"))
     meant = {name: _among(name, of, which) for name, of in known.items()}
     sides = _shared(meant, shots)
     scores, (lines, *_) = _scores(sides), sides.values()
+    priors = _priors(every, sides)
     sets = [max(len({one.set for one in of}) for of in each.values()) for each in (sides, meant)]
     seeds = sorted({seed for line in chain(*sides.values()) for _, seed, _ in line.trained})
     on = tuple(sorted(tasks_by(lines)))
     terms = Terms(asked, lines[0].shots or None, on, sets[0], sets[1], tuple(seeds))
     if len(sides) == 2:
-        return _two(_called(sides), scores, terms, None if margin is None else margin / 100)
-    return _several(_called(sides), scores, terms)
+        points = None if margin is None else margin / 100
+        return _two(_called(sides), scores, priors, terms, points)
+    return _several(_called(sides), scores, priors, terms)
 
 
 # Which lines -------------------------------------------------------------------------------
@@ -98,13 +104,19 @@ Sides: TypeAlias = Mapping[str, Sequence[Line]]
 """Lines by model."""
 
 
-def _lines(names: Sequence[str], folder: Path, which: Chosen) -> dict[str, list[Line]]:
-    """By name, the lines of a model of the folder, or those of another folder, in their sets."""
+def _lines(
+    names: Sequence[str], folder: Path, which: Chosen
+) -> tuple[dict[str, list[Line]], list[Line]]:
+    """By name, the lines of a model of the folder, or those of another folder, in their sets; and
+    all that were read."""
     known = reported(read_lines([folder], which)) if folder.exists() else []
     models = {line.model for line in known}
     named = [(line.model, line) for line in known]
     for name in names:
         if name in models:
+            continue
+        if rows := [line for line in known if line.role == "merged" and line.method == name]:
+            named += [(name, line) for line in rows]  # as boards call it
             continue
         if not Path(name).exists() or (Path(name) / "config.json").exists():
             models_there = f"where models are: {', '.join(sorted(models)) or 'none'}"
@@ -112,8 +124,9 @@ def _lines(names: Sequence[str], folder: Path, which: Chosen) -> dict[str, list[
             hint = "name a model that --records has, or a folder of records"
             raise UnknownName(f"no records of '{name}' in {folder}, {there}; {hint}")
         named += [(name, line) for line in reported(read_lines([name], which))]
-    of_sets = [*zip(named, in_sets([line for _, line in named]), strict=True)]
-    return {name: [line for (of, _), line in of_sets if of == name] for name in names}
+    every = in_sets([line for _, line in named])
+    of_sets = [*zip(named, every, strict=True)]
+    return {name: [line for (of, _), line in of_sets if of == name] for name in names}, every
 
 
 def _among(name: str, lines: Sequence[Line], which: Chosen) -> list[Line]:
@@ -198,6 +211,23 @@ def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
     return [*cells.values()]
 
 
+def _priors(every: Sequence[Line], sides: Sides) -> Mapping[str, Prior | None]:
+    """By task and for their mean, what a board of the same records draws variances over sets of
+    experts towards: those of all merges that were evaluated as these were."""
+    lines = [*chain(*sides.values())]
+    places, bases = {(one.task, one.setting) for one in lines}, {one.base_digest for one in lines}
+    merges = [
+        one
+        for one in every
+        if one.role == "merged" and (one.task, one.setting) in places and one.base_digest in bases
+    ]
+    try:
+        scores = scores_of(merges)
+    except BrokenRecord:  # of no one board: nothing is known but these models
+        return {}
+    return {column: one for (_, column), one in priors_of(scores, scores.rows).items()}
+
+
 def _scores(sides: Sides) -> list[list[Estimate]]:
     """By model, its score on each task, in the order of their names. Raises BrokenRecord."""
     designs: dict[str, str] = {}
@@ -227,11 +257,18 @@ def _called(sides: Sides) -> Sides:
 
 
 def _two(
-    sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms, margin: float | None
+    sides: Sides,
+    scores: Sequence[Sequence[Estimate]],
+    priors: Mapping[str, Prior | None],
+    terms: Terms,
+    margin: float | None,
 ) -> Comparison:
     every = [*chain(*sides.values())]
     of_task = tasks_by(every)
-    found = list(map(minus, *scores))
+    found = [
+        replace(one, prior=priors.get(task))
+        for task, one in zip(terms.tasks, map(minus, *scores), strict=True)
+    ]
     p = [p_value(one) for one in found] if enough_draws(every) else []
     adjusted: Sequence[float | None] = holm(p) or [None] * len(found)
     tasks = tuple(
@@ -252,7 +289,8 @@ def _two(
             zip(terms.tasks, found, *scores, strict=True)
         )
     )
-    whole, (first, second) = apart(*scores), sides
+    (first, second), mean = sides, MEAN if len(terms.tasks) > 1 else terms.tasks[0]
+    whole = replace(apart(*scores), prior=priors.get(mean))
     return Comparison(
         first=first,
         second=second,
@@ -275,11 +313,16 @@ def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:
     return OverTasks(float(sign_flip(differences)), over_tasks(differences), ends, tasks)
 
 
-def _several(sides: Sides, scores: Sequence[Sequence[Estimate]], terms: Terms) -> Ranking:
+def _several(
+    sides: Sides,
+    scores: Sequence[Sequence[Estimate]],
+    priors: Mapping[str, Prior | None],
+    terms: Terms,
+) -> Ranking:
     names, every = [*sides], [*chain(*sides.values())]
     values = np.array([[one.point for one in each] for each in scores])
     made = standings(terms.tasks, values, by="score")
-    known = significant_pairs(scores)
+    known = significant_pairs(scores, priors.get(MEAN if len(terms.tasks) > 1 else terms.tasks[0]))
     here = tie_groups(made.order, known) if enough_draws(every) else []
 
     def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:

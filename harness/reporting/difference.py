@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from harness.reporting.lines import Line
-from harness.stats.estimate import Estimate, mean_of, minus, over_sets
+from harness.stats.estimate import Estimate, Prior, mean_of, minus, over_sets
 from harness.stats.intervals import LEVEL, Ends, Ratio, interval
-from harness.stats.sets import prior_of
 from harness.stats.tests import FEWEST_DRAWS, holm, p_value
 from harness.text import points
 
@@ -98,15 +97,17 @@ def difference_of(first: Sequence[Line], second: Sequence[Line]) -> Estimate | N
     return None if known is None else apart(*known)
 
 
-def significant_pairs(models: Sequence[Sequence[Estimate]]) -> dict[tuple[int, int], int]:
+def significant_pairs(
+    models: Sequence[Sequence[Estimate]], prior: Prior | None = None
+) -> dict[tuple[int, int], int]:
     """The pairs of models whose means over these tasks differ, Holm over all; the better of each.
 
-    Variances over sets of experts are drawn towards that of all models.
+    Variances over sets of experts are drawn towards `prior`.
     """
-    known = prior_of([*map(mean_of, models)])
     pairs = list(combinations(range(len(models)), 2))
-    differences = [apart(models[one], models[other]) for one, other in pairs]
-    adjusted = holm([p_value(one, known) for one in differences])
+    found = (replace(apart(models[one], models[other]), prior=prior) for one, other in pairs)
+    differences = list(found)
+    adjusted = holm([p_value(one) for one in differences])
     return {
         pair: pair[one.point <= 0]
         for pair, one, p in zip(pairs, differences, adjusted, strict=True)

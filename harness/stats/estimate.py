@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from harness.types import Array64
+
+
+class Prior(NamedTuple):
+    """What the variance of a difference over sets of experts is drawn towards, and for how many
+    degrees of freedom that counts."""
+
+    variance: float
+    degrees: float
 
 
 @dataclass(frozen=True)
@@ -20,7 +29,7 @@ class Estimate:
     of the same resamples, [1, 0] where there is one draw. `units` is how many test units are
     resampled: rows, sentences or documents. `by_set` has the mean over the draws on each set of
     experts, by its number; {} of a single one. Differences and means of these are estimates as
-    well.
+    well; `prior` is what is known of how differences like this one vary over sets, if anything.
     """
 
     values: Array64
@@ -28,6 +37,7 @@ class Estimate:
     by_draw: Array64
     units: int
     by_set: Mapping[int, float] = field(default_factory=dict)
+    prior: Prior | None = None
 
     @cached_property
     def point(self) -> float:

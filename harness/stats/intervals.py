@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.estimate import Estimate, Prior, mean_of, minus
 from harness.types import Array64
 
 Ends: TypeAlias = tuple[float, float]
@@ -36,8 +36,9 @@ def variances(one: Estimate) -> tuple[float, float, float]:
     sets interact, which is in both parts: intervals are a little too wide. Of fewer than three
     sets, these very ones are meant.
     """
-    sets = [*one.by_set.values()]
-    of_sets = float(np.var(sets, ddof=1)) / len(sets) if len(sets) >= FEWEST_SETS else 0.0
+    sets, of_sets = [*one.by_set.values()], 0.0
+    if len(sets) >= FEWEST_SETS:
+        of_sets = moderated(float(np.var(sets, ddof=1)), len(sets), one.prior)[0] / len(sets)
     if one.units < 2:
         return math.inf, 0.0, of_sets
     of_units = float(one.resamples.var(ddof=1)) * one.units / (one.units - 1)
@@ -46,6 +47,17 @@ def variances(one: Estimate) -> tuple[float, float, float]:
         return of_units, 0.0, of_sets
     in_both = _interaction(one) / draws
     return max(0.0, of_units - in_both), float(one.values.var(ddof=1)) / draws, of_sets
+
+
+def moderated(variance: float, sets: int, known: Prior | None) -> tuple[float, float]:
+    """The variance of a difference over sets and its degrees of freedom, drawn towards what is
+    known, and never below its own: a model that varies more than all others would pass for them."""
+    own = sets - 1
+    if known is None:
+        return variance, own
+    whole = own + known.degrees
+    drawn = (own * variance + known.degrees * known.variance) / whole
+    return max(variance, drawn), whole
 
 
 def _interaction(one: Estimate) -> float:
@@ -60,7 +72,7 @@ def _interaction(one: Estimate) -> float:
     return float(np.square(rest + one.by_draw.mean()).sum() / ((draws - 1) * (kept - 1)))
 
 
-def degrees(one: Estimate, *, difference: bool) -> tuple[int, int, int]:
+def degrees(one: Estimate, *, difference: bool) -> tuple[int, int, float]:
     """Degrees of freedom of the variances of units, of draws and of sets.
 
     Of a difference, one less than the units that differ, where each changes the score by one part
@@ -73,7 +85,8 @@ def degrees(one: Estimate, *, difference: bool) -> tuple[int, int, int]:
     if difference:
         whole = float(one.resamples.var(ddof=1)) + one.point**2 / units
         units = min(units, max(round(units**2 * whole), _carriers(one.resamples)))
-    return max(units - 1, 1), max(len(one.values) - 1, 1), max(len(one.by_set) - 1, 1)
+    of_sets = max(moderated(0.0, len(one.by_set), one.prior)[1], 1)
+    return max(units - 1, 1), max(len(one.values) - 1, 1), of_sets
 
 
 def _carriers(resamples: Array64) -> int:
@@ -91,7 +104,7 @@ def _carriers(resamples: Array64) -> int:
 
 
 @cache
-def student(tail: float, degrees: int) -> float:
+def student(tail: float, degrees: float) -> float:
     """How many standard errors leave so much above; a board asks tens of thousands of times."""
     from scipy.stats import t
 

@@ -10,21 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from harness.stats.estimate import Estimate
+from harness.stats.estimate import Estimate, Prior
 from harness.stats.intervals import FEWEST_SETS
 from harness.types import Array64
-
-
-class Prior(NamedTuple):
-    """What the variance of a difference over sets is drawn towards, and for how many degrees of
-    freedom that counts."""
-
-    variance: float
-    degrees: float
 
 
 def prior_of(models: Sequence[Estimate]) -> Prior | None:
@@ -71,9 +62,3 @@ def _inverse_trigamma(value: float) -> float:
     from scipy.special import polygamma
 
     return float(10 ** brentq(lambda x: float(polygamma(1, 10**x)) - value, -6, 8))
-
-
-def moderated(variance: float, sets: int, known: Prior) -> tuple[float, float]:
-    """The variance of a difference and its degrees of freedom, drawn towards what is known."""
-    own, whole = sets - 1, sets - 1 + known.degrees
-    return (own * variance + known.degrees * known.variance) / whole, whole

@@ -11,8 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from harness.stats.estimate import Estimate
-from harness.stats.intervals import FEWEST_SETS, LEVEL, Ends, degrees, reach, student, variances
-from harness.stats.sets import Prior, moderated
+from harness.stats.intervals import LEVEL, Ends, degrees, reach, student, variances
 
 POWER = 0.8
 FEWEST_DRAWS = 3
@@ -23,12 +22,8 @@ DifferenceOutcome: TypeAlias = Literal[
 ]
 
 
-def p_value(one: Estimate, known: Prior | None = None) -> float:
-    """Two-sided, of a difference that is nothing but chance: where its interval ends at zero.
-
-    `known` is how far models differ over sets of experts, which the difference's own variance over
-    sets is drawn towards.
-    """
+def p_value(one: Estimate) -> float:
+    """Two-sided, of a difference that is nothing but chance: where its interval ends at zero."""
     point, half = abs(one.point), reach(one)
     if not point or not math.isfinite(half):
         return 1.0
@@ -38,10 +33,6 @@ def p_value(one: Estimate, known: Prior | None = None) -> float:
     from scipy.special import stdtrit
 
     parts, few = np.array(variances(one)), np.array(degrees(one, difference=True), dtype=float)
-    if known is not None and len(one.by_set) >= FEWEST_SETS:
-        sets = len(one.by_set)
-        of_sets, few[2] = moderated(parts[2] * sets, sets, known)
-        parts[2] = of_sets / sets
 
     def short(places: float) -> float:
         """By how much an interval at p = 10^-places falls short of zero."""

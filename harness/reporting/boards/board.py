@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 from harness.reporting.boards.credit import Credits, credits_of
 from harness.reporting.boards.tested import (
+    Priors,
     best_of,
     counterparts,
     gained,
     gaps,
+    priors_of,
     tested,
     under_heads,
 )
@@ -86,7 +88,8 @@ class Board:
     `unchanged` are those of them that gain nothing over their counterpart, which is the same row.
     `best` has, for every column of a setting, the merges that are the best or do not differ from
     it. `counterparts` are, for rows of merges, what their gains are over, and `gained` these gains;
-    `gaps` are, by row and column, FT-Classifier Eval minus Current Eval.
+    `gaps` are, by row and column, FT-Classifier Eval minus Current Eval. `priors` are what the
+    variances of differences of merges over sets of experts are drawn towards.
     """
 
     lines: tuple[Line, ...]
@@ -98,6 +101,7 @@ class Board:
     counterparts: Mapping[str, str]
     gained: Mapping[GridPlace, Difference]
     gaps: Mapping[tuple[str, str], Difference]
+    priors: Priors
 
     @property
     def sets(self) -> int:
@@ -149,18 +153,26 @@ def board_of(lines: Sequence[Line]) -> Board:
         if row not in unchanged
     }
     scores = folded(whole, called)
-    merges, heads = {*scores.models("merged")}, under_heads(scores)
+    merges, heads = [*dict.fromkeys(scores.models("merged"))], under_heads(scores)
+    priors = priors_of(scores, merges)
     return Board(
         lines=tuple(lines),
         called=called,
         unchanged=unchanged,
         scores=scores,
-        best=best_of(scores, [row for row in scores.rows if row in merges]),
+        best=best_of(scores, merges, priors),
         shares=shares(scores, lines),
         counterparts=over,
-        gained=gained(scores, over),
+        gained=gained(scores, over, priors),
         gaps=gaps(scores, scores.of_row, *heads) if heads else {},
+        priors=priors,
     )
+
+
+def scores_of(lines: Sequence[Line]) -> Grid:
+    """The scores of a board of these lines, rows that are one folded."""
+    whole = laid_out(lines, by_method=True)
+    return folded(whole, same_rows(whole))
 
 
 def same_rows(scores: Grid) -> dict[str, str]:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from harness.reporting.boards.tested import under_heads
+from harness.reporting.boards.tested import MOST, under_heads
 from harness.reporting.difference import (
+    apart,
     by_task,
     constants_of,
     enough_draws,
@@ -26,9 +27,10 @@ from harness.reporting.difference import (
 from harness.reporting.lines import Line, Setting
 from harness.reporting.sentences import said
 from harness.reporting.verdict import against_of, compared
-from harness.stats.estimate import Estimate
-from harness.stats.intervals import Ratio, credit
+from harness.stats.estimate import Estimate, Prior
+from harness.stats.intervals import LEVEL, Ratio, credit
 from harness.stats.ranks import places
+from harness.stats.tests import holm, p_value
 from harness.text import points
 
 if TYPE_CHECKING:
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 
 LEAST = 1.0
 """Points from end to end of the axis of scores."""
-MOST = 60
-"""Merges that are ranked: of more pairs, Holm leaves next to nothing significant."""
 
 
 ScorePart: TypeAlias = Literal["base", "below", "own", "above", "tuned", "lost"]
@@ -63,7 +63,8 @@ class MergeCredit:
     prediction; `by_task` has it of each task. `place` and `current_place` are from which to which
     place it may be by credit and under Current Eval, None out of competition (`transductive`: made
     with the rows that are scored). `too_low` and `too_high` count the merges that Current Eval
-    orders the other way round, both differences significant.
+    orders the other way round, both differences significant. `hidden`: it scores significantly more
+    under the tuned head than under its own, Holm over the merges.
     """
 
     name: str
@@ -78,6 +79,7 @@ class MergeCredit:
     current_place: tuple[int, int] | None = None
     too_low: int = 0
     too_high: int = 0
+    hidden: bool = False
 
     @property
     def head(self) -> float:
@@ -184,19 +186,27 @@ def ranked(
     constants: Sequence[float | None] = (),
     several_metrics: bool = False,
     others: int = 0,
+    priors: tuple[Prior | None, Prior | None] = (None, None),
 ) -> Credits:
-    """Merges, by name, in the order of their credit; `constants` are fractions, by task."""
+    """Merges, by name, in the order of their credit; `constants` are fractions, by task, and
+    `priors` what variances over sets of experts are drawn towards, under a tuned head and the
+    experts' own."""
     floors = constants or [None] * len(tasks)
     known = [one for one in floors if one is not None]
     merges = [
         _merge(name, of, floors, several_metrics, transductive=name in transductive)
         for name, of in rows.items()
     ]
+    higher = holm([p_value(apart(of.tuned, of.current)) for of in rows.values()])
+    merges = [
+        replace(one, hidden=p < 1 - LEVEL and one.head > 0)
+        for one, p in zip(merges, higher, strict=True)
+    ]
     merges.sort(key=lambda one: (one.credit is None, -(one.credit or _NONE).point, -one.tuned))
     inside = [one for one in merges if not one.transductive]
     scored = [rows[one.name] for one in inside]
-    by_credit = significant_pairs([one.tuned for one in scored])
-    by_current = significant_pairs([one.current for one in scored])
+    by_credit = significant_pairs([one.tuned for one in scored], priors[0])
+    by_current = significant_pairs([one.current for one in scored], priors[1])
     both = {} if several_metrics else by_credit.keys() & by_current.keys()
     turned = [pair for pair in both if by_credit[pair] != by_current[pair]]
     if not several_metrics:
@@ -274,7 +284,7 @@ def credits_of(board: Board) -> Credits | None:
     if not scored:
         return None
     kept = sorted(scored, key=lambda row: -fsum(one.point for one in scored[row].tuned))[:MOST]
-    tasks = sorted(board.tasks)
+    tasks, whole = sorted(board.tasks), board.scores.columns[-1]
     lines = [board.tasks[task] for task in tasks]
     return ranked(
         {row: one for row, one in scored.items() if row in kept},
@@ -284,6 +294,7 @@ def credits_of(board: Board) -> Credits | None:
         constants=constants_of(lines),
         several_metrics=not one_metric(lines),
         others=len(scored) - len(kept),
+        priors=(board.priors[heads[1], whole], board.priors[heads[0], whole]),
     )
 
 

@@ -19,8 +19,8 @@ TASKS = 8
 ASIDE = " †"
 UNDEFINED = "–"
 OWN_ABOVE = " ‡"
-OPTIONS = re.compile(r":([^\[\]+]+)")
-"""What the stages of a method are asked beside their defaults."""
+OPTIONS = re.compile(r"(\w+):([^\[\]+ ]+)")
+"""The stages of a method that are asked something beside their defaults, and what."""
 LOOKS: dict[ScorePart, str] = {"above": "own", "below": "lost"}
 """Parts of a bar that look like another: a tick is at the tuned head."""
 KEYS = {
@@ -79,7 +79,9 @@ def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]
 def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str, Any]:
     called = _named(one)
     bare = called.removesuffix(ASIDE)
-    name, options = OPTIONS.sub("", bare), ", ".join(OPTIONS.findall(bare))
+    asked = [*dict.fromkeys(OPTIONS.findall(bare))]  # rows that are one ask the same twice
+    name = OPTIONS.sub(r"\1", bare)
+    options = ", ".join(of if len(asked) == 1 else f"{stage} {of}" for stage, of in asked)
     ends = one.credit.ends if one.credit else (0.0, 0.0)
     scores = {"base": one.base, "own heads": one.current, "tuned head": one.tuned}
     scores |= {"experts": one.experts}

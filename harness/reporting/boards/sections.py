@@ -9,8 +9,8 @@ from math import inf
 from typing import TypeAlias
 
 from harness.reporting.boards.board import Board, ShownCell
-from harness.reporting.boards.credit import MOST
 from harness.reporting.boards.legend import notes
+from harness.reporting.boards.tested import MOST
 from harness.reporting.grid import short_task
 from harness.reporting.sentences import said
 from harness.text import points

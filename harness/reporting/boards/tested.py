@@ -3,46 +3,86 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from itertools import chain
+from typing import TypeAlias, TypeVar
 
-from harness.reporting.difference import Difference, by_task, difference_of, enough_draws
+from harness.reporting.difference import (
+    Difference,
+    by_task,
+    difference_of,
+    enough_draws,
+    significant_pairs,
+)
 from harness.reporting.grid import CONSTANT, Grid, GridCell, GridPlace
 from harness.reporting.lines import CURRENT, Line, Setting, grouped
-from harness.stats.estimate import mean_of
-from harness.stats.intervals import FEWEST_SETS, LEVEL
-from harness.stats.sets import Prior, prior_of
+from harness.stats.estimate import Prior, mean_of
+from harness.stats.intervals import LEVEL
+from harness.stats.sets import prior_of
 from harness.stats.tests import holm, p_value
 
 K = TypeVar("K")
+Priors: TypeAlias = Mapping[tuple[Setting, str], Prior | None]
+"""By setting and column how far the merges of a board differ over sets of experts."""
+MOST = 60
+"""Merges of which all pairs are tested: of more, Holm leaves next to nothing significant."""
 
 
-def best_of(scores: Grid, rows: Sequence[str]) -> dict[tuple[Setting, str], frozenset[str]]:
-    """For every column of every setting, the best among these rows, ties and all.
+def priors_of(scores: Grid, rows: Sequence[str]) -> Priors:
+    """What every test between these rows draws variances over sets towards."""
+    return {at: _prior(of.values()) for at, of in _columns(scores, rows)}
+
+
+def _columns(
+    scores: Grid, rows: Sequence[str]
+) -> Iterator[tuple[tuple[Setting, str], dict[str, GridCell]]]:
+    for setting in scores.settings:
+        table = {row: scores.row(row, setting) for row in rows}
+        for at, column in enumerate(scores.columns):
+            yield (
+                (setting, column),
+                {row: cell for row, of in table.items() if (cell := of[at]) is not None},
+            )
+
+
+def best_of(
+    scores: Grid, rows: Sequence[str], priors: Priors
+) -> dict[tuple[Setting, str], frozenset[str]]:
+    """For every column of every setting, the best among these rows, and those that do not differ
+    from it significantly: Holm over all pairs, as any of them may be the one that is highest.
 
     A column with a single one of the rows has no best, and nothing is that the best constant
     prediction reaches.
     """
     best = {}
-    for setting in scores.settings:
-        table = {row: scores.row(row, setting) for row in rows}
-        for at, column in enumerate(scores.columns):
-            cells = {row: cell for row, of in table.items() if (cell := of[at]) is not None}
-            if len(cells) > 1:
-                best[setting, column] = _best(cells, scores.row(CONSTANT, setting)[at])
+    for at, cells in _columns(scores, rows):
+        if len(cells) > 1:
+            constant = scores.row(CONSTANT, at[0])[scores.columns.index(at[1])]
+            low = -math.inf if constant is None else constant.mean
+            first = max(cells, key=lambda row: cells[row].mean)
+            same = cells.keys() - {*_behind(first, cells, priors[at])}
+            best[at] = frozenset(row for row in same if cells[row].mean > low)
     return best
 
 
-def _best(cells: Mapping[str, GridCell], constant: GridCell | None) -> frozenset[str]:
-    first = max(cells, key=lambda row: cells[row].mean)
-    known = _prior(cells.values())
-    others = tested(
-        {row: above(cells[first], one, known) for row, one in cells.items() if row != first}
-    )
-    same = {row for row, one in others.items() if not one.significant}
-    low = -math.inf if constant is None else constant.mean
-    return frozenset(row for row in {first, *same} if cells[row].mean > low)
+def _behind(first: str, cells: Mapping[str, GridCell], prior: Prior | None) -> Iterator[str]:
+    """The rows of a column that are significantly behind the first."""
+    rows, lines = [*cells], [*chain(*(one.lines for one in cells.values()))]
+    each = by_task(*(one.lines for one in cells.values())) if lines else None
+    sets = {frozenset(line.set for line in one.lines) for one in cells.values()}
+    if each is not None and len(sets) == 1 and len(rows) <= MOST and enough_draws(lines):
+        at = rows.index(first)
+        for pair in significant_pairs(each, prior):
+            if at in pair:
+                yield rows[sum(pair) - at]
+        return
+    # of many rows, or some with other sets: as if no other pair differed
+    others = [row for row in rows if row != first]
+    p = [above(cells[first], cells[row], prior).p for row in others]
+    untested = [1.0] * math.comb(len(others), 2)
+    adjusted = holm([*(1.0 if one is None else one for one in p), *untested])
+    yield from (row for row, one in zip(others, adjusted, strict=False) if one < 1 - LEVEL)
 
 
 def tested(family: Mapping[K, Difference]) -> dict[K, Difference]:
@@ -55,13 +95,11 @@ def tested(family: Mapping[K, Difference]) -> dict[K, Difference]:
     }
 
 
-def _prior(cells: Collection[GridCell]) -> Prior | None:
-    """How far the rows of a column differ over sets of experts; None of fewer than three."""
-    if any(len({line.set for line in one.lines}) < FEWEST_SETS for one in cells):
-        return None
-    each = [by_task(one.lines) for one in cells]
-    found = [mean_of(one) for (one,) in filter(None, each)]
-    return prior_of(found) if len(found) == len(each) else None
+def _prior(cells: Iterable[GridCell]) -> Prior | None:
+    """How far the rows of a column differ over sets of experts, of those with the most sets."""
+    by_sets = grouped(cells, lambda one: frozenset(line.set for line in one.lines))
+    each = [by_task(one.lines) for one in by_sets[max(by_sets, key=len)]] if by_sets else []
+    return prior_of([mean_of(one) for (one,) in filter(None, each)])
 
 
 def above(one: GridCell, other: GridCell, known: Prior | None = None) -> Difference:
@@ -78,7 +116,8 @@ def above(one: GridCell, other: GridCell, known: Prior | None = None) -> Differe
         far = 100 * paired.point
     if paired is None or not enough_draws([*first, *second]):
         return Difference(far, significant=False)
-    return Difference(far, paired, p=p_value(paired, known))
+    paired = replace(paired, prior=known)
+    return Difference(far, paired, p=p_value(paired))
 
 
 # Gains -------------------------------------------------------------------------------------
@@ -101,13 +140,15 @@ def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
     return known
 
 
-def gained(scores: Grid, over: Mapping[str, str]) -> dict[GridPlace, Difference]:
+def gained(scores: Grid, over: Mapping[str, str], priors: Priors) -> dict[GridPlace, Difference]:
     """By row, setting and column, how far the rows are above those that they are `over`."""
     return {
         (row, setting, column): gain
         for setting in scores.settings
         for (row, column), gain in _by_column(
-            scores, {row: ((row, setting), (other, setting)) for row, other in over.items()}
+            scores,
+            {row: ((row, setting), (other, setting)) for row, other in over.items()},
+            {column: priors[setting, column] for column in scores.columns},
         ).items()
     }
 
@@ -127,14 +168,17 @@ def gaps(
 
 
 def _by_column(
-    scores: Grid, pairs: Mapping[str, tuple[tuple[str, Setting], tuple[str, Setting]]]
+    scores: Grid,
+    pairs: Mapping[str, tuple[tuple[str, Setting], tuple[str, Setting]]],
+    priors: Mapping[str, Prior | None] | None = None,
 ) -> dict[tuple[str, str], Difference]:
     """By row and column, how far the first of each pair is above the second; Holm by column."""
     cells = {row: [scores.row(*place) for place in pair] for row, pair in pairs.items()}
     gains: dict[tuple[str, str], Difference] = {}
     for at, column in enumerate(scores.columns):
+        prior = None if priors is None else priors[column]
         family = {
-            (row, column): above(one, less)
+            (row, column): above(one, less, prior)
             for row, (first, second) in cells.items()
             if (one := first[at]) is not None and (less := second[at]) is not None
         }
