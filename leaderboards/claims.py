@@ -9,22 +9,19 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import cache
 from itertools import product
-from math import inf
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
 
 import pandas
-from scipy.optimize import brentq
 from scipy.stats import kendalltau, spearmanr, ttest_ind
 
 from harness import read_records
 from harness.reporting.bases import by_base
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.credit import Credits
+from harness.reporting.boards.tested import above
 from harness.reporting.chosen import read_lines
 from harness.reporting.difference import (
     Difference,
@@ -37,7 +34,6 @@ from harness.reporting.grid import GridCell
 from harness.reporting.lines import Line, Setting
 from harness.stats.estimate import Estimate, mean_of, minus
 from harness.stats.ranks import concordance, friedman
-from harness.stats.sets import Prior, prior_of
 from harness.stats.tests import holm, p_value
 from harness.studies.status import spreads_of
 from harness.text import points
@@ -141,67 +137,31 @@ def _apart(found: Estimate) -> str:
     return f"{points(100 * found.point, '+')} (95 % CI {points(low)} to {points(high)})"
 
 
-class Staged(NamedTuple):
-    """What a stage before a merger changes, half of its 95 % interval, and its p, after Holm.
-
-    Variances over sets of experts are drawn towards those of all merges, in both.
-    """
-
-    change: float
-    half: float
-    p: float
-
-    def __str__(self) -> str:
-        bold = "**" if self.p < SIGNIFICANT else ""
-        said = f"{bold}{points(100 * self.change, '+')}{bold}"
-        if self.half == inf:
-            return said
-        low, high = (points(100 * (self.change + side * self.half)) for side in (-1, 1))
-        return f"{said} ({low} to {high})"
-
-
 @cache
-def staged(place: Path, name: str, protocol: str) -> Mapping[tuple[str, str], Staged | None]:
+def staged(place: Path, name: str, protocol: str) -> Mapping[tuple[str, str], Difference | None]:
     """By merger and stage before it what this changes; None where it leaves the scores as they are.
 
     Of all mergers that have it on a board, Holm over these.
     """
     board = known(place, name)
-    called = {
-        (one.merger, "+".join(one.premerge)): one.method
+    at, column = board.scores.headlines[protocol], board.scores.columns[-1]
+    return {
+        (one.merger, "+".join(one.premerge)): board.gained.get(
+            (board.called.get(one.method, one.method), at, column)
+        )
         for one in board.lines
-        if one.role == "merged"
+        if one.role == "merged" and one.premerge
     }
-    methods = dict.fromkeys(called.values())
-    scores = [by_task(lines) for lines in _pair(place, name, protocol, *methods)]
-    prior = prior_of([mean_of(each) for (each,) in filter(None, scores)])
-    changes: dict[tuple[str, str], Estimate | None] = {}
-    for (merger, stage), method in called.items():
-        if stage and (merger, "") in called:
-            rows = (method, called[merger, ""])
-            same = len({board.called.get(row, row) for row in rows}) == 1
-            pair = _pair(place, name, protocol, *rows)
-            changes[merger, stage] = None if same else difference_of(*pair)
-    tested = {key: one for key, one in changes.items() if one is not None}
-    adjusted = holm([p_value(one, prior) for one in tested.values()])
-    found = {
-        key: Staged(one.point, _half(one, prior), p)
-        for (key, one), p in zip(tested.items(), adjusted, strict=True)
-    }
-    return {key: found.get(key) for key in changes}
 
 
-def _half(one: Estimate, prior: Prior | None) -> float:
-    """How far from zero a difference must be for p = 0.05."""
-
-    def over(away: float) -> float:
-        moved = replace(one, values=one.values - one.point + away)
-        return p_value(moved, prior) - SIGNIFICANT
-
-    least, most = 1e-9, 2.0
-    if over(least) <= 0 or over(most) >= 0:  # nothing differs by chance, or everything may
-        return 0.0 if over(least) <= 0 else inf
-    return float(brentq(over, least, most))
+def staging(one: Difference | None) -> str:
+    """A change with its interval, in bold if it is significant."""
+    if one is None:
+        return "same"
+    bold = "**" if one.significant else ""
+    ends = one.within
+    within = "" if ends is None else f" ({points(ends[0])} to {points(ends[1])})"
+    return f"{bold}{points(one.points, '+')}{bold}{within}"
 
 
 @cache
@@ -239,16 +199,16 @@ def _on_tasks(place: Path, name: str, stage: str, protocol: str) -> list[Differe
 def lost(place: Path, stage: str, protocol: str, *names: str) -> str:
     """How many of the changes that a stage makes on boards are significant losses."""
     found = _changes(place, stage, protocol, names)
-    return f"{sum(one.p < SIGNIFICANT and one.change < 0 for one in found)} of {len(found)}"
+    return f"{sum(bool(one.significant) and one.points < 0 for one in found)} of {len(found)}"
 
 
 def won(place: Path, stage: str, protocol: str, *names: str) -> str:
     """How many of them are significant gains."""
     found = _changes(place, stage, protocol, names)
-    return counted(sum(one.p < SIGNIFICANT and one.change > 0 for one in found))
+    return counted(sum(bool(one.significant) and one.points > 0 for one in found))
 
 
-def _changes(place: Path, stage: str, protocol: str, names: Iterable[str]) -> list[Staged]:
+def _changes(place: Path, stage: str, protocol: str, names: Iterable[str]) -> list[Difference]:
     return [
         one
         for name in names
@@ -361,9 +321,22 @@ def needed(place: Path, name: str, protocol: str, difference: str) -> str:
 
 
 def predicts(place: Path, protocol: str, *names: str) -> str:
-    """Spearman's correlation, over tasks, of how far experts are above the base under a tuned head
-    with what the plain mergers lose in the mean under a protocol."""
-    above, losses = [], []
+    """Spearman's correlation, over the tasks of boards, of how far experts are above the base under
+    a tuned head with what the plain mergers lose in the mean under a protocol."""
+    found = spearmanr(*zip(*_losses(place, protocol, names), strict=True))
+    return f"{found.statistic:.2f}"
+
+
+def predicts_each(place: Path, protocol: str, *names: str) -> str:
+    """The same on each of the boards: of how many it is above 0, and the least and the most."""
+    pairs = (zip(*_losses(place, protocol, [name]), strict=True) for name in names)
+    each = [float(spearmanr(*of).statistic) for of in pairs]
+    above = sum(one > 0 for one in each)
+    return f"{above} of {len(each)} boards ({min(each):+.2f} to {max(each):+.2f})"
+
+
+def _losses(place: Path, protocol: str, names: Iterable[str]) -> list[tuple[float, float]]:
+    found = []
     for name in names:
         board = known(place, name)
         current, tuned = (board.scores.headlines[one] for one in ("current", "ft-classifier"))
@@ -371,10 +344,10 @@ def predicts(place: Path, protocol: str, *names: str) -> str:
         rows = [board.called.get(one, one) for one in plain(place, name, "current")]
         for task in board.tasks:
             experts = board.scores.cells[experts_of(place, name), current, task].mean
-            above.append(experts - board.scores.cells["base", tuned, task].mean)
-            losses.append(experts - fmean(board.scores.cells[r, at, task].mean for r in rows))
-    found = spearmanr(above, losses)
-    return f"{found.statistic:.2f} (p = {found.pvalue:.2g}, {len(above)} tasks)"
+            above = experts - board.scores.cells["base", tuned, task].mean
+            lost = experts - fmean(board.scores.cells[r, at, task].mean for r in rows)
+            found.append((above, lost))
+    return found
 
 
 def foretells(place: Path, name: str, column: str, protocol: str) -> str:
@@ -396,9 +369,14 @@ def foretells(place: Path, name: str, column: str, protocol: str) -> str:
 def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str = "") -> str:
     """How far a merge is above another under a protocol, with its interval, in points, in the mean
     or on one task."""
-    lines = _pair(place, name, protocol, row, other)
-    spot, than = ([one for one in each if one.task.startswith(task)] for each in lines)
-    found = difference_of(spot, than)
+    board = known(place, name)
+    at, columns = board.scores.headlines[protocol], board.scores.columns
+    column = next((one for one in columns if task and one.startswith(task)), columns[-1])
+    rows = (board.called.get(one, one) for one in (row, other))
+    first, second = (board.scores.cell(one, at, column) for one in rows)
+    assert first is not None
+    assert second is not None
+    found = above(first, second, board.priors[at, column]).paired
     assert found is not None
     return _apart(found)
 
@@ -431,7 +409,7 @@ def part(place: Path, name: str, row: str) -> str:
     """How much of a merge's loss the head explains, with its interval."""
     board = known(place, name)
     shares = (one.share for one in board.shares if one.row == board.called.get(row, row))
-    return next(shares, "") or "nothing that is significant"
+    return next(shares, "") or "none given, as the loss is not significant"
 
 
 def experts_of(place: Path, name: str) -> str:
@@ -553,6 +531,19 @@ def below(place: Path) -> str:
     return counted(int((by.drop("base") < by["base"]).sum()))
 
 
+def fewer(place: Path, second: str, first: str) -> str:
+    """On which tasks some merges score less under the second protocol, and how many."""
+    from tables import PROTOCOLS, board, each_task
+
+    than, of = (
+        each_task(board(place, "protocols"), {"role": "merged", **PROTOCOLS[one]})
+        for one in (first, second)
+    )
+    counts = (of < than).sum()
+    each = [f"{count} of {len(of)} on {task_of(name)}" for name, count in counts.items() if count]
+    return " and ".join(each) or "none"
+
+
 def firsts(place: Path, row: str, column: str) -> str:
     """On how many tasks a merge is first among all merges."""
     from tables import PROTOCOLS, board, each_task
@@ -591,12 +582,22 @@ def weak(place: Path, name: str) -> str:
     at = board.scores.headlines["current"]
     experts = {t: board.scores.cells[experts_of(place, name), at, t].mean for t in board.tasks}
     found = [
-        f"{task.partition('@')[0].rpartition('/')[2]} ({points(experts[task])} against "
-        f"{points(line.majority)})"
+        f"{task_of(task)} ({points(experts[task])} against {points(line.majority)})"
         for task, line in board.tasks.items()
         if line.majority is not None and experts[task] < line.majority
     ]
     return ", ".join(found) or "none"
+
+
+def task_of(name: object) -> str:
+    """A task without its group and split."""
+    return str(name).partition("@")[0].rpartition("/")[2]
+
+
+def sink(place: Path, name: str) -> str:
+    """How many merges of a board score less under a tuned head, in the mean over tasks."""
+    merges = credited(place, name).merges
+    return f"{sum(one.tuned < one.current for one in merges)} of {len(merges)}"
 
 
 def constant(place: Path, name: str) -> str:
@@ -619,7 +620,7 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(score, ahead, rises, merged, lifts, exceptions, below, firsts, stratified),
         *(transformed, recovered, farthest),
         *(gained, changed, favours, tilted, outside, constant, credit),
-        *(agreement, agreeing, behind, needed, predicts, foretells, weak),
-        pvalue,
+        *(agreement, agreeing, behind, needed, predicts, predicts_each, foretells, weak),
+        *(pvalue, fewer, sink),
     )
 }

@@ -209,6 +209,8 @@ def credit(place: Path, name: str = "protocols") -> str:
         current = f"{bar['current_place']}{marks}"
         shown = [scores["own heads"], current, scores["tuned head"], bar["in_full"], bar["range"]]
         rows.append([bar["place"], f"`{bar['called']}`", *shown])
+    constant = claims.constant(place, name)
+    rows.append(["", CONSTANT, constant, "", constant, "", ""])
     heads = ["place", "", "Current Eval", "its place", "tuned head", "credit", "by task"]
     return table(heads, rows)
 
@@ -250,7 +252,7 @@ def by_task(place: Path, name: str) -> str:
             shown = [f"**{text}**" if one and one.best else text for one in cells
                      for text in [number(one.cell.mean) if one else ""]]  # fmt: skip
             rows.append([f"`{row}`" if row in alone else row, *shown])
-    return table(["", *map(short, known.tasks)], rows)
+    return table(["", *map(claims.task_of, known.tasks)], rows)
 
 
 def stages_by_task(place: Path, name: str) -> str:
@@ -261,7 +263,7 @@ def stages_by_task(place: Path, name: str) -> str:
     for protocol, called in PROTOCOL_NAMES.items():
         for method, changes in claims.by_stage(place, name, protocol).items():
             rows.append([f"{called}: `{method}`", *map(change, changes.values())])
-    return table(["", *map(short, known.tasks)], rows)
+    return table(["", *map(claims.task_of, known.tasks)], rows)
 
 
 def change(one: Difference) -> str:
@@ -298,12 +300,13 @@ def settings(place: Path) -> str:
 
 def _credits(place: Path, boards: Mapping[str, str]) -> str:
     """Credit of the mergers that all boards have, in the order of their mean place, below what
-    experts score and what the base does under a tuned head."""
+    experts, the base under a tuned head and the best constant prediction score."""
     alone = (claims.mean(place, one, claims.experts_of(place, one), "current") for one in boards)
     under = (claims.mean(place, one, "base", "ft-classifier") for one in boards)
     rows = [["experts", *alone], ["base under a tuned head", *under]]
     credits = {name: claims.plain(place, name, "credit") for name in boards}
     places = pandas.DataFrame(credits).dropna().rank(ascending=False).mean(axis=1)
+    rows.append([CONSTANT, *(claims.constant(place, one) for one in boards)])
     for row in places.sort_values(kind="stable").index:
         each = (claims.credit(place, name, row) for name in boards)
         rows.append([f"`{row}`", *(one.replace("95 % CI ", "") for one in each)])
@@ -363,11 +366,7 @@ def references(place: Path) -> str:
                 merger = method.removeprefix(stage).removesuffix("]")
                 shown = [change(changes[task]) for task in tasks]
                 rows.append([turned_to, f"`{merger}`", *shown])
-    return table(["turned to", "", *map(short, tasks)], rows)
-
-
-def short(task: str) -> str:
-    return task.partition("@")[0].rpartition("/")[2]
+    return table(["turned to", "", *map(claims.task_of, tasks)], rows)
 
 
 SIGNS = (("▼", "low"), ("▲", "high"))
@@ -383,7 +382,10 @@ def stages(place: Path, name: str) -> str:
         parts += [
             [
                 f"{called}: `{merger}`",
-                *(str(found.get((merger, stage), "") or "same") for stage in columns),
+                *(
+                    claims.staging(found[merger, stage]) if (merger, stage) in found else "not run"
+                    for stage in columns
+                ),
             ]
             for merger in mergers
         ]
