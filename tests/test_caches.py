@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,12 +14,13 @@ import pytest
 import torch
 
 from harness import METRICS, catalogue
-from harness.caches import DAY, KINDS, cleared, entries
+from harness.caches import DAY, KINDS, cleared, entries, make_room
 from harness.checkpoints import hashed
 from harness.cli import main
 from harness.entries import Metric
 from harness.files import cache_dir, replacing
-from harness.passes.cache import keep
+from harness.passes import cache as module
+from harness.passes.cache import keep, recall
 from tests.mistakes import refused
 
 NAME = "0123456789abcdef" * 2
@@ -67,6 +69,59 @@ def test_old_entries_are_taken_away(cache: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.startswith("cleared 1 entry, ")
     assert names(cache / "features") == [f"{NAME[::-1]}.safetensors"]
     assert len(names(cache)) == 2
+
+
+def of_features(name: str, days: float) -> Path:
+    """An entry of 4 MB that was used so many days ago."""
+    path = cache_dir("features") / f"{name * 32}.safetensors"
+    assert keep(path, {"x": torch.zeros(10**6)}, {})
+    aged(path, days)
+    return path
+
+
+def test_what_was_used_longest_ago_goes_where_there_is_too_much(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 16 MB under a limit of 13, so that 11.7 stay: what was read today is not old."""
+    a, b, c, d = (of_features(name, days) for name, days in zip("abcd", (9, 8, 7, 6), strict=True))
+    assert recall(a)
+    make_room()
+    assert all(path.exists() for path in (a, b, c, d)), "16 MB are not 20 GB"
+    monkeypatch.setenv("HARNESS_CACHE_GB", "0.013")
+    make_room()
+    assert [path.exists() for path in (a, b, c, d)] == [True, False, False, True]
+    assert len(names(cache / "digests")) == 1
+
+
+def test_a_disk_that_is_nearly_full_is_left_free(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = of_features("a", 2), of_features("b", 1)
+    usage = type(shutil.disk_usage(cache))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 953 * 10**6, 47 * 10**6))
+    make_room()
+    assert [old.exists(), new.exists()] == [False, True]
+
+
+def test_a_process_looks_at_the_cache_before_it_keeps_much(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = of_features("a", 2)
+    monkeypatch.setenv("HARNESS_CACHE_GB", "0.001")
+    monkeypatch.setattr(module, "_written", module.OFTEN)
+    new = of_features("b", 1)
+    assert old.exists(), "it has not written more since"
+    last = of_features("c", 0)
+    assert [old.exists(), new.exists(), last.exists()] == [False, False, True]
+
+
+def test_a_limit_that_is_no_number_is_told(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HARNESS_CACHE_GB", "twenty")
+    with pytest.warns(UserWarning, match="HARNESS_CACHE_GB is 'twenty', expected a number"):
+        assert main(["cache", "info"]) == 0
+    assert "at most 20 GB" in capsys.readouterr().out
 
 
 def test_what_is_not_of_the_program_stays(cache: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def info(as_json: bool = JSON) -> None:
     """Print where the cache is and how much of each kind it holds."""
     from tabulate import tabulate
 
-    from harness.caches import KINDS, entries
+    from harness.caches import KINDS, LARGE, entries, limit
     from harness.files import cache_dir
 
     found, rows, sizes = [*entries()], [], {}
@@ -39,13 +39,15 @@ def info(as_json: bool = JSON) -> None:
     headers = ["", "entries", "MB", "oldest, days", "what it is"]
     table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True)
     print(f"{cache_dir('')} (set HARNESS_CACHE_DIR for another place)\n\n{table}\n")
-    print(f"in all {_size(found)}")
+    print(
+        f"in all {_size(found)}; of {' and '.join(LARGE)} at most {limit():g} GB (HARNESS_CACHE_GB)"
+    )
 
 
 @cache.command()
 def clear(
     all_: bool = flag("Every entry.", "--all"),
-    older_than: float | None = option("Entries written so many DAYS ago or more.", min=0),
+    older_than: float | None = option("Entries last used so many DAYS ago or more.", min=0),
 ) -> None:
     """Delete entries; what is needed again is computed again."""
     from harness.caches import cleared

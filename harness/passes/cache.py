@@ -8,8 +8,10 @@ size, and there is nothing in it that could be unpacked or run.
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +21,7 @@ import xxhash
 from safetensors import safe_open
 
 from harness import weights
+from harness.caches import make_room
 from harness.checkpoints.open import open_file
 from harness.checkpoints.stream import write_file
 from harness.errors import BrokenCheckpoint, CannotWrite
@@ -68,6 +71,11 @@ def is_whole(tensors: StateDict, said: Mapping[str, Any]) -> bool:
 
 def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any]) -> bool:
     """Write an entry of a cache; whether that was possible. Where it is not, a warning says so."""
+    global _written
+    if _written is None or _written > OFTEN:
+        make_room()
+        _written = 0
+    _written += sum(one.nbytes for one in tensors.values())
     try:
         write_sealed(path, tensors, {**said, ENTRY: path.stem})
     except CannotWrite as error:
@@ -78,6 +86,11 @@ def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any
         )
         return False
     return True
+
+
+OFTEN = 2**30
+"""Bytes after which a process looks again whether the cache is within its limit."""
+_written: int | None = None
 
 
 @cache
@@ -92,7 +105,11 @@ def recall(path: Path) -> tuple[StateDict, dict[str, Any]] | None:
         tensors, said = read_sealed(path)
     except BrokenCheckpoint:
         return None
-    return (tensors, said) if said.get(ENTRY) == path.stem and is_whole(tensors, said) else None
+    if said.get(ENTRY) != path.stem or not is_whole(tensors, said):
+        return None
+    with suppress(OSError):  # of somebody else, or gone by now
+        os.utime(path)
+    return tensors, said
 
 
 CachedTensors: TypeAlias = tuple[StateDict, Mapping[str, Any]]
