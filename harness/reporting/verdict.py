@@ -82,7 +82,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Verdict(Loss):
-    """How far a merge is below its experts under Current Eval, and what a tuned head wins back.
+    """How far a merge is below its experts under Current Eval, and what a tuned head recovers.
 
     The setting is FT-Classifier Eval, `draws` how many draws of its shots there are, at least.
     `unequal` are the least and the largest score of an expert where their mean is no measure: those
