@@ -254,6 +254,10 @@ def test_a_unit_may_change_a_score_by_less_than_its_part() -> None:
 def test_no_difference_is_none_and_one_of_every_row_is_a_sign_test() -> None:
     assert p_value(fixed(0.0, 0.0, 10)) == 1
     assert p_value(fixed(1.0, 0.0, 4)) == pytest.approx(2 / 2**4)
+    for units in (2, 4, 5, 6, 10, 100):  # the interval leaves out zero where the test does
+        low, high = interval(one := fixed(1.0, 0.0, units))
+        assert (low > 0) == (p_value(one) < 0.05)
+        assert low < 1 < high, "of so few units, others may be otherwise"
     assert p_value(of_draws([0.1, 0.1, 0.1], 0.0, 10)) == pytest.approx(2 / 2**10)
 
 

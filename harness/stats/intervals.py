@@ -117,13 +117,25 @@ def reach(one: Estimate, *, difference: bool = True, tail: float = (1 - LEVEL) /
     Student's of the units, of the draws and of the sets, each with its degrees of freedom; they are
     independent, so the squares add up (Zou & Donner 2008, doi:10.1002/sim.3095). Two models that
     differ in none of n units may differ in a share q of others: (1 - q)^n is the chance to see
-    none.
+    none. So may two that differ on all, by one and the same, be otherwise on others; where units
+    are too few for a sign test, down to no difference.
     """
     known = variances(one)
-    if difference and not (any(known) or one.point):
-        return float(1 - tail ** (1 / one.units))
+    if difference and is_steady(one):
+        half = float(1 - tail ** (1 / one.units))
+        return half if sign_test(one.units) < 2 * tail else max(half, abs(one.point))
     parts = zip(known, degrees(one, difference=difference), strict=True)
     return math.sqrt(sum(student(tail, few) ** 2 * part for part, few in parts if part))
+
+
+def is_steady(one: Estimate) -> bool:
+    """Whether every unit, draw and set says the same, but for the rounding of sums."""
+    return sum(variances(one)) < 1e-24
+
+
+def sign_test(units: int) -> float:
+    """The p-value of units that all differ the same way."""
+    return float(min(1.0, 2.0 ** (1 - units)))
 
 
 def interval(one: Estimate, bounds: Ends | None = None) -> Ends:

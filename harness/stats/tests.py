@@ -11,7 +11,16 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from harness.stats.estimate import Estimate
-from harness.stats.intervals import LEVEL, Ends, degrees, reach, student, variances
+from harness.stats.intervals import (
+    LEVEL,
+    Ends,
+    degrees,
+    is_steady,
+    reach,
+    sign_test,
+    student,
+    variances,
+)
 
 POWER = 0.8
 FEWEST_DRAWS = 3
@@ -27,8 +36,8 @@ def p_value(one: Estimate) -> float:
     point, half = abs(one.point), reach(one)
     if not point or not math.isfinite(half):
         return 1.0
-    if half < _NOTHING:  # every unit differs, and all alike: a sign test
-        return min(1.0, 2.0 ** (1 - one.units))
+    if is_steady(one):  # every unit differs, and all alike
+        return sign_test(one.units)
     from scipy.optimize import brentq
     from scipy.special import stdtrit
 
@@ -41,8 +50,8 @@ def p_value(one: Estimate) -> float:
     return float(10 ** -(_PLACES if short(_PLACES) > 0 else brentq(short, 0, _PLACES)))
 
 
-_NOTHING, _PLACES = 1e-12, 30
-"""A standard error that is none; decimal places of the smallest p-value."""
+_PLACES = 30
+"""Decimal places of the smallest p-value."""
 
 
 def outcome(
