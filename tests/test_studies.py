@@ -574,6 +574,33 @@ def test_merges_go_when_they_are_scored_and_stay_done(room: Path) -> None:
     assert any("linear-probe" in path for path in records(room / "out"))
 
 
+def test_a_merge_that_another_study_keeps_or_that_holds_more_stays(room: Path) -> None:
+    """Two studies of one folder share their merges: one that keeps none takes none of the other."""
+    run(room)
+    kept = sorted((room / "out/merged").rglob("merge.json"))
+    assert kept
+    asked = study(room, study="three", keep_merges=False, protocols=["linear-probe:shots=2"])
+    made = planned("three", steps_of(asked, room / "out"), keep_merges=False)
+    path, said = write_plan(made, room / "out"), list[str]()
+    done = run_plan(made, path, room / "out", where=WHERE, say=said.append)
+    assert {one.state for one in done.values()} == {"done"}
+    assert sorted((room / "out/merged").rglob("merge.json")) == kept
+
+
+def test_a_merge_that_holds_somebodys_file_stays(room: Path) -> None:
+    made = plan(room, keep_merges=False)
+    notes: list[Path] = []
+
+    def said(line: str) -> None:
+        if line.startswith("done: merged/") and not notes:
+            notes.append(room / "out" / line.removeprefix("done: ").split()[0] / "notes.txt")
+            notes[0].write_text("mine")
+
+    run_plan(made, write_plan(made, room / "out"), room / "out", where=WHERE, say=said)
+    assert notes[0].read_text() == "mine"
+    assert [one.parent for one in (room / "out/merged").rglob("merge.json")] == [notes[0].parent]
+
+
 def test_merges_are_scored_before_more_are_made(room: Path) -> None:
     """Of many merges few lie on the disk at a time."""
     made, said = plan(room, mergers=["average", "ties", "wudi", "iso"]), list[str]()

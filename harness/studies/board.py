@@ -18,7 +18,7 @@ from harness.reporting.plots.scores import View
 from harness.reporting.plots.sweep import EXPERTS
 from harness.studies.experts import leaf, slug
 from harness.studies.outcomes import OUTCOMES, Outcome
-from harness.studies.plan import LATEST, PLANS, Plan, read_plan
+from harness.studies.plan import Plan, latest_in, read_plan
 from harness.studies.steps import Step
 from harness.studies.study import Figure, Study, choice_of
 from harness.types import Choice
@@ -50,7 +50,7 @@ def boards(
 
 def check_boards(plan: Plan, folder: Path) -> None:
     """Raise BadRecipe for a board that another study in the folder draws of its own records."""
-    paths = sorted((folder / PLANS / LATEST).glob("*.json"))
+    paths = latest_in(folder)
     for path in (one for one in paths if one.stem != plan.study):
         if both := _boards(plan) & _boards(read_plan(path)):
             raise BadRecipe(

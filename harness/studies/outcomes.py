@@ -5,16 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.checkpoints.layout import MERGE
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
-from harness.errors import BadRecipe, BrokenRecord
+from harness.errors import BadRecipe, BrokenRecord, HarnessError
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
 from harness.plugins import code_of
 from harness.registry import STAGES
-from harness.studies.plan import Plan
+from harness.studies.plan import Plan, latest_in, read_plan
 from harness.studies.steps import Step, difference
 
 OUTCOMES = "outcomes"
@@ -124,13 +126,33 @@ def forgive(plan: Plan, folder: Path) -> None:
 
 
 def take_away(plan: Plan, step: Step, folder: Path) -> None:
-    """Remove the merged folders that a step read, where nothing needs them any more."""
+    """Remove the merged folders that a step read, where nothing needs them any more, no other study
+    of the folder keeps them, and they hold nothing else than a merge."""
     for name in step.needs:
         if plan.steps[name].verb != "merge" or not there(plan.steps[name], folder):
             continue
         users = [plan.steps[one] for one in plan.users[name]]
-        if all(is_done(one, outcome_of(one, folder), folder) for one in users):
+        if (
+            all(is_done(one, outcome_of(one, folder), folder) for one in users)
+            and name not in _kept(*((path, path.stat().st_mtime_ns) for path in latest_in(folder)))
+            and _is_merge(folder / name)
+        ):
             shutil.rmtree(folder / name, ignore_errors=True)
+
+
+@lru_cache(maxsize=4)
+def _kept(*plans: tuple[Path, int]) -> frozenset[str]:
+    """The steps of these plans whose merged folders stay."""
+    read = [read_plan(path) for path, _ in plans]
+    return frozenset(name for one in read if one.keep_merges for name in one.steps)
+
+
+def _is_merge(folder: Path) -> bool:
+    """Whether a folder holds a merge, as it was written, and nothing else."""
+    try:
+        return not MERGE.foreign(folder)
+    except HarnessError:
+        return False
 
 
 def _path(step: Step, folder: Path) -> Path:

@@ -172,13 +172,18 @@ def write_plan(plan: Plan, folder: Path) -> Path:
 
 def plans_in(folder: Path) -> list[Plan]:
     """The latest plan of every study in a folder. Raises BadRecipe where there is none."""
-    paths = sorted((folder / PLANS / LATEST).glob("*.json"))
+    paths = latest_in(folder)
     if not paths:
         raise BadRecipe(
             f"no study was ever run or planned in {folder}, which has no {PLANS}/{LATEST}; "
             "expected the folder of one"
         )
     return [read_plan(path) for path in paths]
+
+
+def latest_in(folder: Path) -> list[Path]:
+    """The files of the latest plans in a folder."""
+    return sorted((folder / PLANS / LATEST).glob("*.json"))
 
 
 def read_plan(path: Path) -> Plan:
