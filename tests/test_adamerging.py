@@ -30,7 +30,7 @@ from harness.passes.placement import CPU
 from harness.passes.reading import Readings
 from harness.passes.statistics import drawn
 from harness.reporting.grid import grid
-from tests.conftest import is_head, model
+from tests.conftest import FAST, is_head, model
 from tests.mistakes import mistake
 from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, registered
 
@@ -451,6 +451,33 @@ def test_reported_rows_make_a_score_transductive(minis: Minis, tmp_path: Path) -
     assert len(names) == 1
     assert names[0].endswith(" (transductive)")
     assert not any("transd" in name for name in grid([known["train"]], by_method=True).rows)
+
+
+def test_what_is_made_of_a_merge_has_seen_what_it_saw(minis: Minis, tmp_path: Path) -> None:
+    """As an expert of another merge, as a reference, as a base, and two merges later."""
+    folders, base = experts_of(TOY, minis, tmp_path), minis("bert")["base"]
+    merge(asked(folders, base, [TOY, TOY], rows="test"), out=tmp_path / "saw")
+    saw, plain = str(tmp_path / "saw"), str(folders[0])
+    for name, of in (("again", (saw, plain)), ("later", (str(tmp_path / "again"), plain))):
+        merge(Recipe(experts=of, base=str(base), tasks=(TOY.name,) * 2), out=tmp_path / name)
+    said = json.loads((tmp_path / "later" / "merge.json").read_text())
+    assert said["inherited"] == ["toy/pairs@test"]
+
+    def marks(model: str, **others: Any) -> dict[str, bool]:
+        run = Run(
+            model=model, tasks=(TOY.name,), protocols=(Choice("current"),), device="cpu",
+            output=str(tmp_path / "records"), **others,
+        )  # fmt: skip
+        return {one.model: one.transductive for one in harness.evaluate(run)}
+
+    found = marks(str(tmp_path / "later"))
+    assert found["later"] is True
+    assert (found["again"], found[Path(plain).name]) == (True, False)  # its experts
+    assert marks(plain, references=(saw,))["saw"] is True
+    over = marks(plain, base=saw, other_base=True)
+    assert (over[Path(plain).name], over["saw"]) == (False, True)
+    harness.finetune(saw, TOY.name, out=tmp_path / "trained", **FAST)
+    assert marks(str(tmp_path / "trained"))["trained"] is True
 
 
 def test_test_rows_are_those_that_are_scored(minis: Minis, tmp_path: Path) -> None:

@@ -114,6 +114,25 @@ def test_five_lines_are_a_task_from_training_to_a_board(kind: str, tmp_path: Pat
     assert "mine@test" in (tmp_path / "board" / "board.md").read_text()
 
 
+def test_an_expert_whose_training_rows_are_others_by_now_is_told(tmp_path: Path) -> None:
+    """Data that were split again: what it was trained on may be what is scored."""
+    written(tmp_path / "data", "train", "test")
+    spelled = described(tmp_path, FIVE_LINES["classification"][0])
+    base = model(tmp_path / "base")
+    harness.finetune(base, spelled, out=tmp_path / "expert", **{**FAST, "epochs": 1})
+    asked = Run(
+        model=str(tmp_path / "expert"), tasks=(spelled,), protocols=(harness.Choice("current"),),
+        output=str(tmp_path / "records"), device="cpu",
+    )  # fmt: skip
+    harness.evaluate(asked)  # warnings are errors
+    train, test = (tmp_path / "data" / f"{split}.jsonl" for split in ("train", "test"))
+    first, second = train.read_text(), test.read_text()
+    train.write_text(second)
+    test.write_text(first)
+    with pytest.warns(UserWarning, match="expert was trained on other rows than mine@train90 has"):
+        harness.evaluate(asked)
+
+
 def test_numbers_that_are_no_indices_are_called_by_themselves(tmp_path: Path) -> None:
     written(tmp_path, "train", "test", suffix="csv")
     task, _ = parse_task(described(tmp_path, "text: body\nlabel: stars\nfiles: ."))

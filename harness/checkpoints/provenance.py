@@ -77,7 +77,8 @@ class MadeRecord(FolderRecord):
 
     `digest` is that of the weights, `base_weights` are those of the base's encoder
     (`bases.encoder_digests`). `spelled` are tasks that are not registered by name: what to type for
-    them; `described` is where the descriptions of such tasks were.
+    them; `described` is where the descriptions of such tasks were. `inherited` are the rows that
+    what it was made of was shown (`rows_shown`).
     """
 
     digest: str = ""
@@ -85,6 +86,7 @@ class MadeRecord(FolderRecord):
     spelled: dict[str, str] = Field(default_factory=dict)
     described: dict[str, RecordedPath] = Field(default_factory=dict)
     base_weights: dict[str, str] = Field(default_factory=dict)
+    inherited: list[str] = Field(default_factory=list)
 
 
 class Merged(MadeRecord, MethodRecord):
@@ -179,6 +181,16 @@ def records_in(folder: Path) -> dict[str, Trained | Merged]:
 def recorded_by(folder: Path) -> Trained | Merged | None:
     """The first of `records_in`; None if the folder is none of ours."""
     return next(iter(records_in(folder).values()), None)
+
+
+def rows_shown(*folders: Path) -> tuple[str, ...]:
+    """The rows that models in folders, or what they were made of, were shown or tuned on, as
+    `name@split`: whoever takes one for an expert, a base or a reference has seen them, too."""
+    found: list[str] = []
+    for said in (one for folder in folders for one in records_in(folder).values()):
+        own = [*said.shown, *said.scored_on] if isinstance(said, Merged) else []
+        found += [*own, *said.inherited]
+    return tuple(dict.fromkeys(found))
 
 
 def recorded_tasks(folder: Path) -> tuple[str, ...]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TypeVar
 
 from harness.checkpoints.provenance import trained_by
+from harness.data.parts import part_of
 from harness.data.rows import load_rows
+from harness.data.sources import data_dir
 from harness.errors import BadRecipe, HarnessError
 from harness.types import TRAINED_ON, Checkpoint, Task
 
@@ -46,6 +49,28 @@ def called_in(model: Checkpoint, task: Task, folder: str | Path | None) -> str |
         except HarnessError:
             return None
     return None
+
+
+def check_rows(model: Checkpoint, task: Task, folder: str | Path | None) -> None:
+    """Warn of an expert of a task whose training rows, if they are on this machine, are others by
+    now: it may have seen those that are scored."""
+    said, here = trained_by(model.path), bool(task.generate or task.files or data_dir(folder))
+    name = called_in(model, task, folder) if said is not None and here else None
+    if said is None or name is None:
+        return
+    count, digest = _of(said.rows, name), _of(said.rows_digest, name)
+    if not count or not digest:
+        return
+    try:
+        rows = load_rows(task, TRAINED_ON, folder=folder, limit=None if said.part else count)
+    except HarnessError:  # without training rows there is nothing to be held to
+        return
+    if (part_of(rows, said.part) if said.part else rows).digest != digest:
+        warnings.warn(
+            f"{model.source} was trained on other rows than {task}@{TRAINED_ON} has now: it may "
+            "have seen those that are scored; train it again, or give the data that it was of",
+            stacklevel=2,
+        )
 
 
 def _of(said: V | dict[str, V], task: str) -> V | None:

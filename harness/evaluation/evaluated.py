@@ -12,7 +12,7 @@ from typing import Any
 from harness import weights
 from harness.checkpoints.heads import with_head, without_head
 from harness.checkpoints.pooling import Pooling
-from harness.checkpoints.provenance import Merged, Trained, merged_by, trained_by
+from harness.checkpoints.provenance import Merged, Trained, merged_by, rows_shown, trained_by
 from harness.checkpoints.verbalizer import words_of
 from harness.data.claims import called_in
 from harness.data.splits import parse_task
@@ -208,7 +208,8 @@ def evaluated_as(
         by_index = run.labels == "by-index"
         order = kind_of(task).columns(task, member.labels, member.source, by_index=by_index)
         orders.append(tuple(order))
-    return EvaluatedModel(name, role, method or role, members, tuple(orders), head)
+    shown = rows_shown(*(one.path for one in members))
+    return EvaluatedModel(name, role, method or role, members, tuple(orders), head, shown=shown)
 
 
 def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]:
@@ -262,7 +263,7 @@ def models_on(
             state = weights.select(known, list(merged.weights))
         control = replace(merged, weights=state, source=model.base.source)
         made = evaluated_as(task, run, "base", model.base.name, (control,), head)
-        yield replace(made, owners=tuple(owners))
+        yield replace(made, owners=tuple(owners), shown=rows_shown(model.base.path))
     yield from experts
     with_heads = [expert for expert in experts if expert.pooling is None]
     groups = {"ensemble": own, "ensemble of all": with_heads if len(with_heads) > len(own) else []}
@@ -275,7 +276,8 @@ def models_on(
             read, head = reference.on(task)
             called = reference.name, (read,), head, reference.method
             made = evaluated_as(task, run, "reference", *called)
-            yield replace(made, shown=reference.shown, recipe=reference.recipe)
+            shown = rows_shown(reference.checkpoint.path)
+            yield replace(made, shown=shown, recipe=reference.recipe)
 
 
 def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) -> StateDict:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from harness.checkpoints.align import in_all, whole_base
 from harness.checkpoints.bases import check_bases
@@ -15,10 +16,16 @@ from harness.checkpoints.heads import kept_heads
 from harness.checkpoints.ingredients import Ingredients, Sources, opened
 from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import named_models
-from harness.checkpoints.provenance import EXPERT_FILE, Merged, check_unchanged, merged_by
+from harness.checkpoints.provenance import (
+    EXPERT_FILE,
+    Merged,
+    check_unchanged,
+    merged_by,
+    records_in,
+)
 from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.checkpoints.verbalizer import words_of
-from harness.data.claims import called_in
+from harness.data.claims import called_in, check_rows
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, MissingHead
@@ -43,6 +50,8 @@ def resolve_model(run: Run) -> OpenedModel:
     splits = _splits(run, checkpoint, merged)
     tasks = [*{task.name: task for task, _ in splits}.values()]
     expert_tasks = _expert_tasks(run, tasks, made_of)
+    for trained, task in product((checkpoint, *experts, *references), tasks):
+        check_rows(trained, task, run.data_dir)
 
     heads = given_heads(run.heads_from, base)
     own = _under_heads(_model(checkpoint, alone=not run.experts), base, tasks, heads)
@@ -139,8 +148,11 @@ def _model(checkpoint: Checkpoint, *, alone: bool = True) -> OpenedModel:
     else:
         by_kit = kit.is_file()
         role, method = "merged", f"mergekit:{named_models(kit).method}" if by_kit else "given"
-    shown, recipe = merged.shown if merged else (), recipe_of(merged)
-    return OpenedModel(checkpoint.name, role, method, checkpoint, kept, shown=shown, recipe=recipe)
+    inherited = [row for one in records_in(checkpoint.path).values() for row in one.inherited]
+    shown = tuple(dict.fromkeys([*(merged.shown if merged else ()), *inherited]))
+    return OpenedModel(
+        checkpoint.name, role, method, checkpoint, kept, shown=shown, recipe=recipe_of(merged)
+    )
 
 
 def _under_heads(

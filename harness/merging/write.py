@@ -18,7 +18,7 @@ from harness.checkpoints.described import described
 from harness.checkpoints.layout import INDEX, MERGE, SINGLE
 from harness.checkpoints.pooling import copy_modules
 from harness.checkpoints.processor import copy_processor
-from harness.checkpoints.provenance import MERGE_FILE
+from harness.checkpoints.provenance import MERGE_FILE, rows_shown
 from harness.checkpoints.stream import write_file
 from harness.checkpoints.verbalizer import plain_config, words_of
 from harness.errors import BrokenCheckpoint
@@ -195,6 +195,7 @@ def _record(
         **described(plan.tasks, out),
         "statistics": plan.merging.statistics(),
         "scored_on": _needed(stages)["scored_on"],
+        "inherited": [*rows_shown(*(one.path for one in (*plan.experts, plan.base) if one))],
         "tune_limit": recipe.tune_limit,
         "examples_limit": recipe.examples_limit,
         "tuned": dict(trials or {}),

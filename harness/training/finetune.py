@@ -20,7 +20,7 @@ from harness.checkpoints.layout import EXPERT
 from harness.checkpoints.named import canonical
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
-from harness.checkpoints.provenance import Part
+from harness.checkpoints.provenance import Part, rows_shown
 from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.checkpoints.verbalizer import as_asked, plain_config, words_of
 from harness.data.apart import check_apart
@@ -152,6 +152,7 @@ def finetune(
         **({TEXT_HEAD: words_of(source)} if words_of(source) else {}),
         **_described(parts),
         **_annotated(parts),
+        **({"inherited": [*inherited]} if (inherited := rows_shown(source.path)) else {}),
     }
     shown = _shown(progress)
     with (
