@@ -230,6 +230,18 @@ def test_the_command_leaves_ordinary_records_a_table_and_a_picture(
     before = {path: path.stat().st_mtime_ns for path in (out / "records").rglob("*.json")}
     assert main(asked) == 0
     assert before == {path: path.stat().st_mtime_ns for path in (out / "records").rglob("*.json")}
+    for name in sorted(names - {"records"}):  # what somebody else put there stays
+        ours = (out / name).read_bytes()
+        (out / name).write_text("precious")
+        if name == "barrier.png":  # a picture that has no other half
+            (out / "barrier.svg").rename(tmp_path / "barrier.svg")
+        capsys.readouterr()
+        assert main(asked) == 2
+        assert f"{name} exists and is not of this program" in capsys.readouterr().err
+        assert (out / name).read_text() == "precious"
+        (out / name).write_bytes(ours)
+        if name == "barrier.png":
+            (tmp_path / "barrier.svg").rename(out / "barrier.svg")
 
 
 def test_mistakes_are_a_line_and_leave_nothing(room: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from huggingface_hub import ModelCard
 
 from harness import Record
 from harness.cli import main
-from harness.errors import BadOption, OutputExists
+from harness.errors import BadOption, BrokenRecord, OutputExists
 from harness.evaluation.records import Adaptation, DrawScore, Interval, Source
 from harness.reporting.frame import TABLE
 from harness.reporting.verdict import verdicts
@@ -255,6 +255,14 @@ def test_no_file_is_of_two_models(format: str, tmp_path: Path) -> None:
         for path, text in files.items()
     }
     assert tasks == {"m-a-+-b-": ["rte", "mrpc"], "m-c-+-d-": ["cola"]}
+
+
+def test_a_model_that_was_evaluated_on_other_rows_is_not_one_result(tmp_path: Path) -> None:
+    one = merge_of(RTE, "ab", "1")
+    other = one.model_copy(update={"dataset": {**one.dataset, "digest": "f" * 32}})
+    folder = written(tmp_path / "records", [one, other])
+    command = ["export", str(folder), "--format", "lm-eval", "--out", str(tmp_path / "out")]
+    refused(command, BrokenRecord, "rte", "expected the same test in a column")
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,16 @@ def test_predictions_are_no_pack(records: Path) -> None:
         read_records([records / "mine.parquet"])
 
 
+def test_a_record_in_a_folder_and_in_a_pack_of_it_is_read_once(
+    records: Path, packed: Path, tmp_path: Path
+) -> None:
+    assert len(read_records([records, packed])) == len(read_records([records]))
+    out = ["--format", "csv", "--out", str(tmp_path / "out")]
+    assert main(["export", str(packed), str(records), *out]) == 0
+    lines = (tmp_path / "out" / "records.csv").read_text().splitlines()
+    assert len(lines) == len({*lines})
+
+
 def test_the_committed_records_are_packs() -> None:
     """Of records that every reader believes; a few of each, for all of them are boards' to read."""
     packs = sorted((ROOT / "leaderboards" / "records").iterdir())

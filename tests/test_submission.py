@@ -307,7 +307,7 @@ FORGERIES: dict[str, tuple[str, Forgery, bool, str]] = {
         "current",
         changed(shown=[TASK]),
         True,
-        "was made with textcls/ag_news",
+        "was shown textcls/ag_news",
     ),
     "tuned on test rows": ("current", tuned_on_test, True, "was made with textcls/ag_news@test"),
     "rows it was shown": ("current", changed(shown=[]), True, "was shown no rows; expected those"),
@@ -403,7 +403,7 @@ def unmarked_in_all(said: Said) -> None:
 @pytest.mark.parametrize(
     ("forgery", "said"),
     [
-        (unmarked, "was made with textcls/ag_news@test, unmarked; expected transductive: true"),
+        (unmarked, "was shown textcls/ag_news@test, which is scored, and has transductive false"),
         (unmarked_and_not_shown, "was made with textcls/ag_news@test, unmarked"),
         (unmarked_without_the_option, "does not say the rows of adamerging"),
     ],

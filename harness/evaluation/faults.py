@@ -50,6 +50,8 @@ def _faults(record: Record) -> Iterator[str]:
 
 
 def _in_settings(record: Record) -> Iterator[str]:
+    if record.task in record.shown and not record.transductive:
+        yield f"was shown {record.task}, which is scored, and has transductive false, expected true"
     limit, left = record.settings.get("limit"), record.settings.get("left_out")
     if limit is not None and (type(limit) is not int or limit < record.rows):
         yield f"has {record.rows} rows under the limit {limit!r}, expected as many or fewer"

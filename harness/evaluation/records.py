@@ -326,7 +326,8 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
         other, theirs = known.setdefault(identity_of(record), (path, values))
         if values != theirs:
             raise BrokenRecord(f"{path} and {other} are one cell with different scores: keep one")
-        yield path, record
+        if path == other:  # not in a pack of what lies beside it, too
+            yield path, record
     _tell_of_others(others, none=not known)
 
 

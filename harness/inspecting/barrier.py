@@ -14,13 +14,13 @@ from harness.evaluation.evaluate import evaluate
 from harness.evaluation.records import Record, safe
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import task_split
-from harness.files import check_place, write_files
+from harness.files import check_ours, check_place, write_files
 from harness.labels import same
 from harness.merging.label_rows import ordered_as
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
-from harness.reporting.barrier import BarrierLine, as_csv, draw, lines_between, table
-from harness.reporting.figures import save
+from harness.reporting.barrier import MARKS, BarrierLine, as_csv, draw, lines_between, table
+from harness.reporting.figures import check_pictures, save
 from harness.types import Choice, Progress
 
 
@@ -47,6 +47,8 @@ def barrier(
         raise BadOption(f"--points is {points}, expected 3 or more: the ends and between")
     out = Path(run.output)
     check_place(out.absolute())
+    check_pictures(out / "barrier")
+    check_ours({out / f"barrier.{form}": mark for form, mark in MARKS.items()})
     ends = [open_checkpoint(one, allow_pickle=run.allow_pickle) for one in recipe.experts]
     alike = ordered_as(ends[1], ends[0].labels)  # as the merges have it
     if not same(ends[0].labels or (), alike.labels or ()):

@@ -149,6 +149,10 @@ def table(lines: Sequence[BarrierLine], form: str = "simple") -> str:
     return str(tabulate(rows, HEADERS, tablefmt=form, disable_numparse=True))
 
 
+MARKS = {"csv": rb"\Atask,alignment,x,loss,loss_barrier,", "md": rb"\A\| task +\| alignment +\|"}
+"""What the files of a barrier have in them."""
+
+
 def as_csv(lines: Sequence[BarrierLine]) -> str:
     """A row for every place of every line, with how far it is above the straight line.
 

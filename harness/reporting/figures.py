@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.files import write_files
+from harness.errors import OutputExists
+from harness.files import check_ours, write_files
 from harness.text import number
 
 if TYPE_CHECKING:
@@ -185,6 +186,18 @@ def wrapped(text: str, inches: float) -> str:
 
 
 # Files -------------------------------------------------------------------------------------
+
+
+MARK = rb"<cc:Work>\s*<dc:type [^>]*>\s*<dc:format>image/svg\+xml</dc:format>\s*</cc:Work>"
+"""What an SVG of ours says of itself: neither who made it nor when, as matplotlib would."""
+
+
+def check_pictures(stem: Path) -> None:
+    """Raise OutputExists where `save` would write over a picture of somebody else."""
+    svg, png = (stem.with_name(f"{stem.name}.{form}") for form in ("svg", "png"))
+    check_ours({svg: MARK})
+    if png.exists() and not svg.exists():  # both are written, so that one alone is not ours
+        raise OutputExists(f"{png} exists and is not of this program; expected another place")
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

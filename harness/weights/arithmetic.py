@@ -133,12 +133,19 @@ def check_one_each(method: str, given: Sized, count: int, what: str = "weights")
         raise BadOption(f"{method} got {len(given)} {what} for {count} experts; expected one each")
 
 
+LARGEST = 1e18
+"""Of a number that multiplies weights: the square of it is still one of float32."""
+
+
 def one_each(
     method: str, given: Sequence[float] | float, count: int, what: str = "weights"
 ) -> Sequence[float]:
-    """A number for each expert, be one given for all or a list. Raises BadOption for too many."""
+    """A number for each expert, be one given for all or a list. Raises BadOption for too many, and
+    for one that no arithmetic in float32 is left of."""
     values = [given] * count if isinstance(given, float | int) else given
     check_one_each(method, values, count, what)
+    if (largest := max(map(abs, values), default=0)) > LARGEST:
+        raise BadOption(f"{what} of {method} has {largest:g}, expected {LARGEST:g} at most")
     return values
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.reporting.boards.legend import noted
+from harness.reporting.grid import check_columns
 from harness.reporting.lines import Line, grouped
 from harness.reporting.names import experts_of, told_apart
 from harness.text import plain
@@ -73,13 +74,15 @@ def by_model(lines: Iterable[Line]) -> list[tuple[str, list[Line]]]:
     reference. What is no single model is left out.
 
     Models of one name are told apart: where they share a column as on boards, and else by what they
-    are of. No model is made of the records of two.
+    are of. No model is made of the records of two. Raises BrokenRecord for one that was evaluated
+    on a task in two ways.
     """
     known = [line for line in lines if line.role not in SEVERAL]
     names = dict(zip(map(id, known), told_apart(known, [one.model for one in known]), strict=True))
     found = []
     for alike in grouped(known, lambda line: plain(names[id(line)])).values():
         for name, model in _named(plain(names[id(alike[0])]), _models(alike)):
+            check_columns(model)
             once = grouped(model, lambda line: (line.task, line.setting))
             found.append((name, [first for first, *_ in once.values()]))
     return found

@@ -12,7 +12,7 @@ from harness.errors import BadOption, BadRecipe, UnknownName
 from harness.evaluation.run import Run
 from harness.files import check_place
 from harness.reporting.chosen import read_lines
-from harness.reporting.figures import save
+from harness.reporting.figures import check_pictures, save
 from harness.reporting.plots.scores import View
 from harness.types import Progress
 
@@ -45,6 +45,7 @@ def plot(
     check_what(what)
     stem = stem_of(Path(out))
     check_place(stem.absolute().parent)
+    check_pictures(stem)
     view = View() if view is None else view
     if what == OF_FEATURES:
         return save(_of_run(records, run, view, progress), stem)
