@@ -52,6 +52,14 @@ class Layout:
         """What the marker of a folder says."""
         return read_json(folder / self.marker, f"a record of {self.what}", error=OutputExists)
 
+    def is_edited(self, folder: Path) -> bool:
+        """Whether somebody changed the marker of a folder since it was written, if it says that."""
+        said = self.said(folder) if (folder / self.marker).is_file() else {}
+        hashes = said.pop(FILES, None)
+        if not isinstance(hashes, dict):
+            return False
+        return bool(hashes.pop(self.marker, None) != digest_of([said, hashes]))
+
     def foreign(self, folder: Path) -> dict[str, str]:
         """What stands in a folder and was not written so by us, by its path: foreign, or edited.
 

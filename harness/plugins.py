@@ -9,7 +9,7 @@ import pkgutil
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -110,6 +110,14 @@ def code_of(function: Callable[..., Any]) -> str | None:
         return None
     files = sorted(Path(file).parent.glob("*.py"))
     return xxhash.xxh3_128_hexdigest(b"\0".join(path.read_bytes() for path in files))
+
+
+def code_of_plugins(functions: Iterable[Callable[..., Any]]) -> str:
+    """A hash of the code of folders that `load_folder` imported, as far as these are of one; '' of
+    none. What they compute may be other by the next time."""
+    theirs = [one for one in functions if one.__module__.startswith(PREFIX)]
+    codes = [code_of(one) or "" for one in theirs]
+    return xxhash.xxh3_128_hexdigest(" ".join(codes).encode()) if codes else ""
 
 
 def load_folder(folder: str | Path, *, undo: Undo) -> None:

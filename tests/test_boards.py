@@ -952,6 +952,19 @@ def test_an_unknown_field_is_named(tmp_path: Path) -> None:
         read_records([tmp_path])
 
 
+def test_a_model_called_as_a_computed_row_has_a_row_of_its_own() -> None:
+    """An expert of the name of the best constant, say."""
+    called = [
+        one.model_copy(update={"model": "best constant"}) if one.model == "e1" else one
+        for one in one_task()
+    ]
+    majority = DrawScore(value=0.5, parts={"accuracy": 0.5})
+    records = [one.model_copy(update={"majority": majority}) for one in called]
+    rows = grid(records, by_method=False).rows
+    assert "model best constant" in rows
+    assert rows.count(CONSTANT) == 1
+
+
 def test_places_that_overlap_are_read_once(tmp_path: Path) -> None:
     records = written(tmp_path / "records", one_task())
     files = sorted(records.rglob("*.json"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import harness
-from harness import TASKS
+from harness import TASKS, Choice, Run
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
@@ -546,6 +548,50 @@ def test_other_settings_never_overwrite(
     after = evaluate.files()
     assert {name: after[name] for name in before} == before
     assert len(after) == 2 * len(before)
+
+
+def test_a_protocol_of_a_plug_in_whose_code_is_another_is_evaluated_anew(
+    room: Room, tmp_path: Path
+) -> None:
+    """What it scored before is another record; in one process a folder is imported once."""
+    file = tmp_path / "plug" / "always.py"
+    file.parent.mkdir()
+    text = """import numpy
+from harness import Predictions, protocol
+
+@protocol("always", adapts="nothing")
+def always(encoded):
+    return [Predictions(numpy.full(len(encoded.test.x), float(CLASS)))]
+"""
+    scores = []
+    for label in (0, 1, 1):
+        file.write_text(text.replace("CLASS", str(label)))
+        command = [sys.executable, "-m", "harness", "evaluate", "--model", str(room.same)]
+        command += ["--protocols", "always", "--plugins", str(file.parent), "--json"]
+        command += ["--output-path", str(tmp_path / "records"), "--device", "cpu"]
+        command += ["--data-dir", str(room.data)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        records = json.loads(ran.stdout)
+        scores.append(next(one for one in records if one["role"] == "merged")["scores"][0]["value"])
+    assert scores[0] != scores[1] == scores[2]
+    merged = [*(tmp_path / "records").rglob("*always*.json")]
+    assert len({path.name for path in merged if path.parts[-4] == room.same.name}) == 2
+
+
+def test_a_record_of_a_merge_that_was_edited_is_told(room: Room, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(room.same, tmp_path / "edited"))
+    said = json.loads((folder / "merge.json").read_text())
+    (folder / "merge.json").write_text(json.dumps({**said, "method": "best"}))
+    with pytest.warns(UserWarning, match=r"edited/merge.json was edited since it was written"):
+        harness.evaluate(
+            Run(
+                model=str(folder),
+                protocols=(Choice("current"),),
+                data_dir=str(room.data),
+                output=str(tmp_path / "records"),
+            )
+        )
 
 
 def test_settings_that_a_protocol_does_not_read_change_nothing(

@@ -5,6 +5,7 @@ Models are opened first, then their tasks are told, then their heads are read.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -14,7 +15,7 @@ from harness.checkpoints.bases import check_bases
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.heads import kept_heads
 from harness.checkpoints.ingredients import Ingredients, Sources, opened
-from harness.checkpoints.layout import MERGEKIT_FILE
+from harness.checkpoints.layout import EXPERT, MERGE, MERGEKIT_FILE
 from harness.checkpoints.mergekit import named_models
 from harness.checkpoints.provenance import (
     EXPERT_FILE,
@@ -43,6 +44,7 @@ def resolve_model(run: Run) -> OpenedModel:
     references = [sources.open(source) for source in run.references]
     for one in (*made_of.unverified, *references):
         check_unchanged(one)
+    _tell_of_edited([checkpoint, *experts, *references])
     if base is not None and not (run.other_base or (merged and merged.other_base)):
         check_bases([*experts, checkpoint], base)
     learn([*experts, *references], learn([checkpoint], by_file(run.tasks)))
@@ -76,6 +78,17 @@ def resolve_model(run: Run) -> OpenedModel:
     )
     _check_references(model, tasks)
     return model
+
+
+def _tell_of_edited(models: Sequence[Checkpoint]) -> None:
+    """Warn of folders whose record is believed, and was edited."""
+    for path in dict.fromkeys(one.path for one in models):
+        for marker in (layout.marker for layout in (MERGE, EXPERT) if layout.is_edited(path)):
+            warnings.warn(
+                f"{path / marker} was edited since it was written: what it says of rows and "
+                "methods is believed, and may be wrong",
+                stacklevel=3,
+            )
 
 
 def _splits(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tuple[Task, str]]:

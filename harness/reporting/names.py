@@ -8,8 +8,17 @@ from operator import itemgetter
 import xxhash
 
 from harness.reporting.lines import Line, grouped
+from harness.types import HELD_OUT
 
 EXPERT = "expert of the task"
+MAX = "experts, max"
+SUMMARY = ("experts, min", "experts, mean", MAX)
+BEST_SINGLE = f"best single ({HELD_OUT})"
+AVERAGE_SINGLE = "average single"
+CONSTANT = "best constant"
+"""The best constant prediction: the most frequent label, or the mean of a regression."""
+COMPUTED = (EXPERT, *SUMMARY, BEST_SINGLE, AVERAGE_SINGLE, CONSTANT, "base")
+"""Rows that are no model of that name."""
 FEW = 3
 """Experts whose names stand in the name of a row; of more, their number."""
 
@@ -38,10 +47,11 @@ def marked(name: str, *, transductive: bool) -> str:
 
 def row_name(line: Line, *, by_method: bool, one_each: bool) -> str:
     """How a table calls the row of a line, if no other is called so."""
+    own = f"model {line.model}" if line.model in COMPUTED else line.model
     if line.role == "expert":
-        return EXPERT if one_each else line.model
+        return EXPERT if one_each else own
     if line.role == "single":
-        return line.model
+        return own
     if line.role == "base":
         return "base" if by_method else f"base ({line.model})"
     if line.role == "ensemble":
