@@ -319,14 +319,19 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
     that say other scores.
     """
     known: dict[str, tuple[Path, tuple[float, ...]]] = {}
+    named: set[tuple[str, str, tuple[str, ...]]] = set()
     others: list[Path] = []
     for path, packed in files_in(places, others):
         record = read_record(path) if packed is None else record_in(packed, path)
         values = tuple(round(one.value, 6) for one in record.scores)
-        other, theirs = known.setdefault(identity_of(record), (path, values))
+        called = identity_of(record)
+        other, theirs = known.setdefault(called, (path, values))
         if values != theirs:
             raise BrokenRecord(f"{path} and {other} are one cell with different scores: keep one")
-        if path == other:  # not in a pack of what lies beside it, too
+        # once where it lies in a pack, too; a merge may be that of another row, with tuned options
+        cell = called, record.model, (*record.recipe.tuned,) if record.recipe else ()
+        if cell not in named:
+            named.add(cell)
             yield path, record
     _tell_of_others(others, none=not known)
 
