@@ -113,6 +113,10 @@ __all__ = sorted(
 )
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         found = getattr(importlib.import_module(_LAZY[name]), name)

@@ -62,6 +62,8 @@ class Frozen(BaseModel):
 
 def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value:
     """A recipe or run of the values. Raises BadRecipe, naming the field, for what does not fit."""
+    if odd := [key for key in values if not isinstance(key, str)]:
+        raise BadRecipe(f"{where}: no field is called {odd[0]!r}; {hint('', kind.model_fields)}")
     try:
         return kind(**values)
     except ValidationError as error:

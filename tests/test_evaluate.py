@@ -594,6 +594,21 @@ def test_a_record_of_a_merge_that_was_edited_is_told(room: Room, tmp_path: Path)
         )
 
 
+def test_a_limit_of_training_rows_is_told(room: Room, evaluate: Evaluate, tmp_path: Path) -> None:
+    """In the table, on a board, as a column of the frame, and where two of them cannot be mixed."""
+    asked = ("--protocols", "knn", "--shots", "1,all", "--draws", "2", "--train-limit", "20")
+    evaluate.records(room.same, *asked)
+    out = tmp_path / "board"
+    frame = harness.read_records(evaluate.out)
+    assert {*frame["train_limit"]} == {20.0}
+    harness.leaderboard(evaluate.out, out=out)
+    text = (out / "index.html").read_text()
+    assert "dapted to 20 training rows at most" in text or "uned on 20 training rows" in text
+    assert "all rows and" not in text
+    evaluate.records(room.same, *asked[:-1], "25")
+    refused(["leaderboard", evaluate.out, "--out", out], HarnessError, "--train-limit 20")
+
+
 def test_settings_that_a_protocol_does_not_read_change_nothing(
     room: Room, evaluate: Evaluate
 ) -> None:

@@ -19,7 +19,10 @@ from tests.conftest import FAST, model
 from tests.mistakes import mistake, refused
 from tests.test_own_tasks import FIVE_LINES, described, written
 
-pytestmark = pytest.mark.usefixtures("as_found")
+pytestmark = [
+    pytest.mark.usefixtures("as_found"),
+    pytest.mark.filterwarnings("ignore:.* was edited since it was written"),  # by these tests
+]
 LINES = FIVE_LINES["classification"][0]
 KEPT = ("_values", "_origins", "_spelled", "hints")
 

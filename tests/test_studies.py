@@ -961,6 +961,31 @@ def test_all_shots_are_as_many_rows_as_a_limit_says(
     assert {*trained} == {16}
 
 
+def test_a_limit_raises_nothing(room: Path) -> None:
+    """What the file says is less, of any rows, stays."""
+    experts = {**TWO["experts"], "finetune": {"limit": 4}}  # type: ignore[dict-item]
+    chooses = {"merger": "task_arithmetic", "tune": {"scale": "0.5:1:0.5"}, "on": "heldout10"}
+    file = write(
+        room,
+        experts=experts,
+        mergers=[chooses, "regmean"],
+        merge={"tune_limit": 5, "examples_limit": 6},
+        evaluate={"limit": 7, "train_limit": 3},
+        protocols=["fresh-head"],
+        score_on={"x": {"tasks": "experts", "evaluate": {"limit": 2}}, "y": {"tasks": "experts"}},
+    )
+    made = [one.request for one in steps_of(read_study(file, limit=16), room / "out")]
+    assert {one["limit"] for one in made if "task" in one and "limit" in one} == {4}
+    assert {one["tune_limit"] for one in made if "tune_limit" in one} == {5}
+    assert {one["examples_limit"] for one in made if "examples_limit" in one} == {6}
+    assert {(one["limit"], one["train_limit"]) for one in made if "train_limit" in one} == {
+        (2, 3),
+        (7, 3),
+    }
+    wide = [one.request for one in steps_of(read_study(file, limit=1), room / "out")]
+    assert {one["limit"] for one in wide if "train_limit" in one} == {1}, "of one reading, too"
+
+
 def test_a_limit_may_leave_out_all_that_reads_rows(room: Path) -> None:
     """What a flag limits need not be there, unlike what the file says of every merge."""
     file = write(room, mergers=["average", "regmean"], exclude=[{"merger": "regmean"}])
@@ -1339,6 +1364,21 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     ),
     "a field of merges that none has a use for": (
         {"merge": {"tune_limit": 3}}, BadRecipe, ("two", "merge", "tune_limit"),
+    ),
+    "a seed below zero": (
+        {"experts": {"tasks": [TASK], "seeds": [-1, 0]}}, BadRecipe, ("experts.seeds", "0"),
+    ),
+    "a limit that is no number": (
+        {"experts": {"tasks": [TASK], "seeds": [0, 1], "finetune": {"limit": "many"}}},
+        BadRecipe, ("experts.finetune", "limit", "'many'"),
+    ),
+    "no row to train on": (
+        {"experts": {"tasks": [TASK], "seeds": [0, 1], "by_task": {TASK: {"limit": 0}}}},
+        BadRecipe, ("experts.by_task", "limit", "0"),
+    ),
+    "a folder of heads that is a number": (
+        {"experts": {"tasks": [TASK], "seeds": [0, 1], "finetune": {"heads_from": 5}}},
+        BadRecipe, ("experts.finetune", "heads_from", "5"),
     ),
     "a limit of examples that nobody is shown": (
         {"merge": {"examples_limit": 3}}, BadRecipe, ("two", "merge", "examples_limit"),

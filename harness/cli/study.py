@@ -27,6 +27,8 @@ FOLDER = argument("The study's folder, as `study run` made it.")
 OUT = option("The study's folder. Default: its name.")
 BASE = option("The base to fine-tune, in place of the study's; repeat for several.")
 SEEDS = option("So many seeds of every expert, in place of the study's.")
+LEAST_SPREAD = 0.01
+"""Points that sets of experts may be asked to tell apart."""
 RETRY_FAILED = flag("Do again what failed.", "--retry-failed")
 ROWS = option("Train on, merge by and score N rows only.")
 EPOCHS = option("Train for so many epochs, in place of the study's.")
@@ -223,8 +225,9 @@ def status(
     from harness.studies import outcomes, plan, slurm
     from harness.studies.status import spreads
 
-    if spread is not None and spread <= 0:
-        raise BadRecipe(f"--spread is {spread:g} points, expected a number above 0")
+    if spread is not None and not LEAST_SPREAD <= spread <= 100:
+        least = f"expected {LEAST_SPREAD:g} to 100"
+        raise BadRecipe(f"--spread is {spread:g} points, {least}")
     every: dict[str, Outcome] = {}
     for made in plan.plans_in(folder):
         known = outcomes.states_of(made, folder)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.errors import OutputExists
 from harness.files import check_ours, write_files
 from harness.text import number
 
@@ -188,6 +187,8 @@ def wrapped(text: str, inches: float) -> str:
 # Files -------------------------------------------------------------------------------------
 
 
+NAME = "merging-harness"
+"""Whose a PNG of ours says it is."""
 MARK = rb"<cc:Work>\s*<dc:type [^>]*>\s*<dc:format>image/svg\+xml</dc:format>\s*</cc:Work>"
 """What an SVG of ours says of itself: neither who made it nor when, as matplotlib would."""
 
@@ -196,8 +197,8 @@ def check_pictures(stem: Path) -> None:
     """Raise OutputExists where `save` would write over a picture of somebody else."""
     svg, png = (stem.with_name(f"{stem.name}.{form}") for form in ("svg", "png"))
     check_ours({svg: MARK})
-    if png.exists() and not svg.exists():  # both are written, so that one alone is not ours
-        raise OutputExists(f"{png} exists and is not of this program; expected another place")
+    if not svg.exists():  # beside one of ours, a PNG is its other half
+        check_ours({png: NAME.encode()})
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
@@ -205,7 +206,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
     The bytes depend on the picture and the version of matplotlib alone. Raises CannotWrite.
     """
-    without_date = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+    without_date = {"png": {"Software": NAME}, "svg": {"Date": None, "Creator": None}}
     pictures: dict[Path, bytes] = {}
     for form, metadata in without_date.items():
         file = io.BytesIO()

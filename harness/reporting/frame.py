@@ -57,6 +57,7 @@ MADE_OF: Mapping[str, Callable[[Record], Any]] = {
     "revision": lambda record: str(record.dataset.get("revision") or ""),
     "dataset": lambda record: str(record.dataset.get("digest", "")),
     "limit": lambda record: record.settings.get("limit"),
+    "train_limit": lambda record: record.settings.get("train_limit"),
     "seed": lambda record: record.settings.get("seed"),
     "versions": lambda record: json.dumps(record.versions),
 }
@@ -83,7 +84,8 @@ FRAME = tuple(
 seed of the draw, the number of the resample (0: the test units as they are), what the model was
 made of, and the number of its set of experts."""
 FLOATS = (
-    "value", "sd", "low", "high", "level", "majority", "gain", "shots", "draw", "limit", "seed",
+    "value", "sd", "low", "high", "level", "majority", "gain", "shots", "draw", "limit",
+    "train_limit", "seed",
 )  # fmt: skip
 TRUTHS = ("transductive", "significant")
 COUNTS = ("rows", "draws", "resample", "set")

@@ -89,9 +89,10 @@ class Line:
     `options` has all options of the protocol as JSON.
     `identity` is one hash for all that makes this model's row another one; `work` is what has to be
     the same in a column; `rows_of` is the hash of the test rows, `limit` how many were
-    asked for. `adapted` says how drawn rows were
-    used, and `transductive` that they are those that are scored; `made_on_test`, that the model was
-    made with the rows that are scored. `resamples` are the scores on resampled test units.
+    asked for; `train_limit` that of the rows that others are drawn from. `adapted` says how drawn
+    rows were used, and `transductive` that they are those that are scored; `made_on_test`, that the
+    model was made with the rows that are scored. `resamples` are the scores on resampled test
+    units.
     `experts` are sources with their hash, `source` and `revision` where test rows are from,
     `versions` those of the libraries.
     `trained` has task, seed and seed of the head (-1: unknown) of each expert, if known, and `set`
@@ -128,6 +129,7 @@ class Line:
     teachers: tuple[str, ...]
     heads_of: tuple[str, ...]
     adapted: str
+    train_limit: int | None
     transductive: bool
     made_on_test: bool
     values: tuple[float, ...]
@@ -235,6 +237,7 @@ def _said(record: Record) -> dict[str, Any]:
         "experts": tuple((one.source, one.digest) for one in record.experts),
         "trained": _trained(record),
         "adapted": adaptation.labels if adaptation else "",
+        "train_limit": record.settings.get("train_limit"),
         "transductive": adaptation is not None and adaptation.transductive,
         "made_on_test": record.transductive,
         "work": tuple(work(record).items()),
@@ -354,7 +357,9 @@ def work(record: Record) -> dict[str, str]:
         "documents": str(record.settings.get("documents", "none"))[:12],
     }
     if known := record.dataset.get("drawn_from"):  # older records do not say it
-        said |= {"shots drawn from": f"rows {str(known)[:12]}"}
+        some = record.settings.get("train_limit")
+        how = f" (--train-limit {some})" if some else ""
+        said |= {"shots drawn from": f"rows {str(known)[:12]}{how}"}
     if record.adaptation is not None:
         said |= {key: record.settings.get(key) for key in ("draws", "seed")}
         said |= {"stratified": record.settings.get("stratified", True)}

@@ -211,7 +211,8 @@ def _step(said: Mapping[str, Any]) -> Step:
     for place in (said["name"], request.get("output", said["name"])):
         if not PLACE.fullmatch(place) or ".." in place.split("/"):
             raise BadRecipe(f"a step writes to {place[:80]!r}; expected a place in the study")
-    step = Step(**{**said, "needs": tuple(said["needs"]), "after": tuple(said["after"])})
+    lists = {"needs": tuple(said["needs"]), "after": tuple(said["after"])}
+    step = Step(**{**said, **lists, "inputs": {**said["inputs"]}})
     for key, registry in REGISTERED.items():
         for one in step.asked(key):
             called = one["name"] if isinstance(one, dict) else parse_choice(str(one)).name

@@ -202,8 +202,8 @@ def _tell_of_fewer(merges: Sequence[MergerAxis], limit: int | None) -> None:
 
 def _shown(study: Study) -> int | None:
     """How many rows of an expert a method is shown at most."""
-    asked: int | None = study.merge.get(LIMIT)
-    return study.limit or asked
+    known = [one for one in (study.limit, study.merge.get(LIMIT)) if one]
+    return min(known, default=None)
 
 
 # Training ----------------------------------------------------------------------------------
@@ -286,8 +286,10 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis) -> Step:
         "postmerge": merge.postmerge,
         **tuned,
         **study.merge,
-        **({"tune_limit": study.limit, LIMIT: study.limit} if study.limit else {}),
     }
+    if study.limit:
+        limits = ("tune_limit", LIMIT)
+        said |= {name: min(study.limit, said.get(name) or study.limit) for name in limits}
     recipe: Recipe = validated(Recipe, said, f"{study.study}: merge")
     checked(recipe)
     grid(recipe)
@@ -361,7 +363,7 @@ def _evaluations(
         run: Run = validated(Run, values, f"{study.study}: {name}")
         known = protocols_of(run)
         if study.limit and any(ALL in protocol.drawing(run).shots for protocol in known):
-            run = run.but(train_limit=study.limit)
+            run = run.but(train_limit=min(study.limit, run.train_limit or study.limit))
         # where folders of experts are given, their tasks are theirs to say
         for task in dict.fromkeys(tasks) or ("",):
             asked = run.but(tasks=(task,) if task else ())

@@ -122,10 +122,22 @@ def _but(*fields: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _of_training(flags: Flags) -> Flags:
+    """Flags of `harness finetune` that a plan reads. Raises ValueError for what they cannot be."""
+    for name in ("limit", "epochs"):
+        value = flags.get(name)
+        if value is not None and not (type(value) is int and value > 0):
+            raise ValueError(f"{name} is {value!r}, expected a whole number above 0")
+    if not isinstance(flags.get("heads_from", ""), str):
+        raise ValueError(f"heads_from is {flags['heads_from']!r}, expected a folder")
+    return flags
+
+
 Name = Annotated[str, AfterValidator(_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
-Numbers = Annotated[tuple[int, ...], BeforeValidator(_several)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], BeforeValidator(_several)]
 Stages = Annotated[tuple[Chosen, ...], BeforeValidator(_stages)]
+OfTraining = Annotated[Flags, AfterValidator(_of_training)]
 SHARED = ("experts", "base", "tasks", "data_dir", "device")
 OfMerges = Annotated[
     Flags,
@@ -145,10 +157,10 @@ class Experts(Frozen):
     """
 
     tasks: Names = ()
-    seeds: Numbers = (0,)
+    seeds: Seeds = (0,)
     head_seed: Literal["seed", "same", "own"] = "seed"
-    finetune: Flags = Field(default_factory=dict)
-    by_task: Mapping[str, Flags] = Field(default_factory=dict)
+    finetune: OfTraining = Field(default_factory=dict)
+    by_task: Mapping[str, OfTraining] = Field(default_factory=dict)
     partition: Literal[2] | None = None
     folders: Mapping[Name, Names] = Field(default_factory=dict)
     called: Name | None = None
@@ -294,18 +306,36 @@ def read_study(
     study = _placed(study, path, out or Path(study.study))
     _check_names(study, str(path))
     limit = study.limit if limit is None else limit
-    experts, fewer = study.experts, {} if limit is None else {"limit": limit}
-    less = fewer if epochs is None else {**fewer, "epochs": epochs}
-    by_task = {task: {**flags, **less} for task, flags in experts.by_task.items()}
-    trained: dict[str, Any] = {"finetune": {**experts.finetune, **less}, "by_task": by_task}
+    experts, less = study.experts, {} if epochs is None else {"epochs": epochs}
+    trained: dict[str, Any] = {
+        "finetune": _fewer({**experts.finetune, **less}, limit),
+        "by_task": {
+            task: _fewer({**flags, **less}, limit, own=True)
+            for task, flags in experts.by_task.items()
+        },
+    }
     if seeds is not None:
+        if seeds > MOST:
+            raise BadRecipe(f"--seeds is {seeds:,}, expected {MOST:,} at most")
         trained["seeds"] = tuple(range(seeds))
     return study.but(
         base=tuple(_model(one, Path(one), "--base") for one in base) or study.base,
         limit=limit,
-        evaluate={**study.evaluate, **fewer},
+        evaluate=_fewer(study.evaluate, limit),
+        score_on={
+            name: one.but(evaluate=_fewer(one.evaluate, limit, own=True))
+            for name, one in study.score_on.items()
+        },
         experts=experts.but(**trained),
     )
+
+
+def _fewer(flags: Flags, limit: int | None, *, own: bool = False) -> dict[str, Any]:
+    """Flags of so many rows at most; of their `own`, only where they say a limit themselves."""
+    said = flags.get("limit")
+    if limit is None or (own and said is None):
+        return {**flags}
+    return {**flags, "limit": min(limit, said) if isinstance(said, int) else limit}
 
 
 def _file_of(file: str | Path) -> Path:

@@ -42,7 +42,7 @@ INDEX = "index.html"
 
 
 def leaderboard(
-    places: Sequence[str | Path],
+    places: str | Path | Sequence[str | Path],
     *,
     out: str | Path,
     tasks: Sequence[str] = (),
@@ -61,7 +61,7 @@ def leaderboard(
     index.html over them. Raises BrokenRecord, MissingScores for what no record is of, and
     OutputExists for files of another origin, before anything is written.
     """
-    folder = Path(out)
+    folder, places = Path(out), [places] if isinstance(places, str | Path) else places
     check_place(folder.absolute())
     asked = {"tasks": tasks, "protocols": protocols, "limit": limit, "models": models}
     asked |= {"bases": bases}

@@ -68,7 +68,11 @@ def seen(line: Line) -> list[str]:
     if line.half:
         known.append(f"models ran in {line.half}")
     if line.adapted:
-        known.append((ADAPTED_TO_ALL if line.shots == ALL else ADAPTED)[line.adapted])
+        told = (ADAPTED_TO_ALL if line.shots == ALL else ADAPTED)[line.adapted]
+        if line.train_limit:  # which need not be so many, nor all
+            some = f"{line.train_limit} training rows at most"
+            told = told.replace("all rows", some) if line.shots == ALL else f"{told}, of {some}"
+        known.append(told)
     if line.transductive:
         known.append("transductive: these are the scored rows")
     return known
