@@ -574,6 +574,21 @@ def test_merges_go_when_they_are_scored_and_stay_done(room: Path) -> None:
     assert any("linear-probe" in path for path in records(room / "out"))
 
 
+def test_boards_that_are_gone_and_figures_that_are_new_are_drawn(room: Path) -> None:
+    out = room / "out"
+    command = ["study", "run", str(write(room, **SWEEP)), "--out", str(out)]
+    assert main(command) == 0
+    pictures = [*(out / "boards").rglob("*.svg")]
+    assert pictures
+    shutil.rmtree(out / "boards")
+    assert main(command) == 0
+    assert (out / "boards/two/index.html").is_file()
+    assert [*(out / "boards").rglob("*.svg")] == pictures
+    more = {**SWEEP, "figures": [*SWEEP["figures"], {"plot": "gains"}]}
+    assert main(["study", "run", str(write(room, **more)), "--out", str(out)]) == 0
+    assert len([*(out / "boards").rglob("*.svg")]) > len(pictures)
+
+
 def test_a_merge_that_another_study_keeps_or_that_holds_more_stays(room: Path) -> None:
     """Two studies of one folder share their merges: one that keeps none takes none of the other."""
     run(room)

@@ -12,7 +12,7 @@ from harness.errors import BadRecipe, HarnessError, MissingScores
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
 from harness.merging.recipes import Recipe, with_choices
-from harness.reporting.boards.leaderboard import leaderboard
+from harness.reporting.boards.leaderboard import INDEX, leaderboard
 from harness.reporting.plots.plot import plot
 from harness.reporting.plots.scores import View
 from harness.reporting.plots.sweep import EXPERTS
@@ -31,16 +31,21 @@ def boards(
 ) -> list[Path]:
     """Write the board of every reading of a study into `folder`/boards; the folders.
 
-    Of what the plan asks for alone, though more records may lie there; nothing where they were
-    drawn of these very records, unless `anew`. Raises MissingScores where there is no record.
+    Of what the plan asks for alone, though more records may lie there; nothing where they are
+    there, drawn of these very records and with the same figures, unless `anew`. Raises
+    MissingScores where there is no record.
     """
     places = readings(plan, known, folder)
     if not places and any(step.verb == "evaluate" for step in plan.steps.values()):
         raise MissingScores(f"there is no record of {plan.study} in {folder}; run the study first")
     drawn = folder / OUTCOMES / BOARDS / f"{plan.study}.json"
-    of = {"of": {reading: digest_of(sorted(map(str, one))) for reading, one in places.items()}}
+    of = {
+        "of": {reading: digest_of(sorted(map(str, one))) for reading, one in places.items()},
+        "figures": [one.model_dump(mode="json") for one in plan.figures],
+    }
+    there = all((folder / BOARDS / reading / INDEX).is_file() for reading in places)
     with suppress(HarnessError):  # of a broken file they are drawn again
-        if not anew and drawn.is_file() and read_json(drawn, "what boards are of") == of:
+        if there and not anew and drawn.is_file() and read_json(drawn, "boards' records") == of:
             return []
     for reading, records in places.items():
         leaderboard(sorted(records), out=folder / BOARDS / reading)
