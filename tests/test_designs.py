@@ -39,6 +39,7 @@ from harness.studies.paper import (
     as_csv,
     as_markdown,
     beside,
+    few_rows,
     paper_of,
 )
 from harness.studies.plan import read_plan
@@ -464,6 +465,16 @@ def test_a_table_is_written_with_what_is_missing() -> None:
     asked = table(simple={"rte": 70.0, "mrpc": 40.5}, other={"rte": 9.0})
     found = [*cells(asked).values()]
     text = as_markdown(PAPER, asked, "mine", found)
+    assert " Ours is " not in text
+    steps = [
+        Step("a", "finetune", {"limit": 60}),
+        Step("b", "evaluate", {"limit": 8}),
+        Step("c", "merge", {}),
+    ]
+    few = few_rows(steps)
+    assert few == " Ours is trained on 60 rows at most and scored on 8 rows at most."
+    assert few in as_markdown(PAPER, asked, "mine", found, few)
+    assert not few_rows([*steps[2:], Step("d", "evaluate", {})])
     assert text.startswith("# A paper, Table 1: t\n")
     row = next(line for line in text.splitlines() if line.startswith("| simple"))
     assert [part.strip() for part in row.split("|")[1:4]] == [

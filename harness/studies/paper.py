@@ -262,10 +262,23 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
             cells = beside(paper, table, leaf(base), lines, seconds_of(mine))
             name = slug(f"{plan.study} {table.table}".lower())
             name += f"-{leaf(base)}" if len(bases) > 1 else ""
-            made[folder / BOARDS / f"{name}.md"] = as_markdown(paper, table, leaf(base), cells)
+            made[folder / BOARDS / f"{name}.md"] = as_markdown(
+                paper, table, leaf(base), cells, few_rows([step for step, _ in mine])
+            )
             made[folder / BOARDS / f"{name}.csv"] = as_csv(cells)
     write_files(made.items())
     return [*made]
+
+
+def few_rows(steps: Sequence[Step]) -> str:
+    """Of how few rows experts are and how few are scored, if a study limits them; else ''."""
+    told = []
+    for verb, what in (("finetune", "trained on"), ("evaluate", "scored on")):
+        limits = [step.request.get("limit") for step in steps if step.verb == verb]
+        known = [one for one in limits if one is not None]
+        if known and len(known) == len(limits):
+            told.append(f"{what} {max(known)} rows at most")
+    return f" Ours is {' and '.join(told)}." if told else ""
 
 
 def seconds_of(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
@@ -284,8 +297,10 @@ def seconds_of(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
     return {what: fsum(times) / len(times) for what, times in found.items()}
 
 
-def as_markdown(paper: Paper, table: PaperTable, base: str, cells: Sequence[Beside]) -> str:
-    """A table in the paper's layout, with what is to be known below it."""
+def as_markdown(
+    paper: Paper, table: PaperTable, base: str, cells: Sequence[Beside], few: str = ""
+) -> str:
+    """A table in the paper's layout, with what is to be known below it, and of how `few` rows."""
     by_row = {row: [str(one) for one in cells if one.row == row] for row in table.rows}
     rows = [[row, *texts] for row, texts in by_row.items()]
     drawn = tabulate(rows, ["", *table.columns], tablefmt="pipe", disable_numparse=True)
@@ -296,7 +311,7 @@ def as_markdown(paper: Paper, table: PaperTable, base: str, cells: Sequence[Besi
         f"Ours of {base} (the paper's of {paper.base}, ours minus the paper's). `-`: there is "
         "none. `*`: the paper's number, taken as fixed, is outside our 95 % interval over test "
         "units and draws; tests are not adjusted for their number, and of what has no interval "
-        "nothing is said.",
+        f"nothing is said.{few}",
         drawn,
         *(f"- {reason}: {_listed(table, of)}" for reason, of in said.items()),
     ]
