@@ -279,19 +279,21 @@ def paid(step: Step, seconds: float) -> None:
 
 
 def _kinds(step: Step) -> Iterator[tuple[str, ...]]:
-    """What a step is like, from most to least: the same of other tasks. Other protocols, statistics
-    and methods may take a hundred times as long. Of rows that nobody counted, the same alone."""
+    """What a step is like, from most to least: the same of other tasks, or by other options. Other
+    protocols, statistics and methods may take a hundred times as long. Of rows that nobody counted,
+    the same alone.
+    """
     first = "later" if step.after else "first"
     before, _, after = step.about.partition(" ")  # the task is the one of evaluate, else the other
-    like = {"evaluate": after, "statistics": before, "finetune": ""}
+    options = re.sub(r":[^\[\]+ ]*", "", step.about)  # the same methods, whatever they are asked
+    like = {"evaluate": after, "statistics": before, "finetune": "", "merge": options}
     if step.size is None:
         asked = (str(step.request.get(name)) for name in ("limit", "epochs"))
         yield step.verb, step.base, step.about, first, *asked
         return
     yield step.verb, step.base, step.about, first
-    if step.verb in like:
-        yield step.verb, step.base, like[step.verb], first
-        yield step.verb, step.base, like[step.verb]
+    yield step.verb, step.base, like[step.verb], first
+    yield step.verb, step.base, like[step.verb]
 
 
 def _size(step: Step) -> float:

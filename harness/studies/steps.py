@@ -303,8 +303,14 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis) -> Step:
         recipe.model_dump(mode="json", exclude_defaults=True),
         needs=tuple(expert.place for expert in one.members if expert.request),
         base=one.base,
-        about=f"{recipe.method} of {len(one.members)}",
+        about=f"{recipe.method} of {len(one.members)}{_tuning(recipe)}",
     )
+
+
+def _tuning(recipe: Recipe) -> str:
+    """What choosing an option asks for, which takes longer than a merge."""
+    rows = f"{recipe.tune_limit or ALL} rows"
+    return f" by {recipe.tune} on {len(recipe.tune_on)} splits of {rows}" if recipe.tune else ""
 
 
 def _statistics(study: Study, one: ExpertSet, merge: MergerAxis) -> Iterator[Step]:
