@@ -610,8 +610,11 @@ def test_a_head_read_on_other_features_is_warned_of(
     (record,) = read(trained, tmp_path / "records", protocols=("current",))
     assert record.settings["features"] == "mean_all"
     usual: dict[str, Any] = {"protocols": ("current",), "limit": 4, "preset": None}
-    with pytest.warns(UserWarning, match=r"trained was trained on other .* give --preset ft-cl"):
+    with pytest.warns(
+        UserWarning, match=r"trained was trained on other .* give --preset ft-cl"
+    ) as told:
         read(trained, tmp_path / "records", max_length=24, **usual)
+    assert not any("on other rows" in str(one.message) for one in told), "the rows are the same"
     unknown = Path(shutil.copytree(room / "a", tmp_path / "unknown"))
     (unknown / "expert.json").unlink()
     command = ["evaluate", "--model", str(unknown), "--tasks", STORIES.name, "--preset", PRESET]

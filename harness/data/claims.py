@@ -11,6 +11,7 @@ from harness.data.parts import part_of
 from harness.data.rows import load_rows
 from harness.data.sources import data_dir
 from harness.errors import BadRecipe, HarnessError
+from harness.readout import LAST_LINEAR
 from harness.types import TRAINED_ON, Checkpoint, Task
 
 V = TypeVar("V")
@@ -56,8 +57,8 @@ def check_rows(model: Checkpoint, task: Task, folder: str | Path | None) -> None
     now: it may have seen those that are scored."""
     said, here = trained_by(model.path), bool(task.generate or task.files or data_dir(folder))
     name = called_in(model, task, folder) if said is not None and here else None
-    if said is None or name is None:
-        return
+    if said is None or name is None or said.readout != LAST_LINEAR.name:
+        return  # a preset reads other columns of the same rows
     count, digest = _of(said.rows, name), _of(said.rows_digest, name)
     if not count or not digest:
         return
