@@ -38,7 +38,7 @@ from harness.stats.tests import holm, p_value
 from harness.studies.status import spreads_of
 from harness.text import points
 
-ANCHOR = re.compile(r"<!-- ([a-z]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")
+ANCHOR = re.compile(r"<!-- ([a-z_]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")
 COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 PAIRS = Path(__file__).parent / "pairs" / "bases.parquet"
 SIGNIFICANT = 0.05

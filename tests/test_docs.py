@@ -258,7 +258,10 @@ def test_tables_and_claims_of_pages_are_those_of_the_boards(
     made = script(tables)
     assert len(made.PAGES) == 6
     for path in made.PAGES:
-        assert made.written(path) == path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
+        assert made.written(path) == text
+        ends = text.count("<!-- / -->")
+        assert ends == len(made.claims.ANCHOR.findall(text)), f"{path} has a claim that is none"
     wrong = "scores <!-- score tsv Current -->99.9<!-- / -->"
     assert made.claims.said(wrong, made.HERE) == wrong.replace("99.9", "61.5")
 
