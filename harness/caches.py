@@ -12,6 +12,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,10 +94,10 @@ _KEPT = 0.9
 def limit() -> float:
     """GB that the large kinds may have in all. Warns of a HARNESS_CACHE_GB that is no number."""
     said = os.environ.get("HARNESS_CACHE_GB", "")
-    try:
-        return max(float(said or MOST), 0.0)
-    except ValueError:
-        warnings.warn(
-            f"HARNESS_CACHE_GB is {said!r}, expected a number; {MOST:.0f} is taken", stacklevel=2
-        )
-        return MOST
+    with suppress(ValueError):
+        if (most := float(said or MOST)) >= 0:  # which nan is not
+            return most
+    warnings.warn(
+        f"HARNESS_CACHE_GB is {said!r}, expected a number; {MOST:.0f} is taken", stacklevel=2
+    )
+    return MOST

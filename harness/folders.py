@@ -73,9 +73,8 @@ class Layout:
                 f"{marker} does not list '{FILES}', as older versions did not; move {folder} away, "
                 "or choose another output"
             )
-        seal = hashes.pop(self.marker, None)
-        whole = seal == digest_of([said, hashes]) and not marker.is_symlink()
-        odd = {} if whole else {self.marker: "edited"}
+        edited = self.is_edited(folder) or marker.is_symlink()
+        odd = {self.marker: "edited"} if edited else {}
         for name in self._inside(folder):
             path = folder / name
             if name == self.marker:

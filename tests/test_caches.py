@@ -115,14 +115,15 @@ def test_a_process_looks_at_the_cache_before_it_keeps_much(
     assert [old.exists(), new.exists(), last.exists()] == [False, False, True]
 
 
+@pytest.mark.parametrize("given", ["twenty", "nan", "-1"])
 @pytest.mark.filterwarnings("default:HARNESS_CACHE_GB")
 def test_a_limit_that_is_no_number_is_told(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    given: str, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("HARNESS_CACHE_GB", "twenty")
+    monkeypatch.setenv("HARNESS_CACHE_GB", given)
     assert main(["cache", "info"]) == 0
     said = capsys.readouterr()
-    assert "HARNESS_CACHE_GB is 'twenty', expected a number" in said.err
+    assert f"HARNESS_CACHE_GB is '{given}', expected a number" in said.err
     assert "at most 20 GB" in said.out
 
 

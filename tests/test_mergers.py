@@ -392,7 +392,7 @@ def test_linear_does_not_divide_by_nothing(given: list[float]) -> None:
         merge_lists("linear", [(1,), (2,)], weights=given)
 
 
-@pytest.mark.parametrize("merger", ["linear", "average", "ties"])
+@pytest.mark.parametrize("merger", ["linear", "average", "ties", "task_arithmetic"])
 def test_a_weight_that_no_arithmetic_is_left_of_is_refused(merger: str) -> None:
     with mistake(BadOption, merger, "1e+308", "expected 1e+18 at most"):
         merge_lists(merger, [(1, 2), (3, 6)], (9, 9), weights=[1e308, 1e308])

@@ -52,7 +52,7 @@ def called_in(model: Checkpoint, task: Task, folder: str | Path | None) -> str |
     return None
 
 
-def check_rows(model: Checkpoint, task: Task, folder: str | Path | None) -> None:
+def tell_of_other_rows(model: Checkpoint, task: Task, folder: str | Path | None) -> None:
     """Warn of an expert of a task whose training rows, if they are on this machine, are others by
     now: it may have seen those that are scored."""
     said, here = trained_by(model.path), bool(task.generate or task.files or data_dir(folder))

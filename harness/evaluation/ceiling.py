@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from harness import weights
+from harness.checkpoints.provenance import rows_shown
 from harness.errors import BadRecipe, UnknownName
 from harness.evaluation.ceilings.emr import emr
 from harness.evaluation.ceilings.tall import tall
@@ -42,7 +43,8 @@ def ceilings_on(run: Run, model: OpenedModel, task: Task) -> Iterator[EvaluatedM
             source=f"{asked.name} of {expert.source}",
         )
         method = str(Choice(asked.name, unusual))
-        yield evaluated_as(task, run, "ceiling", asked.name, (read,), "own", method)
+        made = evaluated_as(task, run, "ceiling", asked.name, (read,), "own", method)
+        yield replace(made, shown=rows_shown(*(one.path for one in model.experts)))
 
 
 def check_ceilings(run: Run, model: OpenedModel) -> None:

@@ -199,16 +199,15 @@ def evaluated_as(
     method: str = "",
 ) -> EvaluatedModel:  # fmt: skip
     """Members as one row of the table. Raises MissingHead, and LabelMismatch by `columns`."""
-    orders = []
+    orders, shown = [], rows_shown(*(one.path for one in members))
     for member in members:
         if member.pooling is not None:
-            return EvaluatedModel(name, role, method or role, members, ((),), "none")
+            return EvaluatedModel(name, role, method or role, members, ((),), "none", shown=shown)
         if member.labels is None:
             raise MissingHead(f"{member.source} has no head for {task}; give one with --experts")
         by_index = run.labels == "by-index"
         order = kind_of(task).columns(task, member.labels, member.source, by_index=by_index)
         orders.append(tuple(order))
-    shown = rows_shown(*(one.path for one in members))
     return EvaluatedModel(name, role, method or role, members, tuple(orders), head, shown=shown)
 
 

@@ -26,7 +26,7 @@ from harness.checkpoints.provenance import (
 )
 from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.checkpoints.verbalizer import words_of
-from harness.data.claims import called_in, check_rows
+from harness.data.claims import called_in, tell_of_other_rows
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
 from harness.errors import BadRecipe, MissingHead
@@ -53,7 +53,7 @@ def resolve_model(run: Run) -> OpenedModel:
     tasks = [*{task.name: task for task, _ in splits}.values()]
     expert_tasks = _expert_tasks(run, tasks, made_of)
     for trained, task in product((checkpoint, *experts, *references), tasks):
-        check_rows(trained, task, run.data_dir)
+        tell_of_other_rows(trained, task, run.data_dir)
 
     heads = given_heads(run.heads_from, base)
     own = _under_heads(_model(checkpoint, alone=not run.experts), base, tasks, heads)

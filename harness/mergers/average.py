@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness import StateDict, merger
-from harness.weights import check_not_all_zero, mean, one_each, warn_unless_one
+from harness.weights import check_not_all_zero, check_weights, mean, warn_unless_one
 
 
 @merger(
@@ -23,7 +23,7 @@ def average(
     not read.
     """
     if weights is not None:
-        one_each("average", weights, len(experts))
+        check_weights("average", weights, len(experts))
         check_not_all_zero("average", weights)
         warn_unless_one("average", weights)
     return mean(experts, weights)

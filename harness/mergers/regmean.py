@@ -12,7 +12,7 @@ from harness.options import NotNegative, Share
 from harness.weights import (
     Lazy,
     check_not_all_zero,
-    check_one_each,
+    check_weights,
     least_solution,
     mean,
     specs,
@@ -67,7 +67,7 @@ def regression_mean(
 ) -> StateDict:
     """`regmean`, under the name of a method in what is said of its options."""
     if weights is not None:
-        check_one_each(method, weights, len(experts))
+        check_weights(method, weights, len(experts))
         check_not_all_zero(method, weights)
         warn_unless_one(method, weights)
     shares = [1 / len(experts)] * len(experts) if weights is None else weights

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from harness import StateDict, merger
-from harness.weights import check_one_each, entrywise, total
+from harness.weights import check_weights, entrywise, total
 
 
 @merger(
@@ -29,7 +29,7 @@ def task_arithmetic(
     each expert.
     """
     if weights is not None:
-        check_one_each("task_arithmetic", weights, len(experts))
+        check_weights("task_arithmetic", weights, len(experts))
 
     def add(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
         vectors = [weight - origin for weight in tuned]

@@ -212,8 +212,8 @@ def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
 
 
 def _priors(every: Sequence[Line], sides: Sides) -> Mapping[str, Prior | None]:
-    """By task and for their mean, what a board of the same records draws variances over sets of
-    experts towards: those of all merges that were evaluated as these were."""
+    """By task and for their mean (of one, itself), what a board of the same records draws variances
+    over sets of experts towards: those of all merges that were evaluated as these were."""
     lines = [*chain(*sides.values())]
     places, bases = {(one.task, one.setting) for one in lines}, {one.base_digest for one in lines}
     merges = [
@@ -225,7 +225,8 @@ def _priors(every: Sequence[Line], sides: Sides) -> Mapping[str, Prior | None]:
         scores = scores_of(merges)
     except BrokenRecord:  # of no one board: nothing is known but these models
         return {}
-    return {column: one for (_, column), one in priors_of(scores, scores.rows).items()}
+    known = {column: one for (_, column), one in priors_of(scores, scores.rows).items()}
+    return {**known, MEAN: known.get(scores.columns[-1])} if known else {}
 
 
 def _scores(sides: Sides) -> list[list[Estimate]]:
@@ -289,8 +290,7 @@ def _two(
             zip(terms.tasks, found, *scores, strict=True)
         )
     )
-    (first, second), mean = sides, MEAN if len(terms.tasks) > 1 else terms.tasks[0]
-    whole = replace(apart(*scores), prior=priors.get(mean))
+    (first, second), whole = sides, replace(apart(*scores), prior=priors.get(MEAN))
     return Comparison(
         first=first,
         second=second,
@@ -322,7 +322,7 @@ def _several(
     names, every = [*sides], [*chain(*sides.values())]
     values = np.array([[one.point for one in each] for each in scores])
     made = standings(terms.tasks, values, by="score")
-    known = significant_pairs(scores, priors.get(MEAN if len(terms.tasks) > 1 else terms.tasks[0]))
+    known = significant_pairs(scores, priors.get(MEAN))
     here = tie_groups(made.order, known) if enough_draws(every) else []
 
     def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:

@@ -121,16 +121,17 @@ def reach(one: Estimate, *, difference: bool = True, tail: float = (1 - LEVEL) /
     are too few for a sign test, down to no difference.
     """
     known = variances(one)
-    if difference and is_steady(one):
+    if difference and is_steady(known):
         half = float(1 - tail ** (1 / one.units))
         return half if sign_test(one.units) < 2 * tail else max(half, abs(one.point))
     parts = zip(known, degrees(one, difference=difference), strict=True)
     return math.sqrt(sum(student(tail, few) ** 2 * part for part, few in parts if part))
 
 
-def is_steady(one: Estimate) -> bool:
-    """Whether every unit, draw and set says the same, but for the rounding of sums."""
-    return sum(variances(one)) < 1e-24
+def is_steady(known: Sequence[float]) -> bool:
+    """Whether variances are those of units, draws and sets that all say the same, but for the
+    rounding of sums."""
+    return sum(known) < 1e-24
 
 
 def sign_test(units: int) -> float:

@@ -36,12 +36,13 @@ def p_value(one: Estimate) -> float:
     point, half = abs(one.point), reach(one)
     if not point or not math.isfinite(half):
         return 1.0
-    if is_steady(one):  # every unit differs, and all alike
+    parts = np.array(variances(one))
+    if is_steady(parts.tolist()):  # every unit differs, and all alike
         return sign_test(one.units)
     from scipy.optimize import brentq
     from scipy.special import stdtrit
 
-    parts, few = np.array(variances(one)), np.array(degrees(one, difference=True), dtype=float)
+    few = np.array(degrees(one, difference=True), dtype=float)
 
     def short(places: float) -> float:
         """By how much an interval at p = 10^-places falls short of zero."""

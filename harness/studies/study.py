@@ -124,10 +124,11 @@ def _but(*fields: str) -> AfterValidator:
 
 def _of_training(flags: Flags) -> Flags:
     """Flags of `harness finetune` that a plan reads. Raises ValueError for what they cannot be."""
-    for name in ("limit", "epochs"):
+    for name, kinds in (("limit", (int,)), ("epochs", (int, float))):
         value = flags.get(name)
-        if value is not None and not (type(value) is int and value > 0):
-            raise ValueError(f"{name} is {value!r}, expected a whole number above 0")
+        if value is not None and not (type(value) in kinds and value > 0):
+            whole = "whole " * (float not in kinds)
+            raise ValueError(f"{name} is {value!r}, expected a {whole}number above 0")
     if not isinstance(flags.get("heads_from", ""), str):
         raise ValueError(f"heads_from is {flags['heads_from']!r}, expected a folder")
     return flags
@@ -292,8 +293,8 @@ def read_study(
 ) -> Study:
     """The study in a YAML file, or of a name in `designs`, its paths from where the file is.
 
-    Those that begin with `$OUT/` are from its folder `out` (default: its name). `base`, `limit`,
-    `epochs` and `seeds` (so many, from 0) take the place of what it says.
+    Those that begin with `$OUT/` are from its folder `out` (default: its name). `base`, `epochs`
+    and `seeds` (so many, from 0) take the place of what it says, and `limit` is the field.
     Raises BadRecipe naming the file and the field. No name in a file imports code.
     """
     path = _file_of(file)

@@ -17,6 +17,7 @@ from harness.weights.arithmetic import check_at_most_all as check_at_most_all
 from harness.weights.arithmetic import check_idle as check_idle
 from harness.weights.arithmetic import check_not_all_zero as check_not_all_zero
 from harness.weights.arithmetic import check_one_each as check_one_each
+from harness.weights.arithmetic import check_weights as check_weights
 from harness.weights.arithmetic import each as each
 from harness.weights.arithmetic import each_named as each_named
 from harness.weights.arithmetic import entrywise as entrywise

@@ -137,15 +137,19 @@ LARGEST = 1e18
 """Of a number that multiplies weights: the square of it is still one of float32."""
 
 
+def check_weights(method: str, given: Sequence[float], count: int, what: str = "weights") -> None:
+    """As `check_one_each`, and for a number that no arithmetic in float32 is left of."""
+    check_one_each(method, given, count, what)
+    if (largest := max(map(abs, given), default=0)) > LARGEST:
+        raise BadOption(f"{what} of {method} has {largest:g}, expected {LARGEST:g} at most")
+
+
 def one_each(
     method: str, given: Sequence[float] | float, count: int, what: str = "weights"
 ) -> Sequence[float]:
-    """A number for each expert, be one given for all or a list. Raises BadOption for too many, and
-    for one that no arithmetic in float32 is left of."""
+    """A number for each expert, be one given for all or a list. Raises as `check_weights`."""
     values = [given] * count if isinstance(given, float | int) else given
-    check_one_each(method, values, count, what)
-    if (largest := max(map(abs, values), default=0)) > LARGEST:
-        raise BadOption(f"{what} of {method} has {largest:g}, expected {LARGEST:g} at most")
+    check_weights(method, values, count, what)
     return values
 
 

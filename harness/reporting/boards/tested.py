@@ -58,7 +58,7 @@ def best_of(
     best = {}
     for at, cells in _columns(scores, rows):
         if len(cells) > 1:
-            constant = scores.row(CONSTANT, at[0])[scores.columns.index(at[1])]
+            constant = scores.cell(CONSTANT, *at)
             low = -math.inf if constant is None else constant.mean
             first = max(cells, key=lambda row: cells[row].mean)
             same = cells.keys() - {*_behind(first, cells, priors[at])}
