@@ -38,8 +38,9 @@ from harness.reporting.boards.leaderboard import index, rendered
 from harness.reporting.boards.over import credit_of
 from harness.reporting.chosen import read_lines
 from harness.reporting.comparison import Comparison
-from harness.reporting.grid import BEST_SINGLE, CONSTANT, best_single, grid, short_task
+from harness.reporting.grid import best_single, grid, short_task
 from harness.reporting.lines import Setting, lines_of
+from harness.reporting.names import BEST_SINGLE, CONSTANT
 from harness.reporting.table import legend
 from harness.reporting.verdict import Verdict, verdicts
 from harness.stats.intervals import Ratio

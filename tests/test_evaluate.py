@@ -36,8 +36,9 @@ from harness.evaluation.task_split import protocols_of, task_split
 from harness.files import cache_dir
 from harness.labels import as_config
 from harness.passes import features as encode
-from harness.reporting.grid import BEST_SINGLE, best_single
+from harness.reporting.grid import best_single
 from harness.reporting.lines import lines_of
+from harness.reporting.names import BEST_SINGLE
 from harness.weights import digest
 from tests.conftest import WORDS, model
 from tests.mistakes import names, refused

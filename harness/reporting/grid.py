@@ -14,12 +14,14 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import Record, Role
 from harness.reporting import bases
 from harness.reporting.lines import CURRENT, Line, Setting, flag, headlines, in_order, lines_of
-from harness.reporting.names import AVERAGE_SINGLE as AVERAGE_SINGLE
-from harness.reporting.names import BEST_SINGLE as BEST_SINGLE
-from harness.reporting.names import CONSTANT as CONSTANT
-from harness.reporting.names import EXPERT, row_names
-from harness.reporting.names import MAX as MAX
-from harness.reporting.names import SUMMARY as SUMMARY
+from harness.reporting.names import (
+    AVERAGE_SINGLE,
+    BEST_SINGLE,
+    CONSTANT,
+    EXPERT,
+    SUMMARY,
+    row_names,
+)
 from harness.reporting.sets import in_sets
 from harness.text import points
 from harness.types import HELD_OUT

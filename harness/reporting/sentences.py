@@ -9,8 +9,8 @@ from typing import Any
 from harness.data.shots import counted
 from harness.reporting.boards.templates import environment
 from harness.reporting.difference import CI, in_percent
-from harness.reporting.grid import CONSTANT, MAX, short_task
-from harness.reporting.names import marked
+from harness.reporting.grid import short_task
+from harness.reporting.names import CONSTANT, MAX, marked
 from harness.stats.intervals import FEWEST_SETS, LEVEL, Ends
 from harness.stats.ranks import FEWEST_TASKS, fewest_tasks
 from harness.stats.tests import FEWEST_DRAWS, POWER

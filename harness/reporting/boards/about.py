@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from harness.reporting.boards.board import Board
-from harness.reporting.grid import CONSTANT, short_task
+from harness.reporting.grid import short_task
+from harness.reporting.names import CONSTANT
 from harness.reporting.sentences import said
 from harness.reporting.verdict import against_of, mean
 from harness.text import plain, points

@@ -19,18 +19,9 @@ from harness.reporting.boards.tested import (
     under_heads,
 )
 from harness.reporting.difference import Difference
-from harness.reporting.grid import (
-    AVERAGE_SINGLE,
-    BEST_SINGLE,
-    CONSTANT,
-    MAX,
-    Grid,
-    GridCell,
-    GridPlace,
-    laid_out,
-    named_rows,
-)
+from harness.reporting.grid import Grid, GridCell, GridPlace, laid_out, named_rows
 from harness.reporting.lines import CURRENT, Line, Setting, grouped, tasks_by
+from harness.reporting.names import AVERAGE_SINGLE, BEST_SINGLE, CONSTANT, MAX
 from harness.reporting.sets import in_sets
 from harness.reporting.verdict import Verdict, against_of, verdicts_on
 from harness.types import HELD_OUT

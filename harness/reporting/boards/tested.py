@@ -15,8 +15,9 @@ from harness.reporting.difference import (
     enough_draws,
     significant_pairs,
 )
-from harness.reporting.grid import CONSTANT, Grid, GridCell, GridPlace
+from harness.reporting.grid import Grid, GridCell, GridPlace
 from harness.reporting.lines import CURRENT, Line, Setting, grouped
+from harness.reporting.names import CONSTANT
 from harness.stats.estimate import Prior, mean_of
 from harness.stats.intervals import LEVEL
 from harness.stats.sets import prior_of

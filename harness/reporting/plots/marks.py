@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.reporting.difference import CI, Difference
 from harness.reporting.figures import settle, styled, wrapped
-from harness.reporting.grid import CONSTANT, GridCell
+from harness.reporting.grid import GridCell
 from harness.reporting.lines import CURRENT
+from harness.reporting.names import CONSTANT
 from harness.text import plain
 
 if TYPE_CHECKING:
