@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import norm
 
 from harness.stats.estimate import Estimate, mean_of, minus, over_sets
-from harness.stats.intervals import Ends, interval, ratio, variances
+from harness.stats.intervals import Ends, interval, median_credit, ratio, variances
 from harness.stats.ranks import over_tasks, pairs_over_tasks, ranks, sign_flip
 from harness.stats.sets import prior_of
 from harness.stats.tests import detectable, holm, p_value
@@ -574,11 +574,26 @@ def _holds_credit(random: Random, of_set: float) -> bool:
     return found is None or holds(0.6, found.ends)
 
 
+def _holds_median(random: Random, of_set: float, truths: tuple[float, ...]) -> bool:
+    """Whether the interval of the median credit over tasks holds it, of three sets on ways of 0.3;
+    where all tasks have a credit."""
+    columns = [(sets(random, 3, of_set, 0.2, 0.3 * of), sets(random, 3, 0, 0.2)) for of in truths]
+    experts = [sets(random, 3, of_set, 0.2, 0.3) for _ in truths]
+    tuned, base = map(list, zip(*columns, strict=True))
+    if any(ratio(way, way) is None for way in map(minus, experts, base)):
+        return True
+    return holds(float(np.median(truths)), median_credit(tuned, base, experts).ends)
+
+
 def ratios() -> Iterator[World]:
     """Intervals of a share, of losses that are significant, and of credit over sets."""
     for of_set in (0.01, 0.05):
         title = f"credit of three sets of experts, sd {of_set} of sets"
         yield World(title, 0.93, 0.995, partial(_holds_credit, of_set=of_set))
+        for truths in ((0.6, 0.6, 0.6), (0.3, 0.6, 0.9)):
+            title = f"median credit of tasks of {', '.join(map(str, truths))}, sd {of_set} of sets"
+            made = partial(_holds_median, of_set=of_set, truths=truths)
+            yield World(title, 0.93, 0.999, made)
     for size in (3.0, 6.0):
         title = f"share of a loss of {size:.0f} standard errors"
         yield World(title, 0.93, 0.99, partial(_holds_half, size=size))

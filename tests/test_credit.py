@@ -163,8 +163,27 @@ def test_metrics_without_a_common_scale_have_a_median_and_no_order() -> None:
     assert merge.credit is not None
     known = [one.point for one in merge.by_task if one]
     assert merge.credit.point == pytest.approx(sum(known) / 2)
-    assert merge.credit.ends == (merge.credit.point, merge.credit.point)
+    low, high = merge.credit.ends
+    assert low < merge.credit.point < high
+    assert merge.ends is None  # a median is no place among the mean scores
     assert (merge.place, found.pairs) == (None, 0)
+
+
+def test_the_interval_of_a_median_is_that_of_the_median_on_resamples() -> None:
+    """An independent way: percentiles of the median of the ratios themselves."""
+    tasks = [scored(40, tuned, seed) for seed, tuned in enumerate((40, 60, 61))]
+    columns = zip(*map(each, tasks), strict=True)
+    one = Scored(*([first, second, third] for (first,), (second,), (third,) in columns))
+    found = ranked({"m": one}, setting=TUNED, tasks=["a", "b", "c"], several_metrics=True)
+    credit = found.merges[0].credit
+    ways = [
+        (t.resamples - b.resamples) / (e.resamples - b.resamples)
+        for b, t, e in zip(one.base, one.tuned, one.experts, strict=True)
+    ]
+    low, high = np.percentile(np.median(ways, axis=0), [2.5, 97.5])
+    assert credit is not None
+    assert credit.point == pytest.approx(34.9 / 47.7)
+    assert credit.ends == pytest.approx((low, high), abs=0.002)
 
 
 # From records to a board ------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def in_points(one: Estimate) -> Ends:
 def in_percent(one: Ratio) -> str:
     """A ratio with its interval, if it has one: `48 % (95 % CI 20 to 71 %)`."""
     point, low, high = (round(100 * value) for value in (one.point, *one.ends))
-    within = f" ({CI} {low} to {high} %)" * (one.ends != (one.point, one.point))
+    within = f" ({CI} {low} to {high} %)" * one.is_open
     return f"{point} %{within}"
 
 

@@ -67,6 +67,15 @@ def mean_of(several: Sequence[Estimate]) -> Estimate:
     100 units with variances 1 and 3 have 16 / (1 / 100 + 9 / 100) = 160. Without a variance, any
     may be of the smallest task: as many as it has for each.
     """
+    return _over(several, np.mean)
+
+
+def median_of(several: Sequence[Estimate]) -> Estimate:
+    """The median, with the units of the mean."""
+    return _over(several, np.median)
+
+
+def _over(several: Sequence[Estimate], how: Callable[..., Array64]) -> Estimate:
     if len(several) == 1:
         return several[0]
     draws, resamples, by_draw = map(np.stack, _alike(several))
@@ -75,8 +84,9 @@ def mean_of(several: Sequence[Estimate]) -> Estimate:
     whole = variances.sum()
     alike = whole**2 / (variances**2 / units).sum() if whole else len(units) * units.min()
     numbers, sets = _sets(several)
-    by_set = dict(zip(numbers, sets.mean(0).tolist(), strict=True))
-    return Estimate(draws.mean(0), resamples.mean(0), by_draw.mean(0), round(float(alike)), by_set)
+    by_set = dict(zip(numbers, how(sets, axis=0).tolist(), strict=True))
+    draws, resamples, by_draw = (how(each, axis=0) for each in (draws, resamples, by_draw))
+    return Estimate(draws, resamples, by_draw, round(float(alike)), by_set)
 
 
 def over_sets(each: Mapping[int, Estimate]) -> Estimate:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from harness.stats.estimate import Estimate, Prior, mean_of, minus
+from harness.stats.estimate import Estimate, Prior, mean_of, median_of, minus, of
 from harness.types import Array64
 
 Ends: TypeAlias = tuple[float, float]
@@ -178,6 +178,11 @@ class Ratio:
     point: float
     ends: Ends
 
+    @property
+    def is_open(self) -> bool:
+        """Whether its interval is more than the point."""
+        return self.ends[0] < self.ends[1]
+
 
 def ratio(above: Estimate, below: Estimate) -> Ratio | None:
     """Their ratio; None where what is below is not significantly greater than zero.
@@ -230,3 +235,23 @@ def credit(
         return None
     above, below = (mean_of(list(map(minus, each, base))) for each in (tuned, experts))
     return ratio(above, below)
+
+
+def median_credit(
+    tuned: Sequence[Estimate], base: Sequence[Estimate], experts: Sequence[Estimate]
+) -> Ratio:
+    """The median of the credits of tasks, each defined, whose scores have no common scale.
+
+    A credit counts as linear in its scores, about where it is (the delta method), so that its
+    resamples, draws and sets are credits as well.
+    """
+    each = list(map(_linear, tuned, base, experts))
+    point = float(np.median([one.point for one in each]))
+    half = reach(median_of(each), difference=False)
+    return Ratio(point, (round(point - half, DIGITS), round(point + half, DIGITS)))
+
+
+def _linear(tuned: Estimate, base: Estimate, experts: Estimate) -> Estimate:
+    above, below = minus(tuned, base), minus(experts, base)
+    point, way = above.point / below.point, below.point
+    return of(lambda one, two: point + (one - point * two) / way, above, below)

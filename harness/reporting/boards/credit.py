@@ -28,7 +28,7 @@ from harness.reporting.lines import Line, Setting
 from harness.reporting.sentences import said
 from harness.reporting.verdict import against_of, compared
 from harness.stats.estimate import Estimate, Prior
-from harness.stats.intervals import LEVEL, Ratio, credit
+from harness.stats.intervals import LEVEL, Ratio, credit, median_credit
 from harness.stats.ranks import places
 from harness.stats.tests import holm, p_value
 from harness.text import points
@@ -60,7 +60,8 @@ class MergeCredit:
     """A row: means over its tasks, x100, of what `Scored` has of each.
 
     `credit` is None where the experts are not significantly above the base, or the best constant
-    prediction; `by_task` has it of each task. `place` and `current_place` are from which to which
+    prediction; `by_task` has it of each task. `of_means`: it is of these means, no median over the
+    tasks. `place` and `current_place` are from which to which
     place it may be by credit and under Current Eval, None out of competition (`transductive`: made
     with the rows that are scored). `too_low` and `too_high` count the merges that Current Eval
     orders the other way round, both differences significant. `hidden`: it scores significantly more
@@ -74,6 +75,7 @@ class MergeCredit:
     experts: float
     credit: Ratio | None
     by_task: tuple[Ratio | None, ...]
+    of_means: bool = True
     transductive: bool = False
     place: tuple[int, int] | None = None
     current_place: tuple[int, int] | None = None
@@ -93,8 +95,8 @@ class MergeCredit:
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The scores at the ends of the interval of credit, if it has one."""
-        if self.credit is None or self.credit.ends[0] == self.credit.ends[1]:
+        """The scores at the ends of the interval of credit, if it is of means and has one."""
+        if self.credit is None or not self.of_means or not self.credit.is_open:
             return None
         low, high = (self.base + end * (self.experts - self.base) for end in self.credit.ends)
         return low, high
@@ -130,8 +132,8 @@ class Credits:
 
     `pairs` are those significant both by credit and under Current Eval, `reversed` how many of
     them the two order differently. `several_metrics`: credit is the median over the tasks where
-    it is defined, as their mean has no scale; it has no interval, and no place. `others` are merges
-    that are not among these.
+    it is defined, as their mean has no scale, and has no place. `others` are merges that are not
+    among these.
     """
 
     merges: tuple[MergeCredit, ...]
@@ -248,15 +250,21 @@ def _merge(
     )
     whole = credit(*columns, floors)
     if several:
-        known = [one.point for one in by_task if one is not None]
-        middle = float(np.median(known)) if known else 0.0
-        whole = Ratio(middle, (middle, middle)) if known else None
+        known = [at for at, one in enumerate(by_task) if one is not None]
+        whole = median_credit(*([each[at] for at in known] for each in columns)) if known else None
 
     def mean(each: Sequence[Estimate]) -> float:
         return 100 * float(np.mean([one.point for one in each]))
 
     means: dict[str, Any] = {what: mean(of) for what, of in vars(scored).items()}
-    return MergeCredit(name, **means, credit=whole, by_task=by_task, transductive=transductive)
+    return MergeCredit(
+        name,
+        **means,
+        credit=whole,
+        by_task=by_task,
+        of_means=not several,
+        transductive=transductive,
+    )
 
 
 def _places(values: Sequence[float], known: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:

@@ -82,7 +82,6 @@ def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str
     asked = [*dict.fromkeys(OPTIONS.findall(bare))]  # rows that are one ask the same twice
     name = OPTIONS.sub(r"\1", bare)
     options = ", ".join(of if len(asked) == 1 else f"{stage} {of}" for stage, of in asked)
-    ends = one.credit.ends if one.credit else (0.0, 0.0)
     scores = {"base": one.base, "own heads": one.current, "tuned head": one.tuned}
     scores |= {"experts": one.experts}
     shown = {name: points(value) for name, value in scores.items()}
@@ -100,7 +99,7 @@ def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str
         "scores": shown,
         "said": ", ".join(f"{name} {value}" for name, value in shown.items()),
         "credit": UNDEFINED if one.credit is None else _percent(one.credit.point),
-        "away": f"±{_percent((ends[1] - ends[0]) / 2)}" if one.ends else "",
+        "away": _away(one.credit) if one.credit and one.credit.is_open else "",
         "in_full": in_percent(one.credit) if one.credit else "undefined",
         "tasks": [leaf(of) for of in one.by_task],
         "range": over_tasks(one, " %", " tasks"),
@@ -118,6 +117,11 @@ def _named(one: MergeCredit) -> str:
 
 def _percent(share: float) -> str:
     return f"{round(100 * share)}"
+
+
+def _away(credit: Ratio) -> str:
+    low, high = credit.ends
+    return f"±{_percent((high - low) / 2)}"
 
 
 def over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:

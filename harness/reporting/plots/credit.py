@@ -156,7 +156,7 @@ def _numbers(one: MergeCredit) -> list[str]:
         return [UNDEFINED, "", over_tasks(one), at]
     return [
         f"{round(100 * one.credit.point)}",
-        span(one.credit.ends, times=100) if one.ends else "",
+        span(one.credit.ends, times=100) if one.credit.is_open else "",
         over_tasks(one),
         at,
     ]
