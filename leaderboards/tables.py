@@ -291,6 +291,37 @@ def bases(place: Path) -> str:
     return _credits(place, {name: base_of(place, name) for name in OF_BASES})
 
 
+def experts(place: Path, boards: Sequence[str], theirs: Mapping[str, float], said: str) -> str:
+    """Experts under their own heads on each task, by base, below what is published of another."""
+    frames = {base_of(place, name): board(place, name) for name in boards}
+    own = {base: each_task(of, PROTOCOLS["Current"]).loc[EXPERTS] for base, of in frames.items()}
+    rows = [[base, *map(number, scores)] for base, scores in own.items()]
+    tasks = [*map(claims.task_of, next(iter(own.values())).index)]
+    shown = [number(theirs[task]) if task in theirs else "" for task in tasks]
+    return table(["", *tasks], [*rows, [said, *shown]])
+
+
+PUBLISHED: Mapping[str, tuple[Sequence[str], Mapping[str, float], str]] = {
+    "experts-topics": (
+        OF_BASES,
+        {
+            "ag_news": 95.2,
+            "dbpedia_14": 99.3,
+            "yahoo_answers_topics": 77.6,
+            "yelp_review_full": 70.6,
+        },
+        "BERT-base, all rows",
+    ),
+    "experts-glue": (
+        ("glue",),
+        {"mnli": 81.5, "mrpc": 85.6, "qnli": 88.2, "qqp": 87.8, "sst2": 90.4},
+        "DistilBERT, all rows",
+    ),
+}
+"""Accuracy. Of BERT-base, trained on the texts before, Sun et al. 2019, arXiv:1905.05583
+(BERT-ITPT-FiT); of DistilBERT the model card of distilbert-base-cased."""
+
+
 def settings(place: Path) -> str:
     """Credit of the mergers in each setting; without an interval where it is the median over
     tasks."""
@@ -504,6 +535,10 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "bases": bases,
     "pairs": pairs,
     "settings": settings,
+    **{
+        name: partial(experts, boards=boards, theirs=theirs, said=said)
+        for name, (boards, theirs, said) in PUBLISHED.items()
+    },
     "images": images,
     "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),
     **{name: partial(beside, columns=of, rows=rows) for name, (of, rows) in BESIDE.items()},
