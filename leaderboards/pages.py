@@ -24,11 +24,11 @@ ROOT = HERE.parent
 MOVED = "experts/domains/*/conll2003-0"
 """The expert of README's picture."""
 AVERAGE = "merged/topics/*/seed-0/average"
-SHORT = (
-    *("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "glue"),
-    *("emotions", "emotions-heads", "emotions-out", "domains", "reference", "seeds", "shots"),
+FEWER = (
+    *("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "emotions"),
+    *("emotions-heads", "emotions-out", "domains", "reference", "seeds", "shots"),
 )
-RESAMPLES = 500
+RESAMPLES = {**dict.fromkeys(FEWER, 500), "fresh-head": 1000, "glue": 1000}
 """Of packs of several sets of experts, which would be three times as large, and of `shots`, whose
 2,000 test rows leave the ends of an interval within 0.1 points."""
 TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"
@@ -38,7 +38,7 @@ def commands(out: Path) -> Iterator[str]:
     """All of them in their order."""
     packs = [f"{one}.parquet" for one in sorted((out / "records").iterdir()) if one.is_dir()]
     for pack in packs:
-        few = f" --resamples {RESAMPLES}" if Path(pack).stem in SHORT else ""
+        few = f" --resamples {RESAMPLES[name]}" if (name := Path(pack).stem) in RESAMPLES else ""
         yield f"harness records pack {pack.removesuffix('.parquet')} --out {pack}{few}"
     yield f"harness leaderboard {' '.join(packs)} --each --out {out}"
     yield f"python {HERE}/geometry.py {out}"
