@@ -32,7 +32,7 @@ from harness.passes.statistics import drawn
 from harness.reporting.grid import grid
 from tests.conftest import FAST, is_head, model
 from tests.mistakes import mistake
-from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, registered
+from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, pairs, registered
 
 Minis = Callable[[str], dict[str, Path]]
 Loud = Callable[..., Path]
@@ -478,6 +478,29 @@ def test_what_is_made_of_a_merge_has_seen_what_it_saw(minis: Minis, tmp_path: Pa
     assert (over[Path(plain).name], over["saw"]) == (False, True)
     harness.finetune(saw, TOY.name, out=tmp_path / "trained", **FAST)
     assert marks(str(tmp_path / "trained"))["trained"] is True
+
+
+def test_rows_are_known_by_their_texts_whatever_their_task_is_called(
+    minis: Minis, tmp_path: Path
+) -> None:
+    """In another order, with other labels; of what the merge was made into as well."""
+    folders, base = experts_of(TOY, minis, tmp_path), minis("bert")["base"]
+    merge(asked(folders, base, [TOY, TOY], rows="test"), out=tmp_path / "saw")
+    of = (str(tmp_path / "saw"), str(folders[0]))
+    merge(Recipe(experts=of, base=str(base), tasks=(TOY.name,) * 2), out=tmp_path / "again")
+
+    def turned(split: str) -> list[dict[str, Any]]:
+        return [{**row, "label": 1 - row["label"]} for row in pairs(split)[::-1]]
+
+    marks = []
+    with registered(replace(TOY, name="mine/turned", generate=turned)):
+        for name in ("saw", "again"):
+            run = Run(
+                model=str(tmp_path / name), tasks=("mine/turned",), singles=True, device="cpu",
+                protocols=(Choice("current"),), output=str(tmp_path / "records"),
+            )  # fmt: skip
+            marks += [one for one in harness.evaluate(run) if one.role == "merged"]
+    assert [(one.shown, one.transductive) for one in marks] == [(("toy/pairs@test",), True)] * 2
 
 
 def test_test_rows_are_those_that_are_scored(minis: Minis, tmp_path: Path) -> None:

@@ -926,6 +926,17 @@ def test_rows_that_were_tuned_on_are_not_reported(room: Path, tuned: str, report
     assert read(room / "tuned")
 
 
+def test_rows_that_were_tuned_on_are_not_reported_under_another_name(room: Path) -> None:
+    from dataclasses import replace
+
+    recipe = same(room, tune="scale=0.5:1:0.5", tune_on=("toy/pairs@heldout10",))
+    harness.merge(recipe, out=room / "tuned")
+    with registered(replace(TOY, name="toy/sly")):
+        with mistake(BadRecipe, "toy/pairs@heldout10 toy/sly@heldout10"):
+            read(room / "tuned", tasks=("toy/sly@heldout10",), singles=True)
+        assert read(room / "tuned", tasks=("toy/sly",), singles=True)
+
+
 def test_a_reported_split_by_another_name_is_not_tuned_on(room: Path) -> None:
     from dataclasses import replace
 

@@ -78,7 +78,8 @@ class MadeRecord(FolderRecord):
     `digest` is that of the weights, `base_weights` are those of the base's encoder
     (`bases.encoder_digests`). `spelled` are tasks that are not registered by name: what to type for
     them; `described` is where the descriptions of such tasks were. `inherited` are the rows that
-    what it was made of was shown (`rows_shown`).
+    what it was made of was shown (`rows_shown`), `seen` the digests of the texts of these and of
+    its own, by `name@split`: they tell rows that another task has under another name.
     """
 
     digest: str = ""
@@ -87,6 +88,7 @@ class MadeRecord(FolderRecord):
     described: dict[str, RecordedPath] = Field(default_factory=dict)
     base_weights: dict[str, str] = Field(default_factory=dict)
     inherited: list[str] = Field(default_factory=list)
+    seen: dict[str, str] = Field(default_factory=dict)
 
 
 class Merged(MadeRecord, MethodRecord):
@@ -183,14 +185,15 @@ def recorded_by(folder: Path) -> Trained | Merged | None:
     return next(iter(records_in(folder).values()), None)
 
 
-def rows_shown(*folders: Path) -> tuple[str, ...]:
+def rows_shown(*folders: Path) -> dict[str, str]:
     """The rows that models in folders, or what they were made of, were shown or tuned on, as
-    `name@split`: whoever takes one for an expert, a base or a reference has seen them, too."""
-    found: list[str] = []
+    `name@split`, with the digests of their texts, empty where nobody says: whoever takes one for an
+    expert, a base or a reference has seen them, too."""
+    found: dict[str, str] = {}
     for said in (one for folder in folders for one in records_in(folder).values()):
         own = [*said.shown, *said.scored_on] if isinstance(said, Merged) else []
-        found += [*own, *said.inherited]
-    return tuple(dict.fromkeys(found))
+        found |= {row: said.seen.get(row, "") for row in (*own, *said.inherited)}
+    return found
 
 
 def recorded_tasks(folder: Path) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from harness.data.rows import texts_of
 from harness.data.sources import TRAIN, at_hand, data_dir
 from harness.errors import BadData, HarnessError
+from harness.hashes import digest_of
 from harness.types import DERIVED, Rows, Task
 
 Texts: TypeAlias = "Counter[tuple[str, ...]]"
@@ -59,6 +60,17 @@ def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | Non
         return None
     known = _texts(task, trained_on if split == held_out else TRAIN, folder)
     return sum(_bare(text) in known for text in rows.texts) if known else None
+
+
+def texts_digest(task: Task, split: str, folder: str | Path | None = None) -> str:
+    """A hash of the texts of a split, whatever it and its task are called and in whatever order.
+
+    Empty where they cannot be read.
+    """
+    try:
+        return digest_of(sorted(map(_bare, texts_of(task, split, folder=folder))))
+    except HarnessError:
+        return ""
 
 
 def _texts(task: Task, split: str, folder: str | Path | None) -> Texts:

@@ -143,7 +143,7 @@ class Cell:
             "teachers": [teacher.digest for teacher in self.teachers],
             "heads_of": [weights.digest(one.weights) for one in evaluated.owners],
             "shown": list(evaluated.shown),
-            "transductive": any(_seen(data, rows) for rows in evaluated.shown),
+            "transductive": any(_seen(data, *one) for one in evaluated.shown.items()),
         }
 
     @property
@@ -237,10 +237,12 @@ class Cell:
         return unusual
 
 
-def _seen(data: TaskSplit, shown: str) -> bool:
-    """Whether rows that a merge was shown, `name@split`, are among those that are scored."""
+def _seen(data: TaskSplit, shown: str, texts: str) -> bool:
+    """Whether rows that a merge was shown, `name@split` of these texts, are among those that are
+    scored, whatever these are called."""
     name, _, split = shown.partition("@")
-    return name == data.task.name and share_rows(data.task, data.split, split)
+    same = name == data.task.name and share_rows(data.task, data.split, split)
+    return same or (texts != "" and texts == data.texts)
 
 
 def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) -> list[Cell]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,7 +48,7 @@ class OpenedModel:
     expert_tasks: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     references: tuple[OpenedModel, ...] = ()
-    shown: tuple[str, ...] = ()
+    shown: Mapping[str, str] = field(default_factory=dict)
     recipe: RecordedRecipe | None = None
 
     @cached_property
@@ -147,8 +147,8 @@ def recipe_of(said: Merged | None) -> RecordedRecipe | None:
 class EvaluatedModel:
     """A model as read on one task: a row of the table. An ensemble has several members.
 
-    `shown` are the rows that it was merged with a view of, if any, `recipe` is how it was merged;
-    `owners` are the experts whose heads a base has.
+    `shown` are the rows that it was merged with a view of, if any (`rows_shown`), `recipe` is how
+    it was merged; `owners` are the experts whose heads a base has.
     """
 
     name: str
@@ -157,7 +157,7 @@ class EvaluatedModel:
     members: tuple[Checkpoint, ...]
     columns: tuple[tuple[int, ...], ...]
     head: str
-    shown: tuple[str, ...] = ()
+    shown: Mapping[str, str] = field(default_factory=dict)
     recipe: RecordedRecipe | None = None
     owners: tuple[Checkpoint, ...] = ()
 

@@ -23,9 +23,11 @@ from harness.checkpoints.provenance import (
     check_unchanged,
     merged_by,
     records_in,
+    rows_shown,
 )
 from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.checkpoints.verbalizer import words_of
+from harness.data.apart import texts_digest
 from harness.data.claims import called_in, tell_of_other_rows
 from harness.data.groups import expanded
 from harness.data.splits import parse_task, share_rows
@@ -100,10 +102,12 @@ def _splits(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tup
     if not names:
         raise BadRecipe(f"{run.model} does not say its tasks; name them with --tasks")
     splits = [parse_task(name) for name in names]
-    for tuned in merged.scored_on if merged else []:
-        name, _, tuned_split = tuned.partition("@")
-        for task, split in splits:
-            if task.name == name and share_rows(task, split, tuned_split):
+    tuned_on = {one: merged.seen.get(one) for one in merged.scored_on} if merged else {}
+    for task, split in splits if tuned_on else ():
+        texts = texts_digest(task, split, run.data_dir)
+        for tuned, seen in tuned_on.items():
+            name, _, tuned_split = tuned.partition("@")
+            if (task.name == name and share_rows(task, split, tuned_split)) or seen == texts:
                 raise BadRecipe(
                     f"{run.model} was tuned on {tuned}; expected none of {task}@{split}"
                 )
@@ -162,7 +166,8 @@ def _model(checkpoint: Checkpoint, *, alone: bool = True) -> OpenedModel:
         by_kit = kit.is_file()
         role, method = "merged", f"mergekit:{named_models(kit).method}" if by_kit else "given"
     inherited = [row for one in records_in(checkpoint.path).values() for row in one.inherited]
-    shown = tuple(dict.fromkeys([*(merged.shown if merged else ()), *inherited]))
+    seen = rows_shown(checkpoint.path)
+    shown = {row: seen[row] for row in (*(merged.shown if merged else ()), *inherited)}
     return OpenedModel(
         checkpoint.name, role, method, checkpoint, kept, shown=shown, recipe=recipe_of(merged)
     )

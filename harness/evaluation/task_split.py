@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.data.apart import shared_with_train
+from harness.data.apart import shared_with_train, texts_digest
 from harness.data.metrics import check_metrics, check_scored, score
 from harness.data.rows import load_rows, take, units_of
 from harness.data.shots import amount, draw, left_out
@@ -185,6 +185,11 @@ class TaskSplit:
     def shared(self) -> int | None:
         """The test rows whose text stands in the training rows, too, if that is known."""
         return shared_with_train(self.test, self.data_dir)
+
+    @cached_property
+    def texts(self) -> str:
+        """The digest of all texts of the split, as the task has them under no preset."""
+        return texts_digest(*parse_task(self.name), self.data_dir)
 
     @property
     def told(self) -> dict[str, Any]:

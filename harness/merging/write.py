@@ -21,6 +21,8 @@ from harness.checkpoints.processor import copy_processor
 from harness.checkpoints.provenance import MERGE_FILE, rows_shown
 from harness.checkpoints.stream import write_file
 from harness.checkpoints.verbalizer import plain_config, words_of
+from harness.data.apart import texts_digest
+from harness.data.splits import parse_task
 from harness.errors import BrokenCheckpoint
 from harness.files import version, write_json, write_text
 from harness.folders import new_folder
@@ -159,6 +161,7 @@ def _record(
         return named
 
     recipe, tried = plan.recipe, bool(trials or plan.report)
+    inherited = rows_shown(*(one.path for one in (*plan.experts, plan.base) if one))
     measured = (one.recorded() for one in plan.measured)
     stages = [stage for stage in plan.stages if tried or stage is not plan.merging]
     record = {
@@ -195,7 +198,8 @@ def _record(
         **described(plan.tasks, out),
         "statistics": plan.merging.statistics(),
         "scored_on": _needed(stages)["scored_on"],
-        "inherited": [*rows_shown(*(one.path for one in (*plan.experts, plan.base) if one))],
+        "inherited": [*inherited],
+        "seen": inherited | _seen(plan, stages),
         "tune_limit": recipe.tune_limit,
         "examples_limit": recipe.examples_limit,
         "tuned": dict(trials or {}),
@@ -223,6 +227,15 @@ def _needed(stages: Sequence[Stage]) -> dict[str, Any]:
     splits = [split for stage in stages if stage.scorer for split in stage.scorer.splits]
     statistics = [one for stage in stages for one in stage.statistics()]
     return {"statistics": statistics, "scored_on": list(dict.fromkeys(splits))}
+
+
+def _seen(plan: MergePlan, tried: Sequence[Stage]) -> dict[str, str]:
+    """The digests of the texts that methods were shown, and candidates scored on if any were, by
+    `name@split`; not of the rows that experts are trained on, which are not scored."""
+    shown = [one["task"] for one in _needed(plan.stages)["statistics"]]
+    asked = {f"{task}@{parse_task(task)[0].reported}" for task in plan.tasks}
+    names = (*_needed(tried)["scored_on"], *asked.intersection(shown))
+    return {name: texts_digest(*parse_task(name), plan.recipe.data_dir) for name in names}
 
 
 def _kept(plan: MergePlan) -> dict[str, list[str]]:

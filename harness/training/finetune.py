@@ -152,7 +152,7 @@ def finetune(
         **({TEXT_HEAD: words_of(source)} if words_of(source) else {}),
         **_described(parts),
         **_annotated(parts),
-        **({"inherited": [*inherited]} if (inherited := rows_shown(source.path)) else {}),
+        **({"inherited": [*seen], "seen": seen} if (seen := rows_shown(source.path)) else {}),
     }
     shown = _shown(progress)
     with (
