@@ -46,6 +46,9 @@ SAME: dict[str, Callable[[Path], object]] = {
     "other blanks": lambda folder: jsonl(
         folder / "test.jsonl", [{**row, "body": f" {row['body']}\t"} for row in TRAIN]
     ),
+    "other case": lambda folder: jsonl(
+        folder / "test.jsonl", [{**row, "body": row["body"].title()} for row in TRAIN]
+    ),
     "other labels": lambda folder: jsonl(
         folder / "test.jsonl", [{**row, "mood": "good"} for row in TRAIN]
     ),
@@ -132,7 +135,8 @@ def test_splits_of_the_hub_are_compared_as_well(
 def test_texts_that_stand_in_train_too_are_counted_and_told(
     task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    jsonl(tmp_path / "data/test.jsonl", [*TRAIN[:3], *rows(70, 87)])
+    cased = {**TRAIN[2], "body": TRAIN[2]["body"].upper()}
+    jsonl(tmp_path / "data/test.jsonl", [*TRAIN[:2], cased, *rows(70, 87)])
     for _ in range(2):  # read back it is told again
         assert evaluated(task) == 0
         told = [line for line in capsys.readouterr().err.splitlines() if "3 of 20 rows" in line]

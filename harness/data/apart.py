@@ -88,5 +88,5 @@ def _texts(task: Task, split: str, folder: str | Path | None) -> Texts:
 
 
 def _bare(text: tuple[str, ...]) -> tuple[str, ...]:
-    """A text but for how much blank stands between and around its words."""
-    return tuple(" ".join(part.split()) for part in text)
+    """A text but for its case and for how much blank stands between and around its words."""
+    return tuple(" ".join(part.casefold().split()) for part in text)
