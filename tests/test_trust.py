@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -811,12 +812,36 @@ def test_nothing_mixes_other_rows_to_adapt_to_or_to_resample(
         harness.compare(["a", "b"], protocol="knn", records=room / "records")
 
 
-def test_rows_that_are_the_same_are_told(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+#: the same rows over and over -> how many are different, most copies, how much too narrow
+COPIES: dict[str, tuple[Callable[[list[Any]], list[Any]], tuple[int, int, str]]] = {
+    "all of them": (lambda rows: rows[:5] * 4, (5, 4, "2.0")),
+    "all of them twice": (lambda rows: rows[:10] * 2, (10, 2, "1.4")),
+    "one of them": (lambda rows: [*rows, *rows[:1] * 8], (12, 9, "2.1")),
+}
+
+
+@pytest.mark.parametrize("which", COPIES)
+def test_rows_that_are_the_same_are_told(
+    which: str, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repeat, (different, most, narrow) = COPIES[which]
+
     def few(split: str) -> list[dict[str, Any]]:
-        return pairs(split)[:5] * 4 if split == "test" else pairs(split)
+        return repeat([*pairs(split)]) if split == "test" else [*pairs(split)]
 
     monkeypatch.setitem(TASKS._values, TOY.name, replace(TOY, generate=few))
-    with pytest.warns(UserWarning, match="toy/pairs@test has 20 rows and 5 different inputs"):
+    with pytest.warns(UserWarning, match="toy/pairs@test") as said:
+        read(room / "a", tasks=("toy/pairs",))
+    names(str(said[0].message), f"20 {different} {most} {narrow}")
+
+
+def test_few_rows_that_are_the_same_are_not_told(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = replace(TOY, generate=lambda split: [*pairs(split), *pairs(split)[:4]])
+    monkeypatch.setitem(TASKS._values, TOY.name, few)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         read(room / "a", tasks=("toy/pairs",))
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -252,6 +254,9 @@ class TaskSplit:
         return f"{self.task.name}@{self.split}"
 
 
+TOLD_DESIGN = 2
+"""Kish's design effect from which on equal rows are told, that of every row twice; published test
+splits have 1.4 and less."""
 MOST_DRAWS = 1000
 """Of shots: a mean of more says nothing that these do not."""
 
@@ -307,10 +312,12 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         _check_units(one, task)
     known = preset(run.preset)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit, first=run.first)
-    if 2 * (different := len({*test.texts})) < len(test):
+    copies = Counter(test.texts)
+    if (design := sum(many**2 for many in copies.values()) / len(test)) >= TOLD_DESIGN:
         warnings.warn(
-            f"{task}@{split} has {len(test)} rows and {different} different inputs: intervals take "
-            "each row for an observation of its own, and are too narrow",
+            f"{task}@{split} has {len(test)} rows and {len(copies)} different inputs, one of them "
+            f"{max(copies.values())} times: intervals take each row for an observation of its own, "
+            f"and are up to {sqrt(design):.1f} times too narrow",
             stacklevel=2,
         )
     for one in protocols:
