@@ -430,6 +430,23 @@ def test_weights_that_a_board_has_as_made_with_the_scored_rows_stay_so(
         names(line, "has False", "made with the rows of textcls/ag_news@test", "expected True")
 
 
+# What is left out --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("boarded", [True, False])
+def test_no_merge_leaves_out_where_it_scores_low(
+    boarded: bool, sent: Path, board: Path, committed: dict[str, bytes]
+) -> None:
+    """Held to the merges of the board, or to another that is sent."""
+    if not boarded:
+        placed(committed, sent, [BASE, EXPERT, "average"])
+    of_board = [board] if boarded else []
+    assert not lines(sent, *of_board)
+    of(sent).unlink()
+    (line,) = lines(sent, *of_board)
+    names(line, f"{sent}/{SENT}/", SENT, "without", f"{TASK} under current", "expected")
+
+
 # The control -------------------------------------------------------------------------------
 
 
@@ -451,6 +468,7 @@ def test_a_protocol_that_the_board_has_not_needs_its_control(
         placed(committed, sent, [name])
     for place in [*sent.rglob("knn,*.json")]:
         if json.loads(place.read_text())["options"]["rule"] == "mean":
+            shutil.copy(place, sent / f"{place.parts[-4]}-{place.name}")
             forged(place, other)
     assert not lines(sent, board)
     for name, said in ((BASE, "control base"), (EXPERT, "control cf4ca9f5")):

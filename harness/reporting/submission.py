@@ -38,6 +38,7 @@ from harness.registry import PROTOCOLS, STAGES, TASKS
 from harness.reporting.grid import SINGLES
 from harness.reporting.lines import Line, lines_of, stages_of
 from harness.reporting.sets import in_sets
+from harness.text import few
 from harness.types import ALL, TRAINED_ON, Choice
 
 PROGRAM = "merging-harness"
@@ -72,7 +73,10 @@ def findings(
         found[path] = [f"{path} {said}" for said in _alone(record, path)]
     found |= {path: [f"{path} is no record; expected what evaluate wrote"] for path in others}
     known = [(str(path), one) for path, one in each_record(board)] if board else []
-    for name, said in _beside(known, sent):
+    told = [*_beside(known, sent)]
+    if not told and not any(found.values()):  # what is refused is missing as well
+        told = [*_incomplete(known, sent)]
+    for name, said in told:
         if (line := f"{name} {said}") not in found[Path(name)]:
             found[Path(name)].append(line)
     return found
@@ -222,6 +226,32 @@ def _beside(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple[str
         for one in dict.fromkeys(["base", *own, *line.teachers]):
             if (line.task, line.setting, one) not in controls:
                 yield line.path, f"has no record of its control {one:.8} on {where}; expected one"
+
+
+def _incomplete(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple[str, str]]:
+    """Of a merge that is sent, the cells that it is without, and that all merges of its tasks on
+    the board have, or another that is sent: none leaves out where it scores low."""
+    own: dict[object, Line] = {}
+    cells: dict[object, dict[object, set[str]]] = {}
+    for of in (board, sent):
+        records = (record for _, record in of for _ in record.shots)
+        for record, line in zip(records, lines_of(of), strict=True):
+            if line.role != "merged":
+                continue
+            tasks = tuple(sorted(str(one.task) for one in record.experts))
+            preset = f" by {line.preset}" if line.preset else ""
+            made, cell = (line.model, line.made_of), f"{line.task} under {line.setting}{preset}"
+            cells.setdefault(tasks, {}).setdefault(made, set()).add(cell)
+            if of is sent:
+                own.setdefault(made, line)
+    for rows in cells.values():
+        others = [has for row, has in rows.items() if row not in own]
+        wanted = {*(others and set.intersection(*others))}
+        wanted |= {cell for row, has in rows.items() if row in own for cell in has}
+        for row, has in rows.items():
+            if row in own and (lacking := few(sorted(wanted - has))):
+                line = own[row]
+                yield line.path, f"is of {line.model} without {lacking}; expected these as well"
 
 
 def _facts(record: Record, line: Line, where: str) -> Iterator[tuple[object, str, object]]:
