@@ -20,6 +20,7 @@ import harness
 from harness import TASKS
 from harness.checkpoints.layout import EXPERT
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.provenance import Trained
 from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
@@ -199,6 +200,24 @@ def test_seeds_of_head_and_data_are_apart(room: Path, expert: Path) -> None:
     torch.testing.assert_close(made[0, 0][head], made[1, 0][head], atol=1e-6, rtol=0)
     assert float((made[0, 0][head] - made[0, 1][head]).abs().max()) > 1e-3
     assert digest(made[0, 0]) != digest(made[1, 0])
+
+
+def test_a_training_is_known_by_all_but_its_seeds() -> None:
+    """The rows of a part are drawn by a seed."""
+    whole = {"rows": 9, "rows_digest": "d", "hyperparameters": {"epochs": 1.0}}
+    parts = [{"number": number, "seed": seed} for number, seed in ((1, 0), (1, 1), (2, 1))]
+    cases = [
+        whole,
+        {**whole, "seed": 1, "head_seed": 2},
+        {**whole, "rows_digest": "e"},
+        {**whole, "hyperparameters": {"epochs": 2.0}},
+        {**whole, "bf16": True},
+        *({**whole, "rows_digest": f"d{part}", "part": part} for part in parts),
+        {},
+    ]
+    a, again, *others, part, redrawn, other, nothing = [Trained(**one).training for one in cases]
+    assert (a, part, nothing) == (again, redrawn, None)
+    assert len({a, *others, part, other, nothing}) == 7
 
 
 @pytest.mark.parametrize(

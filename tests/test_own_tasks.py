@@ -109,6 +109,7 @@ def test_five_lines_are_a_task_from_training_to_a_board(kind: str, tmp_path: Pat
         said = [(one.task, one.seed, one.head_seed) for one in record.experts]
         merged = record.role == "merged"
         assert said == ([("mine", 0, 0), ("mine", 1, 1)] if merged else [])
+        assert len({one.training for one in record.experts}) == merged
         assert (record.recipe and record.recipe.merger.name) == ("average" if merged else None)
     assert main(["leaderboard", out, "--out", str(tmp_path / "board")]) == 0
     assert "mine@test" in (tmp_path / "board" / "board.md").read_text()

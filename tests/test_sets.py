@@ -157,9 +157,24 @@ def test_a_method_of_one_set_is_compared_on_that() -> None:
     assert board.best[board.scores.settings[0], "mean"] == {"ties"}
 
 
-@pytest.mark.parametrize("why", ["no seeds", "the same seeds", "an expert in both"])
+def trained(records: list[Record], *hows: str | None) -> list[Record]:
+    """The records of merges of experts that were trained so, a hash for each task."""
+
+    def said(one: Record) -> Record:
+        pairs = zip(one.experts, hows, strict=True) if one.experts else ()
+        experts = tuple(of.model_copy(update={"training": how}) for of, how in pairs)
+        return one.model_copy(update={"experts": experts})
+
+    return [*map(said, records)]
+
+
+@pytest.mark.parametrize(
+    "why", ["no seeds", "the same seeds", "an expert in both", "another training"]
+)
 def test_what_are_no_replicates_stay_apart(why: str) -> None:
     first, second = study(0), study(1, seed=0 if why == "the same seeds" else 1)
+    if why == "another training":
+        first, second = trained(first, "r", "m"), trained(second, "r", "of other rows")
     if why == "no seeds":
         blank = [[one.model_copy(update={"seed": None}) for one in r.experts] for r in second]
         second = [
@@ -175,6 +190,13 @@ def test_what_are_no_replicates_stay_apart(why: str) -> None:
     assert {line.set for line in in_sets(lines)} == {0}
     with mistake(BrokenRecord, "two sets"):
         board_of(lines)
+
+
+def test_sets_that_say_nothing_of_their_training_are_taken_for_trained_alike() -> None:
+    """As records of before do not."""
+    hows = [("r", "m"), (None, None), ("r", "m")]
+    records = [one for at, how in enumerate(hows) for one in trained(study(at), *how)]
+    assert {line.set for line in in_sets([*lines_of(("", one) for one in records)])} == {0, 1, 2}
 
 
 def test_sets_have_their_files_and_their_spread_in_every_format() -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import BrokenCheckpoint
 from harness.files import LARGEST, file_hash, read_json
+from harness.hashes import digest_of
 from harness.registry import TASKS, YAML
 from harness.types import Checkpoint, is_task_name
 from harness.weights import digest
@@ -152,6 +153,17 @@ class Trained(MadeRecord):
     head_seed: int | None = None
     readout: Literal["last_linear", "mean_all"] = "last_linear"
     annotated: dict[str, list[str]] = Field(default_factory=dict)
+    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    bf16: bool = False
+
+    @property
+    def training(self) -> str | None:
+        """A hash of rows and hyperparameters, which experts have in common that differ by their
+        seeds alone; None where the file does not say them."""
+        part = self.part and (self.part.number, self.part.limit)  # whose rows a seed draws
+        rows = part or (self.rows, self.rows_digest)
+        said = [rows, self.hyperparameters, self.readout, self.bf16]
+        return digest_of(said) if self.hyperparameters else None
 
 
 def merged_by(folder: Path) -> Merged | None:

@@ -61,8 +61,8 @@ class OpenedModel:
         experts = []
         for one, task in self._experts:
             said = trained_by(one.path) or Trained()
-            seeds = {"seed": said.seed, "head_seed": said.head_seed}
-            experts.append({**named(one), "task": task or None, **seeds})
+            how = {"seed": said.seed, "head_seed": said.head_seed, "training": said.training}
+            experts.append({**named(one), "task": task or None, **how})
         return {"base": self.base and named(self.base), "experts": experts}
 
     def has_head(self, task: Task) -> bool:

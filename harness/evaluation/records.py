@@ -86,7 +86,8 @@ class Adaptation(Frozen):
 class Source(Frozen):
     """Where something came from and what it held.
 
-    An expert has its task and, where its own record says so, the seeds of its training.
+    An expert has its task and, where its own record says so, the seeds of its training, and a hash
+    of all else that it was trained with.
     """
 
     source: str
@@ -94,6 +95,7 @@ class Source(Frozen):
     task: str | None = None
     seed: int | None = None
     head_seed: int | None = None
+    training: str | None = None
 
 
 class RecordedStage(Frozen):

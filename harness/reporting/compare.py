@@ -89,7 +89,7 @@ def compare(
     scores, (lines, *_) = _scores(sides), sides.values()
     priors = _priors(every, sides)
     sets = [max(len({one.set for one in of}) for of in each.values()) for each in (sides, meant)]
-    seeds = sorted({seed for line in chain(*sides.values()) for _, seed, _ in line.trained})
+    seeds = sorted({seed for line in chain(*sides.values()) for _, seed, *_ in line.trained})
     on = tuple(sorted(tasks_by(lines)))
     terms = Terms(asked, lines[0].shots or None, on, sets[0], sets[1], tuple(seeds))
     if len(sides) == 2:

@@ -371,7 +371,8 @@ def _check_sets(lines: Sequence[Line]) -> None:
         raise BrokenRecord(
             f"records are of two sets of experts: '{line.model}' of {line.task} has the weights "
             f"{other.digest[:8]} in {other.path or 'one'} and {line.digest[:8]} in "
-            f"{line.path or 'another'}; expected one set: name a folder of one"
+            f"{line.path or 'another'}; expected one set, or sets that differ by "
+            "their seeds alone: name a folder of one"
             f"{how and f', or choose its merges with {how}'}"
         )
 

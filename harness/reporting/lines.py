@@ -95,8 +95,9 @@ class Line:
     units.
     `experts` are sources with their hash, `source` and `revision` where test rows are from,
     `versions` those of the libraries.
-    `trained` has task, seed and seed of the head (-1: unknown) of each expert, if known, and `set`
-    is the number of the set of experts that it is of (`in_sets`).
+    `trained` has task, seed, seed of the head (-1: unknown) and a hash of all else of the training
+    ('': unknown) of each expert, if known, and `set` is the number of the set of experts that it is
+    of (`in_sets`).
     """
 
     task: str
@@ -125,7 +126,7 @@ class Line:
     base: str
     base_digest: str
     experts: tuple[tuple[str, str], ...]
-    trained: tuple[tuple[str, int, int], ...]
+    trained: tuple[tuple[str, int, int, str], ...]
     teachers: tuple[str, ...]
     heads_of: tuple[str, ...]
     adapted: str
@@ -298,10 +299,11 @@ def _usual(kind: str, name: str) -> Mapping[str, Scalar]:
     return resolved(registry[name], Choice(name)) if name in registry else {}
 
 
-def _trained(record: Record) -> tuple[tuple[str, int, int], ...]:
-    """Task and seeds of each expert that a model was made of; () unless all say them."""
+def _trained(record: Record) -> tuple[tuple[str, int, int, str], ...]:
+    """Task, seeds and training of each expert that a model was made of; () unless all say the
+    first two."""
     known = [
-        (one.task, one.seed, -1 if one.head_seed is None else one.head_seed)
+        (one.task, one.seed, -1 if one.head_seed is None else one.head_seed, one.training or "")
         for one in record.experts
         if one.task is not None and one.seed is not None
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.hashes import joined
@@ -12,8 +12,9 @@ from harness.reporting.lines import Line
 def in_sets(lines: Sequence[Line]) -> list[Line]:
     """The lines with the number of their set, 0 for the first.
 
-    Sets are experts of merges, of the same tasks, with other seeds and none in common; their merges
-    and ensembles by one method, bases that they teach, and they themselves are replicates.
+    Sets are experts of merges, of the same tasks, trained alike but for their seeds, as far as is
+    known, and with none in common; their merges and ensembles by one method, bases that they teach,
+    and they themselves are replicates.
     """
     numbers = _numbers(lines)
     if not numbers:
@@ -44,19 +45,20 @@ def _own(line: Line, number: Mapping[str, int]) -> int | None:
 
 def _numbers(lines: Sequence[Line]) -> dict[str, int]:
     """The number of its set for each expert, by digest; {} where there is one set."""
-    by_tasks: dict[tuple[str, ...], dict[frozenset[str], tuple[object, ...]]] = {}
+    by_tasks: dict[tuple[str, ...], dict[frozenset[str], Line]] = {}
     for line in lines:
         if line.trained:
             digests = frozenset(digest for _, digest in line.experts)
             tasks = tuple(sorted(task for task, *_ in line.trained))
-            by_tasks.setdefault(tasks, {}).setdefault(digests, tuple(sorted(line.trained)))
+            by_tasks.setdefault(tasks, {}).setdefault(digests, line)
     number: dict[str, int] = {}
     # of sets that grow the largest has all
     for sets in (by_tasks[tasks] for tasks in sorted(by_tasks, key=len, reverse=True)):
         every = [digest for digests in sets for digest in digests]
-        apart = len({*every}) == len(every) and len({*sets.values()}) == len(sets)
-        if apart and not {*every} & number.keys():
-            order = sorted(sets, key=lambda digests: str(sets[digests]))
+        seeds = {one: sorted(of[:3] for of in line.trained) for one, line in sets.items()}
+        apart = len({*every}) == len(every) and len({*map(str, seeds.values())}) == len(sets)
+        if apart and _alike(sets.values()) and not {*every} & number.keys():
+            order = sorted(sets, key=lambda digests: str(seeds[digests]))
             number |= {digest: at for at, digests in enumerate(order) for digest in digests}
     if not any(number.values()):
         return {}
@@ -67,6 +69,14 @@ def _numbers(lines: Sequence[Line]) -> dict[str, int]:
         for ensemble, (first, *_) in ensembles(line).items()
         if first in number
     }
+
+
+def _alike(sets: Iterable[Line]) -> bool:
+    """Whether the experts of all sets that say it were trained on as many epochs of the same rows,
+    and so on."""
+    said = [sorted((task, how) for task, *_, how in one.trained if how) for one in sets]
+    known = [one for one in said if one]
+    return all(one == known[0] for one in known)
 
 
 def ensembles(line: Line) -> dict[str, list[str]]:
