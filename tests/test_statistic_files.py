@@ -28,7 +28,7 @@ from harness.weights import digest
 from tests.conftest import FAMILIES
 from tests.mistakes import names, refused
 from tests.test_statistics import Loud, Minis, collected, reference_of_batches, rows_of
-from tests.toys import THREE, TOY, registered
+from tests.toys import THREE, TOY, pairs, registered
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +75,37 @@ def test_files_are_as_good_as_the_data(
         for name in ("data", "files", "list")
     }
     assert len(digests) == 1
+
+
+@pytest.mark.filterwarnings("default:.* was computed on other rows")
+def test_a_file_of_other_rows_than_there_are_is_told(
+    loud: Loud, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where there are none, or a file does not say its rows, nothing is."""
+    train, made = tmp_path / "train.jsonl", [*pairs("train")]
+    task = replace(TOY, name="toy/filed", generate=None, files={"train": str(train)})
+
+    def told(rows: list[Any]) -> list[str]:
+        train.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        files = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+        flags = ["--statistics", files, "--tasks", "toy/filed"]
+        capsys.readouterr()
+        assert merged(loud, tmp_path / "out", *flags, "--force") == 0
+        err = capsys.readouterr().err.splitlines()
+        return [line for line in err if "other rows" in line]
+
+    with registered(task):
+        train.write_text("".join(f"{json.dumps(row)}\n" for row in made))
+        for which in ("a", "b"):
+            asked = ["--merger", "regmean:examples=8,seed=1", "--out", str(tmp_path / which)]
+            where = ["--task", "toy/filed", "--device", "cpu"]
+            assert main(["statistics", str(loud("bert", which)), *where, *asked]) == 0
+        assert not told(made)
+        found = told(made[::-1])
+        assert len(found) == 2
+        for line, which in zip(found, ("a", "b"), strict=True):
+            names(line, tmp_path / which, "toy/filed@train90", "statistics")
+        assert not told([])
 
 
 def test_a_record_says_what_the_statistics_are_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,8 +13,9 @@ from harness import weights
 from harness.checkpoints.build import check_ready, unit_of
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import Part
+from harness.data.sources import TRAIN, at_hand
 from harness.data.splits import parse_task
-from harness.errors import BadOption, BadRecipe
+from harness.errors import BadOption, BadRecipe, HarnessError
 from harness.kinds import kind_of
 from harness.merging.label_rows import as_stored, tensors_ordered_as
 from harness.merging.recipes import Recipe
@@ -217,6 +219,7 @@ class StatisticsProvider(OfRows):
             )
         self._check_rows(of_it, index)
         check_statistic(of_it, checkpoint)
+        self._tell_of_other_rows(of_it, index)
         return replace(of_it, stored=tensors_ordered_as(checkpoint, of_it.stored))
 
     def _check_rows(self, file: Statistic, index: int) -> None:
@@ -228,6 +231,28 @@ class StatisticsProvider(OfRows):
             trained = self.checkpoints[index].source
             raise BadRecipe(
                 f"{file.source} is of {file.said.task}, expected {wanted}, as of {trained}"
+            )
+
+    def _tell_of_other_rows(self, file: Statistic, index: int) -> None:
+        """Warn of a file of other rows than its task has by now, if they are on this machine."""
+        if not self.recipe.tasks:
+            return
+        task, folder = parse_task(self.recipe.tasks[index])[0], self.recipe.data_dir
+        if task.generate or not at_hand(task, TRAIN, folder):
+            return
+        chosen = {**self.chosen, "seed": file.said.options.get("seed")}
+        part = statistics.part_seen(self.checkpoints[index])
+        try:
+            with warnings.catch_warnings():  # whoever made the file was told of few rows
+                warnings.simplefilter("ignore")
+                here = statistics.drawn_as(chosen, task, folder, part).digest
+        except HarnessError:  # without rows there is nothing to be held to
+            return
+        if file.said.facts.rows not in ("", here):
+            warnings.warn(
+                f"{file.source} was computed on other rows than {task}@{TRAINED_ON} has now: make "
+                "it again with `harness statistics`, or give the data that it was of",
+                stacklevel=2,
             )
 
 
