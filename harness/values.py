@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
 
@@ -71,9 +71,34 @@ def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value
 
 
 def reason(error: ValidationError, kind: type[Frozen]) -> str:
-    """What does not fit a kind of values: the first field, and why."""
+    """What does not fit a kind of values: the first field, what was found, and why."""
     first = error.errors()[0]
     field = ".".join(map(str, first["loc"])) or "the whole"
     if first["type"] == "extra_forbidden":
-        return f"no field is called '{field}'; {hint(field, kind.model_fields)}"
-    return f"{field}: {first['msg'].removeprefix('Value error, ')}"
+        *outer, last = first["loc"]
+        return f"no field is called '{field}'; {hint(str(last), _within(kind, outer).model_fields)}"
+    message = first["msg"].removeprefix("Value error, ")
+    if message.startswith(EXPECTED):
+        expected = message.removeprefix(EXPECTED).replace("tuple", "list")
+        return f"{field} is {first['input']!r:.80}, expected {expected}"
+    return f"{field}: {message}"
+
+
+EXPECTED = "Input should be "
+"""How pydantic says what it expected."""
+
+
+def _within(kind: type[Frozen], place: Sequence[int | str]) -> type[Frozen]:
+    """The kind of the values at a place in one of a kind, among lists and names of any."""
+    for part in place:
+        field = kind.model_fields.get(str(part))
+        kind = next(_kinds(field.annotation), kind) if field else kind
+    return kind
+
+
+def _kinds(annotation: Any) -> Iterator[type[Frozen]]:
+    """The kinds of values in a type."""
+    if isinstance(annotation, type) and issubclass(annotation, Frozen):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _kinds(part)

@@ -292,7 +292,7 @@ BAD: dict[str, tuple[str, str]] = {
     "no text": ("label: verdict\nfiles: .", "text"),
     "a slip": ("txt: body\ntext: body\nfiles: .", "txt text"),
     "a label misspelt": ("text: body\nlables: verdict\nfiles: .", "lables labels"),
-    "kind": ("kind: ner\ntext: body\nfiles: .", "kind Input classification"),
+    "kind": ("kind: ner\ntext: body\nfiles: .", "kind 'ner' 'classification'"),
     "nowhere": ("text: body\nlabel: verdict", "files nor hub"),
     "two places": ("text: body\nfiles: .\nhub: a/b", "files hub"),
     "no train": ("text: body\nlabel: verdict\nfiles: nowhere", "split train"),

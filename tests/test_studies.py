@@ -1243,7 +1243,19 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         {"experts": {"tasks": "os:sep", "seeds": [0, 1]}}, UnknownName, ("two.yaml", "'os:sep'")
     ),
     "unknown premerge": ({"premerge": ["rotatoin"]}, UnknownName, ("'rotatoin'", "'rotation'")),
-    "field of no run": ({"evaluate": {"lmit": 1}}, BadRecipe, ("two", "lmit", "limit")),
+    "field of no run": (
+        {"evaluate": {"lmit": 1}}, BadRecipe, ("two", "evaluate", "'lmit'", "'limit'")
+    ),
+    "field of no reading": (
+        {"score_on": {"here": {"tasks": TASK, "evaluate": {"lmit": 1}}}},
+        BadRecipe, ("two", "score_on.here.evaluate", "'lmit'", "'limit'"),
+    ),
+    "field of no run, within": (
+        {"figures": [{"plt": "gains"}]}, BadRecipe, ("two.yaml", "'figures.0.plt'", "'plot'")
+    ),
+    "a value of no run": (
+        {"evaluate": {"limit": "x"}}, BadRecipe, ("two", "evaluate", "limit", "'x'", "integer")
+    ),
     "field of no recipe": ({"merge": {"haeds": "keep"}}, BadRecipe, ("two", "haeds", "heads")),
     "unknown flag": (
         {"experts": {"tasks": TASK, "seeds": [0, 1], "finetune": {"epoch": 1}}},

@@ -366,7 +366,8 @@ def _evaluations(
             **({"shots": shots} if shots else {}),
             "output": f"records/{reading.board or name}",
         }
-        run: Run = validated(Run, values, f"{study.study}: {name}")
+        where = f"score_on.{name}.evaluate" if study.score_on else "evaluate"
+        run: Run = validated(Run, values, f"{study.study}: {where}")
         known = protocols_of(run)
         if study.limit and any(ALL in protocol.drawing(run).shots for protocol in known):
             run = run.but(train_limit=min(study.limit, run.train_limit or study.limit))
