@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, TypeVar, get_args
+from pathlib import PurePath
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from harness.errors import BadRecipe
 from harness.options import parse_choice
@@ -60,12 +69,36 @@ class Frozen(BaseModel):
         return self.model_copy(update=changed)
 
 
+class Asked(Frozen):
+    """What is asked for in Python as well: a folder may be a Path, and one value a list of one.
+
+    Raises BadRecipe, in one line, for what does not fit.
+    """
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_one_line(cls, given: Any, made: Callable[[Any], Any], about: ValidationInfo) -> Any:
+        try:
+            return made({name: cls._spelled(name, value) for name, value in dict(given).items()})
+        except ValidationError as error:
+            raise BadRecipe(f"{about.context or cls.__name__}: {reason(error, cls)}") from error
+
+    @classmethod
+    def _spelled(cls, name: str, value: Any) -> Any:
+        field = cls.model_fields.get(name)
+        alone = isinstance(value, str | int | PurePath | Choice | Mapping)
+        several = field is not None and get_origin(field.annotation) is tuple
+        if several and (alone or isinstance(value, list | tuple)):
+            return [cls._spelled("", one) for one in ([value] if alone else value)]
+        return str(value) if isinstance(value, PurePath) else value
+
+
 def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value:
     """A recipe or run of the values. Raises BadRecipe, naming the field, for what does not fit."""
     if odd := [key for key in values if not isinstance(key, str)]:
         raise BadRecipe(f"{where}: no field is called {odd[0]!r}; {hint('', kind.model_fields)}")
     try:
-        return kind(**values)
+        return kind.model_validate(dict(values), context=where)
     except ValidationError as error:
         raise BadRecipe(f"{where}: {reason(error, kind)}") from error
 

@@ -16,7 +16,7 @@ import pytest
 
 import harness
 from harness.cli import main
-from harness.errors import BrokenPlugin, CannotWrite, HarnessError, UnknownName
+from harness.errors import BadRecipe, BrokenPlugin, CannotWrite, HarnessError, UnknownName
 from tests.mistakes import mistake, names, refused
 
 Minis = Callable[[str], dict[str, Path]]
@@ -246,3 +246,35 @@ def test_an_interrupt_within_a_command_says_how_to_go_on(
     monkeypatch.setattr("harness.inspecting.show.show", work)
     assert main(["show", "glue/rte"]) == 130
     assert "the same command goes on" in capsys.readouterr().err
+
+
+def test_a_folder_is_a_path_and_one_value_a_list_of_one() -> None:
+    place = Path("a")
+    run = harness.Run(model=place, experts=[place, "b"], base=place, output=place, protocols="knn")
+    assert run == harness.Run(
+        model="a", experts=("a", "b"), base="a", output="a", protocols=[harness.Choice("knn")]
+    )
+    recipe = harness.Recipe(experts=place, statistics=[place], premerge="dare", data_dir=place)
+    assert recipe == harness.Recipe(
+        experts=["a"], statistics=["a"], premerge=[{"name": "dare"}], data_dir="a"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "things"),
+    [
+        (harness.Run, {"model": 3}, "Run model 3 string"),
+        (harness.Run, {}, "Run model"),
+        (harness.Run, {"model": "a", "limt": 3}, "Run 'limt' 'limit'"),
+        (harness.Run, {"model": "a", "shots": 0.5}, "Run shots 0.5 list"),
+        (harness.Run, {"model": "a", "first": True}, "Run first --limit"),
+        (harness.Run, {"model": "a", "tasks": [3]}, "Run tasks.0 3 string"),
+        (harness.Recipe, {"experts": None}, "Recipe experts None list"),
+        (harness.Recipe, {"experts": "a", "heads": "kep"}, "Recipe heads 'kep' 'keep'"),
+    ],
+)
+def test_what_does_not_fit_a_request_is_one_line(
+    kind: Callable[..., Any], said: dict[str, Any], things: str
+) -> None:
+    with mistake(BadRecipe, things):
+        kind(**said)

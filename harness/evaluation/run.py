@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveInt, model_validator
+from pydantic import PositiveInt, ValidationInfo, field_validator
 
 from harness.passes.placement import REFERENCE, DType, Placement
 from harness.presets import PresetName
 from harness.types import AUTO, Shots
-from harness.values import Chosen, Frozen, RowsAtOnce, Tokens
+from harness.values import Asked, Chosen, RowsAtOnce, Tokens
 
 
-class Run(Frozen):
+class Run(Asked):
     """An evaluation: which model and references, on which tasks, under which protocols.
 
     `other_base` accepts a base that the models were not made from. `heads_from` is a folder of
@@ -50,11 +50,12 @@ class Run(Frozen):
     dtype: DType = REFERENCE
     allow_pickle: bool = False
 
-    @model_validator(mode="after")
-    def _first_of_some(self) -> Run:
-        if self.first and self.limit is None:
-            raise ValueError("first: there is no limit to take the first rows of; give --limit N")
-        return self
+    @field_validator("first")
+    @classmethod
+    def _first_of_some(cls, first: bool, run: ValidationInfo) -> bool:
+        if first and run.data.get("limit") is None:
+            raise ValueError("there is no limit to take the first rows of; give --limit N")
+        return first
 
     @property
     def placement(self) -> Placement:

@@ -18,7 +18,7 @@ from harness.passes.placement import REFERENCE, DType, Placement
 from harness.presets import PresetName
 from harness.registry import STAGES, TASKS, YAML, Registry
 from harness.types import AUTO, Choice, Need, Scalar
-from harness.values import Chosen, Frozen, Tokens, validated
+from harness.values import Asked, Chosen, Tokens, validated
 
 EXAMPLES, LIMIT = "examples", "examples_limit"
 """The option of a need that says how many rows of an expert it is shown, and the field of a recipe
@@ -26,7 +26,7 @@ that says how many at most."""
 Heads = Literal["auto", "merge", "average", "keep", "none"]
 
 
-class Recipe(Frozen):
+class Recipe(Asked):
     """A merge: which checkpoints, by which methods, and what is done with the heads.
 
     `drift`: whether experts are run on rows of their tasks to measure how far pre-merging methods
