@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from harness.options import needs
+from harness.errors import HarnessError
+from harness.options import misplaced, needs
 from harness.types import FeaturesName, KindName
 
 MetricFn: TypeAlias = Callable[[Any, Any], float]
@@ -27,19 +28,28 @@ Claim: TypeAlias = bool | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """A function that is registered by a name; `paper` is where it is from."""
+    """A function that is registered by a name; `paper` is where it is from.
+
+    Raises HarnessError for one with options that takes other things before them than it is `given`.
+    """
 
     called: ClassVar[str]
+    given: ClassVar[tuple[str, ...]] = ()
     name: str
     function: Callable[..., Any]
     _: KW_ONLY
     paper: str = ""
+
+    def __post_init__(self) -> None:
+        if self.given and (fault := misplaced(self.function, self.given)):
+            raise HarnessError(f"{self.called} '{self.name}' {fault}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Entry):
     """A method of any stage of a merge, and what its stages share."""
 
+    given: ClassVar[tuple[str, ...]] = ("experts", "base")
     breaks: tuple[str, ...] = ()
     breaks_with: BreaksWith = field(default_factory=dict, hash=False)
 
@@ -94,6 +104,7 @@ class Postmerge(Method):
     """
 
     called = "post-merging method"
+    given = ("merged", "experts", "base")
     rereads: Claim = False
 
 
@@ -115,6 +126,7 @@ class EvaluationProtocol(Entry):
     """
 
     called = "protocol"
+    given = ("encoded",)
     adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
     all_rows: bool = False
     check: Callable[..., None] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from types import FunctionType
@@ -143,6 +143,19 @@ def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> A
             "(harness.options has ranges), a Literal, text, true or false, a list of them, or None"
         ) from error
     return kind
+
+
+def misplaced(function: Callable[..., Any], given: Sequence[str]) -> str | None:
+    """What is wrong with what stands before the * of a function: what it is called with, in this
+    order, and no option, which nobody would pass on."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    own = [one.name for kind in kinds for one in _parameters(function, kind)]
+    expected = ", ".join(given)
+    if more := own[len(given) :]:
+        return f"has '{more[0]}' before a *, expected options after it: ({expected}, *, {more[0]})"
+    if len(own) < len(given) and not _parameters(function, inspect.Parameter.VAR_POSITIONAL):
+        return f"takes ({', '.join(own)}), expected ({expected})"
+    return None
 
 
 def needs(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -568,6 +568,7 @@ BROKEN: dict[str, tuple[str, str, str]] = {
     "no name": ('need("magnitudes"', 'need("magni-tudes"', "name parameter"),
     "no shapes": ("shapes=shapes, toy=toy", "toy=toy", "shapes"),
     "no draw": (", seed: int = 0", "", "options examples seed"),
+    "options in order": ("*, examples", "examples", "options examples seed *"),
     "whose": (
         "shapes=shapes, toy",
         'rows="mine", toy',

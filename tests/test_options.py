@@ -19,7 +19,7 @@ import harness
 from harness import Choice, Recipe, Run, methods, parse_choice
 from harness.catalogue import rendered
 from harness.cli import main
-from harness.errors import BadOption
+from harness.errors import BadOption, HarnessError
 from harness.options import Option, options, resolve
 from tests.mistakes import mistake, names, refused
 
@@ -436,6 +436,23 @@ def test_what_no_option_can_be_is_named(annotation: Any, said: str) -> None:
     with pytest.raises(BadOption) as raised:
         options(declared(annotation))
     names(str(raised.value), "given declared.<locals>.method", said)
+
+
+@pytest.mark.parametrize("called", REGISTRIES)
+def test_an_option_among_what_is_given_in_order_is_refused(called: str) -> None:
+    """Nobody would pass it on."""
+    registry = REGISTRIES[called]
+    given = next(iter(registry.values())).given
+
+    def made(declared: str) -> Any:
+        return registry.adopt("mine", eval(f"lambda {declared}: None"))
+
+    assert made(", ".join([*given, "*", "density=1"])).name == "mine"
+    assert made("*all_of_them, density=1").name == "mine"
+    with mistake(HarnessError, called, "'mine' 'density'", *given, "*, density"):
+        made(", ".join([*given, "density=1"]))
+    with mistake(HarnessError, called, "'mine' () expected", *given):
+        made("*, density=1")
 
 
 def test_an_option_without_a_type_takes_anything() -> None:

@@ -147,7 +147,7 @@ def test_a_folder_is_scanned_when_a_name_is_first_looked_up(
     for name in ("rex", "bello"):
         (folder / f"{name}.py").write_text(
             "from harness.registry import Merger\n"
-            f"import kennels\nkennels.DOGS.add(Merger('{name}', len), __name__)\n"
+            f"import kennels\nkennels.DOGS.add(Merger('{name}', lambda *_: {{}}), __name__)\n"
         )
     (tmp_path / "kennels.py").write_text(
         "from harness.registry import Merger, Registry\n"
