@@ -13,7 +13,7 @@ HarnessError
 ├── BrokenRecord          a record file that cannot be read back
 │   └── WrongPredictions  predictions that are not those of the record that they lie beside
 ├── MissingScores         records without the scores that a picture or a comparison is of
-├── BrokenPlugin          a file of somebody's methods that cannot be imported
+├── BrokenPlugin          somebody's methods that cannot be imported, or make something else
 ├── OutputExists          an output that holds something already, or that another run is writing
 ├── CannotWrite           an output that the system does not let us write: no space, no right
 ├── NotFinite             a merge, or what a model computes, that is NaN or infinite
@@ -83,7 +83,7 @@ class OutputExists(HarnessError):
 
 
 class BrokenPlugin(HarnessError):
-    """A user's folder of tasks, protocols or methods that cannot be loaded."""
+    """A user's tasks, protocols or methods that cannot be loaded, or make something else."""
 
 
 class CannotWrite(HarnessError):

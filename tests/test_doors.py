@@ -13,10 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import harness
 from harness.cli import main
-from harness.errors import BadRecipe, BrokenPlugin, CannotWrite, HarnessError, UnknownName
+from harness.errors import (
+    BadRecipe,
+    BrokenPlugin,
+    CannotWrite,
+    CellsFailed,
+    HarnessError,
+    UnknownName,
+)
+from harness.weights import each
 from tests.mistakes import mistake, names, refused
 
 Minis = Callable[[str], dict[str, Path]]
@@ -220,6 +229,71 @@ def test_a_plug_in_that_ends_python_is_named_and_the_rest_goes_on(room: Path) ->
         said = f"harness: warning: the plug-in '{name}' of rude 1.2 could not be loaded"
         assert any(line.startswith(said) for line in warned)
     names(last, "rude0 rude 1.2")
+
+
+def of_numpy(tensor: torch.Tensor) -> Any:
+    return tensor.numpy()
+
+
+#: what a method makes of a state -> what is said of it
+MADE: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "nothing": (lambda state: None, "mine NoneType expected mapping"),
+    "a list": (list, "mine list expected mapping"),
+    "arrays": (
+        lambda state: {k: v.numpy() for k, v in state.items()},
+        "mine ndarray 'bert. Tensor",
+    ),
+    "arrays, later": (lambda state: each(of_numpy, state), "mine ndarray 'bert. torch.Tensor"),
+    "other shapes": (
+        lambda state: each(torch.flatten, state),
+        "mine position_embeddings.weight (640,) (40, 16)",
+    ),
+}
+STAGES: dict[str, Callable[[Callable[[Any], Any]], Callable[..., Any]]] = {
+    "merger": lambda make: lambda experts, base: make(experts[0]),
+    "premerge": lambda make: lambda experts, base: [make(one) for one in experts],
+    "postmerge": lambda make: lambda merged, experts, base: make(merged),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("case", MADE)
+def test_a_method_that_makes_no_state_is_one_line(case: str, stage: str, room: Path) -> None:
+    make, things = MADE[case]
+    getattr(harness, stage)("mine")(STAGES[stage](make))
+    flags = [] if stage == "merger" else ["--merger", "average"]
+    command = ["merge", "a", "b", "--base", "base", *flags, f"--{stage}", "mine", "--out", "one"]
+    refused(command, HarnessError, things)
+    assert not Path("one").exists()
+
+
+def test_a_pre_merging_method_that_makes_no_list_is_one_line(room: Path) -> None:
+    harness.premerge("mine")(lambda experts, base: experts[0])
+    command = ["merge", "a", "b", "--base", "base", "--premerge", "mine", "--out", "one"]
+    refused(command, BrokenPlugin, "mine expected list")
+
+
+#: what a protocol makes of the labels -> what is said of it
+PREDICTED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "nothing": (lambda labels: None, "NoneType list Predictions"),
+    "no list": (harness.Predictions, "Predictions list Predictions"),
+    "no draw": (lambda labels: [], "0 1"),
+    "draws of nobody": (lambda labels: [harness.Predictions(labels)] * 2, "2 1"),
+    "arrays": (lambda labels: [labels], "ndarray Predictions"),
+    "a list of labels": (lambda labels: [harness.Predictions([*labels])], "list array"),
+    "words": (lambda labels: [harness.Predictions(labels.astype(str))], "<U32 array"),
+    "too few": (lambda labels: [harness.Predictions(labels[:1])], "(1,) (2,)"),
+    "no label": (lambda labels: [harness.Predictions(labels + 7)], "8 1"),
+}
+
+
+@pytest.mark.parametrize("case", PREDICTED)
+def test_a_protocol_that_makes_no_predictions_is_one_line(case: str, room: Path) -> None:
+    make, things = PREDICTED[case]
+    harness.protocol("mine", adapts="nothing")(lambda encoded: make(encoded.test.labels))
+    with mistake(CellsFailed, "protocol mine returned", things):
+        harness.evaluate(harness.Run(model="a", tasks="t.yaml", protocols="mine"))
+    assert not list(Path("records").glob("**/*.json"))
 
 
 # Python ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,14 @@ from harness.checkpoints.processor import check_inputs, pillow
 from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
-from harness.errors import BrokenRecord, CellsFailed, HarnessError, NotFinite, WrongPredictions
+from harness.errors import (
+    BrokenPlugin,
+    BrokenRecord,
+    CellsFailed,
+    HarnessError,
+    NotFinite,
+    WrongPredictions,
+)
 from harness.evaluation.bootstrap import intervals, kept_loss, kept_resamples
 from harness.evaluation.cells import Cell, cells_of
 from harness.evaluation.evaluated import check_singles, warn_of_heads
@@ -35,7 +43,7 @@ from harness.passes.features import check_readout
 from harness.passes.placement import check_placement
 from harness.passes.workload import Workload
 from harness.presets import preset
-from harness.types import Encoded, Predictions, Progress
+from harness.types import Encoded, Predictions, Progress, Task
 
 
 def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
@@ -168,8 +176,7 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
     encoded = reader.encoded(cell)
     task, seen = cell.data.task, encoded.test.seen
     predictions = [
-        replace(one, values=finished(task, one.values, seen))
-        for one in cell.protocol.entry.function(encoded, **cell.protocol.options)
+        replace(one, values=finished(task, one.values, seen)) for one in _predictions(cell, encoded)
     ]
     predicted = cell.data.predicted(predictions)
     if known is not None:
@@ -193,6 +200,39 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
         versions={**_versions(), **({DECODER: pillow().__version__} if task.image else {})},
     )
     return record, predicted
+
+
+def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
+    """What the protocol of a cell predicts. Raises BrokenPlugin for what are no predictions of all
+    its units and draws."""
+    made: Any = cell.protocol.entry.function(encoded, **cell.protocol.options)
+    draws, fault = len(encoded.draws) or 1, None
+    if not isinstance(made, list | tuple):
+        fault = f"a {type(made).__name__}, expected a list of harness.Predictions"
+    elif len(made) != draws:
+        fault = f"{len(made)} predictions, expected {draws}: one for each draw"
+    else:
+        shape = encoded.test.labels.shape
+        fault = next(filter(None, (_odd(one, cell.data.task, shape) for one in made)), None)
+    if fault:
+        raise BrokenPlugin(f"protocol {cell.protocol.entry.name} returned {fault}")
+    return [*made]
+
+
+def _odd(one: object, task: Task, shape: tuple[int, ...]) -> str | None:
+    """What is returned in place of predictions of this shape, and what was expected."""
+    if not isinstance(one, Predictions):
+        return f"a list of {type(one).__name__}, expected one of harness.Predictions"
+    values: Any = one.values
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
+        found = getattr(values, "dtype", type(values).__name__)
+        return f"predictions that are a {found}, expected an array of numbers"
+    if values.shape != shape:
+        return f"predictions {values.shape}, expected {shape} as the labels"
+    if kind_of(task).whole and ((values < 0) | (values >= len(task.labels))).any():
+        most = len(task.labels) - 1
+        return f"the label {np.nanmax(np.abs(values)):g}, expected numbers from 0 to {most}"
+    return None
 
 
 def _loss(cell: Cell, encoded: Encoded, predicted: Predicted) -> tuple[float, Resamples] | None:

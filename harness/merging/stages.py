@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import torch
+
 from harness import weights
 from harness.data.splits import parse_task, share_rows
-from harness.entries import Merger, Method
-from harness.errors import BadRecipe
+from harness.entries import Merger, Method, Premerge
+from harness.errors import BadRecipe, BrokenPlugin, IncompatibleWeights
 from harness.merging.providers import JointProvider, Provider, ReadyProvider, StatisticsProvider
 from harness.merging.recipes import Recipe, at_most, idle, methods_of
 from harness.merging.spool import Spool
@@ -37,14 +39,50 @@ class Stage:
     scorer: ValidationScorer | None = None
 
     def run(self, *states: StateDict | Sequence[StateDict]) -> Any:
-        """What the method makes of the experts and the base or, after a merge, of that and them."""
+        """What the method makes of the experts and the base or, after a merge, of that and them.
+
+        Raises BrokenPlugin for what is no state or, before a merge, no list of such.
+        """
         given = {provider.need.name: provider.given for provider in self.providers}
-        own = own_options(self.entry, self.options)
-        return self.entry.function(*states, **own, **given)
+        own, whose = own_options(self.entry, self.options), f"{self.entry.called} {self.entry.name}"
+        made = self.entry.function(*states, **own, **given)
+        if not isinstance(self.entry, Premerge):
+            return _state(made, whose)
+        if not isinstance(made, list | tuple):
+            raise _other(whose, made, "a list of experts")
+        return [_state(one, whose) for one in made]
 
     def statistics(self) -> list[dict[str, Any]]:
         """What its needs were met with, for the record."""
         return [one for provider in self.providers for one in provider.described()]
+
+
+def _state(made: Any, whose: str) -> StateDict:
+    """What a method made, each of its tensors held to be one when it is asked for."""
+    if not isinstance(made, Mapping):
+        raise _other(whose, made, "a mapping from names to tensors")
+
+    def tensor(name: str) -> torch.Tensor:
+        one = made[name]
+        if not isinstance(one, torch.Tensor):
+            raise _other(whose, one, "a torch.Tensor", f" for '{name}'")
+        if isinstance(made, weights.Lazy) and one.shape != made.specs[name].shape:
+            found, said = tuple(one.shape), made.specs[name].shape
+            raise IncompatibleWeights(
+                f"{whose} made '{name}' {found}, expected {said} as its specs say"
+            )
+        return one
+
+    if not isinstance(made, weights.Lazy):  # whose headers are the tensors
+        for name in made:
+            tensor(name)
+    # one on a line is asked for its direction, by tuning
+    return made if isinstance(made, weights.ScaledMerge) else weights.stored(made, tensor)
+
+
+def _other(whose: str, found: object, expected: str, what: str = "") -> BrokenPlugin:
+    """What is raised of a method that makes something else."""
+    return BrokenPlugin(f"{whose} returned a {type(found).__name__}{what}, expected {expected}")
 
 
 def reported(state: StateDict) -> Mapping[str, Any]:
