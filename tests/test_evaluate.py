@@ -692,6 +692,7 @@ def test_a_mergekit_folder_is_called_by_its_method(
     assert roles(found, PAIR, "ft-classifier") == ["merged", "expert", "expert"]
 
 
+@pytest.mark.filterwarnings("ignore:the pooler of")
 def test_an_encoder_without_a_head_is_read_under_that_of_its_expert(
     room: Room, evaluate: Evaluate
 ) -> None:
@@ -701,6 +702,40 @@ def test_an_encoder_without_a_head_is_read_under_that_of_its_expert(
     control = evaluate.records(room.rte[0], *flags, "--base", str(room.base))
     base = [r["scores"] for r in control if r["role"] == "base"]
     assert [r["scores"] for r in found if r["role"] == "merged"] == base
+
+
+def test_a_pooler_that_the_base_lacks_is_part_of_each_head(
+    room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    """An average of other software has the mean of poolers that no head was trained on."""
+    from safetensors.torch import load_file, save_file
+
+    base, average = (Path(shutil.copytree(room.base, tmp_path / name)) for name in ("b", "average"))
+    experts = room.rte[0], room.mnli
+    states = [load_file(expert / "model.safetensors") for expert in experts]
+    mean = {n: (states[0][n] + states[1][n]) / 2 for n in states[0] if n.startswith("bert.")}
+    save_file(mean, average / "model.safetensors", metadata={"format": "pt"})
+    bare = load_file(base / "model.safetensors")
+    bare = {name: tensor for name, tensor in bare.items() if not name.startswith("pooler.")}
+    save_file(bare, base / "model.safetensors", metadata={"format": "pt"})
+    given = ["--base", str(base), "--tasks", "glue/rte,glue/mnli"]
+    merge = ["merge", *map(str, experts), *given, "--merger", "average"]
+    assert main([*merge, "--out", str(tmp_path / "ours")]) == 0
+    given += ["--experts", ",".join(map(str, experts)), "--protocols", "current"]
+    ours = evaluate(tmp_path / "ours", "--json", "--protocols", "current")
+    theirs = evaluate(average, "--json", *given)
+    kept, read = (
+        {r["task"]: (r["digest"], r["scores"]) for r in json.loads(out) if r["role"] == "merged"}
+        for out, _ in (ours, theirs)
+    )
+    assert read == kept
+    assert "pooler" not in theirs[1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        _, err = evaluate(average, *given[2:])
+    told = [line for line in err.splitlines() if "pooler" in line]
+    for line, expert in zip(told, experts, strict=True):
+        names(line, average, expert, "--base")
 
 
 def test_generic_labels_are_taken_by_index_only_when_told(

@@ -706,6 +706,7 @@ def copied(source: str, target: Path, task: str) -> str:
     return str(target)
 
 
+@pytest.mark.filterwarnings("ignore:the pooler of")
 def test_experts_say_their_tasks(bench: Bench, kit: Kit, tmp_path: Path) -> None:
     one = copied(bench["a"], tmp_path / "one", "glue/rte")
     other = copied(bench["odd"], tmp_path / "other", "glue/mrpc")
@@ -721,6 +722,7 @@ def test_experts_say_their_tasks(bench: Bench, kit: Kit, tmp_path: Path) -> None
         assert sorted(set(rows(kit.records("--tasks", tasks)))) == sorted(expected)
 
 
+@pytest.mark.filterwarnings("ignore:the pooler of")
 def test_tasks_are_those_of_the_models_in_order(bench: Bench, kit: Kit) -> None:
     kit.write("a", "b", merge_method="linear", models=bench.models("a", "odd"))
     found = kit.records("--tasks", "glue/rte,glue/mrpc")

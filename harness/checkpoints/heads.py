@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 from harness import weights
-from harness.checkpoints.align import aligned_base
+from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.layout import SINGLE, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_weights
@@ -58,8 +59,22 @@ def without_head(model: Checkpoint) -> StateDict:
     return weights.select(model.weights, [name for name in model.weights if not is_head(name)])
 
 
-def with_head(encoder: Checkpoint, expert: Checkpoint) -> Checkpoint:
-    """The encoder of one checkpoint under the head of another."""
-    body = without_head(aligned_base(encoder, expert))
+def with_head(encoder: Checkpoint, expert: Checkpoint, base: Checkpoint | None) -> Checkpoint:
+    """The encoder of one checkpoint under the head of another.
+
+    Part of a head is a pooler that the base was published without, as where heads are kept. Where
+    no base is known, the encoder's own is read, with a warning if it is not the one that the head
+    was trained on.
+    """
+    body, fresh = aligned_base(encoder, expert).weights, new_in_experts(base, expert)
+    poolers = [name for name in body if expert.family.is_pooler(name) and name not in fresh]
+    own = [weights.digest(weights.select(one, poolers)) for one in (body, expert.weights)]
+    if base is None and own[0] != own[1]:
+        warnings.warn(
+            f"the pooler of {encoder.source} is not the one of {expert.source}, whose head is read "
+            "on it; name the --base: if it was published without one, each head has its own",
+            stacklevel=3,
+        )
+    body = weights.select(body, [name for name in body if name not in fresh])
     whole = weights.select(weights.union(body, expert.weights), list(expert.weights))
     return replace(encoder, config=expert.config, weights=whole, labels=expert.labels)

@@ -103,7 +103,7 @@ class OpenedModel:
                 f"is not that of {task}: it is evaluated under the head of {experts[0].source}",
                 stacklevel=3,
             )
-        return with_head(own, experts[0]), "expert"
+        return with_head(own, experts[0], self.base), "expert"
 
     def experts_of(self, task: Task) -> list[Checkpoint]:
         """The experts whose task this is."""
