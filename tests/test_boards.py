@@ -309,15 +309,21 @@ def test_a_merge_of_one_task_and_one_of_several_share_a_folder() -> None:
     [
         ({"teachers": ("t0", "t1")}, ("base", "base (2 teachers)")),
         ({"preset": "rotation"}, ("base", "base (preset rotation)")),
-        ({"content": "another tokenizer"}, None),
         ({"digest": "f" * 32}, ("base (ffffffff)",)),
     ],
 )
-def test_what_differs_is_in_the_name(differs: dict[str, Any], rows: tuple[str, ...] | None) -> None:
+def test_what_differs_is_in_the_name(differs: dict[str, Any], rows: tuple[str, ...]) -> None:
     usual = record("base", "b", RTE, "ft-classifier", {5: [0.5]}, digest="0" * 32)
     found = rows_of([usual, usual.model_copy(update=differs)])
     assert len(found) == 2
-    assert rows is None or {*rows} <= {*found}
+    assert {*rows} <= {*found}
+
+
+def test_other_files_beside_the_same_weights_are_another_model_by_another_score() -> None:
+    """A tokenizer may be another, or say of a truncation what every pass sets by itself."""
+    usual, lower = (record("base", "b", RTE, "current", value) for value in (0.5, 0.4))
+    assert rows_of([usual, usual.model_copy(update={"content": "other"})]) == ("base",)
+    assert len(rows_of([usual, lower.model_copy(update={"content": "other"})])) == 2
 
 
 def test_no_name_is_longer_than_it_has_to_be() -> None:

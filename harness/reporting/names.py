@@ -124,11 +124,19 @@ def _difference(lines: Sequence[Line]) -> Callable[[Line], str]:
 
 def _left(lines: Iterable[Line], traits: Sequence[Callable[[Line], str]]) -> int:
     """How many lines still share a row and a column with that of another model."""
-    owners: dict[tuple[object, ...], str] = {}
+    owners: dict[tuple[object, ...], Line] = {}
     return sum(
-        owners.setdefault(
-            (one.task, one.setting, one.set, *(trait(one) for trait in traits)), one.identity
+        not _one_model(
+            owners.setdefault((one.task, one.setting, one.set, *(t(one) for t in traits)), one), one
         )
-        != one.identity
         for one in lines
+    )
+
+
+def _one_model(one: Line, other: Line) -> bool:
+    """Whether two lines of a column are of one model: the same by all that outputs depend on, or
+    by weights and every score, where files beside the weights differ in what changes nothing."""
+    return one.identity == other.identity or all(
+        getattr(one, name) == getattr(other, name)
+        for name in ("digest", "teachers", "preset", "labels", "values", "resamples")
     )
