@@ -13,6 +13,7 @@ import pytest
 
 from harness.cli import main
 from harness.errors import BadOption, BrokenRecord, MissingScores
+from harness.hashes import joined
 from tests.mistakes import refused
 from tests.test_compare import read_once
 
@@ -134,6 +135,31 @@ def test_merges_of_one_set_are_chosen_by_name(tmp_path: Path) -> None:
     with (tmp_path / "board" / "board.csv").open() as file:
         rows = [line for line in csv.DictReader(file) if line["role"] == "expert"]
     assert [line["record"].partition("/records/")[1] for line in rows] == ["/records/"] * 2
+
+
+def test_what_others_are_measured_by_goes_with_them(tmp_path: Path) -> None:
+    """An ensemble of other experts, and what stands on tasks that no chosen model has."""
+    records = study(tmp_path / "records")
+    experts = [f"2expert of toy/a {number}" for number in (1, 2)]
+    about: dict[str, Any] = {"method": "ties", "digest": "2", "base": source("base")}
+    about |= {"experts": [source(one) for one in experts]}
+    read_once(records, "alike", "toy/a", 0.2, **about)
+    for one in experts:
+        read_once(records, one[-1], "toy/a", 0.1, role="expert", method="expert", digest=one)
+    read_once(
+        records,
+        "ensemble",
+        "toy/a",
+        0.1,
+        role="ensemble",
+        method="ensemble",
+        digest=joined(experts),
+    )
+    read_once(records, "plain", "toy/b", 0.3, method="given", digest="3")
+    assert "logit ensemble" in board(records, "--models=alike")
+    assert {*board(records, "--models=ties")} == {"expert of the task", "base", "ties"}
+    (shown,) = {*map(tuple, board(records, "--models=plain").values())}
+    assert shown == ("toy/b@test",)
 
 
 def test_merges_of_other_experts_are_whole_rows(tmp_path: Path) -> None:

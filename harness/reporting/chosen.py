@@ -11,6 +11,7 @@ from pydantic import PositiveInt
 
 from harness.errors import MissingScores
 from harness.evaluation.records import Record, each_record
+from harness.hashes import joined
 from harness.reporting.bases import by_base
 from harness.reporting.grid import SINGLES
 from harness.reporting.lines import Line, lines_of
@@ -98,13 +99,25 @@ def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
         if not found:
             raise _missing("model", pattern, known)
         names |= found
-    experts = {digest for line in lines if line.model in names for _, digest in line.experts}
+    models = [line for line in lines if line.model in names]
+    experts = {digest for line in models for _, digest in line.experts}
+    trained = {(line.digest, line.task) for line in lines if line.role == "expert"}
+    ensembles: set[str] = set()
+    for line in models:
+        every = [digest for _, digest in line.experts]
+        own = [digest for digest in every if (digest, line.task) in trained]
+        ensembles |= {joined(group) for group in (every, own) if group}
+    tasks = {line.name for line in models}
     owners = {one.digest: said for one in lines if (said := one.teachers or one.heads_of)}
 
     def beside(line: Line) -> bool:
+        if line.role in NAMED or line.name not in tasks:
+            return False
+        if line.role == "ensemble" and experts:
+            return line.digest in ensembles
         # a base has the heads of experts: who teaches it under one protocol tells whose
         of_set = {line.digest} if line.role in SINGLES else {*owners.get(line.digest, ())}
-        return line.role not in NAMED and (not experts or of_set <= experts)
+        return not experts or of_set <= experts
 
     return [line for line in lines if line.model in names or beside(line)]
 
