@@ -106,7 +106,8 @@ def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value
 def reason(error: ValidationError, kind: type[Frozen]) -> str:
     """What does not fit a kind of values: the first field, what was found, and why."""
     first = error.errors()[0]
-    field = ".".join(map(str, first["loc"])) or "the whole"
+    # of a value that may be of several types, the place names one: `labels.tuple[str, ...]`
+    field = ".".join(one for one in map(str, first["loc"]) if "[" not in one) or "the whole"
     if first["type"] == "extra_forbidden":
         *outer, last = first["loc"]
         return f"no field is called '{field}'; {hint(str(last), _within(kind, outer).model_fields)}"

@@ -953,7 +953,8 @@ MISTAKES: dict[type, dict[str, Case]] = {
     },
     LabelMismatch: {
         "labels of the model": told(
-            "noyes no, yes glue/rte entailment, not_entailment", lambda p: p.evaluate(p["noyes"])
+            "noyes no, yes glue/rte entailment, not_entailment id2label config.json",
+            lambda p: p.evaluate(p["noyes"]),
         ),
         "labels of an expert": told(
             "noyes no, yes glue/rte", lambda p: p.evaluate(p["a"], experts=p["noyes"])
@@ -1142,7 +1143,8 @@ LINES = {
     ),
     "LabelMismatch: generic labels": (
         "SHELF/nameless has the labels LABEL_0, LABEL_1; glue/rte expects entailment, "
-        "not_entailment; if its outputs are in that order, say so with --labels by-index"
+        'not_entailment; if its outputs are in that order, write "id2label": {"0": "entailment", '
+        '"1": "not_entailment"} into its config.json, or say so to evaluate with --labels by-index'
     ),
     "MissingHead: no head": "SHELF/base has no head for glue/rte; give one with --experts",
     "MissingTeacher: no teacher": "'ft-classifier' needs an expert of 'glue/rte': give --experts",

@@ -314,7 +314,19 @@ BAD: dict[str, tuple[str, str]] = {
     "one label": ("text: body\nlabel: verdict\nfiles: .\nlabels: [good]", "1 labels"),
     "a label that is not listed": (
         "text: body\nlabel: verdict\nfiles: .\nlabels: [good, bad]",
-        "label so-so good bad",
+        "label so-so good bad labels renamed: {'so-so': 'good'}",
+    ),
+    "a column for labels": (
+        "text: body\nlabels: my verdict\nfiles: .",
+        "labels 'my verdict' label: my verdict",
+    ),
+    "labels in a line": (
+        "text: body\nlabel: verdict\nlabels: good, so-so\nfiles: .",
+        "labels: [good, so-so]",
+    ),
+    "labels of no list": (
+        "text: body\nlabel: verdict\nlabels: {a: b}\nfiles: .",
+        "labels is {'a': 'b'}, list",
     ),
     "name": ("name: ../mine\ntext: body\nlabel: verdict\nfiles: .", "name letters"),
     "taken": ("name: glue/rte\ntext: body\nlabel: verdict\nfiles: .", "registered"),

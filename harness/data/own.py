@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from harness.data.formats import ENDINGS, SUFFIXES
 from harness.data.sources import OTHERS, TRAIN, VALIDATION, label_values, one_of, only
@@ -36,6 +36,14 @@ class AsWritten(KeysOnce):
 AsWritten.yaml_implicit_resolvers = {}
 
 
+def _named(labels: object) -> object:
+    """A list of labels. Raises ValueError for one text: of a column, or of names in a line."""
+    if not isinstance(labels, str) or labels == "from data":
+        return labels
+    write = f"labels: [{labels}]" if "," in labels else f"label: {labels}, if it is their column"
+    raise ValueError(f"{labels!r:.80} is no list of names; write {write:.200}")
+
+
 class Described(Frozen):
     """What a file says of a task.
 
@@ -49,7 +57,7 @@ class Described(Frozen):
     text: str | tuple[str, ...] = ()
     image: str = ""
     label: str = ""
-    labels: tuple[str, ...] | Literal["from data"] = "from data"
+    labels: Annotated[tuple[str, ...] | Literal["from data"], BeforeValidator(_named)] = "from data"
     document: str = ""
     renamed: dict[str, str] = Field(default_factory=dict)
     metric: str | tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
 import warnings
 from abc import ABC, abstractmethod
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from harness.errors import BadData, LabelMismatch, NotFinite
-from harness.labels import called, fit, generic, is_number, placing, spelling
+from harness.labels import as_config, called, fit, generic, is_number, placing, spelling
 from harness.text import few
 from harness.types import Array, Array64, Draw, Row, Rows, Task, Units
 
@@ -141,15 +142,16 @@ class Kind(ABC):
             spelled = spelling(labels, task.labels)
             names = [spelled(name) for name in labels]
             return [names.index(spelled(name)) for name in task.labels]
-        unnamed = generic(labels) and len(labels) == len(task.labels)
-        if unnamed and by_index:
-            _tell_of_order(task, where)
-            return list(range(len(labels)))
-        hint = "; if its outputs are in that order, say so with --labels by-index"
+        hint = ""
+        if labels and len(labels) == len(task.labels):
+            unnamed = generic(labels)
+            if unnamed and by_index:
+                _tell_of_order(task, where)
+                return list(range(len(labels)))
+            hint = _renaming(task, unnamed=unnamed)
         raise LabelMismatch(
             f"{where} has the labels {few(labels) or 'none (regression)'}; "
-            f"{task} expects {few(task.labels) or 'none (regression)'}"
-            f"{hint if unnamed else ''}"
+            f"{task} expects {few(task.labels) or 'none (regression)'}{hint}"
         )
 
     def fits(self, task: Task, labels: Sequence[str]) -> bool:
@@ -271,6 +273,20 @@ class Kind(ABC):
         """Labels as a head has them that has so many outputs, and those of the task in `places`."""
 
 
+def _renaming(task: Task, *, unnamed: bool) -> str:
+    """What to do about a head with as many outputs as the task has labels, by other names."""
+    if not unnamed:
+        return (
+            "; if these are the same classes, write the task's names into id2label of its "
+            "config.json, in the order of its outputs"
+        )
+    names = json.dumps(as_config(task.labels)["id2label"])
+    return (
+        f'; if its outputs are in that order, write "id2label": {names:.300} into its config.json, '
+        "or say so to evaluate with --labels by-index"
+    )
+
+
 def _tell_of_order(task: Task, where: str) -> None:
     """Warn of labels that stand in the order of the alphabet, as those that a description leaves to
     the data do: a training seldom has that order by itself."""
@@ -306,6 +322,9 @@ def _hint(task: Task, value: object) -> str:
     if task.by_index:
         return f" or an index below {len(task.labels)}"
     name = called(value) or ""
+    if task.files and name and not is_number(name):
+        said = f"{{{name!r:.80}: {task.labels[0]!r:.80}}}"
+        return f"; add it to labels, or say which of them it is, as in renamed: {said}"
     if not name.isdecimal() or int(name) >= len(task.labels):
         return ""
     return f"; if it is one of them, say which: renamed: {{{name}: {task.labels[int(name)]}}}"
