@@ -26,7 +26,7 @@ from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows, take
 from harness.data.shots import draw, scattered, selected
-from harness.errors import HarnessError
+from harness.errors import BadOption, HarnessError, MissingScores
 from harness.evaluation import run
 from harness.evaluation.bootstrap import intervals, kept_resamples
 from harness.evaluation.predictions import read_predictions
@@ -607,7 +607,19 @@ def test_a_limit_of_training_rows_is_told(room: Room, evaluate: Evaluate, tmp_pa
     assert "dapted to 20 training rows at most" in text or "uned on 20 training rows" in text
     assert "all rows and" not in text
     evaluate.records(room.same, *asked[:-1], "25")
-    refused(["leaderboard", evaluate.out, "--out", out], HarnessError, "--train-limit 20")
+    place = ["--protocols", "knn"]
+    for command in (
+        ["leaderboard", evaluate.out, "--out", out],
+        ["plot", "shots", evaluate.out, "--out", tmp_path / "fig", *place],
+        ["compare", "same", "rte0", "--records", evaluate.out, *place],
+    ):
+        said = "--train-limit 20 --train-limit 25"
+        refused(command, HarnessError, said)
+        assert main([*map(str, command), "--train-limit", "25"]) == 0
+        refused([*command, "--train-limit", "30"], MissingScores, "train-limit 30 20")
+        refused([*command, "--train-limit", "x"], BadOption, "--train-limit x")
+    assert "25 training rows" in (out / "index.html").read_text()
+    assert "20 training rows" not in (out / "index.html").read_text()
 
 
 def test_settings_that_a_protocol_does_not_read_change_nothing(

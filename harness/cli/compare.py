@@ -22,6 +22,7 @@ def compare(
     ),
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: str | None = flags.LIMIT,
+    train_limit: str | None = flags.TRAIN_LIMIT,
     models: Names = several("M1,M2,...: the same as MODELS."),
     base: Names = flags.BASE,
     records: Path = option("The records that evaluate wrote.", Path("records")),
@@ -37,9 +38,10 @@ def compare(
         tasks=tasks,
         protocol=protocol,
         shots=next(iter(shots_of(shots)), None),
-        limit=limit_of(limit),
         records=records,
         margin=margin,
         bases=base,
+        limit=limit_of(limit),
+        train_limit=limit_of(train_limit, "--train-limit"),
     )
     print(json.dumps(made.as_json(), sort_keys=True) if as_json else made.report(width()))

@@ -21,6 +21,7 @@ def export(
     tasks: Names = flags.TASKS,
     protocols: Names = flags.PROTOCOLS,
     limit: str | None = flags.LIMIT,
+    train_limit: str | None = flags.TRAIN_LIMIT,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,
     plugins: list[Path] | None = flags.PLUGINS,
@@ -32,9 +33,10 @@ def export(
     which = Chosen(
         tasks=tuple(tasks),
         protocols=tuple(protocols),
-        limit=limit_of(limit),
         models=tuple(models),
         bases=tuple(base),
+        limit=limit_of(limit),
+        train_limit=limit_of(train_limit, "--train-limit"),
     )
     for path in run(records, format=format, out=out, organization=organization, which=which):
         print(f"wrote {path}")

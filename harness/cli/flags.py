@@ -74,10 +74,10 @@ def methods(text: str | Sequence[str]) -> Sequence[str]:
     return tuple(re.split(r",(?=[\w.-]+(?::|,|$))(?![\w.-]+=)", text)) if text else ()
 
 
-def limit_of(text: str | None) -> Shots | None:
+def limit_of(text: str | None, called: str = "--limit") -> Shots | None:
     """`50` or `all`. Raises BadOption."""
     if text is not None and text != ALL and not (text.isdecimal() and int(text)):
-        raise BadOption(f"--limit is '{text}', expected a number of rows, or all")
+        raise BadOption(f"{called} is '{text}', expected a number of rows, or all")
     return text if text in (None, ALL) else int(text)
 
 
@@ -147,3 +147,4 @@ PROTOCOLS = chosen("P1,P2:key=value,...; default: all.", of="protocols")
 MODELS = several("M1,M2,... or M*: these merges, with their experts and references.")
 BASE = several("B1,B2,...: what belongs to these bases, by name or by source; default: all.")
 LIMIT = option("N: records of evaluate --limit N; all: of all rows.")
+TRAIN_LIMIT = option("N: what adapts, of evaluate --train-limit N; all: of all training rows.")

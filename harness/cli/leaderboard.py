@@ -19,6 +19,7 @@ def leaderboard(
     tasks: Names = flags.TASKS,
     protocols: Names = flags.PROTOCOLS,
     limit: str | None = flags.LIMIT,
+    train_limit: str | None = flags.TRAIN_LIMIT,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,
     each: bool = flag("A board for each of RECORDS, and one page over all.", "--each"),
@@ -31,7 +32,8 @@ def leaderboard(
 
     which = {"tasks": tasks, "protocols": protocols, "models": models}
     if submit_check:
-        asked = {**which, "base": base, "out": out, "limit": limit, "each": each}
+        limits = {"limit": limit, "train-limit": train_limit}
+        asked = {**which, "base": base, "out": out, **limits, "each": each}
         if given := [name for name, value in asked.items() if value]:
             raise BadOption(f"--submit-check reads all and writes nothing; leave out --{given[0]}")
         _say(records, board or [])
@@ -40,7 +42,16 @@ def leaderboard(
         raise BadOption("--board is the board that records are to join; expected --submit-check")
     if out is None:
         raise BadOption("leaderboard has no --out; expected the folder for the board")
-    for path in run(records, out=out, limit=limit_of(limit), each=each, bases=base, **which):
+    paths = run(
+        records,
+        out=out,
+        limit=limit_of(limit),
+        train_limit=limit_of(train_limit, "--train-limit"),
+        each=each,
+        bases=base,
+        **which,
+    )
+    for path in paths:
         print(f"wrote {path}")
 
 

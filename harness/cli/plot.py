@@ -22,7 +22,7 @@ def _pictures(incomplete: str) -> list[str]:
 
 OF_A_MODEL = ("experts", "rows", "seed", "preset", "device", "data_dir")
 """Options of the picture of features, and of no other."""
-OF_SCORES = ("protocols", "shots", "limit", "models", "base", "option", "loss")
+OF_SCORES = ("protocols", "shots", "limit", "train_limit", "models", "base", "option", "loss")
 """Options of pictures of records alone."""
 
 
@@ -51,6 +51,7 @@ def plot(
     ),
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: str | None = flags.LIMIT,
+    train_limit: str | None = flags.TRAIN_LIMIT,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,
     along: str = option("sweep: METHOD.OPTION, merger.OPTION or experts.", "", "--option"),
@@ -73,7 +74,11 @@ def plot(
     from harness.values import validated
 
     _check_flags(context, what, OF_SCORES if what == OF_FEATURES else OF_A_MODEL)
-    of_scores = {"shots": next(iter(flags.shots_of(shots)), None), "limit": flags.limit_of(limit)}
+    of_scores = {
+        "shots": next(iter(flags.shots_of(shots)), None),
+        "limit": flags.limit_of(limit),
+        "train_limit": flags.limit_of(train_limit, "--train-limit"),
+    }
     run = None
     if model is not None:
         of_run = {name: value for name, value in given.items() if name not in OF_SCORES}

@@ -1,4 +1,4 @@
-"""Shell: which of some records are meant, by task, protocol, limit, base and model."""
+"""Shell: which of some records are meant, by task, protocol, limits, base and model."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from harness.hashes import joined
 from harness.reporting.bases import by_base
 from harness.reporting.grid import SINGLES
 from harness.reporting.lines import Line, lines_of
+from harness.types import ALL
 from harness.values import Frozen
 
 NAMED = ("merged", "reference", "ceiling")
@@ -25,7 +26,8 @@ class Chosen(Frozen):
     """Which of some records are meant: all of them, where nothing is said.
 
     Tasks are named as in records, their splits and suites left out where that is clear; protocols
-    with their options or without. `limit` is that of `evaluate`, or `all` for records of all rows.
+    with their options or without. `limit` is that of `evaluate`, or `all` for records of all rows,
+    `train_limit` likewise for what adapts to training rows: all else stays.
     `models` are merges and references, by name or by a pattern as of files (`mrpc-*`); what they
     are measured by stays: the base, ensembles, and experts, those of the merges alone where these
     say them. `bases` are named as boards of several name them, or by their whole source; what
@@ -35,6 +37,7 @@ class Chosen(Frozen):
     tasks: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
     limit: PositiveInt | Literal["all"] | None = None
+    train_limit: PositiveInt | Literal["all"] | None = None
     models: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
 
@@ -69,9 +72,19 @@ def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
             if not any(name in names for names in known.values()):
                 raise _missing(what, name, known)
         kept = [one for one in kept if {*names} & {*_CALLED[what](one)[0]}]
+    if (most := which.train_limit) is not None:
+        there = dict.fromkeys(limit for one in kept if (limit := _drawn_from(one)))
+        if most not in there:
+            raise _missing("train-limit", most, map(str, there or ["none"]))
+        kept = [one for one in kept if _drawn_from(one) in ("", most)]
     if asked and not kept:
         raise MissingScores(f"no record has the chosen {' and '.join(asked)} together; name fewer")
     return _of_models(kept, which.models) if which.models else kept
+
+
+def _drawn_from(line: Line) -> int | str:
+    """The limit of training rows of what adapts to some; '' of all else."""
+    return (line.train_limit or ALL) if line.shots and not line.transductive else ""
 
 
 def _of_bases(lines: Sequence[Line], names: Collection[str]) -> list[Line]:

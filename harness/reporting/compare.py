@@ -55,6 +55,7 @@ def compare(
     protocol: str = "current",
     shots: Shots | None = None,
     limit: int | Literal["all"] | None = None,
+    train_limit: int | Literal["all"] | None = None,
     records: str | Path = "records",
     margin: float | None = None,
     bases: Sequence[str] = (),
@@ -65,9 +66,10 @@ def compare(
     (`dare[ties]`), or folders of records. Tasks are those that all of them were evaluated on, and
     the sets of experts those that all of them were made of: replicates, as on boards, whose
     variance is drawn towards that of all merges in `records`. Of several numbers of shots, the one
-    nearest to 5 is used; `limit` chooses among records of several limits (`all`: of all rows), and
-    `bases` among models of one name, by the names of their bases as boards have them, or by their
-    sources. Two models are practically equal whose 95 % interval lies within a `margin`, in points.
+    nearest to 5 is used; `limit` and `train_limit` choose among records of several limits (`all`:
+    of all rows), and `bases` among models of one name, by the names of their bases as boards have
+    them, or by their sources. Two models are practically equal whose 95 % interval lies within a
+    `margin`, in points.
     Raises UnknownName, MissingScores or BrokenRecord, before any arithmetic, for what cannot be
     compared: unknown names, other rows, splits or limits, two models of one name, scores on other
     resampled test units.
@@ -81,7 +83,7 @@ def compare(
         raise BadOption(f"{said} two or more different models")
     choice = configured(parse_choice(protocol))
     asked = str(Choice(choice.name, choice.unusual))
-    wanted = {"tasks": tasks, "protocols": (asked,), "limit": limit}
+    wanted = {"tasks": tasks, "protocols": (asked,), "limit": limit, "train_limit": train_limit}
     which = validated(Chosen, wanted, "compare")
     known, every = _lines(models, Path(records), validated(Chosen, {"bases": bases}, "compare"))
     meant = {name: _among(name, of, which) for name, of in known.items()}

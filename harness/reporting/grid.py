@@ -24,7 +24,7 @@ from harness.reporting.names import (
 )
 from harness.reporting.sets import in_sets
 from harness.text import points
-from harness.types import HELD_OUT
+from harness.types import ALL, HELD_OUT
 
 SINGLES = ("expert", "single")
 MEAN = "mean"
@@ -342,7 +342,8 @@ def check_columns(lines: Iterable[Line]) -> None:
         differing = next((k for k in mine if mine[k] != theirs.get(k)), None)
         if differing is None:
             continue
-        limits = flag(line.limit, other.limit)
+        most = (one.train_limit or ALL for one in (line, other))
+        limits = flag(line.limit, other.limit) or flag(*most, called="--train-limit")
         how = f"choose {limits}" if limits else "evaluate them alike, or name one of them alone"
         raise BrokenRecord(
             f"{line.task} under {line.setting}: '{line.model}' was evaluated with "

@@ -376,10 +376,10 @@ def limit_of(record: Record) -> int | str:
     return ALL if limit is None else int(limit)
 
 
-def flag(*limits: int | str) -> str:
+def flag(*limits: int | str, called: str = "--limit") -> str:
     """What chooses one of several limits, `--limit 50 or --limit all`; '' of one alone."""
     each = sorted({*map(str, limits)})
-    return " or ".join(f"--limit {one}" for one in each) if len(each) > 1 else ""
+    return " or ".join(f"{called} {one}" for one in each) if len(each) > 1 else ""
 
 
 def label(record: Record) -> str:
