@@ -122,6 +122,11 @@ def run(
     return run_plan(made, path, room / "out", jobs=jobs, where=WHERE, say=say)
 
 
+def latest(room: Path) -> Plan:
+    """The plan that was written last."""
+    return read_plan(room / "out/plans/latest/two.json")
+
+
 def records(folder: Path) -> dict[str, Any]:
     """What every record in a folder says, by its path there."""
     found = sorted((folder / "records").rglob("*.json"))
@@ -497,6 +502,56 @@ def test_a_setting_that_changed_under_a_name_is_refused_with_both(room: Path) ->
         states_of(plan(room, experts=other), room / "out")
 
 
+AMENDED: dict[str, dict[str, Any]] = {
+    "protocols": {"protocols": ["linear-probe", "current", "knn"]},
+    "draws": {"evaluate": {"limit": 24, "draws": 3, "shots": [1]}},
+    "shots": {"evaluate": {"limit": 24, "draws": 2, "shots": [1, 2]}},
+    "references": {"references": ["mtl"]},
+    "tasks": {"score_on": {"two": {"tasks": ["experts", f"{TASK}@heldout10"]}}},
+    "seeds": {"experts": {**TWO["experts"], "seeds": [*range(6)]}},
+    "mergers": {"mergers": ["average", "regmean:examples=8", "ties"]},
+}
+
+
+@pytest.mark.parametrize("what", AMENDED)
+def test_what_is_added_to_a_study_is_done_and_nothing_else(room: Path, what: str) -> None:
+    """By the same command: models and scores that are there stay as they are."""
+    before: dict[str, Any] = {
+        "experts": {**TWO["experts"], "seeds": [0, 1, 2, 3]},
+        "sets": {"by": "task", "choose": 2, "disjoint": True},
+    }
+    command = ["study", "run", str(room / "two.yaml"), "--out", str(room / "out")]
+    write(room, **before)
+    assert main(command) == 0
+    kept = [*(room / "out/records").rglob("*.json"), *(room / "out").rglob("*.safetensors")]
+    times = {path: path.stat().st_mtime_ns for path in kept}
+    write(room, **{**before, **AMENDED[what]})
+    assert main(command) == 0
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert len(records(room / "out")) > sum(path.suffix == ".json" for path in kept)
+    assert {one.state for one in states_of(latest(room), room / "out").values()} == {"done"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "things"),
+    [
+        ({"limit": 24, "draws": 3, "shots": [1], "max_length": 16}, ("max_length", "None", "16")),
+        ({"limit": 20, "draws": 3, "shots": [1]}, ("limit", "24", "20")),
+        ({"limit": 24, "draws": 1, "shots": [1]}, ("draws", "2", "1")),
+        ({"limit": 24, "draws": 2, "shots": [5]}, ("shots", "[1]", "[5]")),
+    ],
+    ids=str,
+)
+def test_what_is_asked_otherwise_and_is_no_more_is_refused(
+    room: Path, asked: dict[str, Any], things: tuple[str, ...]
+) -> None:
+    """Though something is added as well."""
+    run(room, mergers=["average"], protocols=["knn"])
+    changed = {"evaluate": asked, "mergers": ["average"], "protocols": ["knn", "current"]}
+    again = ["study", "run", write(room, **changed), "--out", room / "out"]
+    refused(again, BadRecipe, "records/two/merged/base/topic/average/topic", *things, "--out")
+
+
 def test_a_board_that_another_study_in_the_folder_has_is_refused(room: Path) -> None:
     """Though it is planned alone: each would draw it over the other's."""
     asked = {"score_on": {"here": "experts"}}
@@ -642,7 +697,7 @@ def test_what_fails_is_said_with_its_reason_and_stays_until_it_is_retried(
     assert main(command) == 3
     said = capsys.readouterr().out.splitlines()
     names(next(line for line in said if line.startswith("failed:")), "merged/bad/average", "c")
-    status = states_of(read_plan(room / "out/plans/latest/two.json"), room / "out")
+    status = states_of(latest(room), room / "out")
     assert {name: one.state for name, one in status.items() if one.state != "done"} == {
         **{f"merged/bad/{one}": "failed" for one in ("average", "ties")},
         **{f"records/two/merged/bad/{one}/all": "missing" for one in ("average", "ties")},

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from harness.checkpoints.layout import MERGE
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
 from harness.errors import BadRecipe, BrokenRecord, HarnessError
+from harness.evaluation.run import DEFAULTS
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
 from harness.plugins import code_of
@@ -23,6 +24,8 @@ OUTCOMES = "outcomes"
 State = Literal["done", "failed", "begun", "missing"]
 MARKERS = {"finetune": EXPERT_FILE, "merge": MERGE_FILE}
 """What a folder of a step has in it when it is whole."""
+SCORES = ("protocols", "shots", "draws", "references", "ceilings", "best_single", "singles")
+"""Fields of a run that say which scores there are, and nothing of how one is made."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,10 @@ class Outcome:
 
 
 def outcome_of(step: Step, folder: Path) -> Outcome:
-    """What became of a step. Raises BadRecipe where something else was done under its name."""
+    """What became of a step. Raises BadRecipe where something else was done under its name.
+
+    An evaluation that is asked for more than it was is missing: the records that it has stay.
+    """
     path = _path(step, folder)
     if not path.is_file():
         return Outcome("missing", step.request)
@@ -58,19 +64,33 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
         raise BrokenRecord(f"{path} is no outcome of a step; expected it unchanged") from error
     # what is not known of one of them, as of a model of the Hub, is taken to be the same
     other = [one for one, of in step.inputs.items() if known.inputs.get(one, of) != of]
-    if dict(known.request) == dict(step.request) and not other:
+    then, now = dict(known.request), dict(step.request)
+    if then == now and not other:
         return known
-    if known.state in ("failed", "begun") and not there(step, folder):
+    apart = [name for name in {**then, **now} if not _more(step, name, then, now)]
+    more = not apart and not other
+    if more or (known.state in ("failed", "begun") and not there(step, folder)):
         return Outcome("missing", step.request)
     if other:
         raise BadRecipe(
             f"{other[0]} is not what it was when {folder / step.name} was made; expected the same "
             "model or data: put it back, or choose another --out"
         )
+    before, after = ({name: one.get(name) for name in apart} for one in (then, now))
     raise BadRecipe(
-        f"{folder / step.name} was made otherwise: {difference(known.request, step.request)}; "
+        f"{folder / step.name} was made otherwise: {difference(before, after)}; "
         "expected the same: choose another --out, or another name (called) for the study's experts"
     )
+
+
+def _more(step: Step, name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a field of a step asks for all that it asked then, and perhaps for more scores."""
+    if step.verb != "evaluate" or name not in SCORES:
+        return bool(then.get(name) == now.get(name))
+    before, after = ({**DEFAULTS.model_dump(mode="json"), **one}[name] for one in (then, now))
+    if isinstance(after, list):
+        return isinstance(before, list) and all(one in after for one in before)
+    return type(before) is type(after) and bool(before <= after)
 
 
 def settle(step: Step, folder: Path, outcome: Outcome) -> None:
