@@ -1502,6 +1502,36 @@ def test_a_mistake_in_a_command_is_one_line(
     refused(["study", *words], BadRecipe, *things)
 
 
+@pytest.mark.parametrize(
+    ("other", "things"),
+    [
+        ({"mergers": ["avrage"]}, ("'avrage'", "'average'")),
+        ({"score_on": {"two": "experts"}}, ("other", "two", "'two'", "--out")),
+        (
+            {"experts": {**TWO["experts"], "finetune": {"epochs": 2}}},
+            ("two", "other", "experts/base/topic-0", "epochs", "1", "2", "called"),
+        ),
+    ],
+    ids=["a merger", "a board", "an expert"],
+)
+def test_a_mistake_in_the_last_of_several_studies_is_told_before_any_work(
+    room: Path, other: dict[str, Any], things: tuple[str, ...]
+) -> None:
+    write(room, **{"study": "other", **other}).rename(room / "other.yaml")
+    files = [write(room), room / "other.yaml"]
+    refused(["study", "run", *files, "--out", room / "out"], HarnessError, *things)
+    assert not (room / "out").exists()
+
+
+def test_a_study_of_what_one_before_it_makes_is_planned_in_its_turn(room: Path) -> None:
+    made = {"folders": {"s": [f"$OUT/experts/base/topic-{seed}" for seed in (0, 1)]}}
+    small = {"mergers": ["average"], "protocols": ["current"]}
+    write(room, study="other", experts=made, sets=None, **small).rename(room / "other.yaml")
+    files = [write(room, mergers=None), room / "other.yaml"]
+    assert main(["study", "run", *map(str, files), "--out", str(room / "out")]) == 0
+    assert (room / "out/merged/s/average").is_dir()
+
+
 def test_times_that_are_broken_are_passed_over(room: Path) -> None:
     made = steps(room)["experts/base/topic-0"]
     assert price(made) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,11 @@ ROWS = option("Train on, merge by and score N rows only.")
 EPOCHS = option("Train for so many epochs, in place of the study's.")
 
 
-def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
-    """The plan of a study by the flags of a command, and its folder."""
+def _planned(
+    file: str, given: Mapping[str, Any], before: Iterable[tuple[Plan, Path]] = ()
+) -> tuple[Plan, Path]:
+    """The plan of a study by the flags of a command, and its folder; `before` are those of studies
+    that the same command does before it."""
     from harness.studies import outcomes, plan, steps
     from harness.studies.board import check_boards, check_figures
     from harness.studies.experts import check_excluded
@@ -59,7 +62,9 @@ def _planned(file: str, given: Mapping[str, Any]) -> tuple[Plan, Path]:
         keep_merges=asked.keep_merges,
         figures=asked.figures,
     )
-    check_boards(made, folder)
+    beside = [one for one, of in before if of == folder]
+    check_boards(made, folder, beside)
+    outcomes.check_beside(made, beside)
     outcomes.states_of(made, folder)  # what was made otherwise is refused before work starts
     return made, folder
 
@@ -164,10 +169,15 @@ def run(
     """Do what is missing of a study, or of several in turn, on this machine; draw their boards."""
     given = locals()
     from harness.studies.pool import run_plan
+    from harness.studies.study import reads_results
 
+    planned: dict[str, tuple[Plan, Path]] = {}
+    for number, file in enumerate(files):
+        if number == 0 or not reads_results(file):  # which may be those of a study before it
+            planned[file] = _planned(file, given, planned.values())
     every: dict[str, Outcome] = {}
     for file in files:
-        made, folder = _planned(file, given)
+        made, folder = planned[file] if file in planned else _planned(file, given)
         path, where = _written(made, folder, retry_failed), _where(given)
         with bars() as tell:
             known = run_plan(

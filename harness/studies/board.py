@@ -53,13 +53,14 @@ def boards(
     return [folder / BOARDS / reading for reading in places]
 
 
-def check_boards(plan: Plan, folder: Path) -> None:
-    """Raise BadRecipe for a board that another study in the folder draws of its own records."""
-    paths = latest_in(folder)
-    for path in (one for one in paths if one.stem != plan.study):
-        if both := _boards(plan) & _boards(read_plan(path)):
+def check_boards(plan: Plan, folder: Path, before: Sequence[Plan] = ()) -> None:
+    """Raise BadRecipe for a board that another study in the folder, or one that comes `before` in
+    it, draws of its own records."""
+    there = [read_plan(path) for path in latest_in(folder) if path.stem != plan.study]
+    for other in (*there, *(one for one in before if one.study != plan.study)):
+        if both := _boards(plan) & _boards(other):
             raise BadRecipe(
-                f"{plan.study} and {path.stem} in {folder} both have a board '{min(both)}'; "
+                f"{plan.study} and {other.study} in {folder} both have a board '{min(both)}'; "
                 "expected one each: choose another --out, or another name in score_on"
             )
 

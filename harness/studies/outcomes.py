@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -81,6 +81,18 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
         f"{folder / step.name} was made otherwise: {difference(before, after)}; "
         "expected the same: choose another --out, or another name (called) for the study's experts"
     )
+
+
+def check_beside(plan: Plan, before: Sequence[Plan]) -> None:
+    """Raise BadRecipe for what a study that is done before it in its folder makes otherwise."""
+    for other in (one for one in before if one.study != plan.study):
+        for name in plan.steps.keys() & other.steps.keys():
+            one, two = (known.steps[name].request for known in (other, plan))
+            if one != two:
+                raise BadRecipe(
+                    f"{other.study} and {plan.study} both make {name}, with {difference(one, two)}"
+                    "; expected the same, or another name (called) for the experts of one"
+                )
 
 
 def _more(step: Step, name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:

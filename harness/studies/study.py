@@ -298,8 +298,7 @@ def read_study(
     Raises BadRecipe naming the file and the field. No name in a file imports code.
     """
     path = _file_of(file)
-    what = "a study: study, experts, mergers, ..."
-    values = read_yaml(path, what, error=BadRecipe, loader=OnAsAWord)
+    values = _read(path)
     if isinstance(values.get("experts"), list):  # of one set
         name = values.get("study")
         values["experts"] = {"folders": {name if isinstance(name, str) else "": values["experts"]}}
@@ -349,6 +348,16 @@ def _file_of(file: str | Path) -> Path:
         known = ", ".join(sorted(one.stem for one in DESIGNS.glob(f"*{YAML[0]}"))) or "none"
         raise BadRecipe(f"no study is called '{file}'; expected a file {YAML[0]}, or of {known}")
     return named
+
+
+def reads_results(file: str) -> bool:
+    """Whether a study is of experts or merges in the folder of one, which may be made before it."""
+    return bool(re.search("/(experts|merged)/", str(_read(_file_of(file)))))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    what = "a study: study, experts, mergers, ..."
+    return read_yaml(path, what, error=BadRecipe, loader=OnAsAWord)
 
 
 def choice_of(text: str) -> Choice:
