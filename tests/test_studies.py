@@ -1532,6 +1532,18 @@ def test_a_study_of_what_one_before_it_makes_is_planned_in_its_turn(room: Path) 
     assert (room / "out/merged/s/average").is_dir()
 
 
+@pytest.mark.parametrize("verb", ["run", "work"])
+def test_a_device_that_is_not_here_is_told_and_no_step_fails(room: Path, verb: str) -> None:
+    """Of `run` before there is a plan, and of a worker, which may be on another machine."""
+    file, out = write(room), room / "out"
+    command = ["study", "run", file, "--out", out]
+    if verb == "work":
+        command = ["work", write_plan(plan(room), out), "--chunk", "0"]
+    refused([*command, "--device", "cuda:99"], BadOption, "device", "'cuda:99'", "auto")
+    assert not (out / "outcomes").exists()
+    assert out.exists() == (verb == "work")
+
+
 def test_times_that_are_broken_are_passed_over(room: Path) -> None:
     made = steps(room)["experts/base/topic-0"]
     assert price(made) is None

@@ -90,6 +90,15 @@ def _where(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"data_dir": folder, "device": given["device"], "plugins": plugins}
 
 
+def _check_device(device: str) -> None:
+    """Raise BadOption for a device that is not here, on which every step would fail."""
+    from harness.passes.placement import REFERENCE, placement
+    from harness.types import AUTO
+
+    if device != AUTO:  # which always is; a GPU that is tried keeps memory of this process
+        placement(device, REFERENCE, "--device")
+
+
 def _print(plan: Plan, known: dict[str, Outcome]) -> None:
     from tabulate import tabulate
 
@@ -171,6 +180,7 @@ def run(
     from harness.studies.pool import run_plan
     from harness.studies.study import reads_results
 
+    _check_device(device)
     planned: dict[str, tuple[Plan, Path]] = {}
     for number, file in enumerate(files):
         if number == 0 or not reads_results(file):  # which may be those of a study before it
@@ -284,5 +294,6 @@ def work(
     folder = plan.resolve().parent.parent
     if plan.resolve().parent.name != PLANS:
         raise BadRecipe(f"{plan} is in no folder '{PLANS}'; expected FOLDER/{PLANS}/*.json")
+    _check_device(device)
     if not run(made, chunk, folder, where=_where(given), say=print):
         raise typer.Exit(3)
