@@ -864,23 +864,46 @@ def test_of_two_that_begin_a_step_at_once_one_waits(
     assert not theirs.exists()
 
 
+@pytest.mark.parametrize("told", [True, False])
 def test_one_who_comes_late_leaves_what_the_other_one_made(
-    room: Path, monkeypatch: pytest.MonkeyPatch
+    room: Path, monkeypatch: pytest.MonkeyPatch, told: bool
 ) -> None:
-    """The other one begins and ends while this one prepares to write."""
+    """The other one begins and ends while this one prepares to write, or is still to say so."""
     made = plan(room)
     write_plan(made, room / "out")
     step = next(one for one in made.steps.values() if one.verb == "finetune")
 
     def train(*_: Any, out: Path, **asked: Any) -> None:
         harness.finetune(out=out, **asked)
-        here = Path()
-        settle(made.steps[out.as_posix()], here, Outcome("done", made.steps[str(out)].request))
+        if told:
+            settle(made.steps[str(out)], Path(), Outcome("done", made.steps[str(out)].request))
         raise OutputExists(f"{out} exists")
 
     monkeypatch.setattr("harness.studies.work.finetune", train)
     chunk = next(n for n, one in enumerate(made.chunks) if step.name in one.steps)
     assert work(made, chunk, room / "out", where=WHERE, say=str)
+
+
+def test_one_who_looks_before_the_other_one_ends_does_not_begin_again(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its `begun` took the place of `done`, and what the other one had made was somebody else's."""
+    made, looks = plan(room), list[str]()
+    write_plan(made, room / "out")
+    step = next(one for one in made.steps.values() if one.verb == "finetune")
+
+    def look(of: Step, folder: Path) -> Outcome:
+        known = outcome_of(of, folder)
+        looks.append(of.name)
+        if len(looks) == 1:
+            harness.finetune(room / "base", TASK, out=of.name, seed=0, epochs=1, limit=40)
+            settle(of, folder, Outcome("done", of.request, seconds=7.0))
+        return known
+
+    monkeypatch.setattr("harness.studies.work.outcome_of", look)
+    chunk = next(n for n, one in enumerate(made.chunks) if step.name in one.steps)
+    assert work(made, chunk, room / "out", where=WHERE, say=str)
+    assert outcome_of(step, room / "out").seconds == 7.0
 
 
 def test_who_reads_a_merge_that_another_one_scored_and_took_away_has_not_failed(

@@ -22,7 +22,7 @@ from harness.studies.outcomes import Outcome, is_done, outcome_of, settle, take_
 from harness.studies.plan import Plan, paid
 from harness.studies.steps import Step
 from harness.training.finetune import finetune
-from harness.unfinished import is_written
+from harness.unfinished import is_written, turn
 
 PATIENCE = 1.0
 """Seconds between two looks at a folder that another run is writing."""
@@ -65,9 +65,10 @@ def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
         return False
     made = _done(step, here, where)
     gc.collect()  # readers of tensors know one another: a chunk of merges would hold all of theirs
-    if made.state == "failed" and is_done(step, known := outcome_of(step, here), here):
-        made = known  # another run did it meanwhile, and took away what this one read
-    settle(step, here, made)
+    with turn(here):
+        if made.state == "failed" and is_done(step, known := outcome_of(step, here), here):
+            made = known  # another run did it meanwhile, and took away what this one read
+        settle(step, here, made)
     say(made.told(name))
     if step.verb == "evaluate" and not plan.keep_merges:
         take_away(plan, step, here)
@@ -76,13 +77,17 @@ def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
 
 def _done(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
     """Do a step; what became of it."""
-    if outcome_of(step, folder).state != "begun":
-        settle(step, folder, Outcome("begun", step.request))
-    elif there(step, folder):  # whoever began it was stopped after the folder was whole
-        return Outcome("done", step.request)
+    with turn(folder):  # else this one's `begun` may take the place of another one's `done`
+        known, whole = outcome_of(step, folder), there(step, folder)
+        if is_done(step, known, folder):
+            return known
+        if known.state != "begun":
+            settle(step, folder, Outcome("begun", step.request))
+        elif whole:  # whoever began it was stopped after the folder was whole
+            return Outcome("done", step.request)
     begun = time.perf_counter()
     try:
-        records = _made(step, folder, where)
+        records = _made(step, folder, where, whole)
     except CellsFailed as error:
         reason = "; ".join(error.failures)
         return Outcome("failed", step.request, reason=reason, records=_paths(step, error.records))
@@ -96,8 +101,11 @@ def _done(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
     return Outcome("done", step.request, seconds=round(seconds, 2), records=records)
 
 
-def _made(step: Step, folder: Path, where: Mapping[str, Any]) -> tuple[str, ...]:
-    """Do what a step asks; its records. Of two runs that make one folder, one waits."""
+def _made(step: Step, folder: Path, where: Mapping[str, Any], whole: bool) -> tuple[str, ...]:
+    """Do what a step asks; its records. Of two runs that make one folder, one waits.
+
+    A folder that was `whole` when the step began is of no run of the study.
+    """
     place = folder / step.name
     late = False
     while True:
@@ -109,8 +117,7 @@ def _made(step: Step, folder: Path, where: Mapping[str, Any]) -> tuple[str, ...]
         try:
             return _asked(step, place, {**step.request, **where})
         except OutputExists:  # of another run, which began when this one had looked
-            done = there(step, folder) and outcome_of(step, folder).state == "done"
-            late = done or is_written(place)
+            late = is_written(place) or (there(step, folder) and not whole)
             if not late:
                 raise
 
