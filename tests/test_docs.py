@@ -23,7 +23,9 @@ from harness.data.groups import groups
 from harness.options import options, resolve
 from harness.presets import PRESETS
 from harness.ranges import choices
+from harness.studies.study import Experts, Figure, MergerAxis, ScoreOn, Sets, Study
 from harness.types import DERIVED, FeaturesName
+from harness.values import Frozen
 
 DOCS = Path(__file__).parents[1] / "docs"
 #: written by `make docs`, and in no repository: nothing links to it
@@ -236,6 +238,13 @@ def test_the_page_of_methods_has_all_metrics_groups_of_tasks_and_features() -> N
     told = {"Metrics": METRICS, "Tasks and splits": groups(), "Features": features}
     for title, names in told.items():
         assert {*names} <= {*re.findall(r"`([\w-]+)`", part_of_methods(title))}
+
+
+@pytest.mark.parametrize("of", [Study, Experts, Sets, MergerAxis, ScoreOn, Figure])
+def test_the_page_of_studies_has_every_field(of: type[Frozen]) -> None:
+    fields = (DOCS / "studies.md").read_text().partition("## Fields")[2].partition("\n## ")[0]
+    said = {word for code in re.findall(r"`([^`]+)`", fields) for word in re.findall(r"\w+", code)}
+    assert not of.model_fields.keys() - said
 
 
 def test_what_code_cites_is_on_the_page_of_methods() -> None:
