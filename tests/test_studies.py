@@ -954,6 +954,7 @@ def test_a_plan_says_what_a_study_takes_and_does_nothing(
     assert not (room / "out").exists()
 
 
+@pytest.mark.filterwarnings("default:.* is taken for a model of the Hub")
 def test_a_plan_says_what_it_does_not_know(
     room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -1553,6 +1554,19 @@ def test_a_study_of_what_one_before_it_makes_is_planned_in_its_turn(room: Path) 
     files = [write(room, mergers=None), room / "other.yaml"]
     assert main(["study", "run", *map(str, files), "--out", str(room / "out")]) == 0
     assert (room / "out/merged/s/average").is_dir()
+
+
+@pytest.mark.filterwarnings("default:.* is taken for a model of the Hub")
+def test_a_base_that_is_no_folder_is_told_and_refused_beside_its_like(
+    room: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`bases/other` may be a model of the Hub, but not where the folder `bases` is."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    command = ["study", "plan", str(write(room, base="bases/other")), "--out", str(room / "out")]
+    assert main(command) == 0
+    names(capsys.readouterr().err.strip(), "warning", "'bases/other'", "no folder", "Hub")
+    (room / "bases").mkdir()
+    refused(command, BadRecipe, "two.yaml", "bases/other", "folder", "Hub")
 
 
 @pytest.mark.parametrize("verb", ["run", "work"])

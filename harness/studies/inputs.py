@@ -4,6 +4,7 @@ are there, whether they fit, and a hash of each."""
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache
@@ -35,10 +36,18 @@ def check_models(steps: Sequence[Step], folder: Path) -> None:
     """Raise a HarnessError for a model that is not there, or no model, and for rows and methods
     that are of others.
 
-    Models that are made here are taken for their base.
+    Models that are made here are taken for their base. Warns of those still to be fetched.
     """
     made = {step.name: step for step in steps}
-    known = cache(lambda source: described(place_of(source, folder)))
+
+    @cache
+    def known(source: str) -> Checkpoint | None:
+        place = place_of(source, folder)
+        if at_hand(place) is None:
+            told = "is no folder, and is taken for a model of the Hub that is still to be fetched"
+            warnings.warn(f"'{source}' {told}", stacklevel=4)
+        return described(place)
+
     for step in steps:
         bases = [known(one) for one in dict.fromkeys(_given(step, made))]
         for model in filter(None, bases):

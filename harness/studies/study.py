@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
+from harness.checkpoints.open import at_hand
 from harness.errors import BadRecipe
 from harness.files import Loader, read_yaml
 from harness.options import parse_choice
@@ -447,6 +448,11 @@ def _model(source: str, path: Path, where: str) -> str:
     """A folder by its full path, or a Hub id. Raises BadRecipe for a path to nothing."""
     if path.exists():
         return str(path.resolve())
-    if source.startswith((".", os.sep, OUT)) or source.count("/") > 1:
+    beside = "/" in source and path.parent.is_dir()  # a folder is meant, or one is fetched already
+    if (
+        source.startswith((".", os.sep, OUT))
+        or source.count("/") > 1
+        or (beside and at_hand(source) is None)
+    ):
         raise BadRecipe(f"{where}: there is no {path}; expected the folder of a model, or a Hub id")
     return source
