@@ -812,6 +812,21 @@ def test_a_worker_does_its_chunk_and_leaves_out_what_is_not_ready(room: Path) ->
         assert work(made, chunk, room / "out", where=WHERE, say=said.append)
 
 
+def test_what_changed_since_it_was_planned_is_not_read(room: Path) -> None:
+    """Its scores would be told as those of what it was."""
+    said = list[str]()
+    made = planned("two", with_inputs([*steps(room).values()], room / "out", None))
+    write_plan(made, room / "out")
+    weights = room / "base/model.safetensors"
+    whole = weights.read_bytes()
+    save_file({n: one + 1e-3 for n, one in load_file(weights).items()}, weights, {"format": "pt"})
+    assert not work(made, 0, room / "out", where=WHERE, say=said.append)
+    names(said[0], "left out: experts/base/topic-0: ../base plan")
+    assert not (room / "out/experts").exists()
+    weights.write_bytes(whole)
+    assert work(made, 0, room / "out", where=WHERE, say=said.append)
+
+
 def test_what_a_step_held_is_gone_when_the_next_begins(
     room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from harness.checkpoints.layout import MODEL_FILES
@@ -15,7 +16,7 @@ from harness.checkpoints.open import at_hand, described
 from harness.checkpoints.processor import check_inputs
 from harness.data.sources import stored_files
 from harness.data.splits import parse_task
-from harness.errors import BadOption
+from harness.errors import BadOption, HarnessError
 from harness.files import file_hash
 from harness.hashes import digest_of
 from harness.merging.plan import check_family, checked
@@ -28,6 +29,9 @@ from harness.weights import Symmetry
 
 APART = {"files", "folder", "source", "subset", "revision", "paper"}
 """Fields of a task that say where its rows are, which may be moved, and who wrote of them."""
+MODELS = ("base", "expert", "model", "heads_from", "experts", "references")
+ROWS = ("task", "tasks", "tune_on")
+"""Fields of a request that name what a step reads."""
 LAYERS = ("num_hidden_layers", "n_layers")
 """What says in config.json how many layers a model of one stack has."""
 
@@ -110,32 +114,46 @@ def with_inputs(steps: Sequence[Step], folder: Path, data_dir: str | None) -> li
     Hub that are still to be fetched, nor of the rows of data sets of the Hub.
     """
     made = {step.name for step in steps}
-
-    @cache
-    def model(source: str) -> str | None:
-        place = at_hand(place_of(source, folder))
-        if place is None:
-            return None
-        return _hash_of(one for name in MODEL_FILES for one in sorted(place.glob(name)))
-
-    @cache
-    def task(text: str) -> str:
-        known = task_of(text, folder)
-        return digest_of([_said(known), _hash_of(stored_files(known, data_dir))])
+    known = cache(partial(_hash, folder=folder, data_dir=data_dir))
 
     def read(step: Step) -> Iterator[tuple[str, str | None]]:
-        for one in step.asked("base", "expert", "model", "heads_from", "experts", "references"):
-            if one not in made:
-                yield one, model(one)
-        for one in step.asked("task", "tasks", "tune_on"):
-            yield one, task(one)
+        for name in step.asked(*MODELS, *ROWS):
+            if name not in made:
+                yield name, known(name, name in step.asked(*ROWS))
 
     return [replace(one, inputs={name: of for name, of in read(one) if of}) for one in steps]
 
 
+def changed(step: Step, folder: Path, data_dir: str | None) -> str | None:
+    """The first model or task that is another one than when the step was planned, if any is."""
+    for name, of in step.inputs.items():
+        with suppress(HarnessError):  # which the step itself has a reason to say
+            if _hash(name, name in step.asked(*ROWS), folder=folder, data_dir=data_dir) != of:
+                return name
+    return None
+
+
+def _hash(name: str, of_rows: bool, *, folder: Path, data_dir: str | None) -> str | None:
+    """The hash of a task, or of a model; None for one of the Hub that is still to be fetched."""
+    if of_rows:
+        known = task_of(name, folder)
+        return digest_of([_said(known), _hash_of(stored_files(known, data_dir))])
+    place = at_hand(place_of(name, folder))
+    if place is None:
+        return None
+    return _hash_of(one for pattern in MODEL_FILES for one in sorted(place.glob(pattern)))
+
+
 def _hash_of(paths: Iterable[Path]) -> str:
     """One hash of files in their order, whatever they are called."""
-    return digest_of([file_hash(path) for path in paths])
+    return digest_of(
+        [_of_file(one.resolve(), one.stat().st_size, one.stat().st_mtime_ns) for one in paths]
+    )
+
+
+@cache
+def _of_file(path: Path, size: int, changed: int) -> str | None:
+    return file_hash(path)
 
 
 def _said(task: Task) -> dict[str, str]:

@@ -18,6 +18,7 @@ from harness.evaluation.run import Run
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.passes.statistics import statistic
+from harness.studies.inputs import changed
 from harness.studies.outcomes import Outcome, is_done, outcome_of, settle, take_away, there
 from harness.studies.plan import Plan, paid
 from harness.studies.steps import Step
@@ -62,6 +63,9 @@ def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
     lacking = [one for one in step.needs if outcome_of(plan.steps[one], here).state != "done"]
     if lacking:
         say(f"left out: {name}, which needs {lacking[0]}")
+        return False
+    if other := changed(step, here, where["data_dir"]):
+        say(f"left out: {name}: {other} is not what it was when this was planned; plan it again")
         return False
     made = _done(step, here, where)
     gc.collect()  # readers of tensors know one another: a chunk of merges would hold all of theirs
