@@ -53,11 +53,12 @@ docs: install
 	$(BIN)/python docs/methods.py
 
 # Ten thousand spoilt files, and two hundred runs of every kind and as many of a study that are killed:
-# half an hour, and seven minutes for the study.
+# half an hour, seven minutes for the study, and half an hour with workers of its own.
 fuzz: install-test
 	$(BIN)/python -m tests.fuzz --count 10000
 	$(BIN)/python -m tests.crash --kills 200
 	$(BIN)/python -m tests.crash --kills 200 --case "study run"
+	$(BIN)/python -m tests.crash --kills 20 --case "study run --jobs 2"
 
 # Intervals and tests where the truth is known, 4,000 times each: the table of docs/statistics.md, in
 # ten minutes.
