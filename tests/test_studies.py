@@ -1629,6 +1629,30 @@ def test_a_price_by_steps_of_another_size_is_a_bound_or_on_a_line(room: Path) ->
     assert price(of(8000)) == Price(80.0)
 
 
+def test_statistics_and_merges_are_as_large_as_the_rows_that_they_read(room: Path) -> None:
+    """Of a tuned one every candidate is scored; what a step before it computes is no part of it."""
+
+    def of(rows: int) -> dict[str, Step]:
+        tuned = {"merger": "ties", "tune": {"scale": [0.5, 1]}}
+        shown = {"merger": "average", "premerge": f"cca:examples={rows}"}
+        asked = ["average", f"regmean:examples={rows}", tuned, shown]
+        made = steps(room, mergers=asked, merge={"tune_limit": rows})
+        return {one.about: one for one in made.values() if one.verb in ("merge", "statistics")}
+
+    few, many = of(8), of(80)
+    assert {name: one.size for name, one in few.items()} == {
+        "average of 2": 0,
+        "regmean:examples=8 of 2": 0,
+        "ties of 2 by scale": 2 * 8,
+        "cca:examples=8[average] of 2": 2 * 8,
+        f"gram:examples=8 {TASK}": 8,
+    }
+    for one in few.values():
+        paid(one, 3.0)
+    prices = [price(one) for one in many.values()]
+    assert prices == [Price(3.0 * (10 if one.size else 1), one.size != 0) for one in many.values()]
+
+
 def pairs(data: Path, count: int) -> None:
     """Made-up rows of RTE, so many in each split."""
     (data / "glue/rte").mkdir(parents=True)

@@ -284,9 +284,10 @@ def _kinds(step: Step) -> Iterator[tuple[str, ...]]:
     the same alone.
     """
     first = "later" if step.after else "first"
-    before, _, after = step.about.partition(" ")  # the task is the one of evaluate, else the other
+    _, _, after = step.about.partition(" ")  # the task is the one of evaluate, else the other
     options = re.sub(r":[^\[\]+ ]*", "", step.about)  # the same methods, whatever they are asked
-    like = {"evaluate": after, "statistics": before, "finetune": "", "merge": options}
+    need = options.partition(" ")[0]
+    like = {"evaluate": after, "statistics": need, "finetune": "", "merge": options}
     if step.size is None:
         asked = (str(step.request.get(name)) for name in ("limit", "epochs"))
         yield step.verb, step.base, step.about, first, *asked

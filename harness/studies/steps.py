@@ -19,7 +19,7 @@ from harness.evaluation.run import Run
 from harness.evaluation.task_split import protocols_of, unusual_of
 from harness.hashes import digest_of
 from harness.merging.plan import checked
-from harness.merging.recipes import EXAMPLES, LIMIT, Recipe, at_most, idle
+from harness.merging.recipes import EXAMPLES, LIMIT, Recipe, at_most, idle, methods_of
 from harness.merging.stages import unreported
 from harness.merging.tune import grid
 from harness.methods import needs_of, resolved
@@ -29,7 +29,7 @@ from harness.registry import MERGERS, PROTOCOLS, STAGES, Registry
 from harness.studies.experts import ExpertSet, leaf, relative, sets_of, slug
 from harness.studies.study import MOST, NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study, choice_of
 from harness.text import few
-from harness.types import ALL, TRAINED_ON, Choice, Shots
+from harness.types import ALL, HELD_OUT, TRAINED_ON, Choice, Shots
 from harness.values import validated
 
 Verb = Literal["finetune", "statistics", "merge", "evaluate"]
@@ -42,8 +42,8 @@ class Step:
 
     `needs` are the steps whose results it reads, `after` others that it waits for, which make what
     it would make as well. `inputs` are hashes of what it reads and no step makes, by name. `cells`:
-    how many scores of merges it makes, task x protocol. `base`, `about` and `size`, its rows (None:
-    not counted), tell what it costs. The name of an expert or merge is its folder.
+    how many scores of merges it makes, task x protocol. `base`, `about` and `size`, rows that it
+    reads (None: not counted), tell what it costs. The name of an expert or merge is its folder.
     """
 
     name: str
@@ -164,8 +164,8 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
         for merge in merges:
             if any(_is_said(merge, said, one) for said in study.exclude):
                 continue
-            merging = _merging(study, one, merge)
-            statistics = [*_statistics(study, one, merge)]
+            merging = _merging(study, one, merge, data_dir)
+            statistics = [*_statistics(study, one, merge, data_dir)]
             yield from statistics
             yield replace(merging, needs=(*merging.needs, *(step.name for step in statistics)))
             for name, reading in study.readings.items():
@@ -269,11 +269,11 @@ def _default(name: str) -> Any:
     return Recipe.model_fields[name].get_default()
 
 
-def _merging(study: Study, one: ExpertSet, merge: MergerAxis) -> Step:
+def _merging(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | None) -> Step:
     """The step that makes a merge. Raises HarnessError for what no recipe can say."""
     tuned: dict[str, Any] = {}
-    for option, values in merge.tune.items():
-        tuned = {"tune": f"{option}={values}"}
+    for name, values in merge.tune.items():
+        tuned = {"tune": f"{name}={values}"}
         if merge.on and not one.tasks:
             raise study.fault(f"on is {merge.on}, and tasks of folders are theirs; leave it out")
         if merge.on:
@@ -292,7 +292,7 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis) -> Step:
         said |= {name: min(study.limit, said.get(name) or study.limit) for name in limits}
     recipe: Recipe = validated(Recipe, said, f"{study.study}: merge")
     checked(recipe)
-    grid(recipe)
+    option, tried = grid(recipe)
     # one `merge` for all: what only some have a use for is said to these
     recipe = recipe.but(**{name: _default(name) for name in idle(recipe)})
     for name in recipe.tune_on:
@@ -303,17 +303,26 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis) -> Step:
         recipe.model_dump(mode="json", exclude_defaults=True),
         needs=tuple(expert.place for expert in one.members if expert.request),
         base=one.base,
-        about=f"{recipe.method} of {len(one.members)}{_tuning(recipe)}",
+        about=f"{recipe.method} of {len(one.members)}" + f" by {option}" * bool(tried),
+        size=_rows(recipe, one.tasks, max(len(tried), 1), data_dir),
     )
 
 
-def _tuning(recipe: Recipe) -> str:
-    """What choosing an option asks for, which takes longer than a merge."""
-    rows = f"{recipe.tune_limit or ALL} rows"
-    return f" by {recipe.tune} on {len(recipe.tune_on)} splits of {rows}" if recipe.tune else ""
+def _rows(recipe: Recipe, tasks: Sequence[str], candidates: int, data_dir: str | None) -> float:
+    """How many rows go through models for a merge: those that candidates are scored on, and those
+    that methods are shown, but for what steps of their own compute before."""
+    methods = methods_of(recipe)
+    scores = recipe.tune or any(one.rows == "shared" for of, _ in methods for one in needs_of(of))
+    splits = recipe.tune_on or [f"{task}@{HELD_OUT}" for task in tasks]
+    scored = [rows_of(one, recipe.tune_limit, data_dir) or 0 for one in splits if scores]
+    chosen = [at_most(resolved(*one), recipe.examples_limit) for one in methods if recipe.premerge]
+    shown = [cast(int, options[EXAMPLES]) for options in chosen if EXAMPLES in options]
+    return float(candidates * sum(scored) + len(recipe.experts) * sum(shown))
 
 
-def _statistics(study: Study, one: ExpertSet, merge: MergerAxis) -> Iterator[Step]:
+def _statistics(
+    study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | None
+) -> Iterator[Step]:
     """What is computed once of each expert for all mergers that ask for it.
 
     Of experts that go into the merger as they are; else it is a part of the merge.
@@ -333,8 +342,16 @@ def _statistics(study: Study, one: ExpertSet, merge: MergerAxis) -> Iterator[Ste
         passed_on = ("dtype", "max_length", "heads_from", "other_tasks")
         request |= {name: study.merge[name] for name in passed_on if name in study.merge}
         name = f"statistics/{expert.place.partition('/')[2]}/{slug(str(need))}"
-        about = f"{need} {expert.task}"
-        yield Step(name, "statistics", request, (expert.place,), base=one.base, about=about)
+        known = cast(int, given.get(EXAMPLES, 1))
+        yield Step(
+            name,
+            "statistics",
+            request,
+            needs=(expert.place,),
+            base=one.base,
+            about=f"{need} {expert.task}",
+            size=rows_of(f"{expert.task}@{TRAINED_ON}", known, data_dir) or known,
+        )
 
 
 # Evaluations -------------------------------------------------------------------------------
