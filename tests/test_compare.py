@@ -271,7 +271,7 @@ def test_equal_within_a_margin_is_a_verdict_of_its_own(
 
 def test_draws_are_compared_in_the_mean(tmp_path: Path) -> None:
     keys: list[DrawKey] = [(shots, seed) for shots in (1, 5) for seed in range(3)]
-    keys.append(("all", 0))
+    keys += [(10, 0), ("all", 0)]
     adapted = {"adaptation": {"split": "t", "rows": 5, "labels": "chose the rows"}}
     for seed, (model, wrong) in enumerate({"good": 0.1, "fair": 0.3, "poor": 0.4}.items()):
         given = {"seed": seed, "protocol": "knn", "keys": keys, **adapted}
@@ -281,14 +281,17 @@ def test_draws_are_compared_in_the_mean(tmp_path: Path) -> None:
     assert made.outcome == "better"
     assert "95 % CI: over test units and draws, paired" in str(made)
     assert two(tmp_path, "good", "fair", protocol="knn", shots=1).terms.shots == 1
-    once = two(tmp_path, "good", "fair", protocol="knn", shots="all")
-    assert str(once.terms) == "knn, all shots"
+    every = two(tmp_path, "good", "fair", protocol="knn", shots="all")
+    assert str(every.terms) == "knn, all shots"
+    assert every.outcome == "better"  # nothing is drawn where all rows are taken
+    assert "95 % CI: over test units, paired" in str(every)
+    once = two(tmp_path, "good", "fair", protocol="knn", shots=10)
     assert once.outcome == "needs more draws"
     assert "good and fair need more draws to be compared: +" in once.verdict
     assert (once.p, once.tasks[0].p, once.tasks[0].adjusted) == (None, None, None)
     assert "Needs more draws: 1 draw of shots cannot test" in str(once)
     ranked = harness.compare(
-        ["good", "fair", "poor"], protocol="knn", shots="all", records=tmp_path
+        ["good", "fair", "poor"], protocol="knn", shots=10, records=tmp_path
     )
     assert isinstance(ranked, Ranking)
     assert ranked.here == ()

@@ -18,7 +18,7 @@ from harness.reporting.table import fits
 from harness.stats.intervals import Ends
 from harness.stats.tests import DifferenceOutcome, outcome
 from harness.text import plain, points
-from harness.types import Shots
+from harness.types import ALL, Shots
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,11 @@ class Terms:
     sets: int = 1
     of_sets: int = 1
     seeds: tuple[int, ...] = ()
+
+    @property
+    def drawn(self) -> bool:
+        """Whether rows are drawn to adapt to, and not all of them taken."""
+        return self.shots not in (None, ALL)
 
     def __str__(self) -> str:
         shots = "" if self.shots is None else f", {counted(self.shots)}"

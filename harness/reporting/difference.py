@@ -122,7 +122,7 @@ def fewest_draws(lines: Sequence[Line]) -> int:
 
 def enough_draws(lines: Sequence[Line]) -> bool:
     """Whether every score that rests on draws of shots rests on as many as a test takes."""
-    drawn = [line for line in lines if line.shots]
+    drawn = [line for line in lines if line.drawn]
     return not drawn or fewest_draws(drawn) >= FEWEST_DRAWS
 
 

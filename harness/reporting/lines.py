@@ -156,6 +156,11 @@ class Line:
         return self.setting.shots
 
     @property
+    def drawn(self) -> bool:
+        """Whether it adapts to some rows of many, in whose place others might have been drawn."""
+        return self.shots not in (0, ALL)
+
+    @property
     def half(self) -> str:
         """The half precision that models ran in; '' for float32."""
         return dict(self.work)["dtype"].replace(REFERENCE, "")
