@@ -6,6 +6,7 @@ CLAIM of a folder of boards says of these words; `tables.py` writes it, and a te
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
@@ -29,10 +30,12 @@ from harness.reporting.difference import (
     difference_of,
     in_percent,
     in_points,
+    significant_pairs,
 )
 from harness.reporting.grid import GridCell
 from harness.reporting.lines import Line, Setting
 from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.intervals import credit as stats_credit
 from harness.stats.ranks import concordance, friedman
 from harness.stats.tests import holm, p_value
 from harness.studies.status import spreads_of
@@ -254,10 +257,35 @@ def tilted(place: Path, protocol: str, *names: str) -> str:
     return f"{sum(on_it.point > 0 > others.point for on_it, others in each)} of {len(each)}"
 
 
-def tau(place: Path, name: str) -> str:
-    """Kendall's tau of the merges' scores under Current Eval and under a tuned head."""
-    each = [(one.current, one.tuned) for one in credited(place, name).merges]
+def tau(place: Path, name: str, first: str = "current", second: str = "ft-classifier") -> str:
+    """Kendall's tau of the merges' scores under two protocols."""
+    each = [[_mean(place, name, row, at) for at in (first, second)] for row in _merges(place, name)]
     return f"{kendalltau(*zip(*each, strict=True)).statistic:.2f}"
+
+
+def _merges(place: Path, name: str) -> list[str]:
+    """The rows of merges that have, or might have, credit."""
+    return [one.name for one in credited(place, name).merges]
+
+
+def settled(place: Path, name: str, protocol: str) -> str:
+    """How many pairs of merges differ significantly under a protocol, of how many."""
+    board, rows = known(place, name), _merges(place, name)
+    at = board.scores.headlines[protocol]
+    merges = [[line for each in _pair(place, name, protocol, row) for line in each] for row in rows]
+    estimates = by_task(*merges)
+    assert estimates is not None
+    found = significant_pairs(estimates, board.priors[at, board.scores.columns[-1]])
+    return f"{counted(len(found))} of {math.comb(len(rows), 2)}"
+
+
+def credit_under(place: Path, name: str, row: str, protocol: str) -> str:
+    """The credit of a merge under another tuned head than that of the board."""
+    base, merge = (_pair(place, name, protocol, one)[0] for one in ("base", row))
+    (experts,) = _pair(place, name, "current", experts_of(place, name))
+    known = by_task(merge, base, experts)
+    found = None if known is None else stats_credit(*known)
+    return "none" if found is None else in_percent(found)
 
 
 def agreement(place: Path, of: str, *names: str) -> str:
@@ -420,9 +448,13 @@ def experts_of(place: Path, name: str) -> str:
 
 def mean(place: Path, name: str, row: str, protocol: str) -> str:
     """The mean over tasks of a row of a board."""
+    return points(_mean(place, name, row, protocol))
+
+
+def _mean(place: Path, name: str, row: str, protocol: str) -> float:
     cell = _cell(place, name, row, protocol)
     assert cell is not None
-    return points(cell.mean)
+    return cell.mean
 
 
 def _cell(place: Path, name: str, row: str, protocol: str) -> GridCell | None:
@@ -621,6 +653,6 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(transformed, recovered, farthest),
         *(gained, changed, favours, tilted, outside, constant, credit),
         *(agreement, agreeing, behind, needed, predicts, predicts_each, foretells, weak),
-        *(pvalue, fewer, sink),
+        *(pvalue, fewer, sink, settled, credit_under),
     )
 }

@@ -360,6 +360,24 @@ def pairs(place: Path) -> str:
     return table(["", *credits], rows)
 
 
+def fresh(place: Path) -> str:
+    """Merges under a head that is tuned on few rows without labels, and under a new one that is
+    trained on many with their labels, in the order of that."""
+    name, new = "fresh-head", "fresh-head"
+    merges = [one.name for one in claims.credited(place, name).merges]
+    merges.sort(key=lambda row: -float(claims.mean(place, name, row, new)))
+    rows = []
+    for row in (claims.experts_of(place, name), *merges, "base"):
+        cells = [claims.mean(place, name, row, at) for at in ("current", "ft-classifier", new)]
+        if of := row in merges:
+            cells.insert(2, claims.credit(place, name, row))
+            cells.append(claims.credit_under(place, name, row, new))
+        else:
+            cells = [*cells[:2], "", cells[2], ""]
+        rows.append([f"`{row}`" if of else row, *(one.replace("95 % CI ", "") for one in cells)])
+    return table(["", "Current Eval", "tuned head", "credit", "fresh head", "credit"], rows)
+
+
 HEADS = (
     "average",
     "task_arithmetic",
@@ -531,6 +549,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "domains-protocols": lambda place: by_protocol(place, "domains", *ON_OTHER_BOARDS),
     "emotions-out": foreign,
     "heads": heads,
+    "fresh": fresh,
     "foretold": foretold,
     "bases": bases,
     "pairs": pairs,

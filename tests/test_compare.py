@@ -290,9 +290,7 @@ def test_draws_are_compared_in_the_mean(tmp_path: Path) -> None:
     assert "good and fair need more draws to be compared: +" in once.verdict
     assert (once.p, once.tasks[0].p, once.tasks[0].adjusted) == (None, None, None)
     assert "Needs more draws: 1 draw of shots cannot test" in str(once)
-    ranked = harness.compare(
-        ["good", "fair", "poor"], protocol="knn", shots=10, records=tmp_path
-    )
+    ranked = harness.compare(["good", "fair", "poor"], protocol="knn", shots=10, records=tmp_path)
     assert isinstance(ranked, Ranking)
     assert ranked.here == ()
     assert "too few to compare" in ranked.verdict
