@@ -21,6 +21,11 @@ def plain(text: object) -> str:
     return "".join(map(_shown, text))
 
 
+def breaks(name: str) -> list[str]:
+    """The parts of a name of a model, behind which a line may end."""
+    return re.split(r"(?<=[_,:\[+])", plain(name))
+
+
 def _shown(sign: str) -> str:
     # C: control and format characters (bidirectional ones too), surrogates; Zl, Zp: line separators
     kind = unicodedata.category(sign)

@@ -12,7 +12,7 @@ from harness.reporting.grid import short_task
 from harness.reporting.names import marked
 from harness.reporting.sentences import said, span
 from harness.stats.intervals import Ratio
-from harness.text import plain, points
+from harness.text import breaks, plain, points
 
 TASKS = 8
 """Columns of tasks beside a bar: of more, the page has the range alone."""
@@ -69,7 +69,7 @@ def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]
         "finding": [plain(text) for text in credits.finding],
         "about": f"{about}{of} Tuned head: {plain(credits.setting)}.",
         "axis": f"{points(low)} to {points(high)}" + (f": {shared}" if shared else ""),
-        "heads": [_broken(short_task(t, credits.tasks)) for t in credits.tasks] if several else [],
+        "heads": [breaks(short_task(t, credits.tasks)) for t in credits.tasks] if several else [],
         "bars": bars,
         "keys": {look: text for look, text in KEYS.items() if look in seen},
         "terms": terms(credits, sign=any(text.startswith(UNDEFINED) for text in cells)),
@@ -87,8 +87,8 @@ def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str
     shown = {name: points(value) for name, value in scores.items()}
     return {
         "called": called,
-        "name": _broken(f"{name}{ASIDE if one.transductive else ''}"),
-        "options": _broken(options),
+        "name": breaks(f"{name}{ASIDE if one.transductive else ''}"),
+        "options": breaks(options),
         "place": ASIDE.strip() if one.transductive else span(one.place, "–"),
         "rects": [
             (LOOKS.get(part, part), at(x), round(at(end) - at(x), 2))
@@ -131,11 +131,6 @@ def over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:
     known, count = len(one.known), len(one.by_task)
     text = f"{span(one.range, times=100)}{unit}" if known else UNDEFINED
     return text if known == count else f"{text} ({known} of {count}{tasks})"
-
-
-def _broken(text: str) -> list[str]:
-    """The parts of a name, behind which a line may end."""
-    return re.split(r"(?<=[_,\[+])", plain(text))
 
 
 def leaf(credit: Ratio | None) -> tuple[str, int]:

@@ -70,7 +70,7 @@ def over(boards: Mapping[str, Credited]) -> dict[str, Any]:
 
 def _table(known: Mapping[str, Credited], common: list[str], merges: list[str]) -> dict[str, Any]:
     on = {name: of.credit for name, of in known.items() if {*merges} & of.credit.keys()}
-    rows = [(plain(one), [_cell(of.get(one)) for of in on.values()]) for one in merges]
+    rows = [(one, [_cell(of.get(one)) for of in on.values()]) for one in merges]
     return {"common": _named(common), "heads": [*on], "rows": rows}
 
 

@@ -6,13 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.text import markdown, plain, points, tex, wrapped
+from harness.text import breaks, markdown, plain, points, tex, wrapped
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 HERE = Path(__file__).parent
-FILTERS = {"markdown": markdown, "plain": plain, "points": points, "tex": tex, "wrapped": wrapped}
+FILTERS = {one.__name__: one for one in (breaks, markdown, plain, points, tex, wrapped)}
 
 
 def source(name: str) -> str:
