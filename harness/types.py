@@ -332,7 +332,7 @@ def _need_fault(made: Need) -> str | None:
         return f"has rows={made.rows!r}, expected {' or '.join(known)}"
     if made.rows == "own" and made.shapes is None:
         return "has no shapes, expected a function from a checkpoint to its tensors"
-    options = {*inspect.getfullargspec(made.function).kwonlyargs}
+    options = {*inspect.getfullargspec(inspect.unwrap(made.function)).kwonlyargs}
     if made.rows in DRAWN and not {"examples", "seed"} <= options:
         return "does not say which rows are drawn, expected the options examples, seed after *"
     return None

@@ -78,6 +78,8 @@ class Asked(Frozen):
     @model_validator(mode="wrap")
     @classmethod
     def _in_one_line(cls, given: Any, made: Callable[[Any], Any], about: ValidationInfo) -> Any:
+        if not isinstance(given, Mapping) and not isinstance(given, cls):
+            raise BadRecipe(f"{cls.__name__} is {given!r:.80}, expected fields by their names")
         try:
             return made({name: cls._spelled(name, value) for name, value in dict(given).items()})
         except ValidationError as error:
@@ -87,6 +89,7 @@ class Asked(Frozen):
     def _spelled(cls, name: str, value: Any) -> Any:
         field = cls.model_fields.get(name)
         alone = isinstance(value, str | int | PurePath | Choice | Mapping)
+        alone = alone and not isinstance(value, bool)
         several = field is not None and get_origin(field.annotation) is tuple
         if several and (alone or isinstance(value, list | tuple)):
             return [cls._spelled("", one) for one in ([value] if alone else value)]

@@ -29,8 +29,8 @@ FEWER = (
     *("emotions-heads", "emotions-out", "domains", "reference", "seeds", "shots"),
 )
 RESAMPLES = {**dict.fromkeys(FEWER, 500), "fresh-head": 1000, "glue": 1000}
-"""Of packs of several sets of experts, which would be three times as large, and of `shots`, whose
-2,000 test rows leave the ends of an interval within 0.1 points."""
+"""By pack, in place of all: of several sets of experts, which would be three times as large, and of
+`shots`, whose 2,000 test rows leave the ends of an interval within 0.1 points."""
 TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"
 
 

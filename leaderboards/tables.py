@@ -323,8 +323,7 @@ PUBLISHED: Mapping[str, tuple[Sequence[str], Mapping[str, float], str]] = {
 
 
 def settings(place: Path) -> str:
-    """Credit of the mergers in each setting; without an interval where it is the median over
-    tasks."""
+    """Credit of the mergers in each setting."""
     heads = {name: f"{told} ({base_of(place, name)})" for name, told in SETTINGS.items()}
     return _credits(place, heads)
 

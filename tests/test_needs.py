@@ -561,6 +561,19 @@ def test_what_cannot_be_made_up_is_said_in_one_line(mine: Path) -> None:
     refused(command, HarnessError, "by_inputs magnitudes @need('magnitudes', toy=")
 
 
+def test_a_need_may_be_decorated(mine: Path) -> None:
+    """Its options are those of the function within."""
+    gentle = (
+        "import functools\n\ndef gentle(function):\n    @functools.wraps(function)\n"
+        "    def same(*given, **options):\n        return function(*given, **options)\n"
+        "    return same\n\n\n@need("
+    )
+    made = MINE.replace("@need(", gentle, 1).replace("def magnitudes", "@gentle\ndef magnitudes")
+    (mine / "mine.py").write_text(made)
+    harness.load_plugins(mine)
+    assert "magnitudes" in harness.NEEDS
+
+
 # What is wrong with one --------------------------------------------------------------------
 
 #: what becomes of the plug-in's file -> what is said of it

@@ -199,6 +199,15 @@ def test_sets_that_say_nothing_of_their_training_are_taken_for_trained_alike() -
     assert {line.set for line in in_sets([*lines_of(("", one) for one in records)])} == {0, 1, 2}
 
 
+def test_an_expert_that_says_nothing_is_held_to_no_other_task() -> None:
+    """Of a task whose experts all say it, they have to agree."""
+    for other, sets in (("m", {0, 1}), ("of other rows", {0})):
+        records = [*trained(study(0), "r", None), *trained(study(1), "r", "m")]
+        records += trained(study(2), "r", other)
+        found = {line.set for line in in_sets([*lines_of(("", one) for one in records)])}
+        assert found == ({0, 1, 2} if other == "m" else sets)
+
+
 def test_sets_have_their_files_and_their_spread_in_every_format() -> None:
     files = texts_of(made(three(0.1, 0.1, 0.1)))
     assert "61.0 (sd 3.6)" in files["board.md"]

@@ -105,6 +105,20 @@ def test_one_file_under_two_names_is_refused(task: str, tmp_path: Path) -> None:
     refused(lambda: evaluated(task), BadData, "mine@validation mine@test")
 
 
+def test_a_split_in_another_case_is_scored_beside_its_own(task: str, tmp_path: Path) -> None:
+    """A test of robustness: both are apart from train, whatever their case."""
+    said = "text: body\nlabel: mood\nfiles: {train: data/train.jsonl, test: data/test.jsonl, "
+    Path(task).write_text(f"{said}loud: data/loud.jsonl}}\n")
+    jsonl(tmp_path / "data/test.jsonl", rows(70, 90))
+    for of, fault in ((TRAIN, True), (rows(70, 90), False)):
+        loud = [{**row, "body": row["body"].upper()} for row in of]
+        jsonl(tmp_path / "data/loud.jsonl", loud)
+        if fault:
+            refused(lambda: evaluated(task), BadData, "mine@loud mine@train")
+        else:
+            assert evaluated(task) == 0
+
+
 def test_train_under_another_name_is_refused_wherever_it_lies(task: str, tmp_path: Path) -> None:
     """Of a data set of the Hub nothing is fetched to see it."""
     said = f"text: body\nlabel: mood\nlabels: [bad, good]\nhub: {tmp_path / 'data'}\n"

@@ -827,6 +827,13 @@ def test_what_changed_since_it_was_planned_is_not_read(room: Path) -> None:
     assert work(made, 0, room / "out", where=WHERE, say=said.append)
 
 
+def test_a_model_that_is_not_fetched_yet_is_taken_to_be_the_same(room: Path) -> None:
+    """A worker's machine may have another cache than the one that planned."""
+    step = steps(room)["experts/base/topic-0"]
+    other = replace(step, request={**step.request, "base": "org/far"}, inputs={"org/far": "known"})
+    assert inputs.changed(other, room / "out", None) is None
+
+
 def test_what_a_step_held_is_gone_when_the_next_begins(
     room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,9 @@ import harness
 from harness import PREMERGE, TASKS, Choice, Recipe, Record, Run, StateDict, Task, folders, registry
 from harness.checkpoints.network import classifier_on_meta, configuration
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.provenance import rows_shown, trained_by
 from harness.cli import main
+from harness.data.apart import among
 from harness.entries import Premerge
 from harness.errors import (
     BadData,
@@ -960,6 +962,44 @@ def test_rows_that_were_tuned_on_are_not_reported_under_another_name(room: Path)
         with mistake(BadRecipe, "toy/pairs@heldout10 toy/sly@heldout10"):
             read(room / "tuned", tasks=("toy/sly@heldout10",), singles=True)
         assert read(room / "tuned", tasks=("toy/sly",), singles=True)
+
+
+def test_experts_of_a_task_that_is_not_known_here_are_merged(room: Path) -> None:
+    """Nothing of its rows is asked."""
+    for name in ("a", "b"):
+        (room / name / "expert.json").write_text(json.dumps({"tasks": ["mine/gone"]}))
+    harness.merge(same(room, tasks=()), out=room / "whole")
+    assert json.loads((room / "whole/merge.json").read_text())["tasks"] == ["mine/gone"]
+
+
+def test_what_one_model_does_not_say_another_one_does(room: Path) -> None:
+    """Of rows that both were shown, whatever their order."""
+    for name, seen in (("a", {"toy/pairs@test": "of these"}), ("b", {})):
+        said = {"inherited": ["toy/pairs@test"], "seen": seen}
+        (room / name / "expert.json").write_text(json.dumps(said))
+    for order in ("ab", "ba"):
+        assert rows_shown(*(room / name for name in order)) == {"toy/pairs@test": "of these"}
+
+
+def test_texts_that_nobody_could_read_are_no_rows_in_common() -> None:
+    """And names come before a look at all rows."""
+    other = replace(TOY, name="toy/other")
+    assert among(other, "test", {"toy/pairs@test": ""}, lambda: "") is None
+    shown = {"toy/pairs@test": "of others", "toy/other@test": "of these"}
+    assert among(other, "test", shown, lambda: pytest.fail("looked")) == "toy/other@test"
+    assert among(other, "train", shown, lambda: "of others") == "toy/pairs@test"
+
+
+def test_a_whole_number_of_epochs_is_that_of_a_fraction(room: Path) -> None:
+    """A study has 3 and a command 3.0; what is 0 is not said."""
+    known = {"epochs": 3, "learning_rate": 1e-4, "warmup": 0.0}
+    told = []
+    for given in (known, {"epochs": 3.0, "learning_rate": 1e-4}, {**known, "epochs": 2}):
+        (room / "a/expert.json").write_text(json.dumps({"hyperparameters": given}))
+        said = trained_by(room / "a")
+        assert said is not None
+        told.append(said.training)
+    assert told[0] == told[1] != told[2]
 
 
 def test_a_reported_split_by_another_name_is_not_tuned_on(room: Path) -> None:

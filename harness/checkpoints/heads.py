@@ -10,7 +10,7 @@ from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.layout import SINGLE, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_weights
-from harness.checkpoints.provenance import MERGE_FILE, Merged, changed
+from harness.checkpoints.provenance import MERGE_FILE, Merged, changed, trained_by
 from harness.checkpoints.settings import check_settings
 from harness.checkpoints.verbalizer import under_words, words_of
 from harness.errors import BrokenCheckpoint
@@ -67,14 +67,21 @@ def with_head(encoder: Checkpoint, expert: Checkpoint, base: Checkpoint | None) 
     was trained on.
     """
     body, fresh = aligned_base(encoder, expert).weights, new_in_experts(base, expert)
-    poolers = [name for name in body if expert.family.is_pooler(name) and name not in fresh]
-    own = [weights.digest(weights.select(one, poolers)) for one in (body, expert.weights)]
-    if base is None and own[0] != own[1]:
-        warnings.warn(
-            f"the pooler of {encoder.source} is not the one of {expert.source}, whose head is read "
-            "on it; name the --base: if it was published without one, each head has its own",
-            stacklevel=3,
-        )
+    said = trained_by(expert.path)
+    if base is None and not (said and said.readout == "mean_all"):  # which reads no pooler
+        _tell_of_pooler(encoder, body, expert)
     body = weights.select(body, [name for name in body if name not in fresh])
     whole = weights.select(weights.union(body, expert.weights), list(expert.weights))
     return replace(encoder, config=expert.config, weights=whole, labels=expert.labels)
+
+
+def _tell_of_pooler(encoder: Checkpoint, body: StateDict, expert: Checkpoint) -> None:
+    """Warn of a pooler that is not the one that an expert's head was trained on."""
+    poolers = [name for name in body if expert.family.is_pooler(name)]
+    own = [weights.digest(weights.select(one, poolers)) for one in (body, expert.weights)]
+    if own[0] != own[1]:
+        warnings.warn(
+            f"the pooler of {encoder.source} is not the one of {expert.source}, whose head is read "
+            "on it; name the --base: if it was published without one, each head has its own",
+            stacklevel=4,
+        )

@@ -153,17 +153,21 @@ class Trained(MadeRecord):
     head_seed: int | None = None
     readout: Literal["last_linear", "mean_all"] = "last_linear"
     annotated: dict[str, list[str]] = Field(default_factory=dict)
-    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    hyperparameters: dict[str, Any] | None = None
     bf16: bool = False
 
     @property
     def training(self) -> str | None:
         """A hash of rows and hyperparameters, which experts have in common that differ by their
-        seeds alone; None where the file does not say them."""
+        seeds alone; None where the file does not say them. What is 0 counts as not said."""
+        if not self.hyperparameters:
+            return None
         part = self.part and (self.part.number, self.part.limit)  # whose rows a seed draws
         rows = part or (self.rows, self.rows_digest)
-        said = [rows, self.hyperparameters, self.readout, self.bf16]
-        return digest_of(said) if self.hyperparameters else None
+        given = {name: of for name, of in self.hyperparameters.items() if of}
+        # one epoch is 1 in a study and 1.0 in a command
+        given = {n: float(of) if isinstance(of, int) else of for n, of in given.items()}
+        return digest_of([rows, given, self.readout, self.bf16])
 
 
 def merged_by(folder: Path) -> Merged | None:
@@ -204,7 +208,8 @@ def rows_shown(*folders: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for said in (one for folder in folders for one in records_in(folder).values()):
         own = [*said.shown, *said.scored_on] if isinstance(said, Merged) else []
-        found |= {row: said.seen.get(row, "") for row in (*own, *said.inherited)}
+        rows = (*own, *said.inherited)
+        found |= {row: said.seen.get(row) or found.get(row, "") for row in rows}
     return found
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
 from harness.data.rows import texts_of
 from harness.data.sources import TRAIN, at_hand, data_dir
+from harness.data.splits import share_rows
 from harness.errors import BadData, HarnessError
 from harness.hashes import digest_of
 from harness.types import DERIVED, Rows, Task
@@ -35,8 +37,10 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
             raise same(split, TRAIN, "one is the other by another name")
     known: dict[str, Texts] = {}
     for split in dict.fromkeys((TRAIN, *task.splits)):
-        texts = _texts(task, split, folder)
-        for other, theirs in known.items() if texts else ():
+        every = _texts(task, split, folder)
+        for other, theirs in known.items() if every else ():
+            # a split to score may be another in lower case, and none may be train
+            texts, theirs = (_folded(one) if other == TRAIN else one for one in (every, theirs))
             common = len(texts.keys() & theirs.keys())
             alias = other != TRAIN and task.splits[split] == task.splits[other]
             if (texts == theirs and not alias) or (
@@ -46,7 +50,7 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
             ):
                 among = f"{len(texts)} texts of {split} are among the {len(theirs)} of {other}"
                 raise same(split, other, f"{common} of the {among}")
-        known[split] = texts
+        known[split] = every
 
 
 def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | None:
@@ -58,8 +62,24 @@ def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | Non
     task, split, (trained_on, held_out) = rows.task, rows.split, DERIVED
     if split != held_out and task.splits.get(split, TRAIN) == TRAIN:
         return None
-    known = _texts(task, trained_on if split == held_out else TRAIN, folder)
-    return sum(_bare(text) in known for text in rows.texts) if known else None
+    known = {*map(_fold, _texts(task, trained_on if split == held_out else TRAIN, folder))}
+    return sum(_fold(_bare(text)) in known for text in rows.texts) if known else None
+
+
+def among(
+    task: Task, split: str, shown: Mapping[str, str], digest: Callable[[], str]
+) -> str | None:
+    """Which of some rows that a model was shown are those of a split, whatever that is called.
+
+    `shown` are `name@split` with the `texts_digest` of each, empty where nobody says. Names come
+    first: `digest`, that of the split, is a look at all of its rows.
+    """
+    for rows in shown:
+        name, _, other = rows.partition("@")
+        if name == task.name and share_rows(task, split, other):
+            return rows
+    known = {of: rows for rows, of in shown.items() if of}
+    return known.get(digest()) if known else None
 
 
 def texts_digest(task: Task, split: str, folder: str | Path | None = None) -> str:
@@ -68,9 +88,10 @@ def texts_digest(task: Task, split: str, folder: str | Path | None = None) -> st
     Empty where they cannot be read.
     """
     try:
-        return digest_of(sorted(map(_bare, texts_of(task, split, folder=folder))))
+        each = [digest_of(_fold(_bare(text))) for text in texts_of(task, split, folder=folder)]
     except HarnessError:
         return ""
+    return digest_of([len(each), sum(int(one, 16) for one in each)])
 
 
 def _texts(task: Task, split: str, folder: str | Path | None) -> Texts:
@@ -88,5 +109,17 @@ def _texts(task: Task, split: str, folder: str | Path | None) -> Texts:
 
 
 def _bare(text: tuple[str, ...]) -> tuple[str, ...]:
-    """A text but for its case and for how much blank stands between and around its words."""
-    return tuple(" ".join(part.casefold().split()) for part in text)
+    """A text but for how much blank stands between and around its words."""
+    return tuple(" ".join(part.split()) for part in text)
+
+
+def _fold(text: tuple[str, ...]) -> tuple[str, ...]:
+    """A text but for its case."""
+    return tuple(part.casefold() for part in text)
+
+
+def _folded(texts: Texts) -> Texts:
+    found: Texts = Counter()
+    for text, count in texts.items():
+        found[_fold(text)] += count
+    return found

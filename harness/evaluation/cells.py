@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import weights
+from harness.data.apart import among
 from harness.data.rows import load_rows
 from harness.data.shots import amount
 from harness.data.sources import origin
@@ -143,7 +144,8 @@ class Cell:
             "teachers": [teacher.digest for teacher in self.teachers],
             "heads_of": [weights.digest(one.weights) for one in evaluated.owners],
             "shown": list(evaluated.shown),
-            "transductive": any(_seen(data, *one) for one in evaluated.shown.items()),
+            "transductive": among(data.task, data.split, evaluated.shown, data.texts_digest)
+            is not None,
         }
 
     @property
@@ -235,14 +237,6 @@ class Cell:
                 value = self.data.max_length if key == "max_length" else value
                 unusual[key] = "-".join(map(str, value)) if isinstance(value, tuple) else value
         return unusual
-
-
-def _seen(data: TaskSplit, shown: str, texts: str) -> bool:
-    """Whether rows that a merge was shown, `name@split` of these texts, are among those that are
-    scored, whatever these are called."""
-    name, _, split = shown.partition("@")
-    same = name == data.task.name and share_rows(data.task, data.split, split)
-    return same or (texts != "" and texts == data.texts)
 
 
 def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) -> list[Cell]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 from harness.checkpoints.align import in_all, whole_base
@@ -27,10 +28,10 @@ from harness.checkpoints.provenance import (
 )
 from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.checkpoints.verbalizer import words_of
-from harness.data.apart import texts_digest
+from harness.data.apart import among, texts_digest
 from harness.data.claims import called_in, tell_of_other_rows
 from harness.data.groups import expanded
-from harness.data.splits import parse_task, share_rows
+from harness.data.splits import parse_task
 from harness.errors import BadRecipe, MissingHead
 from harness.evaluation.evaluated import OpenedModel, recipe_of
 from harness.evaluation.records import Role
@@ -102,15 +103,14 @@ def _splits(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tup
     if not names:
         raise BadRecipe(f"{run.model} does not say its tasks; name them with --tasks")
     splits = [parse_task(name) for name in names]
-    tuned_on = {one: merged.seen.get(one) for one in merged.scored_on} if merged else {}
-    for task, split in splits if tuned_on else ():
-        texts = texts_digest(task, split, run.data_dir)
-        for tuned, seen in tuned_on.items():
-            name, _, tuned_split = tuned.partition("@")
-            if (task.name == name and share_rows(task, split, tuned_split)) or seen == texts:
-                raise BadRecipe(
-                    f"{run.model} was tuned on {tuned}; expected none of {task}@{split}"
-                )
+    tuned_on = {one: merged.seen.get(one, "") for one in merged.scored_on} if merged else {}
+    for task, split in splits:
+        digest = partial(texts_digest, task, split, run.data_dir)
+        if tuned := among(task, split, tuned_on, digest):
+            same = "" if tuned.startswith(f"{task.name}@") else ", which has the same texts"
+            raise BadRecipe(
+                f"{run.model} was tuned on {tuned}; expected none of {task}@{split}{same}"
+            )
     return splits
 
 

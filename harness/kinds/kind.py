@@ -19,6 +19,8 @@ from harness.types import Array, Array64, Draw, Row, Rows, Task, Units
 if TYPE_CHECKING:
     import torch
 
+LONGEST = 300
+"""Of what an error says to write."""
 IGNORED = -100
 """The label of a class, or of a word, that nobody gave: left out of losses and of scores."""
 
@@ -281,8 +283,9 @@ def _renaming(task: Task, *, unnamed: bool) -> str:
             "config.json, in the order of its outputs"
         )
     names = json.dumps(as_config(task.labels)["id2label"])
+    written = f'"id2label": {names}' if len(names) < LONGEST else "them into id2label, so,"
     return (
-        f'; if its outputs are in that order, write "id2label": {names:.300} into its config.json, '
+        f"; if its outputs are in that order, write {written} into its config.json, "
         "or say so to evaluate with --labels by-index"
     )
 

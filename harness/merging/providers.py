@@ -23,6 +23,7 @@ from harness.passes import statistics
 from harness.passes.lengths import at_length
 from harness.passes.reading import Readings, reading_of
 from harness.passes.statistic_file import Statistic, check_statistic
+from harness.registry import TASKS
 from harness.types import TRAINED_ON, Checkpoint, Need, Progress, Rows, Scalar, StateDict
 
 
@@ -235,9 +236,9 @@ class StatisticsProvider(OfRows):
 
     def _tell_of_other_rows(self, file: Statistic, index: int) -> None:
         """Warn of a file of other rows than its task has by now, if they are on this machine."""
-        if not self.recipe.tasks:
+        if not self.recipe.tasks or self.recipe.tasks[index] not in TASKS:
             return
-        task, folder = parse_task(self.recipe.tasks[index])[0], self.recipe.data_dir
+        task, folder = TASKS[self.recipe.tasks[index]], self.recipe.data_dir
         if task.generate or not at_hand(task, TRAIN, folder):
             return
         chosen = {**self.chosen, "seed": file.said.options.get("seed")}

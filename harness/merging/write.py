@@ -29,6 +29,7 @@ from harness.folders import new_folder
 from harness.merging.plan import MergePlan, short_method
 from harness.merging.premerge_report import measured, watched
 from harness.merging.stages import Stage, reported
+from harness.registry import TASKS
 from harness.text import markdown, plain
 from harness.types import Checkpoint, Choice, Progress, StateDict
 
@@ -233,9 +234,11 @@ def _seen(plan: MergePlan, tried: Sequence[Stage]) -> dict[str, str]:
     """The digests of the texts that methods were shown, and candidates scored on if any were, by
     `name@split`; not of the rows that experts are trained on, which are not scored."""
     shown = [one["task"] for one in _needed(plan.stages)["statistics"]]
-    asked = {f"{task}@{parse_task(task)[0].reported}" for task in plan.tasks}
+    # a task that an expert's folder names need not be known here, where none of its rows are read
+    asked = {f"{task}@{TASKS[task].reported}" for task in plan.tasks if task in TASKS}
     names = (*_needed(tried)["scored_on"], *asked.intersection(shown))
-    return {name: texts_digest(*parse_task(name), plan.recipe.data_dir) for name in names}
+    found = {name: texts_digest(*parse_task(name), plan.recipe.data_dir) for name in names}
+    return {name: digest for name, digest in found.items() if digest}
 
 
 def _kept(plan: MergePlan) -> dict[str, list[str]]:

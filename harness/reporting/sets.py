@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from harness.hashes import joined
-from harness.reporting.lines import Line
+from harness.reporting.lines import Line, grouped
 
 
 def in_sets(lines: Sequence[Line]) -> list[Line]:
@@ -72,11 +72,14 @@ def _numbers(lines: Sequence[Line]) -> dict[str, int]:
 
 
 def _alike(sets: Iterable[Line]) -> bool:
-    """Whether the experts of all sets that say it were trained on as many epochs of the same rows,
-    and so on."""
-    said = [sorted((task, how) for task, *_, how in one.trained if how) for one in sets]
-    known = [one for one in said if one]
-    return all(one == known[0] for one in known)
+    """Whether the experts of a task were trained on as many epochs of the same rows, and so on, in
+    all sets that say it."""
+    said: dict[str, set[tuple[str, ...]]] = {}
+    for one in sets:
+        for task, of in grouped(one.trained, lambda expert: expert[0]).items():
+            if all(how for *_, how in of):
+                said.setdefault(task, set()).add(tuple(sorted(how for *_, how in of)))
+    return all(len(known) == 1 for known in said.values())
 
 
 def ensembles(line: Line) -> dict[str, list[str]]:

@@ -125,10 +125,14 @@ def with_inputs(steps: Sequence[Step], folder: Path, data_dir: str | None) -> li
 
 
 def changed(step: Step, folder: Path, data_dir: str | None) -> str | None:
-    """The first model or task that is another one than when the step was planned, if any is."""
+    """The first model or task that is another one than when the step was planned, if any is.
+
+    A model of the Hub that is still to be fetched here is taken to be the same.
+    """
     for name, of in step.inputs.items():
         with suppress(HarnessError):  # which the step itself has a reason to say
-            if _hash(name, name in step.asked(*ROWS), folder=folder, data_dir=data_dir) != of:
+            now = _hash(name, name in step.asked(*ROWS), folder=folder, data_dir=data_dir)
+            if now not in (None, of):
                 return name
     return None
 
@@ -152,7 +156,8 @@ def _hash_of(paths: Iterable[Path]) -> str:
 
 
 @cache
-def _of_file(path: Path, size: int, changed: int) -> str | None:
+def _of_file(path: Path, _size: int, _time: int) -> str | None:
+    """The hash of a file, kept until its size or its time are others."""
     return file_hash(path)
 
 

@@ -86,7 +86,7 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
 def check_beside(plan: Plan, before: Sequence[Plan]) -> None:
     """Raise BadRecipe for what a study that is done before it in its folder makes otherwise."""
     for other in (one for one in before if one.study != plan.study):
-        for name in plan.steps.keys() & other.steps.keys():
+        for name in filter(other.steps.__contains__, plan.steps):
             one, two = (known.steps[name].request for known in (other, plan))
             if one != two:
                 raise BadRecipe(

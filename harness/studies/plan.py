@@ -289,7 +289,7 @@ def _kinds(step: Step) -> Iterator[tuple[str, ...]]:
     need = options.partition(" ")[0]
     like = {"evaluate": after, "statistics": need, "finetune": "", "merge": options}
     if step.size is None:
-        asked = (str(step.request.get(name)) for name in ("limit", "epochs"))
+        asked = (str(step.request.get(name)) for name in ("limit", "epochs", "tune_limit"))
         yield step.verb, step.base, step.about, first, *asked
         return
     yield step.verb, step.base, step.about, first
@@ -302,7 +302,7 @@ def _size(step: Step) -> float:
 
 
 def _path() -> Path:
-    return cache_dir("times") / f"{digest_of('times')}.jsonl"
+    return cache_dir("times") / f"{digest_of('times by rows')}.jsonl"
 
 
 @cache

@@ -14,6 +14,7 @@ from harness.data.groups import expanded
 from harness.data.rows import count
 from harness.data.sources import data_dir as local
 from harness.data.splits import parse_task
+from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import protocols_of, unusual_of
@@ -308,16 +309,29 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | No
     )
 
 
-def _rows(recipe: Recipe, tasks: Sequence[str], candidates: int, data_dir: str | None) -> float:
+def _rows(
+    recipe: Recipe, tasks: Sequence[str], candidates: int, data_dir: str | None
+) -> float | None:
     """How many rows go through models for a merge: those that candidates are scored on, and those
-    that methods are shown, but for what steps of their own compute before."""
+    that methods are shown, but for what steps of their own compute before. None where they cannot
+    be counted."""
     methods = methods_of(recipe)
     scores = recipe.tune or any(one.rows == "shared" for of, _ in methods for one in needs_of(of))
     splits = recipe.tune_on or [f"{task}@{HELD_OUT}" for task in tasks]
-    scored = [rows_of(one, recipe.tune_limit, data_dir) or 0 for one in splits if scores]
-    chosen = [at_most(resolved(*one), recipe.examples_limit) for one in methods if recipe.premerge]
+    limit = recipe.tune_limit
+    scored = [rows_of(one, limit, data_dir) or limit for one in splits if scores]
+    read = [one for one in methods if recipe.premerge or _reads(one[0])]
+    chosen = [at_most(resolved(*one), recipe.examples_limit) for one in read]
     shown = [cast(int, options[EXAMPLES]) for options in chosen if EXAMPLES in options]
-    return float(candidates * sum(scored) + len(recipe.experts) * sum(shown))
+    counted = [one for one in scored if one is not None]
+    if len(counted) < len(scored):
+        return None
+    return float(candidates * sum(counted) + len(recipe.experts) * sum(shown))
+
+
+def _reads(entry: Method) -> bool:
+    """Whether a method reads rows while it merges, and not before, for each expert by itself."""
+    return any(need.rows not in ("own", "none") for need in needs_of(entry))
 
 
 def _statistics(
