@@ -281,10 +281,11 @@ def settled(place: Path, name: str, protocol: str) -> str:
 
 def credit_under(place: Path, name: str, row: str, protocol: str) -> str:
     """The credit of a merge under another tuned head than that of the board."""
-    base, merge = (_pair(place, name, protocol, one)[0] for one in ("base", row))
     (experts,) = _pair(place, name, "current", experts_of(place, name))
-    known = by_task(merge, base, experts)
-    found = None if known is None else stats_credit(*known)
+    known = by_task(*_pair(place, name, protocol, row, "base"), experts)
+    assert known is not None
+    tuned, base, own = known
+    found = stats_credit(tuned, base, own)
     return "none" if found is None else in_percent(found)
 
 
