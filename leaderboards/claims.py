@@ -268,15 +268,17 @@ def _merges(place: Path, name: str) -> list[str]:
     return [one.name for one in credited(place, name).merges]
 
 
-def settled(place: Path, name: str, protocol: str) -> str:
-    """How many pairs of merges differ significantly under a protocol, of how many."""
+def settled(place: Path, name: str, protocol: str, first: str = "") -> str:
+    """How many pairs of merges differ significantly under a protocol, of how many; or in how many
+    of these one of them is `first`."""
     board, rows = known(place, name), _merges(place, name)
-    at = board.scores.headlines[protocol]
-    merges = [[line for each in _pair(place, name, protocol, row) for line in each] for row in rows]
-    estimates = by_task(*merges)
+    estimates = by_task(*_pair(place, name, protocol, *rows))
     assert estimates is not None
-    found = significant_pairs(estimates, board.priors[at, board.scores.columns[-1]])
-    return f"{counted(len(found))} of {math.comb(len(rows), 2)}"
+    prior = board.priors[board.scores.headlines[protocol], board.scores.columns[-1]]
+    better = [rows[at] for at in significant_pairs(estimates, prior).values()]
+    if first:
+        return counted(better.count(first))
+    return f"{counted(len(better))} of {math.comb(len(rows), 2)}"
 
 
 def credit_under(place: Path, name: str, row: str, protocol: str) -> str:

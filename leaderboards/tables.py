@@ -362,18 +362,21 @@ def pairs(place: Path) -> str:
 def fresh(place: Path) -> str:
     """Merges under a head that is tuned on few rows without labels, and under a new one that is
     trained on many with their labels, in the order of that."""
-    name, new = "fresh-head", "fresh-head"
+    name = new = "fresh-head"  # the board, and the protocol
     merges = [one.name for one in claims.credited(place, name).merges]
     merges.sort(key=lambda row: -float(claims.mean(place, name, row, new)))
-    rows = []
-    for row in (claims.experts_of(place, name), *merges, "base"):
-        cells = [claims.mean(place, name, row, at) for at in ("current", "ft-classifier", new)]
-        if of := row in merges:
-            cells.insert(2, claims.credit(place, name, row))
-            cells.append(claims.credit_under(place, name, row, new))
-        else:
-            cells = [*cells[:2], "", cells[2], ""]
-        rows.append([f"`{row}`" if of else row, *(one.replace("95 % CI ", "") for one in cells)])
+
+    def cells(row: str) -> list[str]:
+        own, tuned, fresh = (
+            claims.mean(place, name, row, at) for at in ("current", "ft-classifier", new)
+        )
+        if row not in merges:
+            return [row, own, tuned, "", fresh, ""]
+        credits = claims.credit(place, name, row), claims.credit_under(place, name, row, new)
+        first, second = (one.replace("95 % CI ", "") for one in credits)
+        return [f"`{row}`", own, tuned, first, fresh, second]
+
+    rows = map(cells, (claims.experts_of(place, name), *merges, "base"))
     return table(["", "Current Eval", "tuned head", "credit", "fresh head", "credit"], rows)
 
 

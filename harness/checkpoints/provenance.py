@@ -164,9 +164,12 @@ class Trained(MadeRecord):
             return None
         part = self.part and (self.part.number, self.part.limit)  # whose rows a seed draws
         rows = part or (self.rows, self.rows_digest)
-        given = {name: of for name, of in self.hyperparameters.items() if of}
         # one epoch is 1 in a study and 1.0 in a command
-        given = {n: float(of) if isinstance(of, int) else of for n, of in given.items()}
+        given = {
+            name: float(of) if isinstance(of, int) else of
+            for name, of in self.hyperparameters.items()
+            if of
+        }
         return digest_of([rows, given, self.readout, self.bf16])
 
 

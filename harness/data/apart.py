@@ -38,9 +38,10 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
     known: dict[str, Texts] = {}
     for split in dict.fromkeys((TRAIN, *task.splits)):
         every = _texts(task, split, folder)
+        folded = _folded(every)
         for other, theirs in known.items() if every else ():
             # a split to score may be another in lower case, and none may be train
-            texts, theirs = (_folded(one) if other == TRAIN else one for one in (every, theirs))
+            texts = folded if other == TRAIN else every
             common = len(texts.keys() & theirs.keys())
             alias = other != TRAIN and task.splits[split] == task.splits[other]
             if (texts == theirs and not alias) or (
@@ -50,7 +51,7 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
             ):
                 among = f"{len(texts)} texts of {split} are among the {len(theirs)} of {other}"
                 raise same(split, other, f"{common} of the {among}")
-        known[split] = every
+        known[split] = folded if split == TRAIN else every
 
 
 def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | None:

@@ -144,7 +144,7 @@ class Cell:
             "teachers": [teacher.digest for teacher in self.teachers],
             "heads_of": [weights.digest(one.weights) for one in evaluated.owners],
             "shown": list(evaluated.shown),
-            "transductive": among(data.task, data.split, evaluated.shown, data.texts_digest)
+            "transductive": among(data.task, data.split, evaluated.shown, lambda: data.texts_digest)
             is not None,
         }
 

@@ -188,12 +188,9 @@ class TaskSplit:
         """The test rows whose text stands in the training rows, too, if that is known."""
         return shared_with_train(self.test, self.data_dir)
 
+    @cached_property
     def texts_digest(self) -> str:
         """That of all texts of the split, as the task has them under no preset."""
-        return self._texts_digest
-
-    @cached_property
-    def _texts_digest(self) -> str:
         return texts_digest(*parse_task(self.name), self.data_dir)
 
     @property

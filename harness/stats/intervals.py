@@ -173,7 +173,7 @@ def interval(one: Estimate, bounds: Ends | None = None) -> Ends:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One difference over another, with the interval of Fieller (1954)."""
+    """One difference over another, or the median of several such, with its interval."""
 
     point: float
     ends: Ends
@@ -187,7 +187,8 @@ class Ratio:
 def ratio(above: Estimate, below: Estimate) -> Ratio | None:
     """Their ratio; None where what is below is not significantly greater than zero.
 
-    The interval holds every value r for which `above` - r x `below` is not significant.
+    The interval, Fieller's (1954), holds every value r for which `above` - r x `below` is not
+    significant.
     """
     if interval(below)[0] <= 0:
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from harness.reporting.figures import settle, styled, wrapped
 from harness.reporting.grid import GridCell
 from harness.reporting.lines import CURRENT
 from harness.reporting.names import CONSTANT
-from harness.text import plain
+from harness.text import breaks, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -177,7 +176,7 @@ LINE, LINES = 28, 3
 def broken(name: str) -> str:
     """A long name in lines that end where the parts of a method do."""
     lines = [""]
-    for part in re.findall(r"[^:,+\[]*[:,+\[]?", plain(name)):
+    for part in breaks(name):
         if lines[-1] and len(lines[-1]) + len(part) > LINE:
             lines.append("")
         lines[-1] += part if len(part) <= LINE else f"{part[: LINE - 1]}…"
