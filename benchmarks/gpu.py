@@ -9,8 +9,8 @@ Tables, and all figures as JSON:
   already, through `passes/features.py` in each type, by how many share a batch; with what
   the useful products of a token or an image are of the card's own matmul peak in that type;
 - *agreement*: how far features in each type are from float32 on the processor;
-- *merging*: what the harness computes on the processor, and the same formula in plain torch on
-  the device: TIES, RegMean's least squares, Procrustes' polar factors, exact Fisher.
+- *merging*: methods of the harness on the processor and on the device, with the way there and back:
+  average, TIES, RegMean, TSV, polar factors, Procrustes, exact Fisher.
 
 Without a GPU it is small and runs on the processor, which shows that it works and nothing else.
 """
@@ -38,6 +38,8 @@ from harness.checkpoints.open import open_checkpoint
 from harness.kinds import kind_of
 from harness.mergers.regmean import regmean
 from harness.mergers.ties import ties
+from harness.mergers.tsv import tsv
+from harness.merging.device import Crossing
 from harness.passes.features import _Ready
 from harness.passes.fisher import fisher
 from harness.passes.placement import DType, Placement, exact
@@ -229,74 +231,43 @@ def images(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) ->
 # Merging -----------------------------------------------------------------------------------
 
 
-def ties_on(base: torch.Tensor, experts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """`ties` at its defaults, of whole models as flat tensors on a device: the five vectors
-    trimmed to a fifth, one sign elected for each entry, the mean of those of that sign."""
-    total, moving = torch.zeros_like(base), []
-    for expert in experts:
-        vector = expert - base
-        dropped = int(vector.numel() * 0.8)
-        vector[vector.abs() < vector.abs().kthvalue(max(1, dropped)).values] = 0
-        moving.append(vector)
-        total += vector
-    sign = total.sign()
-    sign[sign == 0] = sign.sum().sign()
-    total.zero_()
-    count = torch.zeros_like(base)
-    for vector in moving:
-        same = vector.sign() == sign
-        total += vector * same
-        count += same
-    return base + total / count.clamp(min=1)
-
-
 def merging(size: Size, device: torch.device, repeats: int) -> Iterator[Any]:
-    """Each arithmetic by the harness on the processor, and on the device."""
+    """Methods of the harness on five experts of random weights, with --merge-device."""
     width, matrices = size.width, 6 * size.layers
     torch.manual_seed(0)
     base = {f"{n}.weight": torch.randn(width, 2 * width) for n in range(matrices)}
     experts = [{n: t + 0.02 * torch.randn_like(t) for n, t in base.items()} for _ in range(5)]
-
-    def flat(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        return torch.cat([tensor.flatten() for tensor in state.values()])
-
-    def whole(merged: Any) -> torch.Tensor:
-        return flat({name: merged[name] for name in base})
-
-    there = flat(base).to(device), [flat(one).to(device) for one in experts]
-    yield _compared(
-        "TIES", lambda: whole(ties(experts, base)), lambda: ties_on(*there), device, repeats
-    )
-
     rows = [torch.randn(4 * width, 2 * width, dtype=torch.float64) for _ in experts]
     gram = [dict.fromkeys(base, one.T @ one / len(one)) for one in rows]
-    placed = [(torch.stack([*e.values()]).to(device), g["0.weight"].to(device))
-              for e, g in zip(experts, gram, strict=True)]  # fmt: skip
+    squares = [[t[:, :width].double() for t in one.values()][: size.layers] for one in experts]
 
-    def solved() -> torch.Tensor:
-        parts = []
-        for place in range(matrices):
-            grams = [0.9 * g + 0.1 * torch.diag(g.diagonal()) for _, g in placed]
-            right = sum(g @ e[place].double().T for (e, _), g in zip(placed, grams, strict=True))
-            factor = torch.linalg.cholesky(torch.stack(grams).sum(0))
-            parts.append(torch.cholesky_solve(right, factor).T.float().flatten())
-        return torch.cat(parts)
+    def whole(merged: Any) -> torch.Tensor:
+        return torch.cat([merged[name].cpu().flatten() for name in base])
 
-    yield _compared(
-        "RegMean", lambda: whole(regmean(experts, base, gram=gram)), solved, device, repeats
-    )
+    def of(where: torch.device) -> Mapping[str, Callable[[], torch.Tensor]]:
+        crossing = Crossing(where)
+        tuned, start, grams = map(crossing.handed, (experts, base, gram))
+        placed = [[one.to(where) for one in each] for each in squares]
 
-    squares = [torch.randn(width, width, dtype=torch.float64) for _ in range(3 * size.layers)]
-    stack = torch.stack(squares).to(device)
+        def turned() -> torch.Tensor:
+            found = [
+                weights.generalized([*each], (0,), weights.Rules(), turns=False)
+                for each in zip(*placed, strict=True)
+            ]
+            return torch.cat([one.turned[1].cpu().flatten() for one in found if one.turned])
 
-    def turned() -> torch.Tensor:
-        left, _, right = torch.linalg.svd(stack)
-        return left @ right
+        return {
+            "average": lambda: whole(weights.mean(tuned)),
+            "TIES": lambda: whole(ties(tuned, start)),
+            "RegMean": lambda: whole(regmean(tuned, start, gram=grams)),
+            "TSV": lambda: whole(tsv(tuned, start)),
+            "polar factors": lambda: torch.stack([weights.polar(one) for one in placed[0]]).cpu(),
+            "Procrustes": turned,
+        }
 
-    yield _compared(
-        "polar factors", lambda: torch.stack(weights.spread(weights.polar, squares)), turned,
-        device, repeats,
-    )  # fmt: skip
+    here, there = of(torch.device("cpu")), of(device)
+    for name in here:
+        yield _compared(name, here[name], there[name], device, repeats)
     yield from _fisher(size, device, repeats)
 
 

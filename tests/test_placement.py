@@ -33,6 +33,8 @@ from harness.passes.statistic_file import read_statistic
 from harness.readout import CLS, LAST_LINEAR, MEAN_MASKED
 from harness.training.single import check_bf16
 from harness.values import validated
+from harness.weights import PROCESSOR
+from tests.device.methods import CASES, run
 from tests.mistakes import mistake, names, refused
 from tests.toys import THREE, TOY, registered
 
@@ -437,6 +439,17 @@ def test_a_gpu_agrees_with_the_processor(family: str, dtype: Any, loud: Loud) ->
     near, outputs, _ = forward(checkpoint, rows, max_length=LENGTH, placement=there)
     bound = BOUND.get(dtype, 1e-5)
     assert max(far(near, x), far(outputs, logits)) < bound
+
+
+@pytest.mark.gpu
+@with_gpu
+@pytest.mark.parametrize(("stage", "text"), CASES)
+def test_a_method_computes_on_a_gpu_what_it_does_here(stage: str, text: str) -> None:
+    pairs = zip(run(stage, text, torch.device("cuda")), run(stage, text, PROCESSOR), strict=True)
+    for there, here in pairs:
+        for name, tensor in here.items():
+            assert there[name].device == PROCESSOR
+            torch.testing.assert_close(there[name], tensor, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

@@ -79,7 +79,7 @@ def _middle_of_rows(vector: torch.Tensor, density: float, gamma: float) -> torch
     size = vector.shape[-1]
     stay = int(density * size)
     below = size - stay - int(gamma * size)
-    keep = torch.zeros(vector.numel() // size, size, dtype=torch.bool)
+    keep = vector.new_zeros(vector.numel() // size, size, dtype=torch.bool)
     step = max(1, piece_size() // size)
     parts = [torch.split(one, step) for one in (vector.reshape(-1, size), keep)]
     for rows, kept in zip(*parts, strict=True):

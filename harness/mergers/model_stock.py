@@ -44,7 +44,7 @@ def _ratio(origin: torch.Tensor, tuned: Sequence[torch.Tensor]) -> float:
     flat = (flat_pieces(tensor) for tensor in (origin, *tuned))
     for start, *pieces in zip(*flat, strict=True):
         rows = torch.stack(pieces).double() - start
-        products += rows @ rows.T
+        products += (rows @ rows.T).cpu()
         square += float(start.double().square().sum())
     lengths = products.diagonal().sqrt()
     # what is nothing but the rounding of weights has no direction

@@ -47,6 +47,6 @@ def _cosine(first: torch.Tensor, second: torch.Tensor) -> float:
     both = (flat_pieces(tensor) for tensor in (first, second))
     for pieces in zip(*both, strict=True):
         rows = torch.stack(pieces).double()
-        products += rows @ rows.T
+        products += (rows @ rows.T).cpu()
     lengths = float(products.diagonal().prod().sqrt())
     return float(products[0, 1]) / lengths if lengths else 1.0

@@ -50,7 +50,7 @@ def tsv(
             return weights.leading(weights.compact_svd(vectors[place], vectors.origin), kept[name])
 
         if not kept[name]:
-            return torch.zeros(shapes[name])
+            return torch.zeros_like(vectors[0])
         left, values, right = weights.side_by_side(weights.spread(first, range(len(vectors))))
         return (left * values) @ right
 

@@ -118,8 +118,8 @@ def _equations(
     basis: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """G and what it must be times the difference from the start, transposed; in a basis, if any."""
-    left = torch.zeros((start if basis is None else basis).shape[1:] * 2, dtype=torch.float64)
-    right = torch.zeros(len(left), len(start), dtype=torch.float64)
+    left = start.new_zeros((start if basis is None else basis).shape[1:] * 2)
+    right = start.new_zeros(len(left), len(start))
     for vector in vectors:
         if norm := divisor(vector):
             rows = vector if basis is None else vector @ basis

@@ -111,6 +111,7 @@ def plan(
     stages make is put into `spool`, and computed whenever it is asked for without one.
     """
     check_placement(recipe.placement)
+    check_placement(recipe.arithmetic, "merge_device")
     merger = MERGERS[recipe.merger.name]
     recipe = checked(recipe)
     observed: dict[str, weights.Observed] = {}

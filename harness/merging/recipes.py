@@ -14,7 +14,7 @@ from harness.errors import BadRecipe
 from harness.files import read_yaml
 from harness.methods import needs_of
 from harness.options import options
-from harness.passes.placement import REFERENCE, DType, Placement
+from harness.passes.placement import CPU, REFERENCE, DType, Placement
 from harness.presets import PresetName
 from harness.registry import STAGES, TASKS, YAML, Registry
 from harness.types import AUTO, Choice, Need, Scalar
@@ -34,7 +34,8 @@ class Recipe(Asked):
     `harness heads` writes them. `max_length`: tokens of a row, by default the task's. `other_base`
     and `other_tasks` accept a base, or tasks, other than those that experts record. `tune_limit`:
     candidates are scored on that many rows of each split. `examples_limit`: no method is shown more
-    rows of an expert, whatever its option `examples` says.
+    rows of an expert, whatever its option `examples` says. Models run on `device`, and methods
+    compute on `merge_device`.
     """
 
     experts: tuple[str, ...]
@@ -54,6 +55,7 @@ class Recipe(Asked):
     data_dir: str | None = None
     device: str = AUTO
     dtype: DType = REFERENCE
+    merge_device: str = CPU.device
     drift: bool = True
     other_base: bool = False
     other_tasks: bool = False
@@ -64,6 +66,11 @@ class Recipe(Asked):
     def placement(self) -> Placement:
         """Where models run."""
         return Placement(device=self.device, dtype=self.dtype)
+
+    @property
+    def arithmetic(self) -> Placement:
+        """Where methods compute."""
+        return Placement(device=self.merge_device)
 
     @property
     def method(self) -> str:

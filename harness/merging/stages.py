@@ -14,6 +14,7 @@ from harness import weights
 from harness.data.splits import parse_task, share_rows
 from harness.entries import Merger, Method, Premerge
 from harness.errors import BadRecipe, BrokenPlugin, IncompatibleWeights
+from harness.merging.device import Crossing, returned
 from harness.merging.providers import JointProvider, Provider, ReadyProvider, StatisticsProvider
 from harness.merging.recipes import Recipe, at_most, idle, methods_of
 from harness.merging.spool import Spool
@@ -30,13 +31,15 @@ from harness.types import HELD_OUT, Checkpoint, Choice, Need, Progress, Scalar, 
 class Stage:
     """A method with all its options, what its needs are met with, and the scorer of candidates.
 
-    There is no scorer where nothing is tuned and no need is one of shared rows.
+    There is no scorer where nothing is tuned and no need is one of shared rows. `device` is where
+    the arithmetic is done.
     """
 
     entry: Method
     options: Mapping[str, Scalar]
     providers: tuple[Provider, ...] = ()
     scorer: ValidationScorer | None = None
+    device: torch.device = weights.PROCESSOR
 
     def run(self, *states: StateDict | Sequence[StateDict]) -> Any:
         """What the method makes of the experts and the base or, after a merge, of that and them.
@@ -45,12 +48,20 @@ class Stage:
         """
         given = {provider.need.name: provider.given for provider in self.providers}
         own, whose = own_options(self.entry, self.options), f"{self.entry.called} {self.entry.name}"
+        if self.device != weights.PROCESSOR:
+            crossing = Crossing(self.device)
+            states = crossing.handed(states)
+            given = {name: crossing.handed(one) for name, one in given.items()}
         made = self.entry.function(*states, **own, **given)
         if not isinstance(self.entry, Premerge):
-            return _state(made, whose)
+            return self._here(made, whose)
         if not isinstance(made, list | tuple):
             raise _other(whose, made, "a list of experts")
-        return [_state(one, whose) for one in made]
+        return [self._here(one, whose) for one in made]
+
+    def _here(self, made: Any, whose: str) -> StateDict:
+        state = _state(made, whose)
+        return state if self.device == weights.PROCESSOR else returned(state)
 
     def statistics(self) -> list[dict[str, Any]]:
         """What its needs were met with, for the record."""
@@ -164,7 +175,7 @@ class Fold:
         under = tuple(with_tensors(one, averaged or {}) for one in entering)
         given = ((need, under if need.rows == "tasks" else entering) for need in needs)
         providers = tuple(self._provider(need, choice, of, scorer) for need, of in given)
-        return Stage(entry, choice.options, providers, scorer)
+        return Stage(entry, choice.options, providers, scorer, self.recipe.arithmetic.where)
 
     def _provider(
         self,

@@ -194,6 +194,7 @@ def _record(
         "preset": recipe.preset,
         **({"max_length": _lengths(plan)} if recipe.max_length else {}),
         **recipe.placement.recorded,
+        "merge_device": where if (where := recipe.arithmetic.where.type) != "cpu" else "",
         "other_base": recipe.other_base,
         "other_tasks": recipe.other_tasks,
         **described(plan.tasks, out),

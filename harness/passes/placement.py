@@ -137,10 +137,10 @@ def placement(device: str, dtype: str, what: str) -> Placement:
     return asked
 
 
-def check_placement(asked: Placement) -> None:
+def check_placement(asked: Placement, what: str = "device") -> None:
     """Raise BadOption for what torch cannot use here: the layers of an encoder are tried once.
 
-    Warns of a half precision that is slow here.
+    `what` is what the device was asked for as. Warns of a half precision that is slow here.
     """
     import torch
     from torch.nn import functional
@@ -154,7 +154,7 @@ def check_placement(asked: Placement) -> None:
         reason = (str(error).splitlines() or [""])[0]
         half = "" if asked.dtype == REFERENCE else f" with dtype {asked.dtype}"
         raise BadOption(
-            f"device is '{asked.device}'{half}, which torch cannot use here ({reason:.80}); "
+            f"{what} is '{asked.device}'{half}, which torch cannot use here ({reason:.80}); "
             "expected auto, cpu, or cuda:N with such a GPU"
         ) from error
     if asked.where.type == "cpu":

@@ -107,7 +107,7 @@ def _masked(
 
     def drop(index: int, name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
         vector = weight - origin if on == "task_vector" else weight.clone()
-        vector.mul_(keep(index, name, vector))
+        vector.mul_(keep(index, name, vector).to(vector.device))  # draws are the processor's
         vector = vector.div_(divisor) if divisor else vector.zero_()
         return vector.add_(origin) if on == "task_vector" else vector
 

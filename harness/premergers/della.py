@@ -84,10 +84,10 @@ def _pruned(
             part = rows[start : start + step]
             drop = _probabilities(part, drop_rate, epsilon)
             if masks is None:
-                part *= torch.from_numpy(numbers.random(drop.shape)) >= drop
+                part *= torch.from_numpy(numbers.random(drop.shape)).to(drop.device) >= drop
             else:
                 mask = masks[index][name].reshape(rows.shape)
-                part *= ~mask[start : start + step].to(torch.bool)
+                part *= ~mask[start : start + step].to(drop.device, torch.bool)
             if rescale:
                 # where p is 1 nothing stays that could be divided
                 part /= (1 - drop).masked_fill_(drop == 1, 1)
@@ -98,8 +98,8 @@ def _pruned(
 
 def _probabilities(rows: torch.Tensor, drop_rate: float, epsilon: float) -> torch.Tensor:
     """The drop probability of every entry by its rank in its row, in float64."""
-    size = rows.shape[1]
-    centred = (size - 1) / 2 - torch.arange(size, dtype=torch.float64)
+    size, exact = rows.shape[1], rows.new_empty(rows.shape, dtype=torch.float64)
+    centred = (size - 1) / 2 - torch.arange(size, dtype=exact.dtype, device=rows.device)
     by_rank = (drop_rate + epsilon * centred / max(size - 1, 1)).clamp_(0, 1)
     order = rows.abs().argsort(dim=1, stable=True)
-    return torch.empty(rows.shape, dtype=torch.float64).scatter_(1, order, by_rank.expand_as(order))
+    return exact.scatter_(1, order, by_rank.expand_as(order))

@@ -247,7 +247,7 @@ def _turned(
 
 @weights.one_thread()
 def _rows_turned(rows: torch.Tensor, turn: weights.Turn, dtype: torch.dtype) -> torch.Tensor:
-    result = torch.empty(rows.shape, dtype=dtype)
+    result = torch.empty(rows.shape, dtype=dtype, device=rows.device)
 
     def fill(start: int) -> None:
         part = slice(start, start + BLOCK)

@@ -146,7 +146,7 @@ def _scales(made: weights.Overlap, read: weights.Overlap, turn: torch.Tensor) ->
     sizes = made.first.expand(len(turn)), read.first.expand(len(turn))
     products = [(part.products * turn).sum((-2, -1)) for part in (made, read)]
     rows = torch.stack([sizes[0], products[0], sizes[1], products[1]], 1)
-    return torch.tensor([nearest_scale(*row) for row in rows.tolist()], dtype=torch.float64)
+    return rows.new_tensor([nearest_scale(*row) for row in rows.tolist()])
 
 
 def nearest_scale(query: float, queries: float, key: float, keys: float) -> float:
@@ -228,12 +228,12 @@ def fixing_ones(products: torch.Tensor, *, proper: bool = False) -> torch.Tensor
     A mirror M brings 1 / sqrt(n) to the first axis; Q is M diag(1, R) M with the polar factor R of
     what M products M has beyond it.
     """
-    normal = torch.full((len(products),), len(products) ** -0.5, dtype=torch.float64)
+    normal = products.new_full((len(products),), len(products) ** -0.5)
     normal[0] -= 1
-    mirror = torch.eye(len(products), dtype=torch.float64)
+    mirror = torch.eye(len(products), dtype=products.dtype, device=products.device)
     mirror -= 2 * torch.outer(normal, normal) / (normal @ normal)
     rest = (mirror @ products @ mirror)[1:, 1:]
     turn = weights.polar(rest)
-    made = torch.eye(len(products), dtype=torch.float64)
+    made = torch.eye(len(products), dtype=products.dtype, device=products.device)
     made[1:, 1:] = rotations(turn[None], rest[None])[0] if proper else turn
     return mirror @ made @ mirror

@@ -61,6 +61,7 @@ from harness.weights.lazy import cast_like as cast_like
 from harness.weights.lazy import check_same as check_same
 from harness.weights.lazy import floating as floating
 from harness.weights.lazy import joined as joined
+from harness.weights.lazy import on as on
 from harness.weights.lazy import renamed as renamed
 from harness.weights.lazy import select as select
 from harness.weights.lazy import size as size
@@ -103,6 +104,7 @@ from harness.weights.symmetry import group_of as group_of
 from harness.weights.symmetry import in_order as in_order
 from harness.weights.symmetry import layer_of as layer_of
 from harness.weights.symmetry import moved as moved
+from harness.weights.threads import PROCESSOR as PROCESSOR
 from harness.weights.threads import by_piece as by_piece
 from harness.weights.threads import cores as cores
 from harness.weights.threads import flat_pieces as flat_pieces

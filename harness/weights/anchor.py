@@ -41,7 +41,7 @@ def place_of(
     for name, (shape, _) in known[0].items():
         if name not in head and all(name in one and one[name].shape == shape for one in known):
             tensors = torch.stack([expert[name].double() for expert in experts])
-            far += (tensors - tensors.mean(0)).reshape(len(experts), -1).norm(dim=1)
+            far += (tensors - tensors.mean(0)).reshape(len(experts), -1).norm(dim=1).cpu()
     return int((far <= far.min() * (1 + NEAR)).nonzero()[0])
 
 

@@ -57,13 +57,14 @@ def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
 
     def compute(name: str) -> torch.Tensor:
         flat = _flat(states, name)
-        result = torch.empty(known[name].shape, dtype=known[name].dtype)
+        shape, dtype = known[name]
+        result = torch.empty(shape, dtype=dtype, device=flat[0].device)
         pieces = result.view(-1)
 
         def fill(part: slice) -> None:
             pieces[part] = fn(*(wide(tensor[part]) for tensor in flat))
 
-        by_piece(fill, result.numel())
+        by_piece(fill, result.numel(), result.device)
         return result
 
     known = widened(*states)
@@ -78,7 +79,10 @@ def in_pieces(fn: Callable[..., T], *states: StateDict) -> Iterator[T]:
 
     def of_one(name: str) -> list[T]:
         flat = _flat(states, name)
-        return by_piece(lambda part: fn(*(wide(t[part]) for t in flat)), flat[0].numel())
+        whole = flat[0]
+        return by_piece(
+            lambda part: fn(*(wide(t[part]) for t in flat)), whole.numel(), whole.device
+        )
 
     for name in states[0]:
         yield from of_one(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -133,7 +133,7 @@ def completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> t
     completed += target @ (turn.U[:, near] @ turn.Vh[near]) @ source
     if not bool(near.all()):
         source, target = turn.Vh[~near] @ source, target @ turn.U[:, ~near]
-        numbers = torch.arange(1, len(left) + 1, dtype=torch.float64)
+        numbers = torch.arange(1, len(left) + 1, dtype=torch.float64, device=left.device)
         turn = torch.linalg.svd(target.mT @ torch.outer(numbers, numbers).cos() @ source.mT)
         completed += target @ (turn.U @ turn.Vh) @ source
     return completed
@@ -149,20 +149,39 @@ def least_solution(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tenso
     `left` [n, n] is symmetric and positive semidefinite, `right` [n, k], both float64. By Cholesky;
     where that fails or loses the digits, by the pseudo-inverse.
     """
-    from scipy.linalg import lapack  # a fifth of a second, which few commands need
-
-    norm = float(left.abs().sum(0).max())
-    factor, failed = lapack.dpotrf(left.numpy(), lower=True)
-    share = 0.0 if failed else float(lapack.dpocon(factor, norm, uplo="L")[0])
+    share, solved = (_by_lapack if left.device.type == "cpu" else _by_torch)(left)
     if share > SINGULAR:
-        solution, _ = lapack.dpotrs(factor, right.numpy(), lower=True)
-        return torch.from_numpy(solution), 1 / share, 0
+        return solved(right), 1 / share, 0
     values, vectors = torch.linalg.eigh(left)
     real = values > SINGULAR * values[-1]
     scaled = (vectors[:, real].T @ right) / values[real][:, None]
     missing = int((~real).sum())
     condition = float(values[-1] / values[real][0])
     return vectors[:, real] @ scaled, condition, missing
+
+
+_Solved: TypeAlias = "tuple[float, Callable[[torch.Tensor], torch.Tensor]]"
+"""One over the condition number of a matrix in the 1-norm, 0 if it has no Cholesky factor; and what
+solves by that factor."""
+
+
+def _by_lapack(matrix: torch.Tensor) -> _Solved:
+    """On a processor; the condition number is LAPACK's estimate, for little work."""
+    from scipy.linalg import lapack  # a fifth of a second, which few commands need
+
+    norm = float(matrix.abs().sum(0).max())
+    factor, failed = lapack.dpotrf(matrix.numpy(), lower=True)
+    share = 0.0 if failed else float(lapack.dpocon(factor, norm, uplo="L")[0])
+    return share, lambda right: torch.from_numpy(lapack.dpotrs(factor, right.numpy(), lower=1)[0])
+
+
+def _by_torch(matrix: torch.Tensor) -> _Solved:
+    """On any device; the condition number is that of the inverse."""
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    inverse = torch.cholesky_inverse(factor)
+    norms = [one.abs().sum(0).max() for one in (matrix, inverse)]
+    share = 0.0 if failed else float(1 / (norms[0] * norms[1]))
+    return share, lambda right: torch.cholesky_solve(right, factor)
 
 
 def tell(report: dict[str, Any], name: str, facts: Mapping[str, Any]) -> None:

@@ -29,8 +29,8 @@ def finite_digest(
 
 
 def flat_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor in order, without a copy where it is contiguous."""
-    flat = tensor.detach().contiguous().reshape(-1)
+    """The bytes of a tensor in order, without a copy where it is contiguous and on a processor."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data
 
 

@@ -42,8 +42,10 @@ def elected(
     def chosen(name: str) -> torch.Tensor:
         ready()  # with all cores, not inside a piece
         majority()
-        pieces = in_pieces(choose, *(select(state, [name]) for state in (base, *experts)))
-        return torch.cat([torch.zeros(len(experts), 0, dtype=torch.bool), *pieces], dim=1)
+        pieces = [*in_pieces(choose, *(select(state, [name]) for state in (base, *experts)))]
+        if not pieces:
+            return base[name].new_zeros(len(experts), 0, dtype=torch.bool)
+        return torch.cat(pieces, dim=1)
 
     return chosen
 

@@ -209,6 +209,11 @@ def joined(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
     return Lazy(known, compute, report_of(state))
 
 
+def on(device: torch.device, state: StateDict) -> StateDict:
+    """The state with its tensors on a device, each moved there when it is asked for."""
+    return stored(state, lambda name: state[name].to(device))
+
+
 def floating(state: StateDict) -> list[str]:
     """Names of the tensors that take part in a merge: integer buffers never do."""
     return [name for name, spec in specs(state).items() if spec.dtype.is_floating_point]

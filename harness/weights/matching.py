@@ -81,16 +81,17 @@ def assignment(products: torch.Tensor) -> torch.Tensor:
     """The order of units that maximises the sum of products[order[j], j]: j is the new place.
 
     `products` [n, n] are those of the old units with the places. The linear assignment of scipy;
-    it is told without where every unit has the largest product with a place of its own.
+    it is told without where every unit has the largest product with a place of its own. Orders are
+    on the processor, wherever the products are.
 
     By hand: of ((1, 5), (4, 2)) it is (1, 0), with the sum 4 + 5.
     """
     largest = products.argmax(1)
     if len(set(largest.tolist())) == len(largest):
-        return largest.argsort()
+        return largest.argsort().cpu()
     from scipy.optimize import linear_sum_assignment
 
-    return torch.from_numpy(linear_sum_assignment(products.T.numpy(), maximize=True)[1])
+    return torch.from_numpy(linear_sum_assignment(products.T.cpu().numpy(), maximize=True)[1])
 
 
 GAIN = 1e-12

@@ -77,6 +77,8 @@ def by_matrix(
         shape, dtype = known[name]
         if is_matrix(name, shape, matrices):
             return merge(name, Vectors(experts, base, name)).to(dtype)
-        return averaged[name] if others == "mean" else torch.zeros(shape, dtype=dtype)
+        if others == "mean":
+            return averaged[name]
+        return torch.zeros(shape, dtype=dtype, device=base[name].device)
 
     return ScaledMerge(base, Lazy(known, compute, report), scale)

@@ -23,5 +23,6 @@ def linear(
 
 
 def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """left @ right, of one type, on a processor."""
-    return linear(left, right.mT) if HERE and left.dtype == torch.float32 else left @ right
+    """left @ right, of one type."""
+    here = HERE and left.device.type == "cpu" and left.dtype == torch.float32
+    return linear(left, right.mT) if here else left @ right

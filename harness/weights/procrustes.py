@@ -234,7 +234,7 @@ def _continued_within(begun: Sequence[_Turned], reference: torch.Tensor, rules: 
 
 def _eye(matrix: torch.Tensor) -> torch.Tensor:
     """What leaves rows of this one's length as they are."""
-    return torch.eye(matrix.shape[1], dtype=torch.float64)
+    return torch.eye(matrix.shape[1], dtype=torch.float64, device=matrix.device)
 
 
 _Moving: TypeAlias = "tuple[torch.Tensor, Frame | None]"
@@ -356,17 +356,19 @@ def _narrow(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     from scipy.linalg.lapack import dpstrf  # scipy's, as torch has none; not for `import harness`
 
     # in Fortran's order the factor takes the place of the products, as rows of its transposed
-    factor, order, rank, _ = dpstrf(_products(matrices).numpy().T, lower=1, overwrite_a=1)
+    products = _products(matrices).cpu().numpy()
+    factor, order, rank, _ = dpstrf(products.T, lower=1, overwrite_a=1)
     upper = torch.empty(rank, width, dtype=torch.float64)
     upper[:, torch.from_numpy(order).long() - 1] = torch.from_numpy(factor.T)[:rank].triu_()
-    return list(torch.split(upper, columns, 1))
+    return list(torch.split(upper.to(matrices[0].device), columns, 1))
 
 
 def _products(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
     """The inner products of all columns [width, width]; zero for a later matrix with an earlier."""
     rows, columns = matrices[0].shape
     count = len(matrices)
-    products = torch.zeros(count * columns, count * columns, dtype=torch.float64)
+    width, device = count * columns, matrices[0].device
+    products = torch.zeros(width, width, dtype=torch.float64, device=device)
 
     def fill(pair: tuple[int, int]) -> None:
         first, second = pair

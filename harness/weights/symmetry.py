@@ -206,7 +206,7 @@ class Permuted:
         """The tensor with one of its axes in the new order."""
         shape = tensor.shape
         blocks = tensor.reshape(*shape[:axis], len(self.order), -1, *shape[axis + 1 :])
-        return blocks.index_select(axis, self.order).reshape(shape)
+        return blocks.index_select(axis, self.order.to(tensor.device)).reshape(shape)
 
     def then(self, other: Permuted) -> Permuted:
         """This order first, and the other after it."""
@@ -228,7 +228,7 @@ class Turned:
         matrices = self.inverse if dual and self.inverse is not None else self.blocks.mT
         front = tensor.movedim(axis, 0)
         parts = front.reshape(*matrices.shape[:2], -1).to(matrices.dtype)
-        turned = torch.bmm(matrices, parts).reshape(front.shape)
+        turned = torch.bmm(matrices.to(tensor.device), parts).reshape(front.shape)
         return turned.movedim(0, axis).to(tensor.dtype)
 
 

@@ -13,7 +13,10 @@ import torch
 S = TypeVar("S")
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
+PROCESSOR = torch.device("cpu")
 _piece = 1 << 17
+AT_ONCE = 1 << 24
+"""Entries of a piece on another device, where it is not a cache that temporaries have to fit."""
 
 
 class _Here(local):
@@ -47,12 +50,16 @@ def pieces_of(size: int) -> Iterator[None]:
 
 def flat_pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The entries of a tensor in order, piece by piece; views of them where that is possible."""
-    return torch.split(tensor.reshape(-1), piece_size())
+    return torch.split(tensor.reshape(-1), _size_on(tensor.device))
 
 
-def by_piece(fn: Callable[[slice], T], size: int) -> list[T]:
-    """`fn` of every piece of a flat tensor of this size, in order, on all cores."""
-    step = piece_size()
+def _size_on(device: torch.device) -> int:
+    return piece_size() if device == PROCESSOR else AT_ONCE
+
+
+def by_piece(fn: Callable[[slice], T], size: int, device: torch.device = PROCESSOR) -> list[T]:
+    """`fn` of every piece of a flat tensor of this size on a device, in order, on all cores."""
+    step = _size_on(device)
     return spread(fn, [slice(start, start + step) for start in range(0, size, step)])
 
 
