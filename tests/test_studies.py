@@ -207,12 +207,13 @@ def test_include_adds_and_exclude_takes_away(room: Path) -> None:
     [
         ({"by": "seed"}, ["seed-0", "seed-1", "seed-2"]),
         ({"by": "task"}, ["topic", "comparison"]),
-        ({"by": "pairs"}, ["seed-0", "seed-1", "seed-2"]),
+        ({"by": "pairs"}, [f"seed-{a}/topic+comparison" for a in "012"]),
         ({"by": "partition"}, [f"{a}/seed-{b}" for b in "012" for a in ("topic", "comparison")]),
         ({"by": "task", "choose": 2}, [f"topic/{a}+{b}" for a, b in combinations("012", 2)]
          + [f"comparison/{a}+{b}" for a, b in combinations("012", 2)]),
-        ({"by": "task", "choose": 3, "disjoint": True}, ["topic", "comparison"]),
-        ({"by": "pairs", "disjoint": True}, ["seed-0", "seed-1", "seed-2"]),
+        ({"by": "task", "choose": 3, "disjoint": True},
+         ["topic/0+1+2", "comparison/0+1+2"]),
+        ({"by": "pairs", "disjoint": True}, [f"seed-{a}/topic+comparison" for a in "012"]),
         ({"by": "seed", "grow": True}, [f"seed-{a}/topic+comparison" for a in "012"]),
         ({"by": "task", "grow": True}, [f"{a}/{b}" for a in ("topic", "comparison")
                                         for b in ("0+1", "0+1+2")]),
@@ -224,6 +225,17 @@ def test_sets_are_of_a_seed_or_of_a_task(room: Path, sets: Any, expected: list[s
     experts |= {"partition": 2} if sets["by"] == "partition" else {}
     found = merges(room, experts=experts, sets=sets, mergers=["average"])
     assert [name.removeprefix("base/").removesuffix("/average") for name in found] == expected
+
+
+def test_a_pair_is_called_alike_when_there_are_more(room: Path) -> None:
+    """A study that gains a seed merges nothing again under another name."""
+    sets = {"by": "task", "choose": 2}
+    few, more = (
+        merges(room, mergers=["average"], sets=sets, experts={**TWO["experts"], "seeds": seeds})
+        for seeds in ([0, 1], [0, 1, 2])
+    )
+    assert few == ["base/topic/0+1/average"]
+    assert {*few} < {*more}
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [4, 1, 0, 5, 3, 2]])

@@ -120,7 +120,7 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
     if grow and len(members) > 1:
         # all of them, too, by their order: another study may merge them in its own
         chosen = (members[:count] for count in range(2, len(members) + 1))
-    elif many is None or many == len(members):
+    elif many is None:
         yield group
         return
     elif study.sets.disjoint:
