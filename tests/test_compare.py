@@ -462,7 +462,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "protocol": (
         None,
         [*GOOD, "--protocol", "knn"],
-        "of 'good', no record is of protocol 'knn', expected one of current",
+        "of 'good', no record is of protocol 'knn', expected current",
     ),
     "no protocol": (None, [*GOOD, "--protocol", "nearest"], "no protocol is called 'nearest'"),
     "task": (

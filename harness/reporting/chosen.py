@@ -136,7 +136,9 @@ def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
 
 
 def _missing(what: str, name: object, known: Iterable[str]) -> MissingScores:
-    return MissingScores(f"no record is of {what} '{name}', expected one of {', '.join(known)}")
+    there = [*known]
+    these = f"{'one of ' if len(there) > 1 else ''}{', '.join(map(str, there))}"
+    return MissingScores(f"no record is of {what} '{name}', expected {these}")
 
 
 def read_both(
