@@ -6,12 +6,13 @@ CLAIM of a folder of boards says of these words; `tables.py` writes it, and a te
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 
@@ -289,6 +290,19 @@ def credit_under(place: Path, name: str, row: str, protocol: str) -> str:
     tuned, base, own = known
     found = stats_credit(tuned, base, own)
     return "none" if found is None else in_percent(found)
+
+
+@cache
+def chosen(place: Path, name: str) -> dict[str, tuple[str, list[str]]]:
+    """By merger as it is: what it is called with an option that was chosen, and the values that
+    were, in the order of the sets of experts."""
+    frame = read_records(place / "records" / f"{name}.parquet")
+    tuned = frame[frame.row.str.endswith(" tuned)")].drop_duplicates(["row", "set"])
+    found = {}
+    for called, of in tuned.sort_values("set").groupby("row"):
+        values = [*chain.from_iterable(json.loads(one)["tuned"].values() for one in of.recipe)]
+        found[str(called).partition(" (")[0]] = str(called), [f"{value:g}" for value in values]
+    return found
 
 
 def agreement(place: Path, of: str, *names: str) -> str:

@@ -25,7 +25,7 @@ MOVED = "experts/domains/*/conll2003-0"
 """The expert of README's picture."""
 AVERAGE = "merged/topics/*/seed-0/average"
 FEWER = (
-    *("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "emotions"),
+    *("topics", "topics-tuned", "topics-minilm-l6", "topics-granite", "topics-gte", "emotions"),
     *("emotions-heads", "emotions-out", "domains", "reference", "seeds", "shots"),
 )
 RESAMPLES = {**dict.fromkeys(FEWER, 500), "fresh-head": 1000, "glue": 1000}

@@ -380,6 +380,20 @@ def fresh(place: Path) -> str:
     return table(["", "Current Eval", "tuned head", "credit", "fresh head", "credit"], rows)
 
 
+def options(place: Path) -> str:
+    """Mergers with an option that is chosen on held-out rows by Current Eval, and as they are."""
+    name, rows = "topics-tuned", []
+    for row, (chosen, values) in claims.chosen(place, name).items():
+        cells = [f"`{row}`", ", ".join(values)]
+        for protocol in ("current", "ft-classifier"):
+            cells.append(claims.mean(place, name, row, protocol))
+            cells.append(claims.gap(place, name, chosen, row, protocol))
+        cells += [claims.credit(place, name, one) for one in (row, chosen)]
+        rows.append([one.replace("95 % CI ", "") for one in cells])
+    under = ("Current Eval", "chosen less default", "tuned head", "chosen less default")
+    return table(["", "chosen", *under, "credit, default", "chosen"], rows)
+
+
 HEADS = (
     "average",
     "task_arithmetic",
@@ -552,6 +566,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "emotions-out": foreign,
     "heads": heads,
     "fresh": fresh,
+    "options-topics": options,
     "foretold": foretold,
     "bases": bases,
     "pairs": pairs,

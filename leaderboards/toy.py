@@ -64,7 +64,15 @@ LANES = (
         *("vision-two-starts", "vision", "topics-granite", "topics-gte"),
     ),
     (
-        *("protocols", "shots", "emotions", "emotions-heads", "topics", "fresh-head"),
+        *(
+            "protocols",
+            "shots",
+            "emotions",
+            "emotions-heads",
+            "topics",
+            "topics-tuned",
+            "fresh-head",
+        ),
         *("topics-minilm-l6", "glue"),
     ),
 )
