@@ -23,6 +23,7 @@ from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint, NotFinite
 from harness.files import cache_dir
 from harness.kinds import kind_of
+from harness.passes import prepared
 from harness.passes.features import content_key, encode, final_head, forward, one_pass
 from harness.passes.placement import CPU
 from harness.readout import CLS, MEAN_MASKED
@@ -443,6 +444,36 @@ def test_folders_with_the_same_files_share_a_tokenizer(original: Path, tmp_path:
     (twin / "tokenizer.json").unlink()
     with mistake(BrokenCheckpoint, twin, "tokenizer.json"):
         shared_tokenizer(twin)
+
+
+def test_rows_are_tokenized_once_for_all_models_of_a_tokenizer(
+    original: Path, minis: Minis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of another length, with other texts, and where there is no room, they are again."""
+    monkeypatch.setattr(prepared, "_remembered", {})
+    seen: list[int] = []
+    real = prepared.token_ids
+
+    def counted(texts: Any, *args: Any) -> Any:
+        seen.append(len(texts[0]))
+        return real(texts, *args)
+
+    monkeypatch.setattr(prepared, "token_ids", counted)
+    one, other = open_checkpoint(original), open_checkpoint(minis("bert")["b"])
+    rows = toy()
+    for model in (one, other, one):
+        prepared.prepare(model, rows, MAX_LENGTH)
+    prepared.prepare(one, replace(rows, texts=(*rows.texts,)), MAX_LENGTH)
+    assert seen == [7]
+    prepared.prepare(one, rows, 9)
+    prepared.prepare(one, picked(rows, [1, 0]), MAX_LENGTH)
+    assert seen == [7, 7, 2]
+    monkeypatch.setattr(prepared, "REMEMBERED", 20)
+    prepared.prepare(one, picked(rows, [1, 3]), MAX_LENGTH)  # 14 tokens, the last ones left
+    prepared.prepare(one, picked(rows, [1, 3]), MAX_LENGTH)
+    prepared.prepare(one, rows, MAX_LENGTH)  # more than there is room for
+    prepared.prepare(one, rows, MAX_LENGTH)
+    assert seen == [7, 7, 2, 2, 7, 7]
 
 
 def test_rows_through_an_encoder_are_refused(minis: Minis) -> None:

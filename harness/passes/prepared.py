@@ -88,30 +88,22 @@ def prepare(
     check_inputs(checkpoint, rows.task)
     if rows.images is not None:
         return _of_images(checkpoint, rows, rows.images)
-    words, first = kind_of(rows.task).split_into_words, None
+    words = kind_of(rows.task).split_into_words
     texts = prompted(checkpoint, rows.texts)
-    tokenizer = shared_tokenizer(checkpoint.processor, words=words)
-    if words:
-        encoded, first = word_ids(tokenizer, rows.texts, max_length, checkpoint.processor)
-    else:
-        encoded = token_ids(
-            list(zip(*texts, strict=True)),
-            lambda segments: readout.tokens(tokenizer, segments, max_length),
-            checkpoint.processor,
-        )
+    made = _tokenized(checkpoint, texts, max_length, None if words else readout)
     known = checkpoint.config.get("vocab_size")
-    last = max((max(ids, default=0) for ids in encoded["input_ids"]), default=0)
-    if isinstance(known, int) and last >= known:
+    if isinstance(known, int) and made.last >= known:
         raise BrokenCheckpoint(
-            f"the tokenizer of {checkpoint.source} makes token {last} of a row of {rows.task}, and "
-            f"the model has embeddings for {known}; expected the tokenizer it was trained with"
+            f"the tokenizer of {checkpoint.source} makes token {made.last} of a row of "
+            f"{rows.task}, and the model has embeddings for {known}; expected the tokenizer it was "
+            "trained with"
         )
     if checkpoint.family.stacks and not words and texts is rows.texts:
-        _check_ends(checkpoint, rows, encoded["input_ids"])
+        _check_ends(checkpoint, rows, made.columns["input_ids"])
     padding = int(checkpoint.config.get("pad_token_id") or 0)
-    costs = [len(ids) for ids in encoded["input_ids"]]
     asked = len(words_of(checkpoint).get(DECODER, ()))
-    return Prepared(costs, encoded, partial(_padded, _end_to_end(encoded), padding, asked), first)
+    make = partial(_padded, made.end_to_end, padding, asked)
+    return Prepared(made.end_to_end.counts.tolist(), made.columns, make, made.first)
 
 
 def check_positions(model: torch.nn.Module, prepared: Prepared, source: str) -> None:
@@ -149,6 +141,57 @@ def _of_images(checkpoint: Checkpoint, rows: Rows, image: Callable[[int], Stored
         return {"pixel_values": pixels(processor, images, checkpoint.source)}
 
     return Prepared([1] * len(rows), {"pixel_values": range(len(rows))}, make)
+
+
+@dataclass(frozen=True)
+class _Tokenized:
+    """Rows as a tokenizer makes them; `last` is the greatest token."""
+
+    columns: Tokens
+    end_to_end: _EndToEnd
+    last: int
+    first: Sequence[Sequence[int]] | None
+
+    @property
+    def count(self) -> int:
+        """How many tokens all rows have."""
+        return int(self.end_to_end.counts.sum())
+
+
+REMEMBERED = 1 << 20
+"""Tokens of the rows that are remembered, 50 MB: one model after the other is shown the same."""
+_remembered: dict[tuple[Any, ...], _Tokenized] = {}
+
+
+def _tokenized(
+    checkpoint: Checkpoint,
+    texts: Sequence[tuple[str, ...]],
+    max_length: int,
+    readout: Readout | None,
+) -> _Tokenized:
+    """Rows as tokens, those of a few tasks once for all models of a tokenizer; without a readout
+    their words."""
+    path = checkpoint.processor
+    tokenizer = shared_tokenizer(path, words=readout is None)
+    key = (tokenizer, max_length, readout and readout.tokens, tuple(texts))
+    if (known := _remembered.get(key)) is not None:
+        return known
+    first = None
+    if readout is None:
+        encoded, first = word_ids(tokenizer, texts, max_length, path)
+    else:
+        tokens = partial(readout.tokens, tokenizer)
+        segments = list(zip(*texts, strict=True))
+        encoded = token_ids(segments, lambda each: tokens(each, max_length), path)
+    end_to_end = _end_to_end(encoded)
+    last = int(end_to_end.values["input_ids"].max(initial=0))
+    made = _Tokenized(encoded, end_to_end, last, first)
+    room = REMEMBERED - made.count
+    if room >= 0:
+        while _remembered and sum(one.count for one in [*_remembered.values()]) > room:
+            _remembered.pop(next(iter(_remembered)), None)  # the oldest
+        _remembered[key] = made
+    return made
 
 
 @dataclass(frozen=True)
