@@ -183,8 +183,10 @@ def encoding(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) 
                     placed.where,
                     repeats,
                 )
+                padded = sum(len(one) * max(costs[row] for row in one) for one in batches)
                 yield {
                     "model": "text", "dtype": dtype, "batch": batching, "far": far,
+                    "padding": 1 - sum(costs) / padded,
                     "tokens a second": sum(costs) / seconds,
                     "of the peak": products(size, costs) / seconds / peaks[dtype],
                 }  # fmt: skip

@@ -159,6 +159,16 @@ def test_batches_keep_to_a_budget() -> None:
     assert list(Prepared([1] * 5, {}, lambda _: {}).batches(2)) == [[0, 1], [2, 3], [4]]
 
 
+def test_a_large_batch_ends_where_rows_get_shorter() -> None:
+    """By more than a tenth, once there are 8,192 tokens: 81 rows of 100, 163 of 50."""
+    costs = [100] * 100 + [91] * 30 + [50] * 170 + [40] * 100
+    found = Prepared(costs, {}, lambda _: {}).batches(2**15)
+    assert [len(batch) for batch in found] == [130, 170, 100]
+    few = Prepared(costs[:80] + costs[-10:], {}, lambda _: {}).batches(2**15)
+    assert [len(batch) for batch in few] == [81, 9]
+    assert [len(one) for one in Prepared(costs, {}, lambda _: {}).batches(2**15, 200)] == [200] * 2
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_features_are_the_same_under_two_budgets(
     family: str, loud: Loud, monkeypatch: pytest.MonkeyPatch
