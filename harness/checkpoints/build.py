@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from harness.checkpoints.processor import check_image_processor
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
-from harness.weights import floating, specs
+from harness.weights import PROCESSOR, floating, specs
 
 TEXT_HEAD = "text_head"
 """The key of a configuration that says which texts its head is made of."""
@@ -83,9 +83,14 @@ def drawn_layers(base: Checkpoint, seed: int, *, unit: Unit = "row") -> dict[str
 
 
 def build_model(
-    config: Mapping[str, Any], state: StateDict, what: str, *, unit: Unit = "row"
+    config: Mapping[str, Any],
+    state: StateDict,
+    what: str,
+    *,
+    unit: Unit = "row",
+    device: torch.device = PROCESSOR,
 ) -> torch.nn.Module:
-    """A transformers classifier with exactly these weights, in eval mode, in float32.
+    """A transformers classifier with exactly these weights, in eval mode, in float32, on a device.
 
     It gives one output per row, or per token for `unit="word"`. Raises BrokenCheckpoint when a
     tensor of the model is missing, left over or of another shape: nothing is ever newly
@@ -94,25 +99,27 @@ def build_model(
     check_counts(config, state, what)
     _check_unit(config, what, unit)
     check_tensors(classifier_on_meta(config, what, unit=unit), state, what)
-    return _filled(config, state, what, unit)
+    return _filled(config, state, what, unit, device)
 
 
-def build_encoder(model: Checkpoint) -> torch.nn.Module:
-    """An embedding model's encoder in a classifier of transformers, in eval mode, in float32.
+def build_encoder(model: Checkpoint, device: torch.device = PROCESSOR) -> torch.nn.Module:
+    """An embedding model's encoder in a classifier of transformers, as `build_model` makes one.
 
     Only its `base_model` may be run: the head, and a pooler that the model lacks, have no values.
     Raises BrokenCheckpoint as `encoder_of` does.
     """
     encoder = encoder_of(model)
-    return _filled(encoder.config, encoder.weights, model.source)
+    return _filled(encoder.config, encoder.weights, model.source, "row", device)
 
 
 def _filled(
-    config: Mapping[str, Any], state: StateDict, what: str, unit: Unit = "row"
+    config: Mapping[str, Any], state: StateDict, what: str, unit: Unit, device: torch.device
 ) -> torch.nn.Module:
     from transformers.initialization import no_init_weights
 
-    with no_init_weights():  # to draw them takes longer than a forward pass over a few rows
+    # to draw weights takes longer than a forward pass over a few rows; what is read goes from the
+    # file to the device
+    with no_init_weights(), nullcontext() if device == PROCESSOR else device:
         model: Any = network(config, what, unit)
     model.tie_weights()  # which goes with drawing them
     tensors = {name: state[name] for name in floating(state)}

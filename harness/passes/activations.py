@@ -95,7 +95,8 @@ def hooked(
     That is [tokens, units], at every token of the batch, without padding.
     """
     config, source = checkpoint.config, checkpoint.source
-    model = build_model(config, checkpoint.weights, source, unit=unit_of(checkpoint))
+    unit, where = unit_of(checkpoint), placement.where
+    model = build_model(config, checkpoint.weights, source, unit=unit, device=where)
     placed, modules = placement.put(model), modules_of(model)
     own = {group: modules[name] for group, name in layers.items()}
 

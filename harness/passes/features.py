@@ -255,11 +255,13 @@ class _Ready:
         placement: Placement,
     ) -> None:
         kind, source = kind_of(rows.task), checkpoint.source
-        self.placement = placement
+        self.placement, where = placement, placement.where
         if checkpoint.pooling is not None:
-            model, self._final = build_encoder(checkpoint), None
+            model, self._final = build_encoder(checkpoint, where), None
         else:
-            model = build_model(checkpoint.config, checkpoint.weights, source, unit=kind.unit)
+            model = build_model(
+                checkpoint.config, checkpoint.weights, source, unit=kind.unit, device=where
+            )
             self._final = final_module(model, checkpoint.family, source)
         self.model: Any = placement.put(model, self._final)
         quicken(self.model, placement)

@@ -47,10 +47,11 @@ class Reading:
         """The expert in eval mode, without dropout, where it is placed: the encoder of an embedding
         model stands in a classifier, of which `base_model` alone may be run."""
         one, unit = self.checkpoint, kind_of(self.rows.task).unit
+        where = self.placement.where
         if self.embeds:
-            model: torch.nn.Module = build_encoder(one)
+            model: torch.nn.Module = build_encoder(one, where)
         else:
-            model = build_model(one.config, one.weights, one.source, unit=unit)
+            model = build_model(one.config, one.weights, one.source, unit=unit, device=where)
         check_positions(model, self.prepared, one.source)
         return self.placement.put(model)
 

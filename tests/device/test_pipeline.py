@@ -13,21 +13,29 @@ import torch
 from safetensors.torch import load_file
 
 import harness
-from harness import Recipe
+from harness import Checkpoint, Recipe, Rows
+from harness.checkpoints.build import build_model
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
+from harness.data.splits import parse_task
 from harness.errors import BadOption
 from harness.merging.merge import merge
 from harness.passes.features import forward
 from harness.passes.placement import Placement
 from harness.passes.statistic_file import read_statistic
-from tests.device.standin import NAME, counted
+from tests.device.standin import DEVICE, NAME, counted
+from tests.images import colours, vit
 from tests.mistakes import mistake
+from tests.t5 import t5
 from tests.toys import TOY, registered
 
 pytestmark = [pytest.mark.device, pytest.mark.usefixtures("toys_known")]
 FAMILIES = ["bert", "roberta", "distilbert", "deberta-v2", "electra", "modernbert", "mpnet"]
+OTHERS: dict[str, Callable[[Path], Path]] = {
+    "t5": lambda folder: t5(folder, ["no", "yes"], near=t5(folder.parent / "base"), seed=1),
+    "vit": lambda folder: vit(folder, seed=1),
+}
 Loud = Callable[..., Path]
 
 
@@ -46,19 +54,40 @@ def _without_inference_mode(monkeypatch: pytest.MonkeyPatch) -> None:
 # Models ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_features_are_those_of_the_processor(family: str, dtype: Any, loud: Loud) -> None:
-    checkpoint, rows = open_checkpoint(loud(family)), load_rows(TOY, "test")
+def assert_near(checkpoint: Checkpoint, rows: Rows, dtype: Any) -> None:
+    """Features and outputs on the device are those of the processor."""
     here = forward(checkpoint, rows, max_length=40, placement=Placement(device="cpu", dtype=dtype))
     with counted() as done:
-        there = forward(
-            checkpoint, rows, max_length=40, placement=Placement(device=NAME, dtype=dtype)
-        )
+        placed = Placement(device=NAME, dtype=dtype)
+        there = forward(checkpoint, rows, max_length=40, placement=placed)
     assert done.total() > 50
     for one, other in zip(here[:2], there[:2], strict=True):
         bound = 1e-5 if dtype == "float32" else 2**-4
         np.testing.assert_allclose(one, other, rtol=0, atol=bound * np.abs(one).max())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_features_are_those_of_the_processor(family: str, dtype: Any, loud: Loud) -> None:
+    assert_near(open_checkpoint(loud(family)), load_rows(TOY, "test"), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", OTHERS)
+def test_features_of_images_and_of_two_stacks_are(family: str, dtype: Any, tmp_path: Path) -> None:
+    made = OTHERS[family](tmp_path / family)
+    task = parse_task(colours(tmp_path))[0] if family == "vit" else TOY
+    assert_near(open_checkpoint(made), load_rows(task, "test"), dtype)
+
+
+def test_weights_are_put_where_the_model_is_made(loud: Loud) -> None:
+    checkpoint = open_checkpoint(loud("bert"))
+    made = build_model(checkpoint.config, checkpoint.weights, "it", device=DEVICE)
+    parts = [*made.parameters(), *made.buffers()]
+    assert {one.device for one in parts} == {DEVICE}
+    state = checkpoint.weights
+    for name, tensor in made.state_dict().items():
+        assert torch.equal(tensor.cpu(), state[name]), name
 
 
 @pytest.mark.parametrize("need", ["gram:examples=8", "fisher:examples=4"])
