@@ -243,28 +243,32 @@ def merging(size: Size, device: torch.device, repeats: int) -> Iterator[Any]:
     gram = [dict.fromkeys(base, one.T @ one / len(one)) for one in rows]
     squares = [[t[:, :width].double() for t in one.values()][: size.layers] for one in experts]
 
-    def whole(merged: Any) -> torch.Tensor:
-        return torch.cat([merged[name].cpu().flatten() for name in base])
+    few = [*base][: size.layers]  # which are decomposed for each expert
+
+    def whole(merged: Any, names: Sequence[str] = tuple(base)) -> torch.Tensor:
+        return torch.cat([merged[name].cpu().flatten() for name in names])
 
     def of(where: torch.device) -> Mapping[str, Callable[[], torch.Tensor]]:
         crossing = Crossing(where)
         tuned, start, grams = map(crossing.handed, (experts, base, gram))
-        placed = [[one.to(where) for one in each] for each in squares]
+        part = [weights.select(one, few) for one in tuned]
 
-        def turned() -> torch.Tensor:
-            found = [
-                weights.generalized([*each], (0,), weights.Rules(), turns=False)
-                for each in zip(*placed, strict=True)
-            ]
-            return torch.cat([one.turned[1].cpu().flatten() for one in found if one.turned])
+        def polar(square: torch.Tensor) -> torch.Tensor:
+            return weights.polar(square.to(where)).cpu()
+
+        def turned(each: Sequence[torch.Tensor]) -> torch.Tensor:
+            placed = [one.to(where) for one in each]
+            found = weights.generalized(placed, (0,), weights.Rules(), turns=False)
+            assert found.turned is not None
+            return found.turned[1].cpu().flatten()
 
         return {
             "average": lambda: whole(weights.mean(tuned)),
             "TIES": lambda: whole(ties(tuned, start)),
             "RegMean": lambda: whole(regmean(tuned, start, gram=grams)),
-            "TSV": lambda: whole(tsv(tuned, start)),
-            "polar factors": lambda: torch.stack([weights.polar(one) for one in placed[0]]).cpu(),
-            "Procrustes": turned,
+            "TSV": lambda: whole(tsv(part, weights.select(start, few)), few),
+            "polar factors": lambda: torch.stack(weights.spread(polar, squares[0])),
+            "Procrustes": lambda: torch.cat(weights.spread(turned, [*zip(*squares, strict=True)])),
         }
 
     here, there = of(torch.device("cpu")), of(device)
@@ -304,10 +308,11 @@ def _compared(
 ) -> dict[str, Any]:
     """Seconds on the processor and on the device, and how far apart the results are."""
     with exact():
-        one, other = here(), there().cpu()
-        far = float((one - other).abs().max() / one.abs().max())
-        on_processor = timed(here, torch.device("cpu"), 1)
+        begun = time.perf_counter()
+        one = here()
+        on_processor = time.perf_counter() - begun
         on_device = timed(there, device, repeats)
+        far = float((one - there().cpu()).abs().max() / one.abs().max())
     return {
         "arithmetic": name, "processor, s": on_processor, "device, s": on_device,
         "faster": on_processor / on_device, "far": far,

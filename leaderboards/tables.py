@@ -391,7 +391,7 @@ def options(place: Path) -> str:
         cells += [claims.credit(place, name, one) for one in (row, chosen)]
         rows.append([one.replace("95 % CI ", "") for one in cells])
     under = ("Current Eval", "chosen less default", "tuned head", "chosen less default")
-    return table(["", "chosen", *under, "credit, default", "chosen"], rows)
+    return table(["", "chosen", *under, "credit, default", "credit, chosen"], rows)
 
 
 HEADS = (

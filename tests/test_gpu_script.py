@@ -31,7 +31,7 @@ def test_the_script_runs_without_a_gpu(
         assert all(row["of the peak"] > 0 for row in found[part])
         assert all(row["far"] < bounds[row["dtype"]] for row in found[part])
         assert all(row["far"] > 1e-4 for row in found[part] if row["dtype"] != "float32")
-    arithmetic = {row["arithmetic"]: row["far"] for row in found["merging"]}
+    assert all(row["device, s"] > 0 for row in found["merging"])
+    arithmetic = {row["arithmetic"] for row in found["merging"]}
     turned = {"polar factors", "Procrustes"}
-    assert arithmetic.keys() == {"average", "TIES", "RegMean", "TSV", "Fisher", *turned}
-    assert max(arithmetic.values()) < 1e-5, "the same methods on both"
+    assert arithmetic == {"average", "TIES", "RegMean", "TSV", "Fisher", *turned}

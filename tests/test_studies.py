@@ -25,7 +25,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import harness
-from harness import TASKS, unfinished
+from harness import TASKS, Recipe, merge, unfinished
 from harness.checkpoints.provenance import EXPERT_FILE
 from harness.cli import main
 from harness.errors import (
@@ -46,7 +46,7 @@ from harness.studies.board import curves_of, figures, records_of
 from harness.studies.inputs import with_inputs
 from harness.studies.outcomes import Outcome, outcome_of, settle, states_of
 from harness.studies.plan import Chunk, Plan, Price, paid, planned, price, read_plan, write_plan
-from harness.studies.pool import run_plan
+from harness.studies.pool import run_plan, worker
 from harness.studies.status import failures, spreads
 from harness.studies.steps import Step, rows_of, steps_of
 from harness.studies.study import Figure, Study, read_study
@@ -57,7 +57,7 @@ from tests.mistakes import mistake, names, refused
 from tests.toys import registered
 
 TASK = "embedded/topic"
-WHERE = {"data_dir": None, "device": "cpu"}
+WHERE = {"data_dir": None, "device": "cpu", "merge_device": "cpu"}
 TWO = {
     "study": "two",
     "base": "base",
@@ -1334,6 +1334,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     "a merger to import in place of the axis": (
         {"merge": {"merger": "os:system"}}, BadRecipe, ("two.yaml", "merge", "'merger'")
     ),
+    "device of the machine": (
+        {"merge": {"merge_device": "cuda"}}, BadRecipe, ("two.yaml", "merge", "'merge_device'")
+    ),
     "an axis among the fields of a run": (
         {"evaluate": {"protocols": ["knn"]}}, BadRecipe, ("two.yaml", "evaluate", "'protocols'")
     ),
@@ -1603,14 +1606,38 @@ def test_a_base_that_is_no_folder_is_told_and_refused_beside_its_like(
     refused(command, BadRecipe, "two.yaml", "bases/other", "folder", "Hub")
 
 
+def test_workers_are_told_where_methods_compute(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is no part of a plan; merges alone are asked to."""
+    words = worker(room / "plan.json", {"device": "cpu", "merge_device": "cuda:1"})
+    assert words[-4:] == ["--device", "cpu", "--merge-device", "cuda:1"]
+    made, asked = plan(room), list[str]()
+
+    def noted(recipe: Recipe, *, out: Path) -> None:
+        asked.append(recipe.merge_device)
+        merge(recipe.but(merge_device="cpu"), out=out)
+
+    monkeypatch.setattr("harness.studies.work.merge", noted)
+    for number in range(len(made.chunks)):
+        assert work(
+            made, number, room / "out", where={**WHERE, "merge_device": "cuda:1"}, say=print
+        )
+    assert asked == ["cuda:1"] * len([one for one in made.steps.values() if one.verb == "merge"])
+
+
+@pytest.mark.parametrize("flag", ["device", "merge_device"])
 @pytest.mark.parametrize("verb", ["run", "work"])
-def test_a_device_that_is_not_here_is_told_and_no_step_fails(room: Path, verb: str) -> None:
+def test_a_device_that_is_not_here_is_told_and_no_step_fails(
+    room: Path, verb: str, flag: str
+) -> None:
     """Of `run` before there is a plan, and of a worker, which may be on another machine."""
     file, out = write(room), room / "out"
     command = ["study", "run", file, "--out", out]
     if verb == "work":
         command = ["work", write_plan(plan(room), out), "--chunk", "0"]
-    refused([*command, "--device", "cuda:99"], BadOption, "device", "'cuda:99'", "auto")
+    asked = [f"--{flag.replace('_', '-')}", "cuda:99"]
+    refused([*command, *asked], BadOption, f"{flag} is 'cuda:99'", "auto")
     assert not (out / "outcomes").exists()
     assert out.exists() == (verb == "work")
 

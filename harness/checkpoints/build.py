@@ -19,7 +19,7 @@ from harness.checkpoints.processor import check_image_processor
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
-from harness.weights import PROCESSOR, floating, specs
+from harness.weights import PROCESSOR, floating, here, specs
 
 TEXT_HEAD = "text_head"
 """The key of a configuration that says which texts its head is made of."""
@@ -119,7 +119,7 @@ def _filled(
 
     # to draw weights takes longer than a forward pass over a few rows; what is read goes from the
     # file to the device
-    with no_init_weights(), nullcontext() if device == PROCESSOR else device:
+    with no_init_weights(), nullcontext() if here(device) else device:
         model: Any = network(config, what, unit)
     model.tie_weights()  # which goes with drawing them
     tensors = {name: state[name] for name in floating(state)}

@@ -133,6 +133,7 @@ MAX_LENGTH = option(
 ROWS = option("Score N rows only, drawn from each split.")
 FIRST = flag("With --limit: the first N rows, instead of a draw.", "--first")
 DEVICE = option("auto, cpu, cuda or cuda:N.", "auto")
+MERGE_DEVICE = option("Where methods compute: cpu, cuda, ...", "cpu")
 DTYPE = option("In which type models run.", "float32")
 HEADS_FROM = option("A folder of heads for models that have none: see `harness heads`.")
 OTHER_BASE = flag("Accept models that were made from another base.", "--other-base")

@@ -43,7 +43,7 @@ def merge(
     examples_limit: int | None = option("Show methods N rows of each expert at most."),
     device: str | None = option("Where statistics are computed and candidates scored."),
     dtype: flags.Dtype | None = option("In which type models run there. Default: float32."),
-    merge_device: str | None = option("Where methods compute. Default: cpu."),
+    merge_device: str | None = option("Where methods compute: cpu (default), cuda, ..."),
     no_drift: bool = flag("Skip measuring how far the experts' logits move.", "--no-drift"),
     other_base: bool = flags.OTHER_BASE,
     other_tasks: bool = flags.OTHER_TASKS,

@@ -81,22 +81,25 @@ def _written(plan: Plan, folder: Path, retry_failed: bool) -> Path:
 
 
 def _where(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Data and plug-ins, by their full paths as workers go elsewhere, and the device."""
+    """Data and plug-ins, by their full paths as workers go elsewhere, and the devices."""
     from harness.data.sources import data_dir as local
 
     data = local(given["data_dir"])
     folder = None if data is None else str(data.resolve())
     plugins = [str(one.resolve()) for one in given["plugins"] or ()]
-    return {"data_dir": folder, "device": given["device"], "plugins": plugins}
+    devices = {name: given[name] for name in ("device", "merge_device")}
+    return {"data_dir": folder, **devices, "plugins": plugins}
 
 
-def _check_device(device: str) -> None:
+def _check_devices(device: str, merge_device: str) -> None:
     """Raise BadOption for a device that is not here, on which every step would fail."""
-    from harness.passes.placement import REFERENCE, placement
+    from harness.passes.placement import REFERENCE, Placement, check_arithmetic, placement
     from harness.types import AUTO
 
     if device != AUTO:  # which always is; a GPU that is tried keeps memory of this process
         placement(device, REFERENCE, "--device")
+    if merge_device != AUTO:
+        check_arithmetic(Placement(device=merge_device))
 
 
 def _print(plan: Plan, known: dict[str, Outcome]) -> None:
@@ -172,6 +175,7 @@ def run(
     epochs: int | None = EPOCHS,
     retry_failed: bool = RETRY_FAILED,
     device: str = flags.DEVICE,
+    merge_device: str = flags.MERGE_DEVICE,
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
@@ -180,7 +184,7 @@ def run(
     from harness.studies.pool import run_plan
     from harness.studies.study import reads_results
 
-    _check_device(device)
+    _check_devices(device, merge_device)
     planned: dict[str, tuple[Plan, Path]] = {}
     for number, file in enumerate(files):
         if number == 0 or not reads_results(file):  # which may be those of a study before it
@@ -212,6 +216,7 @@ def submit(
     epochs: int | None = EPOCHS,
     retry_failed: bool = RETRY_FAILED,
     device: str = flags.DEVICE,
+    merge_device: str = flags.MERGE_DEVICE,
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
@@ -280,6 +285,7 @@ def work(
     plan: Path = argument("The plan: FOLDER/plans/*.json."),
     chunk: int = option("Which of its chunks, from 0.", ...),
     device: str = flags.DEVICE,
+    merge_device: str = flags.MERGE_DEVICE,
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
@@ -294,6 +300,6 @@ def work(
     folder = plan.resolve().parent.parent
     if plan.resolve().parent.name != PLANS:
         raise BadRecipe(f"{plan} is in no folder '{PLANS}'; expected FOLDER/{PLANS}/*.json")
-    _check_device(device)
+    _check_devices(device, merge_device)
     if not run(made, chunk, folder, where=_where(given), say=print):
         raise typer.Exit(3)

@@ -1,15 +1,13 @@
 """What a method is handed, on the device of its arithmetic, and what it makes, on the processor.
 
 Nothing else of a merge knows of it: what lies between two methods, on disk or in a file, is there
-as ever, and one tensor of each model is on the device at a time.
+as ever.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -23,31 +21,47 @@ class Crossing:
     """The way of one method to its device and back."""
 
     device: torch.device
+    _handed: list[tuple[StateDict, StateDict]] = field(default_factory=list, init=False)
     _latest: tuple[Any, Any] = field(default=(None, None), init=False)
 
     def handed(self, given: Any) -> Any:
-        """Tensors and states on the device, alone or in lists; of a function, what it returns.
-
-        All else stays: of activations of an expert, products are where the rows were run.
+        """Tensors and states on the device, in lists and mappings as well; of what can be called,
+        what it returns. All else stays, as do an expert's activations: these are the processor's.
         """
         if isinstance(given, torch.Tensor):
             return given.to(self.device)
         if is_state(given):
-            return weights.on(self.device, given)
+            self._handed.append((given, weights.on(self.device, given)))
+            return self._handed[-1][1]
         if type(given) in (list, tuple):
             return type(given)(map(self.handed, given))
-        if isinstance(given, FunctionType | MethodType | partial):
+        if type(given) is dict:
+            return {key: self.handed(value) for key, value in given.items()}
+        if callable(given):
             return lambda *args, **options: self.handed(
                 given(*map(self._argument, args), **options)
             )
         return given
+
+    def returned(self, made: StateDict) -> StateDict:
+        """A state on the processor; one on a line stays on it, as its direction is searched
+        along."""
+        if isinstance(made, weights.ScaledMerge):
+            base, direction = map(self._here, (made.base, made.direction))
+            return weights.ScaledMerge(base, direction, made.scale)
+        return self._here(made)
+
+    def _here(self, state: StateDict) -> StateDict:
+        """A state on the processor: what was handed over, as it was before."""
+        before = (given for given, moved in self._handed if moved is state)
+        return next(before, None) or weights.on(weights.PROCESSOR, state)
 
     def _argument(self, given: Any) -> Any:
         """A state on the processor; the same one for several functions, which may ask."""
         if not is_state(given):
             return given
         if self._latest[0] is not given:
-            self._latest = given, weights.on(weights.PROCESSOR, given)
+            self._latest = given, self._here(given)
         return self._latest[1]
 
 
@@ -57,13 +71,3 @@ def is_state(given: Any) -> bool:
         return True
     known = isinstance(given, Mapping)
     return known and all(isinstance(one, torch.Tensor) for one in given.values())
-
-
-def returned(made: StateDict) -> StateDict:
-    """A state on the processor; one on a line stays on it, as its direction is searched along."""
-    if isinstance(made, weights.ScaledMerge):
-        base, direction = (
-            weights.on(weights.PROCESSOR, one) for one in (made.base, made.direction)
-        )
-        return weights.ScaledMerge(base, direction, made.scale)
-    return weights.on(weights.PROCESSOR, made)

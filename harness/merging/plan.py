@@ -33,7 +33,7 @@ from harness.merging.recipes import Recipe, methods_of, with_choices
 from harness.merging.spool import Spool
 from harness.merging.stages import Fold, Stage, entering, reported
 from harness.methods import needs_of, reads_base, reads_norms, rereads, resolved
-from harness.passes.placement import check_placement
+from harness.passes.placement import check_arithmetic, check_placement
 from harness.presets import faithful
 from harness.registry import MERGERS
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
@@ -111,7 +111,7 @@ def plan(
     stages make is put into `spool`, and computed whenever it is asked for without one.
     """
     check_placement(recipe.placement)
-    check_placement(recipe.arithmetic, "merge_device")
+    check_arithmetic(recipe.arithmetic)
     merger = MERGERS[recipe.merger.name]
     recipe = checked(recipe)
     observed: dict[str, weights.Observed] = {}

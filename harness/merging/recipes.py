@@ -14,11 +14,12 @@ from harness.errors import BadRecipe
 from harness.files import read_yaml
 from harness.methods import needs_of
 from harness.options import options
-from harness.passes.placement import CPU, REFERENCE, DType, Placement
+from harness.passes.placement import REFERENCE, DType, Placement
 from harness.presets import PresetName
 from harness.registry import STAGES, TASKS, YAML, Registry
 from harness.types import AUTO, Choice, Need, Scalar
 from harness.values import Asked, Chosen, Tokens, validated
+from harness.weights import PROCESSOR, here
 
 EXAMPLES, LIMIT = "examples", "examples_limit"
 """The option of a need that says how many rows of an expert it is shown, and the field of a recipe
@@ -55,7 +56,7 @@ class Recipe(Asked):
     data_dir: str | None = None
     device: str = AUTO
     dtype: DType = REFERENCE
-    merge_device: str = CPU.device
+    merge_device: str = PROCESSOR.type
     drift: bool = True
     other_base: bool = False
     other_tasks: bool = False
@@ -104,7 +105,14 @@ def idle(recipe: Recipe) -> dict[str, str]:
         found[LIMIT] = "it is shown no examples"
     if recipe.placement.recorded and recipe.tune is None and rows <= {"none"}:
         found["dtype"] = "it runs no model"
+    if not here(recipe.arithmetic.where) and all(by_mergekit(one) for one, _ in methods_of(recipe)):
+        found["merge_device"] = "mergekit computes on the processor"
     return found
+
+
+def by_mergekit(entry: Method) -> bool:
+    """Whether a method is run by mergekit, in a process of its own."""
+    return entry.name.startswith("mergekit:")
 
 
 def shows_examples(need: Need) -> bool:

@@ -14,9 +14,9 @@ from harness import weights
 from harness.data.splits import parse_task, share_rows
 from harness.entries import Merger, Method, Premerge
 from harness.errors import BadRecipe, BrokenPlugin, IncompatibleWeights
-from harness.merging.device import Crossing, returned
+from harness.merging.device import Crossing
 from harness.merging.providers import JointProvider, Provider, ReadyProvider, StatisticsProvider
-from harness.merging.recipes import Recipe, at_most, idle, methods_of
+from harness.merging.recipes import Recipe, at_most, by_mergekit, idle, methods_of
 from harness.merging.spool import Spool
 from harness.merging.validation import ValidationScorer, with_tensors
 from harness.methods import needs_of, own_options
@@ -48,24 +48,26 @@ class Stage:
         """
         given = {provider.need.name: provider.given for provider in self.providers}
         own, whose = own_options(self.entry, self.options), f"{self.entry.called} {self.entry.name}"
-        if self.device != weights.PROCESSOR:
+        if weights.here(self.device):
+            crossing = None
+        else:
             crossing = Crossing(self.device)
             states = crossing.handed(states)
             given = {name: crossing.handed(one) for name, one in given.items()}
         made = self.entry.function(*states, **own, **given)
         if not isinstance(self.entry, Premerge):
-            return self._here(made, whose)
+            return _back(_state(made, whose), crossing)
         if not isinstance(made, list | tuple):
             raise _other(whose, made, "a list of experts")
-        return [self._here(one, whose) for one in made]
-
-    def _here(self, made: Any, whose: str) -> StateDict:
-        state = _state(made, whose)
-        return state if self.device == weights.PROCESSOR else returned(state)
+        return [_back(_state(one, whose), crossing) for one in made]
 
     def statistics(self) -> list[dict[str, Any]]:
         """What its needs were met with, for the record."""
         return [one for provider in self.providers for one in provider.described()]
+
+
+def _back(made: StateDict, crossing: Crossing | None) -> StateDict:
+    return made if crossing is None else crossing.returned(made)
 
 
 def _state(made: Any, whose: str) -> StateDict:
@@ -175,7 +177,8 @@ class Fold:
         under = tuple(with_tensors(one, averaged or {}) for one in entering)
         given = ((need, under if need.rows == "tasks" else entering) for need in needs)
         providers = tuple(self._provider(need, choice, of, scorer) for need, of in given)
-        return Stage(entry, choice.options, providers, scorer, self.recipe.arithmetic.where)
+        device = weights.PROCESSOR if by_mergekit(entry) else self.recipe.arithmetic.where
+        return Stage(entry, choice.options, providers, scorer, device)
 
     def _provider(
         self,

@@ -194,7 +194,7 @@ def _record(
         "preset": recipe.preset,
         **({"max_length": _lengths(plan)} if recipe.max_length else {}),
         **recipe.placement.recorded,
-        "merge_device": where if (where := recipe.arithmetic.where.type) != "cpu" else "",
+        "merge_device": "" if weights.here(where := recipe.arithmetic.where) else where.type,
         "other_base": recipe.other_base,
         "other_tasks": recipe.other_tasks,
         **described(plan.tasks, out),

@@ -137,10 +137,10 @@ def placement(device: str, dtype: str, what: str) -> Placement:
     return asked
 
 
-def check_placement(asked: Placement, what: str = "device") -> None:
+def check_placement(asked: Placement) -> None:
     """Raise BadOption for what torch cannot use here: the layers of an encoder are tried once.
 
-    `what` is what the device was asked for as. Warns of a half precision that is slow here.
+    Warns of a half precision that is slow here.
     """
     import torch
     from torch.nn import functional
@@ -151,14 +151,32 @@ def check_placement(asked: Placement, what: str = "device") -> None:
         seen = functional.layer_norm(functional.linear(functional.gelu(seen), made[0, 0]), (2,))
         functional.conv2d(seen, made).sum().item()
     except (RuntimeError, AssertionError) as error:
-        reason = (str(error).splitlines() or [""])[0]
         half = "" if asked.dtype == REFERENCE else f" with dtype {asked.dtype}"
-        raise BadOption(
-            f"{what} is '{asked.device}'{half}, which torch cannot use here ({reason:.80}); "
-            "expected auto, cpu, or cuda:N with such a GPU"
-        ) from error
+        raise _unusable(f"device is '{asked.device}'{half}", error) from error
     if asked.where.type == "cpu":
         tell_of_slow(asked.dtype, "--dtype")
+
+
+def check_arithmetic(asked: Placement) -> None:
+    """Raise BadOption for a device that methods cannot compute on: a small inverse is tried.
+
+    By one thread: torch loads its decompositions for a GPU with the first of them, and fails where
+    several threads begin at once.
+    """
+    import torch
+
+    try:
+        torch.linalg.inv(torch.ones(1, 1, device=asked.where, dtype=torch.float64)).item()
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise _unusable(f"merge_device is '{asked.device}'", error) from error
+
+
+def _unusable(what: str, error: Exception) -> BadOption:
+    reason = (str(error).splitlines() or [""])[0]
+    return BadOption(
+        f"{what}, which torch cannot use here ({reason:.80}); expected auto, cpu, or cuda:N with "
+        "such a GPU"
+    )
 
 
 def tell_of_slow(dtype: DType, flag: str, *, gradients: bool = False) -> None:

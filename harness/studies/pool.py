@@ -140,7 +140,10 @@ def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> S
 
 def worker(path: Path, where: Mapping[str, Any]) -> list[str]:
     """The command of a worker on the plan in a file, but for its chunk."""
-    given = [("--data-dir", where.get("data_dir")), ("--device", where.get("device"))]
+    given = [
+        (f"--{name.replace('_', '-')}", where.get(name))
+        for name in ("data_dir", "device", "merge_device")
+    ]
     given += [("--plugins", one) for one in where.get("plugins", ())]
     words = [word for flag, value in given if value is not None for word in (flag, value)]
     return [sys.executable, "-m", "harness", "work", str(path.resolve()), *words]

@@ -143,7 +143,9 @@ OfTraining = Annotated[Flags, AfterValidator(_of_training)]
 SHARED = ("experts", "base", "tasks", "data_dir", "device")
 OfMerges = Annotated[
     Flags,
-    _but(*SHARED, "merger", "premerge", "postmerge", "statistics", "tune", "tune_on"),
+    _but(
+        *SHARED, "merge_device", "merger", "premerge", "postmerge", "statistics", "tune", "tune_on"
+    ),
 ]
 OfRuns = Annotated[Flags, _but(*SHARED, "model", "protocols", "references", "output")]
 

@@ -33,11 +33,11 @@ Say = Callable[[str], None]
 def work(plan: Plan, chunk: int, folder: Path, *, where: Mapping[str, Any], say: Say) -> bool:
     """Do the steps of a chunk that are not done, in the study's folder; whether all are now.
 
-    `where` has the folder of data and the device, which are no part of a plan. What is done before
+    `where` has the folder of data and the devices, which are no part of a plan. What is done before
     is not done again, nor what failed, nor what needs a step that is not done. Everything is
     written whole or not at all: whoever is killed loses the step at hand.
     """
-    told = {name: where[name] for name in ("data_dir", "device")}
+    told = {name: where[name] for name in ("data_dir", "device", "merge_device")}
     with _within(folder):  # all paths of a plan are from there
         done = [_worked(plan, name, told, say) for name in plan.chunks[chunk].steps]
     return all(done)
@@ -127,12 +127,14 @@ def _made(step: Step, folder: Path, where: Mapping[str, Any], whole: bool) -> tu
 
 
 def _asked(step: Step, place: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
+    if step.verb == "merge":
+        merge(Recipe(**asked), out=place)
+        return ()
+    asked = {name: value for name, value in asked.items() if name != "merge_device"}
     if step.verb == "finetune":
         finetune(out=place, progress=False, **asked)
     elif step.verb == "statistics":
         statistic(**asked)
-    elif step.verb == "merge":
-        merge(Recipe(**asked), out=place)
     else:
         return _paths(step, evaluate(Run(**asked)))
     return ()

@@ -108,6 +108,7 @@ from harness.weights.threads import PROCESSOR as PROCESSOR
 from harness.weights.threads import by_piece as by_piece
 from harness.weights.threads import cores as cores
 from harness.weights.threads import flat_pieces as flat_pieces
+from harness.weights.threads import here as here
 from harness.weights.threads import latest as latest
 from harness.weights.threads import once as once
 from harness.weights.threads import one_thread as one_thread

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from harness.weights.threads import here
+
 EPSILON = torch.finfo(torch.float64).eps
 """2^-52: how far apart neighbouring numbers are, relatively."""
 ALIKE = 1e-7
@@ -149,7 +151,7 @@ def least_solution(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tenso
     `left` [n, n] is symmetric and positive semidefinite, `right` [n, k], both float64. By Cholesky;
     where that fails or loses the digits, by the pseudo-inverse.
     """
-    share, solved = (_by_lapack if left.device.type == "cpu" else _by_torch)(left)
+    share, solved = (_by_lapack if here(left.device) else _by_torch)(left)
     if share > SINGULAR:
         return solved(right), 1 / share, 0
     values, vectors = torch.linalg.eigh(left)
@@ -178,9 +180,10 @@ def _by_lapack(matrix: torch.Tensor) -> _Solved:
 def _by_torch(matrix: torch.Tensor) -> _Solved:
     """On any device; the condition number is that of the inverse."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
-    inverse = torch.cholesky_inverse(factor)
-    norms = [one.abs().sum(0).max() for one in (matrix, inverse)]
-    share = 0.0 if failed else float(1 / (norms[0] * norms[1]))
+    share = 0.0
+    if not failed:
+        norms = [one.abs().sum(0).max() for one in (matrix, torch.cholesky_inverse(factor))]
+        share = float(1 / (norms[0] * norms[1]))
     return share, lambda right: torch.cholesky_solve(right, factor)
 
 

@@ -10,6 +10,8 @@ import platform
 
 import torch
 
+from harness.weights.threads import here
+
 # a name of torch's own, which it may change
 HERE = platform.machine() in ("x86_64", "AMD64") and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -24,5 +26,5 @@ def linear(
 
 def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """left @ right, of one type."""
-    here = HERE and left.device.type == "cpu" and left.dtype == torch.float32
-    return linear(left, right.mT) if here else left @ right
+    taken = HERE and here(left.device) and left.dtype == torch.float32
+    return linear(left, right.mT) if taken else left @ right

@@ -15,8 +15,8 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 PROCESSOR = torch.device("cpu")
 _piece = 1 << 17
-AT_ONCE = 1 << 24
-"""Entries of a piece on another device, where it is not a cache that temporaries have to fit."""
+LARGER = 1 << 7
+"""How many times as many entries a piece has on another device, where no cache is to hold it."""
 
 
 class _Here(local):
@@ -27,6 +27,11 @@ class _Here(local):
 
 
 _here = _Here()
+
+
+def here(device: torch.device) -> bool:
+    """Whether it is the processor."""
+    return device.type == PROCESSOR.type
 
 
 def piece_size() -> int:
@@ -54,7 +59,7 @@ def flat_pieces(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _size_on(device: torch.device) -> int:
-    return piece_size() if device == PROCESSOR else AT_ONCE
+    return piece_size() if here(device) else piece_size() * LARGER
 
 
 def by_piece(fn: Callable[[slice], T], size: int, device: torch.device = PROCESSOR) -> list[T]:

@@ -18,10 +18,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = "standin"
 HERE = torch.device("cpu")
-MAY_MIX = ("_to_copy", "copy_", "index", "index_put_", "_index_put_impl_")
-"""Copies, and indices that may be the processor's."""
+MOVES = ("_to_copy", "copy_")
+INDEXED = ("index", "index_put_", "_index_put_impl_")
+"""Operations whose second argument, the indices, may be the processor's."""
 done: Counter[str] = Counter()
-"""The operations on the device."""
+"""The operations on the device, but for moves to it and from it."""
 
 
 class There(torch.Tensor):
@@ -61,10 +62,10 @@ class There(torch.Tensor):
 def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The operation by the processor, its results where a device would have them."""
     name = func.name().removeprefix("aten::").partition(".")[0]
-    tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-    there = [one for one in tensors if isinstance(one, There)]
-    mixed = there and any(one.dim() for one in tensors if not isinstance(one, There))
-    if mixed and name not in MAY_MIX:
+    there = [one for one in tree_leaves((args, kwargs)) if isinstance(one, There)]
+    known = (args[:1], args[2:]) if name in INDEXED else (args, kwargs)
+    met = [one for one in tree_leaves(known) if isinstance(one, torch.Tensor) and one.dim()]
+    if there and name not in MOVES and not all(isinstance(one, There) for one in met):
         raise RuntimeError(f"{func}: tensors on {NAME} and on the processor in one operation")
     on = isinstance(args[0], There) if name == "copy_" else bool(there)
     if kwargs.get("device") is not None:
@@ -73,14 +74,14 @@ def _dispatched(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if kwargs.get("pin_memory"):
         kwargs = {**kwargs, "pin_memory": False}
     given, options = tree_map(_raw, (args, kwargs))
-    known = {id(one.raw): one for one in there}
-    done[name] += on
+    wrappers = {id(one.raw): one for one in there}
+    done[name] += on and name not in MOVES and not name.startswith("empty")
 
     def placed(one: Any) -> Any:
         if not isinstance(one, torch.Tensor):
             return one
-        if id(one) in known:
-            return known[id(one)]
+        if id(one) in wrappers:
+            return wrappers[id(one)]
         return There(one) if on else one
 
     made = func(*given, **options)

@@ -98,7 +98,9 @@ def test_statistics_are_those_of_the_processor(
     for device in ("cpu", NAME):
         monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / f"{device}-cache"))
         out = tmp_path / f"{device}.safetensors"
-        harness.statistic(loud("bert"), task=TOY.name, need=need, out=out, device=device)
+        with counted() as done:
+            harness.statistic(loud("bert"), task=TOY.name, need=need, out=out, device=device)
+        assert (done.total() > 100) == (device == NAME)
         made.append(read_statistic(out).tensors)
     for name in made[0]:
         torch.testing.assert_close(made[1][name], made[0][name], rtol=1e-4, atol=1e-5)
@@ -111,6 +113,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "regmean": {"merger": "regmean:examples=8"},
     "regmean_plus_plus": {"merger": "regmean_plus_plus:examples=8"},
     "fisher": {"merger": "fisher:examples=4"},
+    "soup": {"merger": "soup", "tune_on": (f"{TOY.name}@heldout10",)},
     "adamerging": {"merger": "adamerging:by=task,steps=2,examples=8,batch_size=4"},
     "procrustes, lines": {"merger": "ties", "premerge": ("procrustes",), "postmerge": ("lines",)},
     "permutation, dare": {"merger": "average", "premerge": ("permutation", "dare")},
