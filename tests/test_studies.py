@@ -1619,10 +1619,10 @@ def test_workers_are_told_where_methods_compute(
         merge(recipe.but(merge_device="cpu"), out=out)
 
     monkeypatch.setattr("harness.studies.work.merge", noted)
+    write_plan(made, room / "out")
+    where = {**WHERE, "merge_device": "cuda:1"}
     for number in range(len(made.chunks)):
-        assert work(
-            made, number, room / "out", where={**WHERE, "merge_device": "cuda:1"}, say=print
-        )
+        assert work(made, number, room / "out", where=where, say=print)
     assert asked == ["cuda:1"] * len([one for one in made.steps.values() if one.verb == "merge"])
 
 
