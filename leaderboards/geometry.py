@@ -18,7 +18,7 @@ import pandas
 import harness
 from harness.reporting.chosen import read_lines
 
-NAMES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte")
+NAMES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "topics-distilbert")
 COLUMNS = ("expert", "digest", "task", "norm", "cosine", "distance")
 
 

@@ -25,8 +25,9 @@ MOVED = "experts/domains/*/conll2003-0"
 """The expert of README's picture."""
 AVERAGE = "merged/topics/*/seed-0/average"
 FEWER = (
-    *("topics", "topics-tuned", "topics-minilm-l6", "topics-granite", "topics-gte", "emotions"),
-    *("emotions-heads", "emotions-out", "domains", "reference", "seeds", "shots"),
+    *("topics", "topics-tuned", "topics-minilm-l6", "topics-granite", "topics-gte"),
+    *("topics-distilbert", "emotions", "emotions-heads", "emotions-out", "domains"),
+    *("reference", "seeds", "shots"),
 )
 RESAMPLES = {**dict.fromkeys(FEWER, 500), "fresh-head": 1000, "glue": 1000}
 """By pack, in place of all: of several sets of experts, which would be three times as large, and of

@@ -41,12 +41,13 @@ BOARDS = {
     "topics-minilm-l6": "the same, of a BERT of 6 layers",
     "topics-granite": "the same, of a RoBERTa of 6 layers",
     "topics-gte": "the same, of a BERT of 12 layers",
+    "topics-distilbert": "the same, of a DistilBERT of 6 layers",
     "glue": "five tasks of GLUE, of a BERT of 6 layers",
     "emotions": "four corpora of emotions",
     "domains": "entities of three domains",
 }
 """With three sets of experts, and credit."""
-OF_BASES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte")
+OF_BASES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "topics-distilbert")
 SETTINGS = {
     "topics": "five topics",
     "glue": "five tasks of GLUE",

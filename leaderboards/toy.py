@@ -48,6 +48,7 @@ BASES = (
     "bases/paraphrase-MiniLM-L3-v2",
     "bases/granite-embedding-30m-english",
     "bases/gte-small",
+    "bases/distilbert-base-cased",
 )
 NETWORK = (2, 64)
 """Layers and width of the vision transformers."""
@@ -62,6 +63,7 @@ LANES = (
     (
         *("seeds", "domains", "reference", "vision-one-start", "vision-other-start"),
         *("vision-two-starts", "vision", "topics-granite", "topics-gte"),
+        "topics-distilbert",
     ),
     (
         *(
