@@ -14,26 +14,22 @@ from harness.options import parse_choice
 from harness.registry import STAGES
 from harness.types import StateDict
 
-METHODS = {
+OPTIONS = {
     "merger": [
-        "actmat", "adamerging", "adamerging:density=0.2,by=task", "average", "breadcrumbs",
-        "breadcrumbs:per=row", "consensus", "fisher", "incremental", "iso",
-        "iso:variant=common_and_task", "linear:weights=1:2:1", "model_stock", "pcb",
-        "pcb:inter=pairwise", "regmean", "regmean_plus_plus", "slerp", "soup",
-        "task_arithmetic", "ties", "ties:trim=tensor,combine=sum", "ties:combine=max", "tsv",
-        "tsv:others=zero,keep=0.001,at_least=0", "wudi", "wudi:solver=adam",
+        "adamerging:density=0.2,by=task", "breadcrumbs:per=row", "iso:variant=common_and_task",
+        "linear:weights=1:2:1", "pcb:inter=pairwise", "ties:trim=tensor,combine=sum",
+        "ties:combine=max", "tsv:others=zero,keep=0.001,at_least=0", "wudi:solver=adam",
     ],
     "premerge": [
-        "activation_matching", "activation_matching:pearson=true", "cca", "dare",
-        "dare:strategy=magnitude", "della", "ot_fusion", "permutation",
-        "permutation:heads=true", "permutation:residual=true",
-        "permutation:cycle_consistent=true,heads=true", "procrustes",
+        "activation_matching:pearson=true", "dare:strategy=magnitude", "permutation:heads=true",
+        "permutation:residual=true", "permutation:cycle_consistent=true,heads=true",
         "procrustes:reference=both_ends", "procrustes:orientation=out,rotate_bias=true",
-        "procrustes:matrix_set=all_2d,variant=fixed_reference", "rotation",
-        "rotation:proper=true,scaling=true",
+        "procrustes:matrix_set=all_2d,variant=fixed_reference", "rotation:proper=true,scaling=true",
     ],
-    "postmerge": ["lines", "svc"],
+    "postmerge": [],
 }  # fmt: skip
+"""Options with which a method takes another way than by default."""
+CASES = [(stage, text) for stage in OPTIONS for text in (*STAGES[stage], *OPTIONS[stage])]
 
 
 def run(stage: str, text: str, device: torch.device) -> Sequence[StateDict]:
@@ -47,6 +43,3 @@ def run(stage: str, text: str, device: torch.device) -> Sequence[StateDict]:
     )
     states = made if stage == "premerge" else [made]
     return [{name: state[name] for name in state} for state in states]
-
-
-CASES = [(stage, text) for stage, texts in METHODS.items() for text in texts]

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 
-from harness.options import parse_choice
-from harness.registry import STAGES
-from harness.weights import PROCESSOR, Rules, generalized, least_solution, pieces_of
+from harness.entries import Merger
+from harness.merging.stages import Stage
+from harness.types import StateDict
+from harness.weights import PROCESSOR, Rules, each, generalized, least_solution, pieces_of
 from harness.weights.small_turns import NARROWEST
-from tests.device.methods import CASES, METHODS, run
+from tests.device.methods import CASES, run
 from tests.device.standin import DEVICE, counted
 
 pytestmark = pytest.mark.device
 
 
-def test_no_method_is_left_out() -> None:
-    for stage, texts in METHODS.items():
-        assert {parse_choice(one).name for one in texts} == {*STAGES[stage]}
+def test_a_method_that_mixes_devices_fails_as_on_a_gpu() -> None:
+    def mixed(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+        return each(lambda tensor: tensor + torch.zeros(tensor.shape), experts[0])
+
+    made = Stage(Merger("mixed", mixed), {}, device=DEVICE).run([{"a": torch.ones(2)}], {})
+    with pytest.raises(RuntimeError, match="on standin and on the processor"):
+        _ = made["a"]
 
 
 @pytest.mark.parametrize("text", ["ties", "tsv", "procrustes", "dare", "fisher"])
 def test_so_do_several_threads_on_pieces(text: str, two_threads: None) -> None:
-    stage = next(stage for stage, texts in METHODS.items() if text in texts)
+    stage = next(stage for stage, one in CASES if one == text)
     with pieces_of(4), counted() as done:
         found = run(stage, text, DEVICE)
     expected = run(stage, text, PROCESSOR)
