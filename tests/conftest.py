@@ -321,11 +321,12 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(_caches: Iterator[Path]) -> Iterator[None]:
-    """Features of the tests are cached apart from the user's."""
+    """Features of the tests are cached apart from the user's, and no test has another's tokens."""
     before = os.environ.get("HARNESS_CACHE_DIR")
     cache = next(_caches)
     cache.mkdir()
     os.environ["HARNESS_CACHE_DIR"] = str(cache)
+    importlib.import_module("harness.passes.prepared")._remembered.clear()
     yield
     shutil.rmtree(cache, ignore_errors=True)
     os.environ.pop("HARNESS_CACHE_DIR")

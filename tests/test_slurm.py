@@ -142,7 +142,7 @@ def test_an_array_for_each_stage_after_the_one_before(
         assert script.startswith(HEADER + "\n")
         assert shlex.split(script.splitlines()[-1]) == [
             *(sys.executable, "-m", "harness", "work", str(path)),
-            *("--data-dir", str(room), "--device", "cpu"),
+            *("--data-dir", str(room), "--device", "cpu", "--merge-device", "cpu"),
             *("--chunk", "$((SLURM_ARRAY_TASK_ID + 0))"),
         ]
     assert (room / "out/logs").is_dir()

@@ -14,12 +14,11 @@ from harness.errors import BadRecipe
 from harness.files import read_yaml
 from harness.methods import needs_of
 from harness.options import options
-from harness.passes.placement import REFERENCE, DType, Placement
+from harness.passes.placement import CPU, REFERENCE, DType, Placement
 from harness.presets import PresetName
 from harness.registry import STAGES, TASKS, YAML, Registry
 from harness.types import AUTO, Choice, Need, Scalar
 from harness.values import Asked, Chosen, Tokens, validated
-from harness.weights import PROCESSOR, here
 
 EXAMPLES, LIMIT = "examples", "examples_limit"
 """The option of a need that says how many rows of an expert it is shown, and the field of a recipe
@@ -56,7 +55,7 @@ class Recipe(Asked):
     data_dir: str | None = None
     device: str = AUTO
     dtype: DType = REFERENCE
-    merge_device: str = PROCESSOR.type
+    merge_device: str = CPU.device
     drift: bool = True
     other_base: bool = False
     other_tasks: bool = False
@@ -105,7 +104,8 @@ def idle(recipe: Recipe) -> dict[str, str]:
         found[LIMIT] = "it is shown no examples"
     if recipe.placement.recorded and recipe.tune is None and rows <= {"none"}:
         found["dtype"] = "it runs no model"
-    if not here(recipe.arithmetic.where) and all(by_mergekit(one) for one, _ in methods_of(recipe)):
+    elsewhere = recipe.arithmetic != CPU
+    if elsewhere and all(by_mergekit(entry) for entry, _ in methods_of(recipe)):
         found["merge_device"] = "mergekit computes on the processor"
     return found
 
