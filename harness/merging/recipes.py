@@ -104,9 +104,6 @@ def idle(recipe: Recipe) -> dict[str, str]:
         found[LIMIT] = "it is shown no examples"
     if recipe.placement.recorded and recipe.tune is None and rows <= {"none"}:
         found["dtype"] = "it runs no model"
-    elsewhere = recipe.arithmetic != CPU
-    if elsewhere and all(by_mergekit(entry) for entry, _ in methods_of(recipe)):
-        found["merge_device"] = "mergekit computes on the processor"
     return found
 
 

@@ -165,6 +165,7 @@ def _record(
     inherited = rows_shown(*(one.path for one in (*plan.experts, plan.base) if one))
     measured = (one.recorded() for one in plan.measured)
     stages = [stage for stage in plan.stages if tried or stage is not plan.merging]
+    devices = [stage.device for stage in plan.stages]  # methods of mergekit have the processor
     record = {
         "method": short_method(recipe),
         **digests,
@@ -194,7 +195,7 @@ def _record(
         "preset": recipe.preset,
         **({"max_length": _lengths(plan)} if recipe.max_length else {}),
         **recipe.placement.recorded,
-        "merge_device": "" if weights.here(where := recipe.arithmetic.where) else where.type,
+        "merge_device": next((d.type for d in devices if not weights.here(d)), ""),
         "other_base": recipe.other_base,
         "other_tasks": recipe.other_tasks,
         **described(plan.tasks, out),
