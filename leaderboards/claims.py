@@ -16,7 +16,10 @@ from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 
+import five_topics
+import frames
 import pandas
+from frames import counted, task_of
 from scipy.stats import kendalltau, spearmanr, ttest_ind
 
 from harness import read_records
@@ -43,7 +46,6 @@ from harness.studies.status import spreads_of
 from harness.text import points
 
 ANCHOR = re.compile(r"<!-- ([a-z_]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")
-COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 PAIRS = Path(__file__).parent / "pairs" / "bases.parquet"
 SIGNIFICANT = 0.05
 FEWEST_MERGES = 3
@@ -58,10 +60,6 @@ def said(text: str, place: Path) -> str:
         return f"<!-- {found[1]} -->{CLAIMS[name](place, *words)}<!-- / -->"
 
     return ANCHOR.sub(one, text)
-
-
-def counted(number: int) -> str:
-    return COUNTS[number] if number < len(COUNTS) else str(number)
 
 
 # Boards with resamples ---------------------------------------------------------------------
@@ -457,6 +455,11 @@ def part(place: Path, name: str, row: str) -> str:
     return next(shares, "") or "none given, as the loss is not significant"
 
 
+def base_of(place: Path, name: str) -> str:
+    """What the merges of a board were made from."""
+    return next(Path(one.base).name for one in known(place, name).lines if one.base)
+
+
 def experts_of(place: Path, name: str) -> str:
     """What a board calls the mean of the experts, each on its own task."""
     rows = known(place, name).scores.rows
@@ -491,136 +494,9 @@ def _lines(board: Board, row: str, at: Setting) -> list[Line]:
     return [line for task in board.tasks for line in board.scores.cells[shown, at, task].lines]
 
 
-# Five topics -------------------------------------------------------------------------------
-
-
-@cache
-def merges(place: Path) -> pandas.DataFrame:
-    """Means over the tasks of the board `protocols`, merges alone; columns as in its table."""
-    from tables import BASE, EXPERTS, PROTOCOLS, board, means
-
-    frame = board(place, "protocols")
-    values = pandas.DataFrame({head: means(frame, of) for head, of in PROTOCOLS.items()})
-    whole = values.drop([EXPERTS, *[row for row in values.index if "ceiling" in row]])
-    return whole.rename(index={BASE: "base"})
-
-
-def score(place: Path, row: str, column: str) -> str:
-    """A mean over the five tasks."""
-    return points(float(merges(place).loc[row, column]))
-
-
-def ahead(place: Path, first: str, second: str) -> str:
-    """For how many merges one protocol scores more than another."""
-    of = merges(place).drop(index="base")
-    return f"{int((of[first] > of[second]).sum())} of {len(of)}"
-
-
-def rises(place: Path, second: str = "FT-Classifier", first: str = "Current") -> str:
-    """The least and the most that a merge scores more under the second."""
-    of = merges(place).drop(index="base")
-    by = of[second] - of[first]
-    return f"{by.min():.0f} to {by.max():.0f}"
-
-
-def merged(place: Path) -> str:
-    """How many merges the board `protocols` has."""
-    return str(len(merges(place)) - 1)
-
-
-def lifts(place: Path, row: str, column: str) -> str:
-    """What a row scores more than under Current Eval."""
-    return points(float(merges(place).loc[row, column] - merges(place).loc[row, "Current"]), "+")
-
-
-def exceptions(place: Path, first: str, second: str) -> str:
-    """The merges that score more under the first protocol."""
-    of = merges(place).drop(index="base")
-    return " and ".join(f"`{name}`" for name in of.index[of[first] > of[second]]) or "none"
-
-
-@cache
-def mapped(place: Path, transform: str) -> pandas.Series[float]:
-    """Means over the tasks of `protocols` under a probe fitted to the test rows."""
-    from tables import BASE, EXPERTS, board, means
-
-    column = {"protocol": "probe", "with rows": "test", "with transform": transform}
-    found = means(board(place, "protocols"), column).drop(EXPERTS)
-    return found[[name for name in found.index if "ceiling" not in name]].rename({BASE: "base"})
-
-
-def transformed(place: Path, row: str, transform: str) -> str:
-    """The mean score of a row under a map of its features."""
-    return points(float(mapped(place, transform)[row]))
-
-
-def recovered(place: Path, transform: str) -> str:
-    """The least and the most of their loss that merges other than Iso's get back by a map."""
-    current = merges(place)["Current"].drop("base")
-    part = (mapped(place, transform).drop("base") - current) / (_experts(place) - current)
-    part = part[~part.index.str.startswith("iso")]
-    return f"{100 * part.min():.0f} to {100 * part.max():.0f} %"
-
-
-def farthest(place: Path, transform: str) -> str:
-    """How far the lowest of the merges is from the experts under a map of its features."""
-    return points(_experts(place) - float(mapped(place, transform).drop("base").min()))
-
-
-def _experts(place: Path) -> float:
-    """The mean over the five tasks of the experts."""
-    from tables import EXPERTS, PROTOCOLS, board, means
-
-    return float(means(board(place, "protocols"), PROTOCOLS["Current"])[EXPERTS])
-
-
-def below(place: Path) -> str:
-    """How many merges a tuned head lifts by less than it lifts the base."""
-    by = merges(place)["FT-Classifier"] - merges(place)["Current"]
-    return counted(int((by.drop("base") < by["base"]).sum()))
-
-
-def fewer(place: Path, second: str, first: str) -> str:
-    """On which tasks some merges score less under the second protocol, and how many."""
-    from tables import PROTOCOLS, board, each_task
-
-    than, of = (
-        each_task(board(place, "protocols"), {"role": "merged", **PROTOCOLS[one]})
-        for one in (first, second)
-    )
-    counts = (of < than).sum()
-    each = [f"{count} of {len(of)} on {task_of(name)}" for name, count in counts.items() if count]
-    return " and ".join(each) or "none"
-
-
-def firsts(place: Path, row: str, column: str) -> str:
-    """On how many tasks a merge is first among all merges."""
-    from tables import PROTOCOLS, board, each_task
-
-    values = each_task(board(place, "protocols"), {"role": "merged", **PROTOCOLS[column]})
-    return counted(int((values.idxmax() == row).sum()))
-
-
-def stratified(place: Path, row: str, protocol: str) -> str:
-    """What drawing rows without stratification changes, with Welch's p over draws."""
-    drawn = []
-    for board in ("unstratified", "shots"):
-        frame = read_records(place / "records" / f"{board}.parquet")
-        frame = frame[(frame.protocol == protocol) & (frame.row == row) & (frame.shots == 5)]
-        plain = ~frame.options.astype(str).str.contains('"paper"|"test"|"mean_masked"', regex=True)
-        drawn.append(frame[plain].groupby("draw", observed=True).value.mean())
-    change = float(drawn[0].mean() - drawn[1].mean())
-    return f"{points(change, '+')} (p = {ttest_ind(*drawn, equal_var=False).pvalue:.2g})"
-
-
-# Emotions ----------------------------------------------------------------------------------
-
-
 def outside(place: Path) -> str:
     """How many single experts are ahead of the average, Fisher and RegMean out of their domains."""
-    import tables
-
-    by_corpus, merges = tables.outside(place)
+    by_corpus, merges = frames.outside(place)
     best = merges[["average", "fisher", "regmean"]].max()
     return f"{counted(int((by_corpus > best).sum()))} of {counted(len(by_corpus))}"
 
@@ -636,11 +512,6 @@ def weak(place: Path, name: str) -> str:
         if line.majority is not None and experts[task] < line.majority
     ]
     return ", ".join(found) or "none"
-
-
-def task_of(name: object) -> str:
-    """A task without its group and split."""
-    return str(name).partition("@")[0].rpartition("/")[2]
 
 
 def sink(place: Path, name: str) -> str:
@@ -666,10 +537,9 @@ CLAIMS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
         *(first, pairs, reversed, blamed, between, lost, won, tau, gap, part, mean),
-        *(score, ahead, rises, merged, lifts, exceptions, below, firsts, stratified),
-        *(transformed, recovered, farthest),
         *(gained, changed, favours, tilted, outside, constant, credit),
         *(agreement, agreeing, behind, needed, predicts, predicts_each, foretells, weak),
-        *(pvalue, fewer, sink, settled, credit_under),
+        *(pvalue, sink, settled, credit_under),
+        *five_topics.SAID,
     )
 }

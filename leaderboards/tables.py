@@ -10,108 +10,47 @@ With those of another folder the pages are written there, to FOLDER/README.md an
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import claims
 import pandas
+from frames import (
+    BASE,
+    BOARDS,
+    EXPERTS,
+    OF_BASES,
+    PROTOCOLS,
+    SETTINGS,
+    board,
+    means,
+    number,
+    outside,
+    table,
+    task_of,
+)
+from papers import BESIDE, PUBLISHED, beside, experts, images
 
 from harness import HarnessError
-from harness.files import read_yaml, write_text
+from harness.files import write_text
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit_table import view
 from harness.reporting.chosen import read_lines
 from harness.reporting.difference import Difference
-from harness.text import points
 from harness.types import ALL
 
 HERE = Path(__file__).parent
-EXPERTS = "experts, each on its own task"
 CONSTANT = "best constant"
 SHOTS = 5
 COUNTS = ("1", "5", "10", "50", ALL)
-BASE = "base under the experts' heads"
-BOARDS = {
-    "topics": "five topics",
-    "topics-minilm-l6": "the same, of a BERT of 6 layers",
-    "topics-granite": "the same, of a RoBERTa of 6 layers",
-    "topics-gte": "the same, of a BERT of 12 layers",
-    "topics-distilbert": "the same, of a DistilBERT of 6 layers",
-    "glue": "five tasks of GLUE, of a BERT of 6 layers",
-    "emotions": "four corpora of emotions",
-    "domains": "entities of three domains",
-}
-"""With three sets of experts, and credit."""
-OF_BASES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "topics-distilbert")
-SETTINGS = {
-    "topics": "five topics",
-    "glue": "five tasks of GLUE",
-    "emotions": "four corpora of emotions",
-    "domains": "entities of three domains",
-    "seeds": "seeds of one task",
-}
 END = "end"
 MERGERS = ("average", "task_arithmetic", "ties", "fisher", "regmean")
 ON_OTHER_BOARDS = ("orthogonal probe, test rows", "Surgery", "Surgery, test rows")
 FITTED_TO_TEST_ROWS = ("orthogonal probe, test rows", "Surgery, test rows")
 TRANSFORMS = ("scaling", "orthogonal", "similarity", "euclidean", "linear", "invertible", "affine")
-PROTOCOLS: Mapping[str, Mapping[str, str]] = {
-    "Current": {"protocol": "current"},
-    "KNN": {"protocol": "knn", "with rule": "mean", "with features": "last_linear"},
-    "FT-Classifier": {"protocol": "ft-classifier"},
-    "linear probe": {"protocol": "linear-probe", "with features": "last_linear"},
-    "orthogonal probe, test rows": {
-        "protocol": "probe",
-        "with transform": "orthogonal",
-        "with rows": "test",
-    },
-    "Surgery": {"protocol": "surgery", "with rows": "shots"},
-    "Surgery, test rows": {"protocol": "surgery", "with rows": "test"},
-}
-
-
-def board(place: Path, name: str) -> pandas.DataFrame:
-    """The lines of a board, with the options of protocols as columns of their own, `with NAME`.
-
-    `name` is what a row is called here: that of its role, or of its method.
-    """
-    frame = pandas.read_parquet(place / name / "board.parquet")
-    frame = frame.astype(dict.fromkeys(frame.select_dtypes("category"), object))
-    options = pandas.DataFrame([json.loads(said) for said in frame.pop("options")])
-    frame = frame.join(options.add_prefix("with "))
-    roles = {"base": BASE, "expert": EXPERTS}
-    frame["name"] = [roles.get(role, row) for role, row in zip(frame.role, frame.row, strict=True)]
-    return frame
-
-
-def means(frame: pandas.DataFrame, column: Mapping[str, str]) -> pandas.Series[float]:
-    """By name the mean over tasks of the lines that say what `column` says.
-
-    Of experts of one task their mean counts; what was not read on all tasks has no mean.
-    """
-    return each_task(frame, column).mean(axis=1, skipna=False)
-
-
-def each_task(frame: pandas.DataFrame, column: Mapping[str, str]) -> pandas.DataFrame:
-    """The same for each task."""
-    for key, value in column.items():
-        frame = frame[frame[key] == value]
-    return frame.pivot_table(index="name", columns="task", values="value")
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown: names to the left, numbers to the right."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def number(value: float, sign: str = "") -> str:
-    return "" if pandas.isna(value) else points(value, sign)
 
 
 def by_column(frame: pandas.DataFrame, first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
@@ -129,40 +68,6 @@ def by_column(frame: pandas.DataFrame, first: str, columns: Mapping[str, Mapping
 def protocols(place: Path) -> str:
     """Mean accuracy over five tasks by protocol, with 5 shots: FT-Classifier, Tables 2 and 3."""
     return by_column(board(place, "protocols"), "", PROTOCOLS)
-
-
-class Beside(NamedTuple):
-    """A column of a table beside a paper's: a board under a protocol, and columns of a table of
-    the paper (their mean), whose rows may be of a stage before the merger."""
-
-    board: str
-    protocol: str
-    paper: str
-    table: int
-    columns: tuple[str, ...]
-    premerge: str = ""
-
-
-def beside(place: Path, columns: Mapping[str, Beside], rows: Mapping[str, str]) -> str:
-    """Means over the tasks of boards, and in brackets what a paper prints; `rows` are named as
-    there."""
-    cells: dict[str, list[str]] = {row: [] for row in rows}
-    for one in columns.values():
-        paper = ROOT / f"harness/studies/papers/{one.paper}.yaml"
-        theirs = pandas.DataFrame(read_yaml(paper, "its tables")["tables"][one.table]["values"])
-        theirs = theirs if {*one.columns} <= {*theirs.columns} else theirs.T
-        frame = board(place, one.board)
-        merged = frame.role == "merged"
-        frame = frame[~merged | ((frame.premerge == one.premerge) & (frame.postmerge == ""))]
-        frame = frame.assign(name=frame.name.where(~merged, frame.merger.str.partition(":")[0]))
-        ours = means(frame, PROTOCOLS[one.protocol])
-        for row, named in rows.items():
-            known = theirs.loc[named, [*one.columns]].mean()
-            cells[row].append(f"{number(ours[row])} ({number(known)})")
-    return table(
-        ["", *columns],
-        ([row if row in (EXPERTS, BASE) else f"`{row}`", *cells[row]] for row in rows),
-    )
 
 
 def transforms(place: Path) -> str:
@@ -253,7 +158,7 @@ def by_task(place: Path, name: str) -> str:
             shown = [f"**{text}**" if one and one.best else text for one in cells
                      for text in [number(one.cell.mean) if one else ""]]  # fmt: skip
             rows.append([f"`{row}`" if row in alone else row, *shown])
-    return table(["", *map(claims.task_of, known.tasks)], rows)
+    return table(["", *map(task_of, known.tasks)], rows)
 
 
 def stages_by_task(place: Path, name: str) -> str:
@@ -264,7 +169,7 @@ def stages_by_task(place: Path, name: str) -> str:
     for protocol, called in PROTOCOL_NAMES.items():
         for method, changes in claims.by_stage(place, name, protocol).items():
             rows.append([f"{called}: `{method}`", *map(change, changes.values())])
-    return table(["", *map(claims.task_of, known.tasks)], rows)
+    return table(["", *map(task_of, known.tasks)], rows)
 
 
 def change(one: Difference) -> str:
@@ -279,53 +184,17 @@ def foretold(place: Path) -> str:
         for at, told in PROTOCOL_NAMES.items()
         for column, said in (("norm", "norm"), ("cosine", "cosine"))
     ]
-    return table(["", *(base_of(place, name) for name in OF_BASES)], rows)
-
-
-def base_of(place: Path, name: str) -> str:
-    """What the merges of a board were made from."""
-    return next(Path(one.base).name for one in claims.known(place, name).lines if one.base)
+    return table(["", *(claims.base_of(place, name) for name in OF_BASES)], rows)
 
 
 def bases(place: Path) -> str:
     """Credit of the mergers on each base."""
-    return _credits(place, {name: base_of(place, name) for name in OF_BASES})
-
-
-def experts(place: Path, boards: Sequence[str], theirs: Mapping[str, float], said: str) -> str:
-    """Experts under their own heads on each task, by base, below what is published of another."""
-    frames = {base_of(place, name): board(place, name) for name in boards}
-    own = {base: each_task(of, PROTOCOLS["Current"]).loc[EXPERTS] for base, of in frames.items()}
-    rows = [[base, *map(number, scores)] for base, scores in own.items()]
-    tasks = [*map(claims.task_of, next(iter(own.values())).index)]
-    shown = [number(theirs[task]) if task in theirs else "" for task in tasks]
-    return table(["", *tasks], [*rows, [said, *shown]])
-
-
-PUBLISHED: Mapping[str, tuple[Sequence[str], Mapping[str, float], str]] = {
-    "experts-topics": (
-        OF_BASES,
-        {
-            "ag_news": 95.2,
-            "dbpedia_14": 99.3,
-            "yahoo_answers_topics": 77.6,
-            "yelp_review_full": 70.6,
-        },
-        "BERT-base, all rows",
-    ),
-    "experts-glue": (
-        ("glue",),
-        {"mnli": 81.5, "mrpc": 85.6, "qnli": 88.2, "qqp": 87.8, "sst2": 90.4},
-        "DistilBERT, all rows",
-    ),
-}
-"""Accuracy. Of BERT-base, trained on the texts before, Sun et al. 2019, arXiv:1905.05583
-(BERT-ITPT-FiT); of DistilBERT the model card of distilbert-base-cased."""
+    return _credits(place, {name: claims.base_of(place, name) for name in OF_BASES})
 
 
 def settings(place: Path) -> str:
     """Credit of the mergers in each setting."""
-    heads = {name: f"{told} ({base_of(place, name)})" for name, told in SETTINGS.items()}
+    heads = {name: f"{told} ({claims.base_of(place, name)})" for name, told in SETTINGS.items()}
     return _credits(place, heads)
 
 
@@ -432,7 +301,7 @@ def references(place: Path) -> str:
                 merger = method.removeprefix(stage).removesuffix("]")
                 shown = [change(changes[task]) for task in tasks]
                 rows.append([turned_to, f"`{merger}`", *shown])
-    return table(["turned to", "", *map(claims.task_of, tasks)], rows)
+    return table(["turned to", "", *map(task_of, tasks)], rows)
 
 
 SIGNS = (("▼", "low"), ("▲", "high"))
@@ -473,85 +342,6 @@ def foreign(place: Path) -> str:
         "base": number(values["base"].mean()),
     }
     return table(["", *columns], [["macro F1", *columns.values()]])
-
-
-def outside(place: Path) -> tuple[pandas.Series[float], pandas.Series[float]]:
-    """By corpus of single experts, ascending, and by merger alone the mean of `foreign`."""
-    frame = board(place, "emotions-out")
-    means = frame[frame.role == "single"].groupby("name").value.mean()
-    alone = frame[(frame.role == "merged") & (frame.premerge == "")]
-    return (
-        means.groupby(lambda name: name.rpartition("-")[0]).mean().sort_values(),
-        alone.groupby(alone.merger.str.partition(":")[0]).value.mean(),
-    )
-
-
-def images(place: Path) -> str:
-    """Two vision transformers by what was matched before merging, Current Eval: the rotation
-    paper's Table 2."""
-    columns: dict[str, pandas.Series[float]] = {}
-    experts = []
-    for study, start in STARTS.items():
-        frame = board(place, study)
-        frame = frame[frame.protocol == "current"]
-        merged = frame[frame.role == "merged"].set_index("premerge")
-        for merger in SEEDS_OF_IMAGES:
-            columns[f"{start}: `{merger}`"] = merged[merged.merger == merger].value
-        experts += [frame[frame.role == "expert"].value.mean()] * len(SEEDS_OF_IMAGES)
-    values = pandas.DataFrame(columns)
-    rows = [[EXPERTS, *map(number, experts), ""]]
-    for name, of in values.iterrows():
-        stages = f"`{name}`" if name else "alone"
-        rows.append([stages, *map(number, of), IMAGES_IN_THE_PAPER.get(str(name), "")])
-    return table(["", *values.columns, "in the paper"], rows)
-
-
-STARTS = {"vision-two-starts": "two starts", "vision-one-start": "one start"}
-SEEDS_OF_IMAGES = ("average", "fisher:examples=256", "regmean")
-IMAGES_IN_THE_PAPER = {
-    "": "7.6, 18.0, 14.2",
-    "rotation": "10.2, 18.6, 15.3",
-    "rotation:scaling=True": "10.2, 18.6, 15.4",
-}
-"""Two starts, by the same three mergers: arXiv:2502.00264, Table 2."""
-
-
-ALONE = {"current": "Current", "knn": "KNN", "ft_classifier": "FT-Classifier"}
-OURS = ("mnli", "mrpc", "sst2", "stsb")
-"""Tasks of the board of seeds."""
-BESIDE = {
-    "beside-ft-classifier": (
-        {
-            head: Beside("protocols", head, "ft-classifier-3", 0, (said,))
-            for said, head in ALONE.items()
-        },
-        {
-            "average": "weight_averaging",
-            "task_arithmetic": "task_arithmetic",
-            "ties": "ties",
-            BASE: "pretrained",
-        },
-    ),
-    "beside-regmean": (
-        {
-            "emotions": Beside(
-                "emotions", "Current", "regmean-2", 0, ("emotion.roberta_base.same_head",)
-            ),
-            "entities": Beside("domains", "Current", "regmean-3", 0, ("ner.roberta_base",)),
-        },
-        {EXPERTS: "domain_specific", "average": "simple", "fisher": "fisher", "regmean": "regmean"},
-    ),
-    "beside-procrustes": (
-        {
-            "alone": Beside("seeds", "Current", "procrustes-2", 0, OURS),
-            "after `procrustes`": Beside("seeds", "Current", "procrustes-2", 1, OURS, "procrustes"),
-        },
-        {
-            EXPERTS: "mean",
-            **{one: one for one in ("average", "task_arithmetic", "regmean", "ties")},
-        },
-    ),
-}
 
 
 TABLES: Mapping[str, Callable[[Path], str]] = {

@@ -1,0 +1,128 @@
+"""What sentences say in numbers of the boards of five topics under every protocol."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pandas
+from frames import BASE, EXPERTS, PROTOCOLS, board, counted, each_task, means, task_of
+from scipy.stats import ttest_ind
+
+from harness import read_records
+from harness.text import points
+
+
+@cache
+def merges(place: Path) -> pandas.DataFrame:
+    """Means over the tasks of the board `protocols`, merges alone; columns as in its table."""
+    frame = board(place, "protocols")
+    values = pandas.DataFrame({head: means(frame, of) for head, of in PROTOCOLS.items()})
+    whole = values.drop([EXPERTS, *[row for row in values.index if "ceiling" in row]])
+    return whole.rename(index={BASE: "base"})
+
+
+def score(place: Path, row: str, column: str) -> str:
+    """A mean over the five tasks."""
+    return points(float(merges(place).loc[row, column]))
+
+
+def ahead(place: Path, first: str, second: str) -> str:
+    """For how many merges one protocol scores more than another."""
+    of = merges(place).drop(index="base")
+    return f"{int((of[first] > of[second]).sum())} of {len(of)}"
+
+
+def rises(place: Path, second: str = "FT-Classifier", first: str = "Current") -> str:
+    """The least and the most that a merge scores more under the second."""
+    of = merges(place).drop(index="base")
+    by = of[second] - of[first]
+    return f"{by.min():.0f} to {by.max():.0f}"
+
+
+def merged(place: Path) -> str:
+    """How many merges the board `protocols` has."""
+    return str(len(merges(place)) - 1)
+
+
+def lifts(place: Path, row: str, column: str) -> str:
+    """What a row scores more than under Current Eval."""
+    return points(float(merges(place).loc[row, column] - merges(place).loc[row, "Current"]), "+")
+
+
+def exceptions(place: Path, first: str, second: str) -> str:
+    """The merges that score more under the first protocol."""
+    of = merges(place).drop(index="base")
+    return " and ".join(f"`{name}`" for name in of.index[of[first] > of[second]]) or "none"
+
+
+@cache
+def mapped(place: Path, transform: str) -> pandas.Series[float]:
+    """Means over the tasks of `protocols` under a probe fitted to the test rows."""
+    column = {"protocol": "probe", "with rows": "test", "with transform": transform}
+    found = means(board(place, "protocols"), column).drop(EXPERTS)
+    return found[[name for name in found.index if "ceiling" not in name]].rename({BASE: "base"})
+
+
+def transformed(place: Path, row: str, transform: str) -> str:
+    """The mean score of a row under a map of its features."""
+    return points(float(mapped(place, transform)[row]))
+
+
+def recovered(place: Path, transform: str) -> str:
+    """The least and the most of their loss that merges other than Iso's get back by a map."""
+    current = merges(place)["Current"].drop("base")
+    part = (mapped(place, transform).drop("base") - current) / (_experts(place) - current)
+    part = part[~part.index.str.startswith("iso")]
+    return f"{100 * part.min():.0f} to {100 * part.max():.0f} %"
+
+
+def farthest(place: Path, transform: str) -> str:
+    """How far the lowest of the merges is from the experts under a map of its features."""
+    return points(_experts(place) - float(mapped(place, transform).drop("base").min()))
+
+
+def _experts(place: Path) -> float:
+    """The mean over the five tasks of the experts."""
+    return float(means(board(place, "protocols"), PROTOCOLS["Current"])[EXPERTS])
+
+
+def below(place: Path) -> str:
+    """How many merges a tuned head lifts by less than it lifts the base."""
+    by = merges(place)["FT-Classifier"] - merges(place)["Current"]
+    return counted(int((by.drop("base") < by["base"]).sum()))
+
+
+def fewer(place: Path, second: str, first: str) -> str:
+    """On which tasks some merges score less under the second protocol, and how many."""
+    than, of = (
+        each_task(board(place, "protocols"), {"role": "merged", **PROTOCOLS[one]})
+        for one in (first, second)
+    )
+    counts = (of < than).sum()
+    each = [f"{count} of {len(of)} on {task_of(name)}" for name, count in counts.items() if count]
+    return " and ".join(each) or "none"
+
+
+def firsts(place: Path, row: str, column: str) -> str:
+    """On how many tasks a merge is first among all merges."""
+    values = each_task(board(place, "protocols"), {"role": "merged", **PROTOCOLS[column]})
+    return counted(int((values.idxmax() == row).sum()))
+
+
+def stratified(place: Path, row: str, protocol: str) -> str:
+    """What drawing rows without stratification changes, with Welch's p over draws."""
+    drawn = []
+    for name in ("unstratified", "shots"):
+        frame = read_records(place / "records" / f"{name}.parquet")
+        frame = frame[(frame.protocol == protocol) & (frame.row == row) & (frame.shots == 5)]
+        plain = ~frame.options.astype(str).str.contains('"paper"|"test"|"mean_masked"', regex=True)
+        drawn.append(frame[plain].groupby("draw", observed=True).value.mean())
+    change = float(drawn[0].mean() - drawn[1].mean())
+    return f"{points(change, '+')} (p = {ttest_ind(*drawn, equal_var=False).pvalue:.2g})"
+
+
+SAID = (
+    *(score, ahead, rises, merged, lifts, exceptions, below, fewer, firsts, stratified),
+    *(transformed, recovered, farthest),
+)

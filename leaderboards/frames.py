@@ -1,0 +1,112 @@
+"""The boards that pages tell of: their lines as frames, and what is shown of them as Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pandas
+
+from harness.text import points
+
+BOARDS = {
+    "topics": "five topics",
+    "topics-minilm-l6": "the same, of a BERT of 6 layers",
+    "topics-granite": "the same, of a RoBERTa of 6 layers",
+    "topics-gte": "the same, of a BERT of 12 layers",
+    "topics-distilbert": "the same, of a DistilBERT of 6 layers",
+    "glue": "five tasks of GLUE, of a BERT of 6 layers",
+    "emotions": "four corpora of emotions",
+    "domains": "entities of three domains",
+}
+"""With three sets of experts, and credit."""
+OF_BASES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "topics-distilbert")
+SETTINGS = {
+    "topics": "five topics",
+    "glue": "five tasks of GLUE",
+    "emotions": "four corpora of emotions",
+    "domains": "entities of three domains",
+    "seeds": "seeds of one task",
+}
+EXPERTS = "experts, each on its own task"
+BASE = "base under the experts' heads"
+PROTOCOLS: Mapping[str, Mapping[str, str]] = {
+    "Current": {"protocol": "current"},
+    "KNN": {"protocol": "knn", "with rule": "mean", "with features": "last_linear"},
+    "FT-Classifier": {"protocol": "ft-classifier"},
+    "linear probe": {"protocol": "linear-probe", "with features": "last_linear"},
+    "orthogonal probe, test rows": {
+        "protocol": "probe",
+        "with transform": "orthogonal",
+        "with rows": "test",
+    },
+    "Surgery": {"protocol": "surgery", "with rows": "shots"},
+    "Surgery, test rows": {"protocol": "surgery", "with rows": "test"},
+}
+
+
+def board(place: Path, name: str) -> pandas.DataFrame:
+    """The lines of a board, with the options of protocols as columns of their own, `with NAME`.
+
+    `name` is what a row is called here: that of its role, or of its method.
+    """
+    frame = pandas.read_parquet(place / name / "board.parquet")
+    frame = frame.astype(dict.fromkeys(frame.select_dtypes("category"), object))
+    options = pandas.DataFrame([json.loads(said) for said in frame.pop("options")])
+    frame = frame.join(options.add_prefix("with "))
+    roles = {"base": BASE, "expert": EXPERTS}
+    frame["name"] = [roles.get(role, row) for role, row in zip(frame.role, frame.row, strict=True)]
+    return frame
+
+
+def means(frame: pandas.DataFrame, column: Mapping[str, str]) -> pandas.Series[float]:
+    """By name the mean over tasks of the lines that say what `column` says.
+
+    Of experts of one task their mean counts; what was not read on all tasks has no mean.
+    """
+    return each_task(frame, column).mean(axis=1, skipna=False)
+
+
+def each_task(frame: pandas.DataFrame, column: Mapping[str, str]) -> pandas.DataFrame:
+    """The same for each task."""
+    for key, value in column.items():
+        frame = frame[frame[key] == value]
+    return frame.pivot_table(index="name", columns="task", values="value")
+
+
+def outside(place: Path) -> tuple[pandas.Series[float], pandas.Series[float]]:
+    """By corpus of single experts, ascending, and by merger alone the mean, of corpora that
+    nobody was trained on."""
+    frame = board(place, "emotions-out")
+    means = frame[frame.role == "single"].groupby("name").value.mean()
+    alone = frame[(frame.role == "merged") & (frame.premerge == "")]
+    return (
+        means.groupby(lambda name: name.rpartition("-")[0]).mean().sort_values(),
+        alone.groupby(alone.merger.str.partition(":")[0]).value.mean(),
+    )
+
+
+# Shown -----------------------------------------------------------------------------------
+
+
+COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Markdown: names to the left, numbers to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def number(value: float, sign: str = "") -> str:
+    return "" if pandas.isna(value) else points(value, sign)
+
+
+def counted(number: int) -> str:
+    return COUNTS[number] if number < len(COUNTS) else str(number)
+
+
+def task_of(name: object) -> str:
+    """A task without its group and split."""
+    return str(name).partition("@")[0].rpartition("/")[2]

@@ -1,0 +1,159 @@
+"""Tables with what the papers print beside our boards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import claims
+import pandas
+from frames import (
+    BASE,
+    EXPERTS,
+    OF_BASES,
+    PROTOCOLS,
+    board,
+    each_task,
+    means,
+    number,
+    table,
+    task_of,
+)
+
+from harness.files import read_yaml
+
+PAPERS = Path(__file__).parent.parent / "harness/studies/papers"
+
+
+class Beside(NamedTuple):
+    """A column of a table beside a paper's: a board under a protocol, and columns of a table of
+    the paper (their mean), whose rows may be of a stage before the merger."""
+
+    board: str
+    protocol: str
+    paper: str
+    table: int
+    columns: tuple[str, ...]
+    premerge: str = ""
+
+
+def beside(place: Path, columns: Mapping[str, Beside], rows: Mapping[str, str]) -> str:
+    """Means over the tasks of boards, and in brackets what a paper prints; `rows` are named as
+    there."""
+    cells: dict[str, list[str]] = {row: [] for row in rows}
+    for one in columns.values():
+        paper = PAPERS / f"{one.paper}.yaml"
+        theirs = pandas.DataFrame(read_yaml(paper, "its tables")["tables"][one.table]["values"])
+        theirs = theirs if {*one.columns} <= {*theirs.columns} else theirs.T
+        frame = board(place, one.board)
+        merged = frame.role == "merged"
+        frame = frame[~merged | ((frame.premerge == one.premerge) & (frame.postmerge == ""))]
+        frame = frame.assign(name=frame.name.where(~merged, frame.merger.str.partition(":")[0]))
+        ours = means(frame, PROTOCOLS[one.protocol])
+        for row, named in rows.items():
+            known = theirs.loc[named, [*one.columns]].mean()
+            cells[row].append(f"{number(ours[row])} ({number(known)})")
+    return table(
+        ["", *columns],
+        ([row if row in (EXPERTS, BASE) else f"`{row}`", *cells[row]] for row in rows),
+    )
+
+
+def experts(place: Path, boards: Sequence[str], theirs: Mapping[str, float], said: str) -> str:
+    """Experts under their own heads on each task, by base, below what is published of another."""
+    frames = {claims.base_of(place, name): board(place, name) for name in boards}
+    own = {base: each_task(of, PROTOCOLS["Current"]).loc[EXPERTS] for base, of in frames.items()}
+    rows = [[base, *map(number, scores)] for base, scores in own.items()]
+    tasks = [*map(task_of, next(iter(own.values())).index)]
+    shown = [number(theirs[task]) if task in theirs else "" for task in tasks]
+    return table(["", *tasks], [*rows, [said, *shown]])
+
+
+PUBLISHED: Mapping[str, tuple[Sequence[str], Mapping[str, float], str]] = {
+    "experts-topics": (
+        OF_BASES,
+        {
+            "ag_news": 95.2,
+            "dbpedia_14": 99.3,
+            "yahoo_answers_topics": 77.6,
+            "yelp_review_full": 70.6,
+        },
+        "BERT-base, all rows",
+    ),
+    "experts-glue": (
+        ("glue",),
+        {"mnli": 81.5, "mrpc": 85.6, "qnli": 88.2, "qqp": 87.8, "sst2": 90.4},
+        "DistilBERT, all rows",
+    ),
+}
+"""Accuracy. Of BERT-base, trained on the texts before, Sun et al. 2019, arXiv:1905.05583
+(BERT-ITPT-FiT); of DistilBERT the model card of distilbert-base-cased."""
+
+
+def images(place: Path) -> str:
+    """Two vision transformers by what was matched before merging, Current Eval: the rotation
+    paper's Table 2."""
+    columns: dict[str, pandas.Series[float]] = {}
+    experts = []
+    for study, start in STARTS.items():
+        frame = board(place, study)
+        frame = frame[frame.protocol == "current"]
+        merged = frame[frame.role == "merged"].set_index("premerge")
+        for merger in SEEDS_OF_IMAGES:
+            columns[f"{start}: `{merger}`"] = merged[merged.merger == merger].value
+        experts += [frame[frame.role == "expert"].value.mean()] * len(SEEDS_OF_IMAGES)
+    values = pandas.DataFrame(columns)
+    rows = [[EXPERTS, *map(number, experts), ""]]
+    for name, of in values.iterrows():
+        stages = f"`{name}`" if name else "alone"
+        rows.append([stages, *map(number, of), IMAGES_IN_THE_PAPER.get(str(name), "")])
+    return table(["", *values.columns, "in the paper"], rows)
+
+
+STARTS = {"vision-two-starts": "two starts", "vision-one-start": "one start"}
+SEEDS_OF_IMAGES = ("average", "fisher:examples=256", "regmean")
+IMAGES_IN_THE_PAPER = {
+    "": "7.6, 18.0, 14.2",
+    "rotation": "10.2, 18.6, 15.3",
+    "rotation:scaling=True": "10.2, 18.6, 15.4",
+}
+"""Two starts, by the same three mergers: arXiv:2502.00264, Table 2."""
+
+
+ALONE = {"current": "Current", "knn": "KNN", "ft_classifier": "FT-Classifier"}
+OURS = ("mnli", "mrpc", "sst2", "stsb")
+"""Tasks of the board of seeds."""
+BESIDE = {
+    "beside-ft-classifier": (
+        {
+            head: Beside("protocols", head, "ft-classifier-3", 0, (said,))
+            for said, head in ALONE.items()
+        },
+        {
+            "average": "weight_averaging",
+            "task_arithmetic": "task_arithmetic",
+            "ties": "ties",
+            BASE: "pretrained",
+        },
+    ),
+    "beside-regmean": (
+        {
+            "emotions": Beside(
+                "emotions", "Current", "regmean-2", 0, ("emotion.roberta_base.same_head",)
+            ),
+            "entities": Beside("domains", "Current", "regmean-3", 0, ("ner.roberta_base",)),
+        },
+        {EXPERTS: "domain_specific", "average": "simple", "fisher": "fisher", "regmean": "regmean"},
+    ),
+    "beside-procrustes": (
+        {
+            "alone": Beside("seeds", "Current", "procrustes-2", 0, OURS),
+            "after `procrustes`": Beside("seeds", "Current", "procrustes-2", 1, OURS, "procrustes"),
+        },
+        {
+            EXPERTS: "mean",
+            **{one: one for one in ("average", "task_arithmetic", "regmean", "ties")},
+        },
+    ),
+}
