@@ -26,9 +26,9 @@ from tabulate import tabulate
 from harness.studies.outcomes import Outcome, settle, states_of
 from harness.studies.plan import Plan, planned, write_plan
 from harness.studies.pool import run_plan
+from harness.studies.read import read_study
 from harness.studies.status import price_of
 from harness.studies.steps import steps_of
-from harness.studies.study import read_study
 from harness.training.miniature import make_base
 
 TASKS = [f"embedded/{name}" for name in ("topic", "comparison", "mentions", "names", "outcome")]

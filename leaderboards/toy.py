@@ -39,7 +39,7 @@ from harness import MERGERS, PROTOCOLS, TASKS, Row, Task
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.rng import rng
-from harness.studies.study import OnAsAWord
+from harness.studies.read import OnAsAWord
 from harness.training.miniature import SUITE, make_base
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.cli import main
 from harness.errors import BadRecipe
 from harness.studies.plan import planned, read_plan, write_plan
-from harness.studies.steps import Step
+from harness.studies.step import Step
 from tests.mistakes import refused
 
 

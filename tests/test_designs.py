@@ -30,7 +30,6 @@ from harness.studies.experts import leaf, slug
 from harness.studies.outcomes import Outcome, settle
 from harness.studies.paper import (
     MEAN,
-    PAPERS,
     ROLES,
     Beside,
     Paper,
@@ -41,12 +40,16 @@ from harness.studies.paper import (
     beside,
     few_rows,
     paper_of,
+    tables,
 )
-from harness.studies.plan import read_plan
-from harness.studies.steps import Step, steps_of
-from harness.studies.study import DESIGNS, Figure, OnAsAWord, read_study
+from harness.studies.plan import planned as planned_of
+from harness.studies.plan import read_plan, write_plan
+from harness.studies.read import DESIGNS, PAPERS, OnAsAWord, read_study
+from harness.studies.step import Step
+from harness.studies.steps import steps_of
+from harness.studies.study import Figure
 from harness.training.miniature import SUITE, make_base
-from tests.mistakes import mistake
+from tests.mistakes import mistake, names
 from tests.plans import read_back
 from tests.resampled import lines, resampled
 from tests.test_boards import MRPC, RTE, record
@@ -244,22 +247,26 @@ exclude: [{merger: fisher, premerge: dare}]
 """A study of two bases, which leaves out what it does not have."""
 
 
+@pytest.mark.filterwarnings("default:score_on", "default:no task has several")
 def test_a_study_may_leave_out_what_it_does_not_have(
-    base: Path, data: Path, tmp_path: Path
+    base: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("gte-small", "all-MiniLM-L6-v2"):
         shutil.copytree(base, tmp_path / name)
     (tmp_path / "topics.yaml").write_text(FROM_THE_ISSUE)
     command = ["study", "plan", str(tmp_path / "topics.yaml"), "--data-dir", str(data)]
     assert main([*command, "--out", str(tmp_path / "out"), "--write"]) == 0
+    (line,) = [one for one in capsys.readouterr().err.splitlines() if "score_on" in one]
+    names(line, "score_on.out_of_domain", "head", "emotion/ssec")
     made = read_plan(tmp_path / "out/plans/latest/topics.json").steps.values()
+    assert {one.request["head_seed"] for one in made if one.verb == "finetune"} == {0}  # mtl, too
     sets, tasks, merges = 2 * 3, len(expanded(("textcls",), str(data))), 3 * 3
     assert [
         sum(one.verb == verb for one in made) for verb in ("finetune", "merge", "evaluate")
     ] == [
         sets * (tasks + 1),
         sets * merges,
-        sets * merges * (tasks + 2) * 2,  # once with 1, 5 and 10 shots
+        sets * merges * tasks * 2,  # once with 1, 5 and 10 shots
     ]
 
 
@@ -324,6 +331,24 @@ def test_cells_of_a_paper_are_cells_of_its_design(
     protocols = {table.place(r, c).protocol for table in paper.tables for r in table.rows
                  for c in table.columns}  # fmt: skip
     assert all(one == "current" or one in "".join(asked) for one in protocols)
+
+
+def test_a_copy_of_a_design_has_the_papers_numbers(tmp_path: Path) -> None:
+    """Under another name, which the file says whose they are."""
+    copy = (DESIGNS / "ties-densities.yaml").read_text()
+    assert paper_of("mine") is None
+    step = Step("records/mine/merged/x/average/rte", "evaluate", {"output": "records/mine"})
+    merged = Step("merged/x/average", "merge", {"experts": []}, base="x")
+    path = tmp_path / "mine.yaml"
+    path.write_text(re.sub("(?m)^study: .*$", "study: mine\npaper: procrustes-1", copy))
+    study = read_study(path, base=("x",))
+    assert (study.study, study.paper) == ("mine", "procrustes-1")
+    made = planned_of("mine", [merged, step], paper=study.paper)
+    known = {name: Outcome("missing", {}) for name in made.steps}
+    assert read_plan(write_plan(made, tmp_path / "mine")) == made
+    wrote = tables(made, known, tmp_path / "mine")
+    assert {one.name for one in wrote} == {"mine-table-1.md", "mine-table-1.csv"}
+    assert "Procrustes" in wrote[0].read_text()
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from pathlib import Path
 import pandas
 import pytest
 
-from harness.studies.steps import Step, leaf, steps_of
-from harness.studies.study import read_study
+from harness.studies.read import read_study
+from harness.studies.step import Step
+from harness.studies.steps import leaf, steps_of
 from harness.training.miniature import make_base
 from tests.mistakes import names
 from tests.plans import read_back

@@ -43,7 +43,7 @@ def _planned(
     from harness.studies.board import check_boards, check_figures
     from harness.studies.experts import check_excluded
     from harness.studies.inputs import check_models, with_inputs
-    from harness.studies.study import read_study
+    from harness.studies.read import read_study
 
     for name in ("limit", "seeds", "epochs", "jobs", "parallel"):
         if (number := given.get(name)) is not None and number < 1:
@@ -61,6 +61,7 @@ def _planned(
         with_inputs(asked_steps, folder, given["data_dir"]),
         keep_merges=asked.keep_merges,
         figures=asked.figures,
+        paper=asked.paper,
     )
     beside = [one for one, of in before if of == folder]
     check_boards(made, folder, beside)
@@ -182,7 +183,7 @@ def run(
     """Do what is missing of a study, or of several in turn, on this machine; draw their boards."""
     given = locals()
     from harness.studies.pool import run_plan
-    from harness.studies.study import reads_results
+    from harness.studies.read import reads_results
 
     _check_devices(device, merge_device)
     planned: dict[str, tuple[Plan, Path]] = {}
@@ -258,11 +259,12 @@ def status(
         known = outcomes.states_of(made, folder)
         print(f"{made.study}:")
         _print(made, known)
-        for one in spreads(known, folder, spread) if spread is not None else ():
+        found = {} if spread is None else spreads(made, known, folder, spread)
+        for board, one in ((board, one) for board, of in found.items() for one in of):
             print(
-                f"{one.protocol}: differences of {one.merges} merges vary by {one.deviation:.1f} "
-                f"points (median sd over {one.sets} sets of experts); {spread:g} points take about "
-                f"{one.needed} sets"
+                f"{board}, {Path(one.base).name}, {one.protocol}: differences of {one.merges} "
+                f"merges vary by {one.deviation:.1f} points (median sd over {one.sets} sets of "
+                f"experts); {spread:g} points take about {one.needed} sets"
             )
         every |= known
     if tasks := slurm.tasks_of(folder):
@@ -273,11 +275,24 @@ def status(
 @study.command()
 def board(folder: Path = FOLDER) -> None:
     """Draw the boards of what is there of a folder's studies, and papers' tables beside ours."""
+    from harness.errors import MissingScores
     from harness.studies.outcomes import states_of
     from harness.studies.plan import plans_in
 
-    for made in plans_in(folder):
-        _draw(made, states_of(made, folder), folder, anew=True)
+    def lacking(made: Plan) -> MissingScores | None:
+        """Draw the boards of one of them; why they cannot be, which leaves those of others."""
+        try:
+            _draw(made, states_of(made, folder), folder, anew=True)
+        except MissingScores as error:
+            return error
+        return None
+
+    found = [*map(lacking, plans_in(folder))]
+    if without := [one for one in found if one]:
+        if len(without) == len(found):
+            raise without[0]
+        for one in without:
+            _to_stderr(str(one))
 
 
 @app.command()

@@ -19,7 +19,7 @@ from harness.reporting.plots.sweep import EXPERTS
 from harness.studies.experts import leaf, slug
 from harness.studies.outcomes import OUTCOMES, Outcome
 from harness.studies.plan import Plan, latest_in, read_plan
-from harness.studies.steps import Step
+from harness.studies.step import Step
 from harness.studies.study import Figure, Study, choice_of
 from harness.types import Choice
 

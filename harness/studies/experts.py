@@ -17,7 +17,7 @@ from harness.data.groups import expanded
 from harness.data.parts import PARTS
 from harness.data.splits import parse_task
 from harness.registry import YAML
-from harness.studies.study import MOST, Study
+from harness.studies.study import MOST, Sets, Study
 from harness.text import hint
 from harness.training.finetune import finetune
 from harness.types import Hyperparameters, unfit
@@ -74,6 +74,8 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
         found = "both" if experts.tasks else "neither"
         raise study.fault(f"experts has {found} of tasks and folders; expected one")
     if experts.folders:
+        if study.sets != Sets():
+            raise study.fault("sets are of experts that are trained; folders say what is merged")
         if len(study.base) > 1:
             raise study.fault("folders of experts have one base; found several")
         base = relative(study.base[0], folder) if study.base else ""
@@ -96,8 +98,9 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
                 by = called.get(study.sets.by, f"seed-{seed}")
                 for part in PARTS if experts.partition else ("",):
                     groups.setdefault(by, []).append(_expert(study, base, home, task, seed, part))
+        place = f"{home}/{study.sets.called}" if study.sets.called else home
         for name, members in groups.items():
-            yield from _chosen(study, ExpertSet(f"{home}/{name}", base, tuple(members)))
+            yield from _chosen(study, ExpertSet(f"{place}/{name}", base, tuple(members)))
 
 
 def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:

@@ -23,15 +23,14 @@ from harness.merging.plan import check_family, checked
 from harness.merging.recipes import Recipe, methods_of
 from harness.merging.tune import grid
 from harness.options import options
-from harness.studies.steps import Step
+from harness.studies.step import ROWS, Step
 from harness.types import Checkpoint, Task
 from harness.weights import Symmetry
 
 APART = {"files", "folder", "source", "subset", "revision", "paper"}
 """Fields of a task that say where its rows are, which may be moved, and who wrote of them."""
 MODELS = ("base", "expert", "model", "heads_from", "experts", "references")
-ROWS = ("task", "tasks", "tune_on")
-"""Fields of a request that name what a step reads."""
+"""Fields of a request that name what a step reads, beside its rows."""
 LAYERS = ("num_hidden_layers", "n_layers")
 """What says in config.json how many layers a model of one stack has."""
 

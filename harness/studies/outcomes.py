@@ -18,7 +18,8 @@ from harness.hashes import digest_of
 from harness.plugins import code_of
 from harness.registry import STAGES
 from harness.studies.plan import Plan, latest_in, read_plan
-from harness.studies.steps import Step, difference
+from harness.studies.step import Step
+from harness.studies.steps import difference
 
 OUTCOMES = "outcomes"
 State = Literal["done", "failed", "begun", "missing"]
@@ -79,8 +80,16 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
     before, after = ({name: one.get(name) for name in apart} for one in (then, now))
     raise BadRecipe(
         f"{folder / step.name} was made otherwise: {difference(before, after)}; "
-        "expected the same: choose another --out, or another name (called) for the study's experts"
+        f"expected the same: choose another --out, or another name{_apart(step)}"
     )
+
+
+def _apart(step: Step) -> str:
+    """Which name keeps another step of that kind apart."""
+    if step.verb == "evaluate":
+        return " for the board (score_on)"
+    merged = step.verb == "merge"
+    return f" for what is {'merged (sets.called)' if merged else 'trained (experts.called)'}"
 
 
 def check_beside(plan: Plan, before: Sequence[Plan]) -> None:

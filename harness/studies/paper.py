@@ -25,12 +25,12 @@ from harness.studies.board import BOARDS, readings
 from harness.studies.experts import leaf, slug
 from harness.studies.outcomes import Outcome
 from harness.studies.plan import Plan
-from harness.studies.steps import Step
+from harness.studies.read import PAPERS
+from harness.studies.step import Step
 from harness.text import points
 from harness.types import Shots
 from harness.values import Frozen, validated
 
-PAPERS = Path(__file__).parent / "papers"
 MEAN = "mean"
 BEST = "best individual"
 ROLES: Mapping[str, tuple[str, ...]] = {
@@ -247,7 +247,7 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
 
     For each base one of Markdown and one of CSV, into `folder`/boards.
     """
-    paper = paper_of(plan.study)
+    paper = paper_of(plan.paper or plan.study)
     if paper is None:
         return []
     steps = [(step, known[name]) for name, step in plan.steps.items()]
@@ -257,7 +257,8 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
         mine = [(step, one) for step, one in steps if step.base == base]
         places = readings(plan, known, folder, base)
         lines = {board: in_sets(reported(read_lines(sorted(of)))) for board, of in places.items()}
-        lines[""] = lines.get(plan.study, [])
+        # what a table has of the board of the design is of this study's, whatever it is called
+        lines[""] = lines[plan.paper or plan.study] = lines.get(plan.study, [])
         for table in paper.tables:
             cells = beside(paper, table, leaf(base), lines, seconds_of(mine))
             name = slug(f"{plan.study} {table.table}".lower())

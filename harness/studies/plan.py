@@ -23,7 +23,7 @@ from harness.files import cache_dir, parse_json, read_json, saying, write_json
 from harness.hashes import digest_of
 from harness.options import parse_choice
 from harness.registry import METRICS, NEEDS, PROTOCOLS, STAGES, TASKS, Registry
-from harness.studies.steps import Step, Verb
+from harness.studies.step import Step, Verb
 from harness.studies.study import Figure
 from harness.values import validated
 
@@ -68,7 +68,8 @@ class Chunk:
 class Plan:
     """Steps by name, each after those it needs, and the chunks that they are done in.
 
-    `keep_merges`: whether merged folders stay. `figures` are drawn beside its boards.
+    `keep_merges`: whether merged folders stay. `figures` are drawn beside its boards, and the
+    tables of the design `paper`, or of its own name, have its numbers.
     """
 
     study: str
@@ -76,10 +77,11 @@ class Plan:
     chunks: tuple[Chunk, ...]
     keep_merges: bool = True
     figures: tuple[Figure, ...] = ()
+    paper: str | None = None
 
     @cached_property
     def digest(self) -> str:
-        """A hash of all that is asked, whatever the order of the study's lists."""
+        """A hash of all that is asked, whatever the order of its steps."""
         return digest_of(sorted([name, step.digest] for name, step in self.steps.items()))
 
     @cached_property
@@ -117,6 +119,7 @@ def planned(
     *,
     keep_merges: bool = True,
     figures: tuple[Figure, ...] = (),
+    paper: str | None = None,
 ) -> Plan:
     """The plan of steps, of which each stands after those that it waits for."""
     level: dict[str, int] = {}
@@ -132,7 +135,7 @@ def planned(
         for number, of_level in levels
         for names in _cut([step for one in of_level for step in groups[one]])
     )
-    return Plan(study, {step.name: step for step in steps}, chunks, keep_merges, figures)
+    return Plan(study, {step.name: step for step in steps}, chunks, keep_merges, figures, paper)
 
 
 def _cut(steps: Sequence[Step]) -> list[list[str]]:
@@ -161,6 +164,7 @@ def write_plan(plan: Plan, folder: Path) -> Path:
         "digest": plan.digest,
         "keep_merges": plan.keep_merges,
         "figures": [one.model_dump() for one in plan.figures],
+        "paper": plan.paper,
         "steps": [asdict(step) for step in plan.steps.values()],
         "chunks": [asdict(chunk) for chunk in plan.chunks],
     }
@@ -197,7 +201,7 @@ def read_plan(path: Path) -> Plan:
         chunks = tuple(Chunk(one["level"], tuple(one["steps"])) for one in said["chunks"])
         named = {name for chunk in chunks for name in chunk.steps}
         figures = tuple(validated(Figure, one, str(path)) for one in said.get("figures", ()))
-        plan = Plan(said["study"], steps, chunks, said["keep_merges"], figures)
+        plan = Plan(said["study"], steps, chunks, said["keep_merges"], figures, said.get("paper"))
     except (AttributeError, KeyError, TypeError) as error:
         raise BadRecipe(f"{path} is no plan of a study: {error} is missing or odd") from error
     if named != {*steps} or plan.digest != said.get("digest"):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import isinf
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -17,11 +18,13 @@ from harness.checkpoints.open import at_hand
 from harness.data.shots import counted
 from harness.errors import BadRecipe
 from harness.reporting.frame import read_records
+from harness.reporting.lines import grouped
 from harness.stats.tests import sets_needed
+from harness.studies.board import readings
 from harness.studies.inputs import place_of
 from harness.studies.outcomes import Outcome, methods_code
 from harness.studies.plan import Plan, Price, price
-from harness.studies.steps import VERBS
+from harness.studies.step import VERBS
 from harness.text import few
 from harness.types import ALL
 
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     import pandas
 
 HOUR = 3600.0
-OF = ["protocol", "options", "shots"]
+OF = ["base", "protocol", "options", "shots"]
 """What spreads are told by."""
 
 
@@ -71,17 +74,19 @@ def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | in
 
 
 def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
-    """A line for each step that failed, with its reason, and how many wait for it; and one for
-    merges that a plug-in made whose code is another now."""
-    failed = []
+    """A line for each reason that steps failed for, with how many wait for each; and one for merges
+    that a plug-in made whose code is another now."""
+    failed = list[tuple[str, str]]()
     for name in (name for name, one in known.items() if one.state == "failed"):
         waiting = len(plan.needing([name])) - 1
         needed = f" ({waiting} steps need it)" * bool(waiting)
-        failed.append(f"failed: {name}: {known[name].reason}{needed}")
+        failed.append((name, f"{known[name].reason}{needed}"))
     codes = [(name, one.code, methods_code(plan.steps[name])) for name, one in known.items()]
     old = [name for name, code, now in codes if code and now and code != now]
-    kept = f"made before the code of its methods changed, and kept: {few(old)}; for new ones "
-    return failed + [f"{kept}choose another --out"] * bool(old)
+    kept = f"made before the code in the folder of their plug-ins changed, and kept: {few(old)}"
+    alike = grouped(failed, itemgetter(1))
+    lines = [f"failed: {few([name for name, _ in of])}: {why}" for why, of in alike.items()]
+    return lines + [f"{kept}; for new ones choose another --out"] * bool(old)
 
 
 def amounts(plan: Plan, folder: Path) -> str:
@@ -141,6 +146,7 @@ class SetSpread:
     sets would make a difference of the points asked for significant, at 5 % with a power of 80 %.
     """
 
+    base: str
     protocol: str
     merges: int
     sets: int
@@ -148,17 +154,21 @@ class SetSpread:
     needed: int
 
 
-def spreads(known: Mapping[str, Outcome], folder: Path, points: float) -> list[SetSpread]:
-    """As `spreads_of`, of the records of a study. Raises BadRecipe for one set."""
-    paths = {path for one in known.values() for path in one.records}
-    made = spreads_of(read_records(*(folder / path for path in sorted(paths))), points)
+def spreads(
+    plan: Plan, known: Mapping[str, Outcome], folder: Path, points: float
+) -> dict[str, list[SetSpread]]:
+    """As `spreads_of`, of the records of each board of a study. Raises BadRecipe for one set."""
+    boards = readings(plan, known, folder)
+    each = {name: spreads_of(read_records(*sorted(of)), points) for name, of in boards.items()}
+    made = {name: of for name, of in each.items() if of}
     if not made:
         raise BadRecipe(f"{folder} has no two merges of two sets of experts; expected more seeds")
     return made
 
 
 def spreads_of(frame: pandas.DataFrame, points: float) -> list[SetSpread]:
-    """One for every protocol of a frame of records, means over tasks and draws; [] of one set.
+    """One for every base and protocol of a frame of records, of means over tasks and draws; [] of
+    one set.
 
     Sets are experts of the same tasks. The deviation of few is small on average, and corrected.
     """
@@ -175,8 +185,8 @@ def spreads_of(frame: pandas.DataFrame, points: float) -> list[SetSpread]:
         pairs = combinations(whole.columns, 2)
         apart = [float((whole[a] - whole[b]).std(ddof=1)) for a, b in pairs]
         deviation = median(apart) / (1 - 1 / (4 * (len(whole) - 1)))
-        shots = float(of[2])
-        name = f"{of[0]}, {counted(ALL if isinf(shots) else int(shots))}" if shots else of[0]
+        base, protocol, shots = of[0], of[1], float(of[3])
+        name = f"{protocol}, {counted(ALL if isinf(shots) else int(shots))}" if shots else protocol
         needed = sets_needed(deviation, points) if deviation else 2
-        made.append(SetSpread(name, whole.shape[1], len(whole), deviation, needed))
+        made.append(SetSpread(base, name, whole.shape[1], len(whole), deviation, needed))
     return made

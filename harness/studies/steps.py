@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast
 
-from harness.data.groups import expanded
-from harness.data.rows import count
-from harness.data.sources import data_dir as local
 from harness.data.splits import parse_task
 from harness.entries import Method
 from harness.errors import BadRecipe
-from harness.evaluation.run import Run
-from harness.evaluation.task_split import protocols_of, unusual_of
-from harness.hashes import digest_of
+from harness.evaluation.task_split import unusual_of
 from harness.merging.plan import checked
 from harness.merging.recipes import EXAMPLES, LIMIT, Recipe, at_most, idle, methods_of
 from harness.merging.stages import unreported
@@ -26,48 +20,20 @@ from harness.merging.tune import grid
 from harness.methods import needs_of, resolved
 from harness.options import options
 from harness.presets import faithful
-from harness.registry import MERGERS, PROTOCOLS, STAGES, Registry
+from harness.registry import MERGERS, STAGES, Registry
+from harness.studies.evaluations import evaluations, is_far, rows_of, tell_of_left_out
 from harness.studies.experts import ExpertSet, leaf, relative, sets_of, slug
-from harness.studies.study import MOST, NONE, OF_EXPERTS, REFERENCES, MergerAxis, Study, choice_of
+from harness.studies.step import ROWS, Step
+from harness.studies.study import (
+    MOST,
+    NONE,
+    REFERENCES,
+    MergerAxis,
+    Study,
+)
 from harness.text import few
-from harness.types import ALL, HELD_OUT, TRAINED_ON, Choice, Shots
+from harness.types import HELD_OUT, TRAINED_ON, Choice
 from harness.values import validated
-
-Verb = Literal["finetune", "statistics", "merge", "evaluate"]
-VERBS: tuple[Verb, ...] = get_args(Verb)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One piece of work: a verb with all that it is asked, paths from the study's folder.
-
-    `needs` are the steps whose results it reads, `after` others that it waits for, which make what
-    it would make as well. `inputs` are hashes of what it reads and no step makes, by name. `cells`:
-    how many scores of merges it makes, task x protocol. `base`, `about` and `size`, rows that it
-    reads (None: not counted), tell what it costs. The name of an expert or merge is its folder.
-    """
-
-    name: str
-    verb: Verb
-    request: Mapping[str, Any]
-    needs: tuple[str, ...] = ()
-    after: tuple[str, ...] = ()
-    inputs: Mapping[str, str] = field(default_factory=dict)
-    cells: int = 0
-    base: str = ""
-    about: str = ""
-    size: float | None = 1.0
-
-    @cached_property
-    def digest(self) -> str:
-        """A hash of what is asked, without what its inputs were asked."""
-        return digest_of([self.verb, self.request])
-
-    def asked(self, *fields: str) -> list[Any]:
-        """All that is asked in these fields, whether each of them says one thing or several."""
-        values = map(self.request.get, fields)
-        listed = (value if isinstance(value, list) else [value] for value in values)
-        return [one for several in listed for one in several if one]
 
 
 def _name(merge: MergerAxis) -> str:
@@ -104,15 +70,22 @@ def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[St
     """All steps of a study whose folder is `folder`, each after those that it needs.
 
     Raises BadRecipe for what fits no recipe or run, for two steps of one name, and for nothing to
-    merge.
+    merge. Warns of rows that no folder here has.
     """
     made: dict[str, Step] = {}
+    far: dict[str, None] = {}
     for step in _steps(study, folder, data_dir):
+        far |= dict.fromkeys(one for one in step.asked(*ROWS) if is_far(one, data_dir))
         step = replace(step, request=_from(folder, step.request))
         known = made.setdefault(step.name, step)
         if known.digest != step.digest:
             apart = difference(known.request, step.request)
             raise study.fault(f"two steps are called {step.name}, with {apart}; expected one")
+    if far:
+        warnings.warn(
+            f"the rows of {few(far)} are to be fetched from the Hub, as there is no --data-dir",
+            stacklevel=2,
+        )
     if study.mergers is not None and not any(step.verb == "merge" for step in made.values()):
         raise study.fault("mergers and exclude leave no merge; expected some")
     merges = [step.request for step in made.values() if step.verb == "merge"]
@@ -149,10 +122,12 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
     merges += map(_merge, study.include)
     _check_mergers(study, merges)
     _tell_of_fewer(merges, _shown(study))
-    for one in sets_of(study, folder, data_dir):
+    sets = [*sets_of(study, folder, data_dir)]
+    tell_of_left_out(study, sets, data_dir)
+    for one in sets:
         if merges and len(one.members) < 2:
             found = f"{one.name} has {len(one.members)} expert"
-            raise BadRecipe(f"{found}, expected more tasks or seeds")
+            raise BadRecipe(f"{found}, expected more tasks or seeds (--seeds)")
         for expert in one.members:
             if expert.request:
                 yield _training(expert.place, expert.request, [expert.task], data_dir)
@@ -172,7 +147,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
             for name, reading in study.readings.items():
                 if reading.mergers and not _names(merge) & {*reading.mergers}:
                     continue
-                for step in _evaluations(study, one, merging, name, beside[name], data_dir):
+                for step in evaluations(study, one, merging, name, beside[name], data_dir):
                     # what stands beside every merge of a set is scored with its first one
                     shared = step.name.replace(merging.name, one.name)
                     yield replace(step, after=(first[shared],)) if shared in first else step
@@ -222,21 +197,6 @@ def _training(
     return Step(place, "finetune", request, base=request["base"], about=",".join(tasks), size=size)
 
 
-def rows_of(task: str, limit: int | None, folder: str | None, first: bool = False) -> int | None:
-    """How many rows a split has, at most `limit`; None where that takes a look at the Hub."""
-    named, _ = parse_task(task)
-    where = local(folder)
-    if not (named.generate or named.files or where):
-        return None
-    return _counted(task, limit, where and where.resolve(), first)
-
-
-@cache
-def _counted(task: str, limit: int | None, folder: Path | None, first: bool) -> int:
-    named, split = parse_task(task)
-    return count(named, split, folder, limit, first=first)
-
-
 def _references(
     study: Study, one: ExpertSet, names: Sequence[str], folder: Path, data_dir: str | None
 ) -> Iterator[tuple[str, Step | None]]:
@@ -248,6 +208,7 @@ def _references(
             seed = one.members[0].seed
             place = f"experts/{one.name}-mtl"
             request = {"base": one.base, "tasks": list(one.tasks), "seed": seed}
+            request |= {"head_seed": 0} if study.experts.head_seed == "same" else {}
             request |= study.experts.finetune
             yield place, _training(place, request, one.tasks, data_dir)
         elif name not in REFERENCES:
@@ -366,73 +327,3 @@ def _statistics(
             about=f"{need} {expert.task}",
             size=rows_of(f"{expert.task}@{TRAINED_ON}", known, data_dir) or known,
         )
-
-
-# Evaluations -------------------------------------------------------------------------------
-
-
-def _evaluations(
-    study: Study,
-    one: ExpertSet,
-    merging: Step,
-    name: str,
-    references: Mapping[str, Step | None],
-    data_dir: str | None,
-) -> Iterator[Step]:
-    """One step for every task and number of shots: its protocols share the forward passes."""
-    tasks: list[str] = []
-    reading = study.readings[name]
-    named = study.beside(reading)
-    for task in reading.tasks:
-        tasks += one.tasks if task == OF_EXPERTS else expanded((task,), data_dir)
-    flags = {**study.evaluate, **reading.evaluate}
-    for shots, protocols in _by_shots(study, reading.protocols or study.protocols).items():
-        values = {
-            "model": merging.name,
-            "protocols": protocols,
-            "references": [*references],
-            "best_single": "best-single" in named,
-            "singles": "singles" in named,
-            **flags,
-            **({"shots": shots} if shots else {}),
-            "output": f"records/{reading.board or name}",
-        }
-        where = f"score_on.{name}.evaluate" if study.score_on else "evaluate"
-        run: Run = validated(Run, values, f"{study.study}: {where}")
-        known = protocols_of(run)
-        if study.limit and any(ALL in protocol.drawing(run).shots for protocol in known):
-            run = run.but(train_limit=min(study.limit, run.train_limit or study.limit))
-        # where folders of experts are given, their tasks are theirs to say
-        for task in dict.fromkeys(tasks) or ("",):
-            asked = run.but(tasks=(task,) if task else ())
-            parts = [f"records/{name}", merging.name, leaf(task) or "all"]
-            parts += [f"shots-{'-'.join(map(str, shots))}"] if shots else []
-            yield Step(
-                "/".join(parts),
-                "evaluate",
-                asked.model_dump(mode="json", exclude_defaults=True),
-                needs=(merging.name, *(step.name for step in references.values() if step)),
-                cells=len(known),
-                base=one.base,
-                about=f"{task} {' '.join(map(str, protocols))} {asked.shots} {asked.draws}",
-                size=rows_of(task, asked.limit, data_dir, asked.first) if task else None,
-            )
-
-
-def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...], list[Choice]]:
-    """Protocols by the numbers of shots that they name: `ft-classifier:shots=[1,5]`."""
-    made: dict[tuple[Shots, ...], list[Choice]] = {}
-    for text in protocols:
-        choice = choice_of(text)
-        given = {name: value for name, value in choice.options.items() if name != "shots"}
-        several = [one.strip() for one in str(choice.options.get("shots", "")).split(":")]
-        if odd := [one for one in several if one and one != ALL and not one.isdecimal()]:
-            raise study.fault(f"shots of {choice.name} are {odd[0]!r}, expected numbers or {ALL}")
-        if any(several) and PROTOCOLS[choice.name].all_rows:
-            asked = ":".join(several)
-            raise study.fault(
-                f"{choice.name} has shots {asked} and trains on all rows; leave them out"
-            )
-        shots = tuple(ALL if one == ALL else int(one) for one in several if one)
-        made.setdefault(shots, []).append(Choice(choice.name, given))
-    return made or {(): []}

@@ -1,36 +1,20 @@
-"""What a study asks, as a value and as YAML: lists are axes."""
+"""What a study asks, as a value: lists are axes."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, product
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
-from harness.checkpoints.open import at_hand
 from harness.errors import BadRecipe
-from harness.files import Loader, read_yaml
 from harness.options import parse_choice
-from harness.registry import (
-    MERGERS,
-    METRICS,
-    POSTMERGE,
-    PREMERGE,
-    PROTOCOLS,
-    STAGES,
-    TASKS,
-    YAML,
-)
 from harness.reporting.plots.plot import Picture
 from harness.types import Choice
-from harness.values import Chosen, Frozen, validated
+from harness.values import Chosen, Frozen
 
-DESIGNS = Path(__file__).parent / "designs"
-"""Studies that are known by their name, one YAML each."""
 NONE = "none"
 """In an axis of stages: no stage."""
 REFERENCES = ("base", "ensemble", "mtl", "best-single", "singles")
@@ -41,16 +25,6 @@ OF_EXPERTS = "experts"
 """In the place of tasks: those that the experts were trained on."""
 
 
-class OnAsAWord(Loader):
-    """`on` is a field of ours, and YAML's old spelling of true: only true and false are these."""
-
-
-OnAsAWord.yaml_implicit_resolvers = {
-    first: [one for one in known if first in "tTfF" or not one[0].endswith(":bool")]
-    for first, known in Loader.yaml_implicit_resolvers.items()
-}
-
-
 def _bounded(entries: Iterable[object]) -> list[object]:
     """The entries of an axis. Raises ValueError for more than `MOST`, before all are made."""
     found = list(islice(entries, MOST + 1))
@@ -59,14 +33,14 @@ def _bounded(entries: Iterable[object]) -> list[object]:
     return found
 
 
-def _several(value: object) -> list[object]:
+def several(value: object) -> list[object]:
     """One value as a list of one."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _stages(value: object) -> list[object]:
     """`none`, one method, or a list of methods that follow each other."""
-    return [] if value in (NONE, None) else _several(value)
+    return [] if value in (NONE, None) else several(value)
 
 
 def _each(value: object) -> Iterator[object]:
@@ -81,20 +55,20 @@ def _each(value: object) -> Iterator[object]:
 
 def _spread(value: object) -> object:
     """The entries of an axis of mergers, each with one value of every option."""
-    return _bounded(entry for one in _several(value) for entry in _entries(one))
+    return _bounded(entry for one in several(value) for entry in _entries(one))
 
 
 def _entries(one: object) -> Iterator[object]:
     said = dict(one) if isinstance(one, Mapping) and "merger" in one else {"merger": one}
     axes = {key: _spread_stages([said[key]]) for key in ("premerge", "postmerge") if key in said}
-    for merger in (merger for each in _several(said["merger"]) for merger in _each(each)):
+    for merger in (merger for each in several(said["merger"]) for merger in _each(each)):
         for stages in product(*axes.values()):
             yield {**said, "merger": merger, **dict(zip(axes, stages, strict=True))}
 
 
 def _spread_stages(value: object) -> list[object]:
     """The entries of an axis of stages, each with one value of every option."""
-    stages = ([_bounded(_each(method)) for method in _stages(one)] for one in _several(value))
+    stages = ([_bounded(_each(method)) for method in _stages(one)] for one in several(value))
     return _bounded(list(chain) for methods in stages for chain in product(*methods))
 
 
@@ -136,8 +110,8 @@ def _of_training(flags: Flags) -> Flags:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], BeforeValidator(_several)]
+Names = Annotated[tuple[str, ...], BeforeValidator(several)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], BeforeValidator(several)]
 Stages = Annotated[tuple[Chosen, ...], BeforeValidator(_stages)]
 OfTraining = Annotated[Flags, AfterValidator(_of_training)]
 SHARED = ("experts", "base", "tasks", "data_dir", "device")
@@ -169,16 +143,27 @@ class Experts(Frozen):
     folders: Mapping[Name, Names] = Field(default_factory=dict)
     called: Name | None = None
 
+    @model_validator(mode="after")
+    def _one_kind(self) -> Experts:
+        said = sorted(self.model_fields_set - {"folders"})
+        if self.folders and said:
+            raise ValueError(
+                f"{said[0]} is of experts that are trained; leave it out beside folders"
+            )
+        return self
+
 
 class Sets(Frozen):
     """Which experts are merged: those of one seed, of one task, or of the parts of one task and
     seed; or every `choose` of them, if `disjoint` one after the other, so that none is in two; or,
-    if they `grow`, the first two of them, the first three, and so on to all."""
+    if they `grow`, the first two of them, the first three, and so on to all. What they are `called`
+    keeps merges of the same experts and more of them apart."""
 
     by: Literal["seed", "task", "pairs", "partition"] = "seed"
     choose: PositiveInt | None = None
     disjoint: bool = False
     grow: bool = False
+    called: Name | None = None
 
     @property
     def at_once(self) -> int | None:
@@ -202,6 +187,12 @@ class MergerAxis(Frozen):
         default_factory=dict, max_length=1
     )
     on: str | None = None
+
+    @model_validator(mode="after")
+    def _of_choices(self) -> MergerAxis:
+        if self.on and not self.tune:
+            raise ValueError(f"on is {self.on}, and nothing is chosen there; expected tune as well")
+        return self
 
 
 class ScoreOn(Frozen):
@@ -250,10 +241,12 @@ class Study(Frozen):
     product of the axes, `exclude` takes away those that are all that an entry names. `limit`: so
     many rows at most, to train on, to show to methods, to choose options by and to score, whatever
     the other fields say.
-    `keep_merges`: whether merged folders stay when they have been evaluated.
+    `keep_merges`: whether merged folders stay when they have been evaluated. `paper`: the design
+    whose numbers stand beside those of this study, by default the one of its name.
     """
 
     study: Name
+    paper: Name | None = None
     base: Names = ()
     experts: Annotated[Experts, _mapping_of("tasks")]
     sets: Sets = Sets()
@@ -285,176 +278,7 @@ class Study(Frozen):
         return self.references if reading.references is None else reading.references
 
 
-def read_study(
-    file: str | Path,
-    out: Path | None = None,
-    *,
-    base: tuple[str, ...] = (),
-    limit: int | None = None,
-    seeds: int | None = None,
-    epochs: int | None = None,
-) -> Study:
-    """The study in a YAML file, or of a name in `designs`, its paths from where the file is.
-
-    Those that begin with `$OUT/` are from its folder `out` (default: its name). `base`, `epochs`
-    and `seeds` (so many, from 0) take the place of what it says, and `limit` is the field.
-    Raises BadRecipe naming the file and the field. No name in a file imports code.
-    """
-    path = _file_of(file)
-    values = _read(path)
-    if isinstance(values.get("experts"), list):  # of one set
-        name = values.get("study")
-        values["experts"] = {"folders": {name if isinstance(name, str) else "": values["experts"]}}
-    study: Study = validated(Study, values, str(path))
-    study = _placed(study, path, out or Path(study.study))
-    _check_names(study, str(path))
-    limit = study.limit if limit is None else limit
-    experts, less = study.experts, {} if epochs is None else {"epochs": epochs}
-    trained: dict[str, Any] = {
-        "finetune": _fewer({**experts.finetune, **less}, limit),
-        "by_task": {
-            task: _fewer({**flags, **less}, limit, own=True)
-            for task, flags in experts.by_task.items()
-        },
-    }
-    if seeds is not None:
-        if seeds > MOST:
-            raise BadRecipe(f"--seeds is {seeds:,}, expected {MOST:,} at most")
-        trained["seeds"] = tuple(range(seeds))
-    return study.but(
-        base=tuple(_model(one, Path(one), "--base") for one in base) or study.base,
-        limit=limit,
-        evaluate=_fewer(study.evaluate, limit),
-        score_on={
-            name: one.but(evaluate=_fewer(one.evaluate, limit, own=True))
-            for name, one in study.score_on.items()
-        },
-        experts=experts.but(**trained),
-    )
-
-
-def _fewer(flags: Flags, limit: int | None, *, own: bool = False) -> dict[str, Any]:
-    """Flags of so many rows at most; of their `own`, only where they say a limit themselves."""
-    said = flags.get("limit")
-    if limit is None or (own and said is None):
-        return {**flags}
-    return {**flags, "limit": min(limit, said) if isinstance(said, int) else limit}
-
-
-def _file_of(file: str | Path) -> Path:
-    """The file of a study: as it is named, or the one of that name in `designs`."""
-    path = Path(file)
-    if path.suffix in YAML or path.is_file():
-        return path
-    named = DESIGNS / f"{file}{YAML[0]}"
-    if not named.is_file():
-        known = ", ".join(sorted(one.stem for one in DESIGNS.glob(f"*{YAML[0]}"))) or "none"
-        raise BadRecipe(f"no study is called '{file}'; expected a file {YAML[0]}, or of {known}")
-    return named
-
-
-def reads_results(file: str) -> bool:
-    """Whether a study is of experts or merges in the folder of one, which may be made before it."""
-    return bool(re.search("/(experts|merged)/", str(_read(_file_of(file)))))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    what = "a study: study, experts, mergers, ..."
-    return read_yaml(path, what, error=BadRecipe, loader=OnAsAWord)
-
-
 def choice_of(text: str) -> Choice:
     """A method with its options, where a list may stand in brackets: `knn:shots=[1,5]`."""
     spelled = re.sub(r"\[([^\]]*)\]", lambda found: found[1].replace(",", ":"), text)
     return parse_choice(spelled)
-
-
-def _check_names(study: Study, where: str) -> None:
-    """Raise UnknownName for a name that would have to be imported."""
-    axes = [*(study.mergers or ()), *study.include]
-    before = [*study.premerge, *(one.premerge or () for one in axes)]
-    after = [*study.postmerge, *(one.postmerge or () for one in axes)]
-    readings = study.readings.values()
-    protocols = [*study.protocols, *(text for one in readings for text in one.protocols)]
-    tasks = [*study.experts.tasks, *(task for one in readings for task in one.tasks)]
-    runs = [study.evaluate, *(one.evaluate for one in readings)]
-    for registry, names in (
-        (MERGERS, [one.merger.name for one in axes]),
-        (PREMERGE, [one.name for stages in before for one in stages]),
-        (POSTMERGE, [one.name for stages in after for one in stages]),
-        (PROTOCOLS, [choice_of(text).name for text in protocols]),
-        (TASKS, [task.partition("@")[0] for task in tasks]),
-        (METRICS, [str(name) for one in runs for name in _several(one.get("metrics", []))]),
-    ):
-        for name in names:
-            registry.check_name(name, where)
-    # what is left out need not be there, but in the registry
-    for stage, text in (pair for said in study.exclude for pair in said.items()):
-        if stage in STAGES and text != NONE:
-            name = parse_choice(text).name
-            STAGES[stage].check_name(name, where)
-            STAGES[stage][name]
-
-
-# Paths -------------------------------------------------------------------------------------
-
-
-OUT = "$OUT/"
-"""How a path begins that is from the study's folder."""
-
-
-def _placed(study: Study, file: Path, out: Path) -> Study:
-    """The study with full paths; models may be Hub ids as well."""
-
-    def path(source: str) -> Path:
-        return out / source[len(OUT) :] if source.startswith(OUT) else file.parent / source
-
-    def there(source: str) -> str:
-        return str(path(source).resolve())
-
-    def model(source: str) -> str:
-        return _model(source, path(source), str(file))
-
-    def beside(names: Names) -> Names:
-        return tuple(one if one in REFERENCES else model(one) for one in names)
-
-    def task(name: str) -> str:
-        return there(name) if name.partition("@")[0].endswith(YAML) else name
-
-    def flags(values: Flags) -> Flags:
-        return {k: there(v) if k == "heads_from" else v for k, v in values.items()}
-
-    experts, readings = study.experts, study.score_on
-    return study.but(
-        base=tuple(map(model, study.base)),
-        experts=experts.but(
-            tasks=tuple(map(task, experts.tasks)),
-            finetune=flags(experts.finetune),
-            by_task={task(name): flags(one) for name, one in experts.by_task.items()},
-            folders={k: tuple(map(model, v)) for k, v in experts.folders.items()},
-        ),
-        score_on={
-            name: one.but(
-                tasks=tuple(map(task, one.tasks)),
-                references=None if one.references is None else beside(one.references),
-            )
-            for name, one in readings.items()
-        },
-        references=beside(study.references),
-        merge=flags(study.merge),
-        evaluate=flags(study.evaluate),
-    )
-
-
-def _model(source: str, path: Path, where: str) -> str:
-    """A folder by its full path, or a Hub id. Raises BadRecipe for a path to nothing."""
-    if path.exists():
-        return str(path.resolve())
-    beside = "/" in source and path.parent.is_dir()  # a folder is meant, or one is fetched already
-    if (
-        source.startswith((".", os.sep, OUT))
-        or source.count("/") > 1
-        or (beside and at_hand(source) is None)
-    ):
-        raise BadRecipe(f"{where}: there is no {path}; expected the folder of a model, or a Hub id")
-    return source

@@ -21,7 +21,7 @@ from harness.passes.statistics import statistic
 from harness.studies.inputs import changed
 from harness.studies.outcomes import Outcome, is_done, outcome_of, settle, take_away, there
 from harness.studies.plan import Plan, paid
-from harness.studies.steps import Step
+from harness.studies.step import Step
 from harness.training.finetune import finetune
 from harness.unfinished import is_written, turn
 

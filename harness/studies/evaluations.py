@@ -1,0 +1,148 @@
+"""What a study scores: a step for every merge, task and number of shots."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path
+
+from harness.data.groups import expanded
+from harness.data.rows import count
+from harness.data.sources import data_dir as local
+from harness.data.splits import parse_task
+from harness.evaluation.run import Run
+from harness.evaluation.task_split import protocols_of
+from harness.kinds import kind_of
+from harness.registry import PROTOCOLS
+from harness.studies.experts import ExpertSet, leaf
+from harness.studies.step import Step
+from harness.studies.study import OF_EXPERTS, ScoreOn, Study, choice_of
+from harness.text import few
+from harness.types import ALL, Choice, Shots
+from harness.values import validated
+
+
+def evaluations(
+    study: Study,
+    one: ExpertSet,
+    merging: Step,
+    name: str,
+    references: Mapping[str, Step | None],
+    data_dir: str | None,
+) -> Iterator[Step]:
+    """One step for every task and number of shots: its protocols share the forward passes."""
+    reading = study.readings[name]
+    named = study.beside(reading)
+    tasks = [task for task in _tasks(reading, one, data_dir) if _has_head(one, task)]
+    flags = {**study.evaluate, **reading.evaluate}
+    for shots, protocols in _by_shots(study, reading.protocols or study.protocols).items():
+        values = {
+            "model": merging.name,
+            "protocols": protocols,
+            "references": [*references],
+            "best_single": "best-single" in named and _has_several(one),
+            "singles": "singles" in named,
+            **flags,
+            **({"shots": shots} if shots else {}),
+            "output": f"records/{reading.board or name}",
+        }
+        where = f"score_on.{name}.evaluate" if study.score_on else "evaluate"
+        run: Run = validated(Run, values, f"{study.study}: {where}")
+        known = protocols_of(run)
+        if study.limit and any(ALL in protocol.drawing(run).shots for protocol in known):
+            run = run.but(train_limit=min(study.limit, run.train_limit or study.limit))
+        # where folders of experts are given, their tasks are theirs to say
+        for task in tasks if one.tasks else tasks or ("",):
+            asked = run.but(tasks=(task,) if task else ())
+            parts = [f"records/{name}", merging.name, leaf(task) or "all"]
+            parts += [f"shots-{'-'.join(map(str, shots))}"] if shots else []
+            yield Step(
+                "/".join(parts),
+                "evaluate",
+                asked.model_dump(mode="json", exclude_defaults=True),
+                needs=(merging.name, *(step.name for step in references.values() if step)),
+                cells=len(known),
+                base=one.base,
+                about=f"{task} {' '.join(map(str, protocols))} {asked.shots} {asked.draws}",
+                size=rows_of(task, asked.limit, data_dir, asked.first) if task else None,
+            )
+
+
+def _tasks(reading: ScoreOn, one: ExpertSet, data_dir: str | None) -> list[str]:
+    """The tasks, with splits or without, that merges of a set are scored on, each once."""
+    named = (one.tasks if t == OF_EXPERTS else expanded((t,), data_dir) for t in reading.tasks)
+    return [*dict.fromkeys(chain.from_iterable(named))]
+
+
+def _has_head(one: ExpertSet, text: str) -> bool:
+    """Whether an expert of a set, and so a merge, has a head for the labels of a task."""
+    task = parse_task(text)[0]
+    kind, trained = kind_of(task), [parse_task(name)[0] for name in one.tasks]
+    return not trained or any(
+        known.name == task.name or (kind_of(known) is kind and kind.fits(task, known.labels))
+        for known in trained
+    )
+
+
+def _has_several(one: ExpertSet) -> bool:
+    """Whether a task of a set has several experts, of which one is the best; folders may."""
+    return len(one.members) > len(one.tasks)
+
+
+def tell_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | None) -> None:
+    """Warn of what is asked for and cannot be scored. Raises BadRecipe where nothing else is."""
+    for name, reading in study.readings.items():
+        every = [(one, task) for one in sets for task in _tasks(reading, one, data_dir)]
+        without = [task for one, task in every if not _has_head(one, task)]
+        called = f"score_on.{name}: " if study.score_on else ""
+        if without:
+            told = (
+                f"{called}no expert has a head for the labels of {few([*dict.fromkeys(without)])}"
+            )
+            if len(study.readings) == 1 and len(without) == len(every):
+                raise study.fault(f"{told}; expected tasks that have labels of the experts' tasks")
+            warnings.warn(f"{told}: not scored there", stacklevel=4)
+    named = (one for reading in study.readings.values() for one in study.beside(reading))
+    if "best-single" in named and not any(map(_has_several, sets)):
+        told = "no task has several experts to choose from: best-single is left out"
+        warnings.warn(told, stacklevel=4)
+
+
+def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...], list[Choice]]:
+    """Protocols by the numbers of shots that they name: `ft-classifier:shots=[1,5]`."""
+    made: dict[tuple[Shots, ...], list[Choice]] = {}
+    for text in protocols:
+        choice = choice_of(text)
+        given = {name: value for name, value in choice.options.items() if name != "shots"}
+        several = [one.strip() for one in str(choice.options.get("shots", "")).split(":")]
+        if odd := [one for one in several if one and one != ALL and not one.isdecimal()]:
+            raise study.fault(f"shots of {choice.name} are {odd[0]!r}, expected numbers or {ALL}")
+        entry, asked = PROTOCOLS[choice.name], ":".join(several)
+        if asked and (entry.all_rows or entry.adapts == "nothing"):
+            trained = "trains on all rows" if entry.all_rows else "adapts to none"
+            raise study.fault(f"{choice.name} has shots {asked} and {trained}; leave them out")
+        shots = tuple(ALL if one == ALL else int(one) for one in several if one)
+        made.setdefault(shots, []).append(Choice(choice.name, given))
+    return made or {(): []}
+
+
+def rows_of(task: str, limit: int | None, folder: str | None, first: bool = False) -> int | None:
+    """How many rows a split has, at most `limit`; None where that takes a look at the Hub."""
+    if is_far(task, folder):
+        return None
+    where = local(folder)
+    return _counted(task, limit, where and where.resolve(), first)
+
+
+def is_far(task: str, folder: str | None) -> bool:
+    """Whether the rows of a task are on the Hub, and in no folder here."""
+    named, _ = parse_task(task)
+    return not (named.generate or named.files or local(folder))
+
+
+@cache
+def _counted(task: str, limit: int | None, folder: Path | None, first: bool) -> int:
+    named, split = parse_task(task)
+    return count(named, split, folder, limit, first=first)

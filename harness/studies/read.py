@@ -1,0 +1,239 @@
+"""Shell: the YAML of a study, or of one that is shipped, as a value, with full paths."""
+
+from __future__ import annotations
+
+import os
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from harness.checkpoints.open import at_hand
+from harness.errors import BadRecipe
+from harness.files import Loader, read_yaml
+from harness.options import parse_choice
+from harness.registry import (
+    MERGERS,
+    METRICS,
+    POSTMERGE,
+    PREMERGE,
+    PROTOCOLS,
+    STAGES,
+    TASKS,
+    YAML,
+)
+from harness.studies.study import (
+    MOST,
+    NONE,
+    REFERENCES,
+    Flags,
+    Names,
+    Study,
+    choice_of,
+    several,
+)
+from harness.text import hint
+from harness.values import validated
+
+DESIGNS = Path(__file__).parent / "designs"
+"""Studies that are known by their name, one YAML each."""
+PAPERS = Path(__file__).parent / "papers"
+"""Of each of them that is a paper's: the paper's numbers."""
+
+
+class OnAsAWord(Loader):
+    """`on` is a field of ours, and YAML's old spelling of true: only true and false are these."""
+
+
+OnAsAWord.yaml_implicit_resolvers = {
+    first: [one for one in known if first in "tTfF" or not one[0].endswith(":bool")]
+    for first, known in Loader.yaml_implicit_resolvers.items()
+}
+
+
+def read_study(
+    file: str | Path,
+    out: Path | None = None,
+    *,
+    base: tuple[str, ...] = (),
+    limit: int | None = None,
+    seeds: int | None = None,
+    epochs: int | None = None,
+) -> Study:
+    """The study in a YAML file, or of a name in `designs`, its paths from where the file is.
+
+    Those that begin with `$OUT/` are from its folder `out` (default: its name). `base` and `epochs`
+    take the place of what it says, `seeds` are so many, its own first, and `limit` is the field.
+    Raises BadRecipe naming the file and the field. No name in a file imports code.
+    """
+    path = _file_of(file)
+    values = _read(path)
+    if isinstance(values.get("experts"), list):  # of one set
+        name = values.get("study")
+        values["experts"] = {"folders": {name if isinstance(name, str) else "": values["experts"]}}
+    study: Study = validated(Study, values, str(path))
+    study = study.but(base=tuple(_model(one, Path(one), "--base") for one in base) or study.base)
+    study = _placed(study, path, out or Path(study.study), with_base=not base)
+    _check_names(study, str(path))
+    limit = study.limit if limit is None else limit
+    experts, less = study.experts, {} if epochs is None else {"epochs": epochs}
+    for name, given in (("seeds", seeds), ("epochs", epochs)):
+        if given is not None and experts.folders:
+            raise study.fault(
+                f"--{name} is of experts that are trained, found folders; leave it out"
+            )
+    trained: dict[str, Any] = {
+        "finetune": _fewer({**experts.finetune, **less}, limit),
+        "by_task": {
+            task: _fewer({**flags, **less}, limit, own=True)
+            for task, flags in experts.by_task.items()
+        },
+    }
+    if seeds is not None:
+        if seeds > MOST:
+            raise BadRecipe(f"--seeds is {seeds:,}, expected {MOST:,} at most")
+        more = (one for one in range(2 * seeds) if one not in experts.seeds)
+        trained["seeds"] = (*experts.seeds, *more)[:seeds]
+    return study.but(
+        limit=limit,
+        evaluate=_fewer(study.evaluate, limit),
+        score_on={
+            name: one.but(evaluate=_fewer(one.evaluate, limit, own=True))
+            for name, one in study.score_on.items()
+        },
+        experts=experts.but(**trained),
+    )
+
+
+def _fewer(flags: Flags, limit: int | None, *, own: bool = False) -> dict[str, Any]:
+    """Flags of so many rows at most; of their `own`, only where they say a limit themselves."""
+    said = flags.get("limit")
+    if limit is None or (own and said is None):
+        return {**flags}
+    return {**flags, "limit": min(limit, said) if isinstance(said, int) else limit}
+
+
+def _file_of(file: str | Path) -> Path:
+    """The file of a study: as it is named, or the one of that name in `designs`."""
+    path = Path(file)
+    if path.suffix in YAML or path.is_file():
+        return path
+    named = DESIGNS / f"{file}{YAML[0]}"
+    if not named.is_file():
+        known = ", ".join(sorted(one.stem for one in DESIGNS.glob(f"*{YAML[0]}"))) or "none"
+        raise BadRecipe(f"no study is called '{file}'; expected a file {YAML[0]}, or of {known}")
+    return named
+
+
+def reads_results(file: str) -> bool:
+    """Whether a study is of experts or merges in the folder of one, which may be made before it."""
+    return bool(re.search("/(experts|merged)/", str(_read(_file_of(file)))))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    what = "a study: study, experts, mergers, ..."
+    return read_yaml(path, what, error=BadRecipe, loader=OnAsAWord)
+
+
+def _check_names(study: Study, where: str) -> None:
+    """Raise UnknownName for a name that would have to be imported, and for a metric that is none;
+    BadRecipe for a model beside the merges that is a word of ours, misspelled."""
+    axes = [*(study.mergers or ()), *study.include]
+    before = [*study.premerge, *(one.premerge or () for one in axes)]
+    after = [*study.postmerge, *(one.postmerge or () for one in axes)]
+    readings = study.readings.values()
+    protocols = [*study.protocols, *(text for one in readings for text in one.protocols)]
+    tasks = [*study.experts.tasks, *(task for one in readings for task in one.tasks)]
+    runs = [study.evaluate, *(one.evaluate for one in readings)]
+    for registry, names in (
+        (MERGERS, [one.merger.name for one in axes]),
+        (PREMERGE, [one.name for stages in before for one in stages]),
+        (POSTMERGE, [one.name for stages in after for one in stages]),
+        (PROTOCOLS, [choice_of(text).name for text in protocols]),
+        (TASKS, [task.partition("@")[0] for task in tasks]),
+        (METRICS, [str(name) for one in runs for name in several(one.get("metrics", []))]),
+    ):
+        for name in names:
+            registry.check_name(name, where)
+            if registry is METRICS:  # of no recipe, which would look it up
+                registry[name]
+    if study.paper and not (PAPERS / f"{study.paper}{YAML[0]}").is_file():
+        papers = sorted(one.stem for one in PAPERS.glob(f"*{YAML[0]}"))
+        found = f"no design of a paper is called '{study.paper}'"
+        raise BadRecipe(f"{where}: {found}; {hint(study.paper, papers)}")
+    for name in (name for one in readings for name in study.beside(one)):
+        near = get_close_matches(name.replace("_", "-"), REFERENCES, n=1, cutoff=0.8)
+        if near and name not in REFERENCES:
+            raise BadRecipe(
+                f"{where}: references name '{name}', which is no folder; did you mean '{near[0]}'?"
+            )
+    # what is left out need not be there, but in the registry
+    for stage, text in (pair for said in study.exclude for pair in said.items()):
+        if stage in STAGES and text != NONE:
+            name = parse_choice(text).name
+            STAGES[stage].check_name(name, where)
+            STAGES[stage][name]
+
+
+# Paths -------------------------------------------------------------------------------------
+
+
+OUT = "$OUT/"
+"""How a path begins that is from the study's folder."""
+
+
+def _placed(study: Study, file: Path, out: Path, *, with_base: bool) -> Study:
+    """The study with full paths, those of its bases only if it says them; models may be Hub ids."""
+
+    def path(source: str) -> Path:
+        return out / source[len(OUT) :] if source.startswith(OUT) else file.parent / source
+
+    def there(source: str) -> str:
+        return str(path(source).resolve())
+
+    def model(source: str) -> str:
+        return _model(source, path(source), str(file))
+
+    def beside(names: Names) -> Names:
+        return tuple(one if one in REFERENCES else model(one) for one in names)
+
+    def task(name: str) -> str:
+        return there(name) if name.partition("@")[0].endswith(YAML) else name
+
+    def flags(values: Flags) -> Flags:
+        return {k: there(v) if k == "heads_from" else v for k, v in values.items()}
+
+    experts, readings = study.experts, study.score_on
+    return study.but(
+        base=tuple(map(model, study.base)) if with_base else study.base,
+        experts=experts.but(
+            tasks=tuple(map(task, experts.tasks)),
+            finetune=flags(experts.finetune),
+            by_task={task(name): flags(one) for name, one in experts.by_task.items()},
+            folders={k: tuple(map(model, v)) for k, v in experts.folders.items()},
+        ),
+        score_on={
+            name: one.but(
+                tasks=tuple(map(task, one.tasks)),
+                references=None if one.references is None else beside(one.references),
+            )
+            for name, one in readings.items()
+        },
+        references=beside(study.references),
+        merge=flags(study.merge),
+        evaluate=flags(study.evaluate),
+    )
+
+
+def _model(source: str, path: Path, where: str) -> str:
+    """A folder by its full path, or a Hub id. Raises BadRecipe for a path to nothing."""
+    if path.exists():
+        return str(path.resolve())
+    beside = "/" in source and path.parent.is_dir()  # a folder is meant, or one is fetched already
+    if (
+        source.startswith((".", os.sep, OUT))
+        or source.count("/") > 1
+        or (beside and at_hand(source) is None)
+    ):
+        raise BadRecipe(f"{where}: there is no {path}; expected the folder of a model, or a Hub id")
+    return source

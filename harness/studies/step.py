@@ -1,0 +1,49 @@
+"""A step of a study: one verb with all that it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from harness.hashes import digest_of
+
+Verb = Literal["finetune", "statistics", "merge", "evaluate"]
+VERBS: tuple[Verb, ...] = get_args(Verb)
+
+ROWS = ("task", "tasks", "tune_on")
+"""Fields of a request that name tasks."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One piece of work: a verb with all that it is asked, paths from the study's folder.
+
+    `needs` are the steps whose results it reads, `after` others that it waits for, which make what
+    it would make as well. `inputs` are hashes of what it reads and no step makes, by name. `cells`:
+    how many scores of merges it makes, task x protocol. `base`, `about` and `size`, rows that it
+    reads (None: not counted), tell what it costs. The name of an expert or merge is its folder.
+    """
+
+    name: str
+    verb: Verb
+    request: Mapping[str, Any]
+    needs: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    cells: int = 0
+    base: str = ""
+    about: str = ""
+    size: float | None = 1.0
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of what is asked, without what its inputs were asked."""
+        return digest_of([self.verb, self.request])
+
+    def asked(self, *fields: str) -> list[Any]:
+        """All that is asked in these fields, whether each of them says one thing or several."""
+        values = map(self.request.get, fields)
+        listed = (value if isinstance(value, list) else [value] for value in values)
+        return [one for several in listed for one in several if one]
