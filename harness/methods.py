@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.entries import Claim, Merger, Method, Postmerge, Premerge
-from harness.errors import UnknownName
+from harness.errors import BrokenPlugin, UnknownName
 from harness.options import options, resolve
 from harness.registry import NEEDS
 from harness.text import hint
@@ -28,7 +28,19 @@ def needs_of(entry: Method) -> tuple[Need, ...]:
 
 
 def functions(entry: Method) -> tuple[Callable[..., Any], ...]:
-    """The functions whose options a method has: its own, and those of its needs."""
+    """The functions whose options a method has: its own, and those of its needs.
+
+    Raises BrokenPlugin for an option of its own that a need has otherwise: one value is of both.
+    """
+    own = options(entry.function)
+    for need in needs_of(entry):
+        for name, option in options(need.function).items():
+            if name in own and own[name] != option:
+                found, expected = own[name].default, option.default
+                raise BrokenPlugin(
+                    f"{entry.called} '{entry.name}' has an option '{name}' ({found}), which is one "
+                    f"of '{need.name}', too ({expected}); expected the same, or another name"
+                )
     return (entry.function, *(need.function for need in needs_of(entry)))
 
 

@@ -153,6 +153,8 @@ def misplaced(function: Callable[..., Any], given: Sequence[str]) -> str | None:
     expected = ", ".join(given)
     if more := own[len(given) :]:
         return f"has '{more[0]}' before a *, expected options after it: ({expected}, *, {more[0]})"
+    if any(name in given and given.index(name) != place for place, name in enumerate(own)):
+        return f"takes ({', '.join(own)}), expected ({expected}) in this order"
     if len(own) < len(given) and not _parameters(function, inspect.Parameter.VAR_POSITIONAL):
         return f"takes ({', '.join(own)}), expected ({expected})"
     return None

@@ -16,11 +16,12 @@ from functools import cache
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import xxhash
 
-from harness.errors import BrokenPlugin, UnknownName
+from harness.errors import BrokenPlugin, HarnessError, UnknownName
 
 FOLDERS = "HARNESS_PLUGINS"
 """Names the folders of a user's own tasks, protocols and methods, parted as paths are."""
@@ -99,17 +100,53 @@ def attribute_of(kind: str, name: str) -> Any:
 
 
 def code_of(function: Callable[..., Any]) -> str | None:
-    """A hash of the code of somebody else: of all Python files beside the one it stands in.
+    """A hash of the code of somebody else: of all Python files beside the one it stands in, and of
+    those below that it may import.
 
     Empty for code of ours, whose results change with a release; None where there is no file.
     """
-    if function.__module__.partition(".")[0] == __name__.partition(".")[0]:
+    if is_ours(function):
         return ""
     file = getattr(sys.modules.get(function.__module__), "__file__", None)
     if file is None:
         return None
-    files = sorted(Path(file).parent.glob("*.py"))
+    files = sorted(_modules(Path(file).parent))
     return xxhash.xxh3_128_hexdigest(b"\0".join(path.read_bytes() for path in files))
+
+
+def is_ours(function: Callable[..., Any]) -> bool:
+    """Whether a function is of the harness itself."""
+    return function.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _modules(folder: Path) -> Iterator[Path]:
+    """The Python files of a folder and of those below it that a module may lie in: neither `.venv`
+    nor `site-packages`."""
+    for place, below, names in os.walk(folder):
+        below[:] = [one for one in below if one.isidentifier()]
+        yield from (Path(place, name) for name in names if name.endswith(".py"))
+
+
+@contextmanager
+def calling(whose: str, function: Callable[..., Any]) -> Iterator[None]:
+    """What somebody else's function raises in the block as BrokenPlugin, with the line of its file:
+    anything, `sys.exit` too, but for errors of ours. Of our own functions all is passed on."""
+    try:
+        yield
+    except (HarnessError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        if is_ours(function):
+            raise
+        raise BrokenPlugin(f"{whose} raised {_told(error)}{_at(error, function)}") from error
+
+
+def _at(error: BaseException, function: Callable[..., Any]) -> str:
+    """Where in the folder of a function an error came from, if it did."""
+    file = getattr(sys.modules.get(function.__module__), "__file__", None) or ""
+    calls = extract_tb(error.__traceback__)
+    own = [one for one in calls if file and Path(one.filename).is_relative_to(Path(file).parent)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def code_of_plugins(functions: Iterable[Callable[..., Any]]) -> str:

@@ -60,6 +60,8 @@ class Registry(Mapping[str, V], Generic[V]):
 
     def add(self, value: V, origin: str) -> V:
         """Register a value; a name taken by another module is an error that names both."""
+        if not origin.startswith(f"{self.package.partition('.')[0]}."):
+            plugins.import_all(self.package)  # else a name of ours is found to be taken too late
         taken = self._origins.get(value.name)
         if taken is not None and taken != origin:
             where = f"by {taken} and by {origin}"

@@ -25,6 +25,7 @@ from harness.errors import (
     HarnessError,
     UnknownName,
 )
+from harness.plugins import code_of
 from harness.weights import each
 from tests.mistakes import mistake, names, refused
 
@@ -271,6 +272,104 @@ def test_a_pre_merging_method_that_makes_no_list_is_one_line(room: Path) -> None
     harness.premerge("mine")(lambda experts, base: experts[0])
     command = ["merge", "a", "b", "--base", "base", "--premerge", "mine", "--out", "one"]
     refused(command, BrokenPlugin, "mine expected list")
+
+
+#: what the code of a method does -> what is said of it
+RAISED: dict[str, tuple[Callable[..., Any], str]] = {
+    "a key that is none": (lambda experts, base: {}["missing"], "mine KeyError: 'missing'"),
+    "the end of Python": (lambda experts, base: sys.exit(0), "mine SystemExit: 0"),
+    "in a tensor": (
+        lambda experts, base: each(lambda one: one.nothing, experts[0]),
+        "mine 'bert. AttributeError nothing",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RAISED)
+def test_what_a_method_raises_is_one_line_with_its_place(case: str, room: Path) -> None:
+    """`sys.exit(0)` ended a merge as a success, with nothing made."""
+    make, things = RAISED[case]
+    harness.merger("mine")(make)
+    command = ["merge", "a", "b", "--base", "base", "--merger", "mine", "--out", "one"]
+    refused(command, BrokenPlugin, things, Path(__file__).name)
+    assert not Path("one").exists()
+
+
+def test_a_parameter_in_the_place_of_another_is_named() -> None:
+    with mistake(HarnessError, "merger 'mine' (base, experts) (experts, base)"):
+        harness.merger("mine")(lambda base, experts: experts[0])
+    with mistake(HarnessError, "mine (experts, merged, base) (merged, experts, base)"):
+        harness.postmerge("mine")(lambda experts, merged, base: merged)
+
+
+def test_a_name_of_ours_is_refused_when_it_is_taken() -> None:
+    """In a process that has looked nothing up: it was accepted, and each look-up failed then."""
+    code = (
+        "import harness\n"
+        "try:\n    harness.merger('average')(lambda experts, base: experts[0])\n"
+        "except harness.HarnessError as error:\n    print(error)\n"
+        "print('average' in harness.MERGERS, harness.MERGERS['average'].function.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    refusal, then = done.stdout.splitlines()
+    names(refusal, "merger 'average' harness.mergers.average rename")
+    assert then == "True harness.mergers.average"
+
+
+def test_an_option_is_not_one_of_a_need_with_another_default(room: Path) -> None:
+    """The need's was taken for both, without a word."""
+
+    def mine(experts: Any, base: Any, *, gram: Any, examples: int = 3) -> Any:
+        return experts[0]
+
+    harness.merger("mine")(mine)
+    command = ["merge", "a", "b", "--base", "base", "--merger", "mine", "--out", "one"]
+    refused(command, BrokenPlugin, "mine 'examples' (3) 'gram' (1024)")
+
+
+def test_a_protocol_that_raises_leaves_the_others(room: Path) -> None:
+    harness.protocol("mine", adapts="nothing")(lambda encoded: 1 / 0)
+    with pytest.raises(CellsFailed) as caught:
+        harness.evaluate(harness.Run(model="a", tasks="t.yaml", protocols=["mine", "current"]))
+    (line,) = caught.value.failures
+    names(line, "a t@heldout10 mine ZeroDivisionError", Path(__file__).name)
+    assert [one.protocol for one in caught.value.records] == ["current"]
+
+
+def test_a_protocol_that_writes_to_its_features_changes_no_other(room: Path) -> None:
+    """Whatever was scored after it was scored on what it had written, under the same name."""
+
+    def rude(encoded: harness.Encoded) -> list[harness.Predictions]:
+        encoded.test.x[:] = 0
+        encoded.test.logits[:] = 0
+        encoded.test.labels[:] = 0
+        return [harness.Predictions(encoded.test.labels)]
+
+    harness.protocol("rude", adapts="nothing")(rude)
+    run = harness.Run(model="a", tasks="t.yaml", protocols=["rude", "current"], output="after")
+    after = [one for one in harness.evaluate(run) if one.protocol == "current"]
+    alone = harness.evaluate(run.model_copy(update={"protocols": run.protocols[1:], "output": "x"}))
+    assert [one.predictions for one in after] == [one.predictions for one in alone]
+    assert [one.scores for one in after] == [one.scores for one in alone]
+
+
+def test_code_below_a_plug_in_is_its_code(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    for folder in ("lib", ".venv", "site-packages"):
+        (mine / folder).mkdir(parents=True)
+        (mine / folder / "helper.py").write_text("K = 1")
+    (mine / "one.py").write_text(
+        "import harness\nfrom .lib.helper import K\n"
+        "@harness.merger('deep')\ndef deep(experts, base):\n    return experts[0]\n"
+    )
+    harness.load_plugins(mine)
+    function = harness.MERGERS["deep"].function
+    before = code_of(function)
+    for folder in (".venv", "site-packages"):
+        (mine / folder / "helper.py").write_text("K = 2")
+    assert code_of(function) == before
+    (mine / "lib/helper.py").write_text("K = 2")
+    assert code_of(function) != before
 
 
 #: what a protocol makes of the labels -> what is said of it

@@ -125,6 +125,9 @@ def test_auto_is_no_more_than_the_model_can(
     assert [one["max_length"] for one in settings(out)] == [able]
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "cut off" in line)
     names(line, f"1 of 2 (50.0%) {able} 62")
+    assert evaluated(minis(family)["a"], task, tmp_path / "more", "--max-length", "50") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    names(line, f"long@test 50 {able} --max-length {able} auto")
 
 
 def test_an_expert_is_trained_at_the_length_it_needs(

@@ -57,6 +57,7 @@ from harness.studies.study import Figure, Study
 from harness.studies.work import work
 from harness.training.miniature import make_base
 from harness.types import Task
+from tests.conftest import registries_kept
 from tests.mistakes import mistake, names, refused
 from tests.toys import registered
 
@@ -1190,7 +1191,11 @@ def test_what_is_left_out_may_be_gone_by_a_flag(room: Path) -> None:
 
 
 SWEEP = {
-    "mergers": ["average", "ties:density=[0.2,0.8]"],
+    "mergers": [
+        "average",
+        "ties:density=[0.2,0.8]",
+        {"merger": "ties", "tune": {"density": [0.3, 0.5]}},
+    ],
     "premerge": ["none", "procrustes"],
     "protocols": ["current"],
     "figures": [{"sweep": "ties.density"}],
@@ -1331,6 +1336,36 @@ def test_how_many_sets_a_difference_takes(room: Path, capsys: pytest.CaptureFixt
     assert main(["study", "status", str(room / "out"), "--spread", "2"]) == 0
     assert "points take about" in capsys.readouterr().out
     refused(["study", "status", room / "out", "--spread", "0"], BadRecipe, "--spread", "0")
+
+
+PROTOCOL = """
+import numpy as np
+from harness import Predictions, protocol
+
+@protocol("mine", adapts="nothing")
+def mine(encoded):
+    return [Predictions(np.full(len(encoded.test.labels), {label}.0))]
+"""
+
+
+@pytest.mark.usefixtures("as_found")
+def test_what_a_protocol_of_a_plug_in_scored_is_scored_again(room: Path) -> None:
+    """As soon as its code is another: the study would show what the old one said."""
+    (room / "mine").mkdir()
+    out = ["study", "run", str(write(room, protocols=["current", "mine"])), "--out"]
+    out += [str(room / "out"), "--plugins", str(room / "mine")]
+    shown = []
+    for label in (0, 1, 1):
+        (room / "mine/one.py").write_text(PROTOCOL.format(label=label))
+        with registries_kept():  # as a process of its own
+            assert main(out) == 0
+        boards = pandas.read_parquet(room / "out/boards/two/board.parquet")
+        shown.append(boards[boards.protocol == "mine"].value.tolist())
+    assert shown[0] != shown[1] == shown[2]
+    written = [one.stat().st_mtime_ns for one in (room / "out/records").rglob("mine*.json")]
+    with registries_kept():
+        assert main(out) == 0
+    assert written == [one.stat().st_mtime_ns for one in (room / "out/records").rglob("mine*.json")]
 
 
 def test_sets_of_two_bases_are_never_pooled() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Container, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -42,6 +43,7 @@ from harness.kinds import kind_of
 from harness.passes.features import check_readout
 from harness.passes.placement import check_placement
 from harness.passes.workload import Workload
+from harness.plugins import calling, is_ours
 from harness.presets import preset
 from harness.types import Encoded, Predictions, Progress, Task
 
@@ -205,7 +207,12 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
 def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
     """What the protocol of a cell predicts. Raises BrokenPlugin for what are no predictions of all
     its units and draws."""
-    made: Any = cell.protocol.entry.function(encoded, **cell.protocol.options)
+    function = cell.protocol.entry.function
+    if not is_ours(function):  # who may write to what others read after it
+        shared = {id(one): one for one in (encoded.kind, encoded.again)}
+        encoded = deepcopy(encoded, shared)
+    with calling(f"protocol {cell.protocol.entry.name}", function):
+        made: Any = function(encoded, **cell.protocol.options)
     draws, fault = len(encoded.draws) or 1, None
     if not isinstance(made, list | tuple):
         fault = f"a {type(made).__name__}, expected a list of harness.Predictions"

@@ -3,7 +3,7 @@ with its needs met."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ from harness.methods import needs_of, own_options
 from harness.options import options
 from harness.passes.features import check_readout
 from harness.passes.statistic_file import Statistic, read_statistic
+from harness.plugins import calling
 from harness.presets import as_read, preset
 from harness.types import HELD_OUT, Checkpoint, Choice, Need, Progress, Scalar, StateDict, Task
 
@@ -54,12 +55,14 @@ class Stage:
             crossing = Crossing(self.device)
             states = crossing.handed(states)
             given = {name: crossing.handed(one) for name, one in given.items()}
-        made = self.entry.function(*states, **own, **given)
+        function = self.entry.function
+        with calling(whose, function):
+            made = function(*states, **own, **given)
         if not isinstance(self.entry, Premerge):
-            return _back(_state(made, whose), crossing)
+            return _back(_state(made, whose, function), crossing)
         if not isinstance(made, list | tuple):
             raise _other(whose, made, "a list of experts")
-        return [_back(_state(one, whose), crossing) for one in made]
+        return [_back(_state(one, whose, function), crossing) for one in made]
 
     def statistics(self) -> list[dict[str, Any]]:
         """What its needs were met with, for the record."""
@@ -70,13 +73,14 @@ def _back(made: StateDict, crossing: Crossing | None) -> StateDict:
     return made if crossing is None else crossing.returned(made)
 
 
-def _state(made: Any, whose: str) -> StateDict:
+def _state(made: Any, whose: str, function: Callable[..., Any]) -> StateDict:
     """What a method made, each of its tensors held to be one when it is asked for."""
     if not isinstance(made, Mapping):
         raise _other(whose, made, "a mapping from names to tensors")
 
     def tensor(name: str) -> torch.Tensor:
-        one = made[name]
+        with calling(f"{whose}, of '{name}',", function):
+            one = made[name]
         if not isinstance(one, torch.Tensor):
             raise _other(whose, one, "a torch.Tensor", f" for '{name}'")
         if isinstance(made, weights.Lazy) and one.shape != made.specs[name].shape:

@@ -177,7 +177,7 @@ def _told(step: Step, option: str) -> tuple[str, str] | None:
 
     Of `experts` it is the number.
     """
-    if step.verb != "merge":
+    if step.verb != "merge" or step.request.get("tune"):  # whose value is chosen, set by set
         return None
     method, _, name = option.rpartition(".")
     asked = {key: one for key, one in step.request.items() if key not in ("experts", "base")}

@@ -16,7 +16,7 @@ from harness.evaluation.run import DEFAULTS
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
 from harness.plugins import code_of
-from harness.registry import STAGES
+from harness.registry import METRICS, PROTOCOLS, STAGES, Registry
 from harness.studies.plan import Plan, latest_in, read_plan
 from harness.studies.step import Step
 from harness.studies.steps import difference
@@ -67,7 +67,7 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
     other = [one for one, of in step.inputs.items() if known.inputs.get(one, of) != of]
     then, now = dict(known.request), dict(step.request)
     if then == now and not other:
-        return known
+        return Outcome("missing", step.request) if _scored_otherwise(step, known) else known
     apart = [name for name in {**then, **now} if not _more(step, name, then, now)]
     more = not apart and not other
     if more or (known.state in ("failed", "begun") and not there(step, folder)):
@@ -104,6 +104,14 @@ def check_beside(plan: Plan, before: Sequence[Plan]) -> None:
                 )
 
 
+def _scored_otherwise(step: Step, known: Outcome) -> bool:
+    """Whether the code of somebody else that scored merges is another now: they are scored again,
+    and their records, which have a hash of it, lie beside those of before."""
+    if step.verb != "evaluate" or known.code is None:
+        return False
+    return (methods_code(step) or known.code) != known.code
+
+
 def _more(step: Step, name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether a field of a step asks for all that it asked then, and perhaps for more scores."""
     if step.verb != "evaluate" or name not in SCORES:
@@ -122,9 +130,13 @@ def settle(step: Step, folder: Path, outcome: Outcome) -> None:
 
 
 def methods_code(step: Step) -> str | None:
-    """A hash of somebody else's code that makes a merge; None of ours and of what is not here."""
+    """A hash of somebody else's code that makes a merge, or scores it; None of ours and of what is
+    not here."""
     said = [(kind, one) for kind in STAGES for one in step.asked(kind)]
-    named = [(STAGES[kind], one["name"]) for kind, one in said if step.verb == "merge"]
+    named: list[tuple[Registry[Any], str]] = [(STAGES[kind], one["name"]) for kind, one in said]
+    if step.verb == "evaluate":
+        named = [(PROTOCOLS, one["name"]) for one in step.asked("protocols")]
+        named += [(METRICS, name) for name in step.asked("metrics")]
     codes = [code_of(known[name].function) for known, name in named if name in known]
     return digest_of(codes) if any(codes) else None
 

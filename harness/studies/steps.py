@@ -237,7 +237,10 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | No
     for name, values in merge.tune.items():
         tuned = {"tune": f"{name}={values}"}
         if merge.on and not one.tasks:
-            raise study.fault(f"on is {merge.on}, and tasks of folders are theirs; leave it out")
+            raise study.fault(
+                f"on is {merge.on}, and folders of experts say their tasks themselves, of which "
+                f"{HELD_OUT} chooses: leave out on"
+            )
         if merge.on:
             tuned["tune_on"] = [f"{task}@{merge.on}" for task in one.tasks]
     said: dict[str, Any] = {
