@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ from harness.errors import (
 )
 from harness.plugins import code_of
 from harness.weights import each
+from tests.conftest import registries_kept
 from tests.mistakes import mistake, names, refused
 
 Minis = Callable[[str], dict[str, Path]]
@@ -370,6 +372,26 @@ def test_code_below_a_plug_in_is_its_code(tmp_path: Path) -> None:
     assert code_of(function) == before
     (mine / "lib/helper.py").write_text("K = 2")
     assert code_of(function) != before
+
+
+def test_a_merge_of_other_code_is_told(room: Path) -> None:
+    """Two merges of two versions of a method have one recipe, and other weights."""
+    text = "import harness\nfrom harness.weights import each\n@harness.merger('own')\n"
+    text += "def own(experts, base):\n    return each(lambda one: one * %s, experts[0])\n"
+    run = harness.Run(model="one", tasks="t.yaml", protocols="current")
+    for by in ("0.5", "0.6"):
+        Path("mine/one.py").write_text(text % by)
+        with registries_kept():
+            harness.load_plugins("mine")
+            if by == "0.5":
+                recipe = harness.Recipe(experts=["a", "b"], base="base", merger="own")
+                harness.merge(recipe, out="one")
+                assert json.loads(Path("one/merge.json").read_text())["code"]
+                harness.evaluate(run)  # without a warning, which is an error
+            else:
+                with pytest.warns(UserWarning, match="one was made before the code"):
+                    harness.evaluate(run)
+    harness.evaluate(run)  # where the plug-in is not, nothing is known of it
 
 
 #: what a protocol makes of the labels -> what is said of it

@@ -622,6 +622,24 @@ def test_a_limit_of_training_rows_is_told(room: Room, evaluate: Evaluate, tmp_pa
     assert "20 training rows" not in (out / "index.html").read_text()
 
 
+def test_records_of_two_lengths_are_chosen_by_one(
+    room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    """They were a dead end: no flag chose, and both were of one model."""
+    for length in ("20", "21"):
+        evaluate.records(room.same, "--protocols", "current", "--max-length", length)
+    out = tmp_path / "board"
+    for command in (
+        ["leaderboard", evaluate.out, "--out", out],
+        ["compare", "same", "rte0", "--records", evaluate.out],
+    ):
+        refused(command, HarnessError, "max_length --max-length 20 --max-length 21")
+        assert main([*map(str, command), "--max-length", "21"]) == 0
+        refused([*command, "--max-length", "7"], MissingScores, "max-length 7 20 21")
+    frame = pq.read_table(out / "board.parquet").to_pandas()
+    assert len(frame) == len(frame.drop_duplicates(["row", "task"]))
+
+
 def test_settings_that_a_protocol_does_not_read_change_nothing(
     room: Room, evaluate: Evaluate
 ) -> None:

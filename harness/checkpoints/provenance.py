@@ -96,11 +96,13 @@ class Merged(MadeRecord, MethodRecord):
     """What merge.json says.
 
     `head_digests` are those of kept heads by task, `files` the hashes of all files by path; what
-    says no digest or no files is refused. `scored_on` are rows that candidates were scored on.
+    says no digest or no files is refused. `code` is a hash of that of plug-ins that made it, in the
+    order of `methods`. `scored_on` are rows that candidates were scored on.
     `other_base` says that experts were made from another base.
     """
 
     method: str = "merged"
+    code: str = ""
     files: dict[str, str] = Field(default_factory=dict)
     base: Origin | None = None
     experts: list[Origin] = Field(default_factory=list)
@@ -114,6 +116,13 @@ class Merged(MadeRecord, MethodRecord):
     preset: str | None = None
     tuned: Tuned | None = None
     other_base: bool = False
+
+    @property
+    def methods(self) -> list[tuple[str, str]]:
+        """The stage and name of each of its methods, in their order."""
+        merger = [self.merger] if self.merger else []
+        stages = {"premerge": self.premerge, "merger": merger, "postmerge": self.postmerge}
+        return [(stage, one.name) for stage, of in stages.items() for one in of]
 
     @property
     def shown(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ def compare(
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: str | None = flags.LIMIT,
     train_limit: str | None = flags.TRAIN_LIMIT,
+    max_length: int | None = flags.READ_LENGTH,
     models: Names = several("M1,M2,...: the same as MODELS."),
     base: Names = flags.BASE,
     records: Path = option("The records that evaluate wrote.", Path("records")),
@@ -43,5 +44,6 @@ def compare(
         bases=base,
         limit=limit_of(limit),
         train_limit=limit_of(train_limit, "--train-limit"),
+        max_length=max_length,
     )
     print(json.dumps(made.as_json(), sort_keys=True) if as_json else made.report(width()))

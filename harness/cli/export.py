@@ -22,6 +22,7 @@ def export(
     protocols: Names = flags.PROTOCOLS,
     limit: str | None = flags.LIMIT,
     train_limit: str | None = flags.TRAIN_LIMIT,
+    max_length: int | None = flags.READ_LENGTH,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,
     plugins: list[Path] | None = flags.PLUGINS,
@@ -37,6 +38,7 @@ def export(
         bases=tuple(base),
         limit=limit_of(limit),
         train_limit=limit_of(train_limit, "--train-limit"),
+        max_length=max_length,
     )
     for path in run(records, format=format, out=out, organization=organization, which=which):
         print(f"wrote {path}")

@@ -20,6 +20,7 @@ def leaderboard(
     protocols: Names = flags.PROTOCOLS,
     limit: str | None = flags.LIMIT,
     train_limit: str | None = flags.TRAIN_LIMIT,
+    max_length: int | None = flags.READ_LENGTH,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,
     each: bool = flag("A board for each of RECORDS, and one page over all.", "--each"),
@@ -32,7 +33,7 @@ def leaderboard(
 
     which = {"tasks": tasks, "protocols": protocols, "models": models}
     if submit_check:
-        limits = {"limit": limit, "train-limit": train_limit}
+        limits = {"limit": limit, "train-limit": train_limit, "max-length": max_length}
         asked = {**which, "base": base, "out": out, **limits, "each": each}
         if given := [name for name, value in asked.items() if value]:
             raise BadOption(f"--submit-check reads all and writes nothing; leave out --{given[0]}")
@@ -47,6 +48,7 @@ def leaderboard(
         out=out,
         limit=limit_of(limit),
         train_limit=limit_of(train_limit, "--train-limit"),
+        max_length=max_length,
         each=each,
         bases=base,
         **which,

@@ -22,7 +22,10 @@ def _pictures(incomplete: str) -> list[str]:
 
 OF_A_MODEL = ("experts", "rows", "seed", "preset", "device", "data_dir")
 """Options of the picture of features, and of no other."""
-OF_SCORES = ("protocols", "shots", "limit", "train_limit", "models", "base", "option", "loss")
+OF_SCORES = (
+    *("protocols", "shots", "limit", "train_limit", "max_length", "models", "base"),
+    *("option", "loss"),
+)
 """Options of pictures of records alone."""
 
 
@@ -52,6 +55,7 @@ def plot(
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: str | None = flags.LIMIT,
     train_limit: str | None = flags.TRAIN_LIMIT,
+    max_length: int | None = flags.READ_LENGTH,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,
     along: str = option("sweep: METHOD.OPTION, merger.OPTION or experts.", "", "--option"),

@@ -36,6 +36,8 @@ from harness.errors import BadRecipe, MissingHead
 from harness.evaluation.evaluated import OpenedModel, recipe_of
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
+from harness.plugins import code_of_plugins
+from harness.registry import STAGES
 from harness.types import Checkpoint, Task
 
 
@@ -48,6 +50,7 @@ def resolve_model(run: Run) -> OpenedModel:
     for one in (*made_of.unverified, *references):
         check_unchanged(one)
     _tell_of_edited([checkpoint, *experts, *references])
+    _tell_of_other_code(checkpoint.source, merged)
     if base is not None and not (run.other_base or (merged and merged.other_base)):
         check_bases([*experts, checkpoint], base)
     learn([*experts, *references], learn([checkpoint], by_file(run.tasks)))
@@ -92,6 +95,19 @@ def _tell_of_edited(models: Sequence[Checkpoint]) -> None:
                 "methods is believed, and may be wrong",
                 stacklevel=3,
             )
+
+
+def _tell_of_other_code(source: str, merged: Merged | None) -> None:
+    """Warn of a merge by a plug-in whose code, as it is loaded here, is another now."""
+    known = [(STAGES[stage], name) for stage, name in (merged.methods if merged else ())]
+    if merged is None or not merged.code or not all(name in of for of, name in known):
+        return
+    if code_of_plugins([of[name].function for of, name in known]) not in ("", merged.code):
+        warnings.warn(
+            f"{source} was made before the code in the folder of its plug-in changed; merge it "
+            "again for a merge of the code that is there",
+            stacklevel=3,
+        )
 
 
 def _splits(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tuple[Task, str]]:

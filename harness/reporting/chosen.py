@@ -27,7 +27,8 @@ class Chosen(Frozen):
 
     Tasks are named as in records, their splits and suites left out where that is clear; protocols
     with their options or without. `limit` is that of `evaluate`, or `all` for records of all rows,
-    `train_limit` likewise for what adapts to training rows: all else stays.
+    `train_limit` likewise for what adapts to training rows: all else stays. `max_length` is that of
+    `evaluate`, as a number.
     `models` are merges and references, by name or by a pattern as of files (`mrpc-*`); what they
     are measured by stays: the base, ensembles, and experts, those of the merges alone where these
     say them. `bases` are named as boards of several name them, or by their whole source; what
@@ -38,6 +39,7 @@ class Chosen(Frozen):
     protocols: tuple[str, ...] = ()
     limit: PositiveInt | Literal["all"] | None = None
     train_limit: PositiveInt | Literal["all"] | None = None
+    max_length: PositiveInt | None = None
     models: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
 
@@ -51,10 +53,17 @@ def called(task: str) -> tuple[str, ...]:
     return task, bare, task.rpartition("/")[2], bare.rpartition("/")[2]
 
 
+def _length(line: Line) -> int | str:
+    """How many tokens of a row a model read at most; of images a word."""
+    said = dict(line.work)["max_length"]
+    return int(said) if said.isdecimal() else said
+
+
 _CALLED: Mapping[str, Callable[[Line], tuple[Collection[object], str]]] = {
     "task": lambda line: (called(line.task), line.task),
     "protocol": lambda line: ((line.setting.protocol, line.protocol), line.setting.protocol),
     "limit": lambda line: ((line.limit,), str(line.limit)),
+    "max-length": lambda line: ((_length(line),), str(_length(line))),
 }
 """All that a line may be called by, and what it is called to who asks."""
 
@@ -63,7 +72,9 @@ def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
     """The lines that are meant. Raises MissingScores for what none of them is of."""
     lines = _of_bases(lines, which.bases) if which.bases else lines
     limits = () if which.limit is None else (which.limit,)
-    every = {"task": which.tasks, "protocol": which.protocols, "limit": limits}
+    lengths = () if which.max_length is None else (which.max_length,)
+    every: dict[str, tuple[object, ...]] = {"task": which.tasks, "protocol": which.protocols}
+    every |= {"limit": limits, "max-length": lengths}
     asked = {what: names for what, names in every.items() if names}
     kept = [*lines]
     for what, names in asked.items():

@@ -339,12 +339,12 @@ def check_columns(lines: Iterable[Line]) -> None:
     for line in sorted(lines, key=lambda one: -len(one.work)):  # who says most of it first
         other = seen.setdefault((line.task, line.setting), line)
         mine, theirs = dict(line.work), dict(other.work)
-        differing = next((k for k in mine if mine[k] != theirs.get(k)), None)
-        if differing is None:
+        if (differing := next((k for k in mine if mine[k] != theirs.get(k)), None)) is None:
             continue
-        most = (one.train_limit or ALL for one in (line, other))
-        limits = flag(line.limit, other.limit) or flag(*most, called="--train-limit")
-        how = f"choose {limits}" if limits else "evaluate them alike, or name one of them alone"
+        most = flag(*(one.train_limit or ALL for one in (line, other)), called="--train-limit")
+        length = flag(*(one["max_length"] for one in (mine, theirs)), called="--max-length")
+        chosen = flag(line.limit, other.limit) or most or length
+        how = f"choose {chosen}" if chosen else "evaluate them alike, or name one of them alone"
         raise BrokenRecord(
             f"{line.task} under {line.setting}: '{line.model}' was evaluated with "
             f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "

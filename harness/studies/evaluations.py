@@ -113,7 +113,7 @@ def tell_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | No
 def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...], list[Choice]]:
     """Protocols by the numbers of shots that they name: `ft-classifier:shots=[1,5]`."""
     made: dict[tuple[Shots, ...], list[Choice]] = {}
-    for text in protocols:
+    for text in dict.fromkeys(protocols):
         choice = choice_of(text)
         given = {name: value for name, value in choice.options.items() if name != "shots"}
         several = [one.strip() for one in str(choice.options.get("shots", "")).split(":")]
