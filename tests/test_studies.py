@@ -663,7 +663,7 @@ def test_a_merge_of_other_code_is_told(room: Path, monkeypatch: pytest.MonkeyPat
 
     assert told("", "") == told("a", "a") == told("a", "") == []
     (line,) = told("a", "b")
-    names(line, "kept merged/ ties --out")
+    names(line, "kept merged/ ties --remake-changed")
     assert "experts/" not in line
 
 
@@ -1366,6 +1366,44 @@ def test_what_a_protocol_of_a_plug_in_scored_is_scored_again(room: Path) -> None
     with registries_kept():
         assert main(out) == 0
     assert written == [one.stat().st_mtime_ns for one in (room / "out/records").rglob("mine*.json")]
+
+
+MERGER = """
+import harness
+from harness.weights import each
+
+@harness.merger("own", task_vectors=False)
+def own(experts, base):
+    return each(lambda *tensors: {scale} * sum(tensors), *experts)
+"""
+
+
+@pytest.mark.usefixtures("as_found")
+def test_merges_of_other_code_are_made_again_where_that_is_asked(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (room / "mine").mkdir()
+    command = ["study", "run", str(write(room, mergers=["average", "own"], protocols="current"))]
+    command += ["--out", str(room / "out"), "--plugins", str(room / "mine")]
+    place = room / "out/merged/base/topic"
+    shown, digests = [], []
+    for scale, more in ((0.5, []), (0.4, []), (0.4, ["--remake-changed"])):
+        (room / "mine/one.py").write_text(MERGER.format(scale=scale))
+        with registries_kept():  # as a process of its own
+            assert main([*command, *more]) == 0
+        shown.append("--remake-changed" in capsys.readouterr().out)
+        digests.append([json.loads((place / name / "merge.json").read_text())["digest"]
+                        for name in ("average", "own")])  # fmt: skip
+    assert shown == [False, True, False]
+    assert digests[0] == digests[1]
+    assert digests[1][0] == digests[2][0]
+    assert digests[1][1] != digests[2][1]
+    boards = pandas.read_parquet(room / "out/boards/two/board.parquet")
+    assert {*boards[boards.row == "own"].digest} == {digests[2][1]}
+    (place / "own/notes.txt").write_text("mine")
+    (room / "mine/one.py").write_text(MERGER.format(scale=0.3))
+    with registries_kept():
+        refused([*command, "--remake-changed"], OutputExists, "topic/own notes.txt")
 
 
 def test_sets_of_two_bases_are_never_pooled() -> None:

@@ -30,6 +30,7 @@ SEEDS = option("So many seeds of every expert, in place of the study's.")
 LEAST_SPREAD = 0.01
 """Points that sets of experts may be asked to tell apart."""
 RETRY_FAILED = flag("Do again what failed.", "--retry-failed")
+REMAKE = flag("Make again merges by plug-ins whose code changed.", "--remake-changed")
 ROWS = option("Train on, merge by and score N rows only.")
 EPOCHS = option("Train for so many epochs, in place of the study's.")
 
@@ -70,14 +71,17 @@ def _planned(
     return made, folder
 
 
-def _written(plan: Plan, folder: Path, retry_failed: bool) -> Path:
-    """The file of a plan, of which what failed is to be done again where that is asked."""
-    from harness.studies.outcomes import forgive
+def _written(plan: Plan, folder: Path, given: Mapping[str, Any]) -> Path:
+    """The file of a plan, of which what failed, or is of other code, is to be done again where that
+    is asked."""
+    from harness.studies.outcomes import forgive, remake
     from harness.studies.plan import write_plan
 
     path = write_plan(plan, folder)
-    if retry_failed:
+    if given["retry_failed"]:
         forgive(plan, folder)
+    if given["remake_changed"]:
+        remake(plan, folder)
     return path
 
 
@@ -175,6 +179,7 @@ def run(
     seeds: int | None = SEEDS,
     epochs: int | None = EPOCHS,
     retry_failed: bool = RETRY_FAILED,
+    remake_changed: bool = REMAKE,
     device: str = flags.DEVICE,
     merge_device: str = flags.MERGE_DEVICE,
     data_dir: str | None = flags.DATA_DIR,
@@ -193,7 +198,7 @@ def run(
     every: dict[str, Outcome] = {}
     for file in files:
         made, folder = planned[file] if file in planned else _planned(file, given)
-        path, where = _written(made, folder, retry_failed), _where(given)
+        path, where = _written(made, folder, given), _where(given)
         with bars() as tell:
             known = run_plan(
                 made, path, folder, jobs=jobs, where=where, progress=tell, say=_to_stderr
@@ -216,6 +221,7 @@ def submit(
     seeds: int | None = SEEDS,
     epochs: int | None = EPOCHS,
     retry_failed: bool = RETRY_FAILED,
+    remake_changed: bool = REMAKE,
     device: str = flags.DEVICE,
     merge_device: str = flags.MERGE_DEVICE,
     data_dir: str | None = flags.DATA_DIR,
@@ -228,7 +234,7 @@ def submit(
     begin = slurm.read_header(header)
     made, folder = _planned(file, given)
     slurm.check_slurm(folder)
-    path, where = _written(made, folder, retry_failed), _where(given)
+    path, where = _written(made, folder, given), _where(given)
     known = outcomes.states_of(made, folder)
     chunks = pool.left(made, known)
     for job in slurm.submitted(made, path, chunks, header=begin, parallel=parallel, where=where):

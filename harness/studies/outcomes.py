@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from harness.checkpoints.layout import MERGE
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
-from harness.errors import BadRecipe, BrokenRecord, HarnessError
+from harness.errors import BadRecipe, BrokenRecord, HarnessError, OutputExists
 from harness.evaluation.run import DEFAULTS
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
@@ -67,7 +67,9 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
     other = [one for one, of in step.inputs.items() if known.inputs.get(one, of) != of]
     then, now = dict(known.request), dict(step.request)
     if then == now and not other:
-        return Outcome("missing", step.request) if _scored_otherwise(step, known) else known
+        # records have a hash of the code that scored: those of before stay where they are
+        again = step.verb == "evaluate" and of_other_code(step, known)
+        return Outcome("missing", step.request) if again else known
     apart = [name for name in {**then, **now} if not _more(step, name, then, now)]
     more = not apart and not other
     if more or (known.state in ("failed", "begun") and not there(step, folder)):
@@ -102,14 +104,6 @@ def check_beside(plan: Plan, before: Sequence[Plan]) -> None:
                     f"{other.study} and {plan.study} both make {name}, with {difference(one, two)}"
                     "; expected the same, or another name (called) for the experts of one"
                 )
-
-
-def _scored_otherwise(step: Step, known: Outcome) -> bool:
-    """Whether the code of somebody else that scored merges is another now: they are scored again,
-    and their records, which have a hash of it, lie beside those of before."""
-    if step.verb != "evaluate" or known.code is None:
-        return False
-    return (methods_code(step) or known.code) != known.code
 
 
 def _more(step: Step, name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -176,6 +170,28 @@ def forgive(plan: Plan, folder: Path) -> None:
     for step in plan.steps.values():
         if outcome_of(step, folder).state == "failed":
             _path(step, folder).unlink()
+
+
+def of_other_code(step: Step, known: Outcome) -> bool:
+    """Whether somebody else's code that did a step is another now."""
+    now = methods_code(step)
+    return bool(known.code and now and known.code != now)
+
+
+def remake(plan: Plan, folder: Path) -> None:
+    """Forget merges by plug-ins whose code changed since, and what was made of them: they are made
+    again. Raises OutputExists for a folder that holds something else as well."""
+    steps = [one for one in plan.steps.values() if one.verb == "merge"]
+    old = [one.name for one in steps if of_other_code(one, outcome_of(one, folder))]
+    for name in old:
+        if odd := MERGE.foreign(folder / name) if there(plan.steps[name], folder) else {}:
+            raise OutputExists(
+                f"{folder / name} has {min(odd)}, which no merge wrote; move it away"
+            )
+    for name in plan.needing(old):
+        _path(plan.steps[name], folder).unlink(missing_ok=True)
+        if name in old:
+            shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def take_away(plan: Plan, step: Step, folder: Path) -> None:

@@ -22,7 +22,7 @@ from harness.reporting.lines import grouped
 from harness.stats.tests import sets_needed
 from harness.studies.board import readings
 from harness.studies.inputs import place_of
-from harness.studies.outcomes import Outcome, methods_code
+from harness.studies.outcomes import Outcome, of_other_code
 from harness.studies.plan import Plan, Price, price
 from harness.studies.step import VERBS
 from harness.text import few
@@ -81,12 +81,12 @@ def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
         waiting = len(plan.needing([name])) - 1
         needed = f" ({waiting} steps need it)" * bool(waiting)
         failed.append((name, f"{known[name].reason}{needed}"))
-    codes = [(name, one.code, methods_code(plan.steps[name])) for name, one in known.items()]
-    old = [name for name, code, now in codes if code and now and code != now]
+    made = [(plan.steps[name], one) for name, one in known.items()]
+    old = [one.name for one, of in made if one.verb == "merge" and of_other_code(one, of)]
     kept = f"made before the code in the folder of their plug-ins changed, and kept: {few(old)}"
     alike = grouped(failed, itemgetter(1))
     lines = [f"failed: {few([name for name, _ in of])}: {why}" for why, of in alike.items()]
-    return lines + [f"{kept}; for new ones choose another --out"] * bool(old)
+    return lines + [f"{kept}; for new ones add --remake-changed"] * bool(old)
 
 
 def amounts(plan: Plan, folder: Path) -> str:
