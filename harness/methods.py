@@ -35,7 +35,7 @@ def functions(entry: Method) -> tuple[Callable[..., Any], ...]:
     own = options(entry.function)
     for need in needs_of(entry):
         for name, option in options(need.function).items():
-            if name in own and own[name] != option:
+            if name in own and own[name].default != option.default:
                 found, expected = own[name].default, option.default
                 raise BrokenPlugin(
                     f"{entry.called} '{entry.name}' has an option '{name}' ({found}), which is one "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import os
@@ -12,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -100,52 +101,69 @@ def attribute_of(kind: str, name: str) -> Any:
 
 
 def code_of(function: Callable[..., Any]) -> str | None:
-    """A hash of the code of somebody else: of all Python files beside the one it stands in, and of
-    those below that it may import.
+    """A hash of the code of somebody else: of all Python files beside the one it stands in and, of
+    a folder that `load_folder` imported, of those below that it may import.
 
     Empty for code of ours, whose results change with a release; None where there is no file.
     """
     if is_ours(function):
         return ""
-    file = getattr(sys.modules.get(function.__module__), "__file__", None)
+    file = _file_of(function)
     if file is None:
         return None
-    files = sorted(_modules(Path(file).parent))
+    own = _module(function).startswith(PREFIX)
+    files = sorted(_modules(file.parent) if own else file.parent.glob("*.py"))
     return xxhash.xxh3_128_hexdigest(b"\0".join(path.read_bytes() for path in files))
 
 
 def is_ours(function: Callable[..., Any]) -> bool:
     """Whether a function is of the harness itself."""
-    return function.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return _module(function).partition(".")[0] == __name__.partition(".")[0]
+
+
+def _module(function: Callable[..., Any]) -> str:
+    """The module that a function is of, or what some of its arguments are given to."""
+    while isinstance(function, partial):
+        function = function.func
+    return function.__module__
+
+
+def _file_of(function: Callable[..., Any]) -> Path | None:
+    """The file of the module that a function is of."""
+    file = getattr(sys.modules.get(_module(function)), "__file__", None)
+    return None if file is None else Path(file)
 
 
 def _modules(folder: Path) -> Iterator[Path]:
-    """The Python files of a folder and of those below it that a module may lie in: neither `.venv`
-    nor `site-packages`."""
-    for place, below, names in os.walk(folder):
-        below[:] = [one for one in below if one.isidentifier()]
-        yield from (Path(place, name) for name in names if name.endswith(".py"))
+    """The Python files of a folder, and of those below it that have some and that a module may lie
+    in: neither of `.venv` nor of `site-packages`."""
+    found = sorted(folder.glob("*.py"))
+    yield from found
+    for below in folder.iterdir() if found else ():
+        if below.name.isidentifier() and below.is_dir() and below.name != "__pycache__":
+            yield from _modules(below)
 
 
 @contextmanager
 def calling(whose: str, function: Callable[..., Any]) -> Iterator[None]:
     """What somebody else's function raises in the block as BrokenPlugin, with the line of its file:
-    anything, `sys.exit` too, but for errors of ours. Of our own functions all is passed on."""
+    anything, `sys.exit` too, but for errors of ours and want of memory or room. Of our own
+    functions all is passed on."""
     try:
         yield
-    except (HarnessError, KeyboardInterrupt, GeneratorExit):
+    except (HarnessError, KeyboardInterrupt, GeneratorExit, MemoryError):
         raise
     except BaseException as error:
-        if is_ours(function):
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        if is_ours(function) or full or type(error).__name__ == "OutOfMemoryError":
             raise
         raise BrokenPlugin(f"{whose} raised {_told(error)}{_at(error, function)}") from error
 
 
 def _at(error: BaseException, function: Callable[..., Any]) -> str:
-    """Where in the folder of a function an error came from, if it did."""
-    file = getattr(sys.modules.get(function.__module__), "__file__", None) or ""
-    calls = extract_tb(error.__traceback__)
-    own = [one for one in calls if file and Path(one.filename).is_relative_to(Path(file).parent)]
+    """Where in the file of a function an error came from, if it did."""
+    file = _file_of(function)
+    own = [one for one in extract_tb(error.__traceback__) if Path(one.filename) == file]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 

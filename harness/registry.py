@@ -189,8 +189,11 @@ class Registry(Mapping[str, V], Generic[V]):
 
 @contextmanager
 def undone_by_errors() -> Iterator[None]:
-    """What is registered in the block, anywhere, stays only if the block succeeds."""
+    """What is registered in the block, anywhere, stays only if the block succeeds; what is ours,
+    and would be imported once within it, is there before."""
     with ExitStack() as stack:
+        for registry in REGISTRIES.values():
+            plugins.import_all(registry.package)
         for registry in REGISTRIES.values():
             stack.enter_context(registry.undone_by_errors())
         yield

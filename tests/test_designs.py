@@ -21,7 +21,7 @@ from harness.cli import main
 from harness.data.groups import expanded
 from harness.data.rows import load_rows
 from harness.errors import BadRecipe
-from harness.evaluation.records import Record, Source
+from harness.evaluation.records import Record, Source, write_record
 from harness.presets import PRESETS
 from harness.reporting.sets import in_sets
 from harness.stats.intervals import student
@@ -259,7 +259,6 @@ def test_a_study_may_leave_out_what_it_does_not_have(
     (line,) = [one for one in capsys.readouterr().err.splitlines() if "score_on" in one]
     names(line, "score_on.out_of_domain", "head", "emotion/ssec")
     made = read_plan(tmp_path / "out/plans/latest/topics.json").steps.values()
-    assert {one.request["head_seed"] for one in made if one.verb == "finetune"} == {0}  # mtl, too
     sets, tasks, merges = 2 * 3, len(expanded(("textcls",), str(data))), 3 * 3
     assert [
         sum(one.verb == verb for one in made) for verb in ("finetune", "merge", "evaluate")
@@ -349,6 +348,25 @@ def test_a_copy_of_a_design_has_the_papers_numbers(tmp_path: Path) -> None:
     wrote = tables(made, known, tmp_path / "mine")
     assert {one.name for one in wrote} == {"mine-table-1.md", "mine-table-1.csv"}
     assert "Procrustes" in wrote[0].read_text()
+
+
+@pytest.mark.parametrize("board", ["mine", "procrustes-1"])
+def test_ours_stand_beside_a_papers_numbers_whatever_the_board_is_called(
+    board: str, tmp_path: Path
+) -> None:
+    """A copy of a design has the board of its own name, or those that the design names."""
+    merged = Step("merged/x/average", "merge", {"experts": []}, base="x")
+    place = f"records/{board}"
+    step = Step(f"{place}/merged/x/average/rte", "evaluate", {"output": place}, base="x")
+    record_of = resampled(record("merged", "average", RTE, "current", 0.6, method="average"))
+    write_record(tmp_path / place / "average" / "one.json", record_of)
+    known = {
+        merged.name: Outcome("done", {}),
+        step.name: Outcome("done", {}, records=(f"{place}/average/one.json",)),
+    }
+    made = planned_of("mine", [merged, step], paper="procrustes-1")
+    (wrote, *_) = tables(made, known, tmp_path)
+    assert "60.0" in wrote.read_text()
 
 
 @pytest.mark.parametrize(

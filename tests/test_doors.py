@@ -318,6 +318,25 @@ def test_a_name_of_ours_is_refused_when_it_is_taken() -> None:
     assert then == "True harness.mergers.average"
 
 
+def test_a_plug_in_that_fails_leaves_what_is_ours(tmp_path: Path) -> None:
+    """What is ours is imported once: what a failed block undoes of it would never come back."""
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/one.py").write_text(
+        "import harness\nharness.merger('x')(lambda experts, base: experts[0])\n1 / 0\n"
+    )
+    code = (
+        "import harness\n"
+        "try:\n    harness.load_plugins('bad')\n"
+        "except harness.HarnessError as error:\n    print('refused')\n"
+        "print('average' in harness.MERGERS, 'x' in harness.MERGERS, len(harness.TASKS) > 20)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout.split() == ["refused", "True", "False", "True"]
+
+
 def test_an_option_is_not_one_of_a_need_with_another_default(room: Path) -> None:
     """The need's was taken for both, without a word."""
 

@@ -579,6 +579,17 @@ def test_what_cannot_be_scored_is_left_out_with_a_warning(room: Path) -> None:
     with pytest.warns(UserWarning, match="best-single is left out"):
         made = steps(room, references=["best-single"], experts=two, sets={"by": "seed"})
     assert not any(one.request.get("best_single") for one in made.values())
+    # experts of other tasks that have its labels are some to choose from
+    three = domains(room)
+    made = steps(
+        room, references=["best-single", "singles"], experts={"tasks": three}, sets={"by": "seed"}
+    )
+    scored = [one.request for one in made.values() if one.verb == "evaluate"]
+    assert all(one["best_single"] and one["singles"] for one in scored)
+    # heads of a folder are for any task
+    boards = {"here": "experts", "there": {"tasks": "embedded/comparison"}}
+    asked = {"score_on": boards, "evaluate": {**TWO["evaluate"], "heads_from": str(room)}}
+    assert any("records/there" in name for name in steps(room, **asked))
 
 
 @pytest.mark.parametrize(
@@ -1404,6 +1415,48 @@ def test_merges_of_other_code_are_made_again_where_that_is_asked(
     (room / "mine/one.py").write_text(MERGER.format(scale=0.3))
     with registries_kept():
         refused([*command, "--remake-changed"], OutputExists, "topic/own notes.txt")
+
+
+@pytest.mark.usefixtures("as_found")
+def test_what_another_study_scored_of_a_merge_that_is_made_again_is_scored_again(
+    room: Path,
+) -> None:
+    """And a folder that was not made here stays as it is."""
+    (room / "mine").mkdir()
+    asked: dict[str, Any] = {"mergers": "own", "protocols": "current"}
+    files = {name: room / f"{name}.yaml" for name in ("two", "other")}
+    shutil.copy(write(room, **asked, study="other"), files["other"])
+    write(room, **asked)
+    more = ["--out", str(room / "out"), "--plugins", str(room / "mine")]
+    place = room / "out/merged/base/topic/own"
+    for scale, flags in ((0.5, []), (0.4, ["--remake-changed"])):
+        (room / "mine/one.py").write_text(MERGER.format(scale=scale))
+        for name in files:
+            with registries_kept():
+                assert main(["study", "run", str(files[name]), *more, *flags]) == 0
+            flags = []
+    digest = json.loads((place / "merge.json").read_text())["digest"]
+    for name in files:
+        board = pandas.read_parquet(room / f"out/boards/{name}/board.parquet")
+        assert {*board[board.row == "own"].digest} == {digest}
+    for path in place.iterdir():
+        path.unlink()
+    (place / "notes.txt").write_text("mine")
+    (room / "mine/one.py").write_text(MERGER.format(scale=0.3))
+    with registries_kept():
+        assert main(["study", "run", str(files["two"]), *more, "--remake-changed"]) == 3
+    assert (place / "notes.txt").read_text() == "mine"
+
+
+def test_a_curve_over_something_else_has_merges_with_a_value_that_is_chosen(room: Path) -> None:
+    """Only where that value is what the curve goes along has it none."""
+    chooses = {"merger": "ties", "tune": {"scale": [0.5, 1.0]}}
+    made = steps(
+        room, mergers=[chooses], premerge=["dare:drop_rate=0.2", "dare:drop_rate=0.8"],
+        protocols=["current"],
+    )  # fmt: skip
+    assert curves_of(made, Figure(sweep="dare.drop_rate"))
+    assert not curves_of(made, Figure(sweep="ties.scale"))
 
 
 def test_sets_of_two_bases_are_never_pooled() -> None:

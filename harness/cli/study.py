@@ -267,10 +267,11 @@ def status(
         _print(made, known)
         found = {} if spread is None else spreads(made, known, folder, spread)
         for board, one in ((board, one) for board, of in found.items() for one in of):
+            where = ", ".join(filter(None, (board, one.base, one.protocol)))
             print(
-                f"{board}, {Path(one.base).name}, {one.protocol}: differences of {one.merges} "
-                f"merges vary by {one.deviation:.1f} points (median sd over {one.sets} sets of "
-                f"experts); {spread:g} points take about {one.needed} sets"
+                f"{where}: differences of {one.merges} merges vary by {one.deviation:.1f} points "
+                f"(median sd over {one.sets} sets of experts); {spread:g} points take about "
+                f"{one.needed} sets"
             )
         every |= known
     if tasks := slurm.tasks_of(folder):

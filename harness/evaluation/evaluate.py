@@ -209,7 +209,7 @@ def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
     its units and draws."""
     function = cell.protocol.entry.function
     if not is_ours(function):  # who may write to what others read after it
-        shared = {id(one): one for one in (encoded.kind, encoded.again)}
+        shared = {id(one): one for one in (encoded.kind, encoded.again, encoded.draws)}
         encoded = deepcopy(encoded, shared)
     with calling(f"protocol {cell.protocol.entry.name}", function):
         made: Any = function(encoded, **cell.protocol.options)

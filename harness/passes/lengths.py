@@ -115,18 +115,20 @@ def cut_off(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Cut:
 def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) -> None:
     """Warn of what a length cuts off of rows, by the tokenizer that most is cut off by.
 
-    Raises BadOption for rows that are not cut to what a model reads.
+    Raises BadOption for rows of more tokens than a model has positions for.
     """
     if rows.task.image:
         return
     several = [cut_off(one, rows, max_length) for one in _by_words(checkpoints)]
     most = max(several, key=lambda cut: (cut.lost, cut.words))
+    for one, cut in zip(_by_words(checkpoints), several, strict=True):
+        known = positions(classifier_on_meta(one.config, one.source))
+        if known is not None and (longest := min(cut.longest, max_length)) > known:
+            raise BadOption(
+                f"{rows.task}@{rows.split} has rows of up to {longest} tokens, and {one.source} "
+                f"has positions for {known}; expected --max-length {known}, or auto"
+            )
     able = min(map(limit_of, checkpoints))
-    if (longest := min(most.longest, max_length)) > able:
-        raise BadOption(
-            f"{rows.task}@{rows.split} has rows of up to {longest} tokens, and the "
-            f"model reads {able} at most; expected --max-length {able}, or auto"
-        )
     if said := described(most, max_length):
         advice = "the model takes no more"
         if able > max_length:

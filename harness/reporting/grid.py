@@ -342,8 +342,8 @@ def check_columns(lines: Iterable[Line]) -> None:
         if (differing := next((k for k in mine if mine[k] != theirs.get(k)), None)) is None:
             continue
         most = flag(*(one.train_limit or ALL for one in (line, other)), called="--train-limit")
-        length = flag(*(one["max_length"] for one in (mine, theirs)), called="--max-length")
-        chosen = flag(line.limit, other.limit) or most or length
+        lengths = [one["max_length"] for one in (mine, theirs) if one["max_length"].isdecimal()]
+        chosen = flag(line.limit, other.limit) or most or flag(*lengths, called="--max-length")
         how = f"choose {chosen}" if chosen else "evaluate them alike, or name one of them alone"
         raise BrokenRecord(
             f"{line.task} under {line.setting}: '{line.model}' was evaluated with "

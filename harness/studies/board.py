@@ -177,7 +177,11 @@ def _told(step: Step, option: str) -> tuple[str, str] | None:
 
     Of `experts` it is the number.
     """
-    if step.verb != "merge" or step.request.get("tune"):  # whose value is chosen, set by set
+    if step.verb != "merge":
+        return None
+    tuned = str(step.request.get("tune", "")).partition("=")[0]
+    merger = step.request.get("merger", {}).get("name")
+    if option in (tuned, f"{merger}.{tuned}"):  # chosen set by set
         return None
     method, _, name = option.rpartition(".")
     asked = {key: one for key, one in step.request.items() if key not in ("experts", "base")}

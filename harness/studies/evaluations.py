@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from harness.data.groups import expanded
 from harness.data.rows import count
@@ -23,6 +24,9 @@ from harness.text import few
 from harness.types import ALL, Choice, Shots
 from harness.values import validated
 
+HEADS = "heads_from"
+"""A field of merges and runs: a folder of heads for tasks of any labels."""
+
 
 def evaluations(
     study: Study,
@@ -35,14 +39,15 @@ def evaluations(
     """One step for every task and number of shots: its protocols share the forward passes."""
     reading = study.readings[name]
     named = study.beside(reading)
-    tasks = [task for task in _tasks(reading, one, data_dir) if _has_head(one, task)]
-    flags = {**study.evaluate, **reading.evaluate}
+    known_tasks = _tasks(reading, one, data_dir)
+    tasks = [task for task in known_tasks if _has_head(study, reading, one, task)]
+    flags = _flags(study, reading)
     for shots, protocols in _by_shots(study, reading.protocols or study.protocols).items():
         values = {
             "model": merging.name,
             "protocols": protocols,
             "references": [*references],
-            "best_single": "best-single" in named and _has_several(one),
+            "best_single": "best-single" in named and _has_several(study, reading, one),
             "singles": "singles" in named,
             **flags,
             **({"shots": shots} if shots else {}),
@@ -76,8 +81,11 @@ def _tasks(reading: ScoreOn, one: ExpertSet, data_dir: str | None) -> list[str]:
     return [*dict.fromkeys(chain.from_iterable(named))]
 
 
-def _has_head(one: ExpertSet, text: str) -> bool:
-    """Whether an expert of a set, and so a merge, has a head for the labels of a task."""
+def _has_head(study: Study, reading: ScoreOn, one: ExpertSet, text: str) -> bool:
+    """Whether an expert of a set, and so a merge, has a head for the labels of a task; heads of a
+    folder are for any."""
+    if study.merge.get(HEADS) or _flags(study, reading).get(HEADS):
+        return True
     task = parse_task(text)[0]
     kind, trained = kind_of(task), [parse_task(name)[0] for name in one.tasks]
     return not trained or any(
@@ -86,28 +94,40 @@ def _has_head(one: ExpertSet, text: str) -> bool:
     )
 
 
-def _has_several(one: ExpertSet) -> bool:
-    """Whether a task of a set has several experts, of which one is the best; folders may."""
-    return len(one.members) > len(one.tasks)
+def _has_several(study: Study, reading: ScoreOn, one: ExpertSet) -> bool:
+    """Whether a task of a set has several experts, of which one is the best: those of others that
+    have its labels are among them where they are read; folders may have some."""
+    singles = "singles" in study.beside(reading) or _flags(study, reading).get("singles")
+    return bool(singles) or len(one.members) > len(one.tasks)
+
+
+def _flags(study: Study, reading: ScoreOn) -> dict[str, Any]:
+    return {**study.evaluate, **reading.evaluate}
 
 
 def tell_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | None) -> None:
     """Warn of what is asked for and cannot be scored. Raises BadRecipe where nothing else is."""
+    told: dict[str, list[str]] = {}
+    scored = False
     for name, reading in study.readings.items():
-        every = [(one, task) for one in sets for task in _tasks(reading, one, data_dir)]
-        without = [task for one, task in every if not _has_head(one, task)]
-        called = f"score_on.{name}: " if study.score_on else ""
-        if without:
-            told = (
-                f"{called}no expert has a head for the labels of {few([*dict.fromkeys(without)])}"
-            )
-            if len(study.readings) == 1 and len(without) == len(every):
-                raise study.fault(f"{told}; expected tasks that have labels of the experts' tasks")
-            warnings.warn(f"{told}: not scored there", stacklevel=4)
-    named = (one for reading in study.readings.values() for one in study.beside(reading))
-    if "best-single" in named and not any(map(_has_several, sets)):
-        told = "no task has several experts to choose from: best-single is left out"
-        warnings.warn(told, stacklevel=4)
+        every = [(of, task) for of in sets for task in _tasks(reading, of, data_dir)]
+        for one, task in every:
+            if _has_head(study, reading, one, task):
+                scored = True
+            else:
+                told.setdefault(f"score_on.{name}: " if study.score_on else "", []).append(task)
+    lines = [
+        f"{board}no expert has a head for the labels of {few([*dict.fromkeys(tasks)])}"
+        for board, tasks in told.items()
+    ]
+    if lines and not scored:
+        raise study.fault(f"{lines[0]}; expected tasks that have labels of the experts' tasks")
+    for line in lines:
+        warnings.warn(f"{line}: not scored there", stacklevel=4)
+    asked = [one for one in study.readings.values() if "best-single" in study.beside(one)]
+    if asked and not any(_has_several(study, reading, one) for reading in asked for one in sets):
+        told_of = "no task has several experts to choose from: best-single is left out"
+        warnings.warn(told_of, stacklevel=4)
 
 
 def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...], list[Choice]]:

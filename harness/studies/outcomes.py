@@ -16,10 +16,11 @@ from harness.evaluation.run import DEFAULTS
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
 from harness.plugins import code_of
-from harness.registry import METRICS, PROTOCOLS, STAGES, Registry
+from harness.registry import METRICS, PROTOCOLS, STAGES, TASKS, Registry
 from harness.studies.plan import Plan, latest_in, read_plan
 from harness.studies.step import Step
 from harness.studies.steps import difference
+from harness.unfinished import turn
 
 OUTCOMES = "outcomes"
 State = Literal["done", "failed", "begun", "missing"]
@@ -130,7 +131,10 @@ def methods_code(step: Step) -> str | None:
     named: list[tuple[Registry[Any], str]] = [(STAGES[kind], one["name"]) for kind, one in said]
     if step.verb == "evaluate":
         named = [(PROTOCOLS, one["name"]) for one in step.asked("protocols")]
-        named += [(METRICS, name) for name in step.asked("metrics")]
+        tasks = [text.partition("@")[0] for text in step.asked("tasks")]
+        own = [name for task in tasks if task in TASKS for name in TASKS[task].metrics]
+        metrics = step.asked("metrics") or own
+        named += [(METRICS, name) for name in metrics]
     codes = [code_of(known[name].function) for known, name in named if name in known]
     return digest_of(codes) if any(codes) else None
 
@@ -179,19 +183,30 @@ def of_other_code(step: Step, known: Outcome) -> bool:
 
 
 def remake(plan: Plan, folder: Path) -> None:
-    """Forget merges by plug-ins whose code changed since, and what was made of them: they are made
-    again. Raises OutputExists for a folder that holds something else as well."""
+    """Forget merges by plug-ins whose code changed since, and what any study of the folder made of
+    them: they are made again.
+
+    Scores first: whoever is killed meanwhile leaves merges that are still of other code. Raises
+    OutputExists for a folder that holds something else as well.
+    """
     steps = [one for one in plan.steps.values() if one.verb == "merge"]
-    old = [one.name for one in steps if of_other_code(one, outcome_of(one, folder))]
-    for name in old:
-        if odd := MERGE.foreign(folder / name) if there(plan.steps[name], folder) else {}:
-            raise OutputExists(
-                f"{folder / name} has {min(odd)}, which no merge wrote; move it away"
-            )
-    for name in plan.needing(old):
-        _path(plan.steps[name], folder).unlink(missing_ok=True)
-        if name in old:
-            shutil.rmtree(folder / name, ignore_errors=True)
+    known = {one.name: outcome_of(one, folder) for one in steps}
+    old = [one for one in steps if of_other_code(one, known[one.name])]
+    made = [one for one in old if known[one.name].state == "done" and there(one, folder)]
+    for one in made:
+        if odd := MERGE.foreign(folder / one.name):
+            place = folder / one.name
+            raise OutputExists(f"{place} has {min(odd)}, which no merge wrote; move it away")
+    names = [one.name for one in old]
+    plans = [plan, *(read_plan(path) for path in latest_in(folder))]
+    with turn(folder):
+        for each in plans:
+            for name in each.needing(names).intersection(each.steps).difference(names):
+                _path(each.steps[name], folder).unlink(missing_ok=True)
+        for one in old:
+            if one in made:
+                shutil.rmtree(folder / one.name, ignore_errors=True)
+            _path(one, folder).unlink(missing_ok=True)
 
 
 def take_away(plan: Plan, step: Step, folder: Path) -> None:

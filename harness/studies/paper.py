@@ -257,8 +257,10 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
         mine = [(step, one) for step, one in steps if step.base == base]
         places = readings(plan, known, folder, base)
         lines = {board: in_sets(reported(read_lines(sorted(of)))) for board, of in places.items()}
-        # what a table has of the board of the design is of this study's, whatever it is called
-        lines[""] = lines[plan.paper or plan.study] = lines.get(plan.study, [])
+        # a copy has the board of its own name where the design has one of its, or the same boards
+        design = plan.paper or plan.study
+        lines[""] = lines.get(plan.study) or lines.get(design, [])
+        lines.setdefault(design, lines[""])
         for table in paper.tables:
             cells = beside(paper, table, leaf(base), lines, seconds_of(mine))
             name = slug(f"{plan.study} {table.table}".lower())

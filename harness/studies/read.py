@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -78,10 +79,9 @@ def read_study(
     limit = study.limit if limit is None else limit
     experts, less = study.experts, {} if epochs is None else {"epochs": epochs}
     for name, given in (("seeds", seeds), ("epochs", epochs)):
-        if given is not None and experts.folders:
-            raise study.fault(
-                f"--{name} is of experts that are trained, found folders; leave it out"
-            )
+        if given is not None and experts.folders:  # perhaps of another study of the same command
+            told = f"{study.study}: --{name} is of experts that are trained, and has folders"
+            warnings.warn(f"{told}: it changes nothing here", stacklevel=2)
     trained: dict[str, Any] = {
         "finetune": _fewer({**experts.finetune, **less}, limit),
         "by_task": {

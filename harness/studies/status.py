@@ -85,7 +85,7 @@ def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
     old = [one.name for one, of in made if one.verb == "merge" and of_other_code(one, of)]
     kept = f"made before the code in the folder of their plug-ins changed, and kept: {few(old)}"
     alike = grouped(failed, itemgetter(1))
-    lines = [f"failed: {few([name for name, _ in of])}: {why}" for why, of in alike.items()]
+    lines = [f"failed: {', '.join(name for name, _ in of)}: {why}" for why, of in alike.items()]
     return lines + [f"{kept}; for new ones add --remake-changed"] * bool(old)
 
 
@@ -188,5 +188,6 @@ def spreads_of(frame: pandas.DataFrame, points: float) -> list[SetSpread]:
         base, protocol, shots = of[0], of[1], float(of[3])
         name = f"{protocol}, {counted(ALL if isinf(shots) else int(shots))}" if shots else protocol
         needed = sets_needed(deviation, points) if deviation else 2
+        base = "" if base in ("", "nan", "None") else Path(base).name
         made.append(SetSpread(base, name, whole.shape[1], len(whole), deviation, needed))
     return made

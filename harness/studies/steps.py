@@ -208,7 +208,6 @@ def _references(
             seed = one.members[0].seed
             place = f"experts/{one.name}-mtl"
             request = {"base": one.base, "tasks": list(one.tasks), "seed": seed}
-            request |= {"head_seed": 0} if study.experts.head_seed == "same" else {}
             request |= study.experts.finetune
             yield place, _training(place, request, one.tasks, data_dir)
         elif name not in REFERENCES:
