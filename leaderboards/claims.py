@@ -309,6 +309,14 @@ def agreement(place: Path, of: str, *names: str) -> str:
     return _concordance({name: plain(place, name, of) for name in names})
 
 
+def alike(place: Path, of: str, name: str, other: str) -> str:
+    """Kendall's tau of the orders of the plain mergers that two boards have, as in `agreement`."""
+    each = pandas.DataFrame({one: plain(place, one, of) for one in (name, other)}).dropna()
+    if len(each) < FEWEST_MERGES:
+        return "none, of too few merges"
+    return f"{kendalltau(*each.to_numpy().T).statistic:.2f}"
+
+
 def agreeing(place: Path) -> str:
     """The same of all merges of pairs, with stages and without, by credit over their bases."""
     return _concordance({base: credits_of(board) for base, board in pairs_of_bases().items()})
@@ -539,7 +547,7 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(first, pairs, reversed, blamed, between, lost, won, tau, gap, part, mean),
         *(gained, changed, favours, tilted, outside, constant, credit),
         *(agreement, agreeing, behind, needed, predicts, predicts_each, foretells, weak),
-        *(pvalue, sink, settled, credit_under),
+        *(alike, pvalue, sink, settled, credit_under),
         *five_topics.SAID,
     )
 }

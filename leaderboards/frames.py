@@ -19,9 +19,11 @@ BOARDS = {
     "glue": "five tasks of GLUE, of a BERT of 6 layers",
     "emotions": "four corpora of emotions",
     "domains": "entities of three domains",
+    "domains-granite": "the same, of a RoBERTa of 6 layers",
 }
 """With three sets of experts, and credit."""
 OF_BASES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "topics-distilbert")
+OF_ENTITIES = ("domains", "domains-granite")
 SETTINGS = {
     "topics": "five topics",
     "glue": "five tasks of GLUE",

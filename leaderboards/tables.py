@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from frames import (
     BOARDS,
     EXPERTS,
     OF_BASES,
+    OF_ENTITIES,
     PROTOCOLS,
     SETTINGS,
     board,
@@ -187,9 +188,9 @@ def foretold(place: Path) -> str:
     return table(["", *(claims.base_of(place, name) for name in OF_BASES)], rows)
 
 
-def bases(place: Path) -> str:
+def bases(place: Path, boards: Sequence[str]) -> str:
     """Credit of the mergers on each base."""
-    return _credits(place, {name: claims.base_of(place, name) for name in OF_BASES})
+    return _credits(place, {name: claims.base_of(place, name) for name in boards})
 
 
 def settings(place: Path) -> str:
@@ -359,7 +360,8 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "fresh": fresh,
     "options-topics": options,
     "foretold": foretold,
-    "bases": bases,
+    "bases": partial(bases, boards=OF_BASES),
+    "bases-domains": partial(bases, boards=OF_ENTITIES),
     "pairs": pairs,
     "settings": settings,
     **{

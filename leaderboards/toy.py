@@ -63,7 +63,7 @@ LANES = (
     (
         *("seeds", "domains", "reference", "vision-one-start", "vision-other-start"),
         *("vision-two-starts", "vision", "topics-granite", "topics-gte"),
-        "topics-distilbert",
+        *("topics-distilbert", "domains-granite"),
     ),
     (
         *(
