@@ -31,7 +31,7 @@ from harness.errors import (
 )
 from harness.passes import features as encode
 from tests.conftest import model
-from tests.mistakes import names, refused
+from tests.mistakes import refused
 
 Tensors = dict[str, torch.Tensor]
 ENTAILMENT = ["entailment", "not_entailment"]
@@ -1181,17 +1181,13 @@ def test_a_pickle_is_read_as_weights_only_when_told(shelf: Path, tmp_path: Path)
         assert main([*place.evaluate(either, protocols="current"), "--allow-pickle"]) == 0
 
 
-def test_a_row_that_is_too_long_for_the_model_is_a_failed_cell(
-    shelf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_row_that_is_too_long_for_the_model_is_one_line_before_work(
+    shelf: Path, tmp_path: Path
 ) -> None:
-    """Only the forward pass shows it; the cells of other models and tasks are saved."""
+    """With the length that the model has positions for."""
     place = Place(shelf, tmp_path)
     arguments = place.data("validation", pairs(12, sentence1=["word1 " * 60] * 12))
-    assert main([*arguments, "--protocols", "current"]) == 3
-    err = capsys.readouterr().err
-    lines = [line for line in err.splitlines() if line.startswith("harness: ")]
-    assert len(lines) == 1
-    names(lines[0], "merged --max-length")
+    refused([*arguments, "--protocols", "current"], BadOption, "positions 40 --max-length 40 auto")
 
 
 def test_no_command_at_all_is_a_question(capsys: pytest.CaptureFixture[str]) -> None:

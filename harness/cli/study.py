@@ -43,7 +43,7 @@ def _planned(
     from harness.studies import outcomes, plan, steps
     from harness.studies.board import check_boards, check_figures
     from harness.studies.experts import check_excluded
-    from harness.studies.inputs import check_models, with_inputs
+    from harness.studies.inputs import check_models, tell_of_far, with_inputs
     from harness.studies.read import read_study
 
     for name in ("limit", "seeds", "epochs", "jobs", "parallel"):
@@ -56,6 +56,7 @@ def _planned(
     if not given["base"] and given["seeds"] is None:  # which may take away what is left out
         check_excluded(asked, folder, given["data_dir"])
     check_models(asked_steps, folder)
+    tell_of_far(asked_steps, folder, given["data_dir"])
     check_figures(asked, asked_steps)
     made = plan.planned(
         asked.study,

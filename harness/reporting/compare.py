@@ -207,10 +207,10 @@ def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
             if differing := [keys[k] for k in keys if getattr(line, k) != getattr(other, k)]:
                 how = of_bases.flag(lines)
                 raise BrokenRecord(
-                    f"'{name}' is of two models, {other.model} on {other.task} ({other.path}) and "
-                    f"{line.model} on {line.task} ({line.path}), which differ in {differing[0]} "
-                    "and not by the seeds of their experts; expected one: name the folder of its "
-                    "records, or its tasks, or move the records of one away"
+                    f"'{name}' is of two models, {other.model} on {other.task} and {line.model} on "
+                    f"{line.task}, which differ in {differing[0]} and not by the seeds of their "
+                    "experts; expected one: name the folder of its records, or its tasks, or move "
+                    f"one away: {other.path}, {line.path}"
                     f"{how and f', or choose with {how}'}"
                 )
     return [*cells.values()]

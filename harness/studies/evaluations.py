@@ -21,7 +21,7 @@ from harness.studies.experts import ExpertSet, leaf
 from harness.studies.step import Step
 from harness.studies.study import OF_EXPERTS, ScoreOn, Study, choice_of
 from harness.text import few
-from harness.types import ALL, Choice, Shots
+from harness.types import ALL, Choice, Shots, Task
 from harness.values import validated
 
 HEADS = "heads_from"
@@ -150,16 +150,16 @@ def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...],
 
 def rows_of(task: str, limit: int | None, folder: str | None, first: bool = False) -> int | None:
     """How many rows a split has, at most `limit`; None where that takes a look at the Hub."""
-    if is_far(task, folder):
-        return None
+    named, _ = parse_task(task)
     where = local(folder)
+    if is_far(named, where):
+        return None
     return _counted(task, limit, where and where.resolve(), first)
 
 
-def is_far(task: str, folder: str | None) -> bool:
-    """Whether the rows of a task are on the Hub, and in no folder here."""
-    named, _ = parse_task(task)
-    return not (named.generate or named.files or local(folder))
+def is_far(task: Task, folder: Path | None) -> bool:
+    """Whether the rows of a task are on the Hub, where there is no folder of data."""
+    return not (task.generate or task.files or folder)
 
 
 @cache

@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.checkpoints.layout import MODEL_FILES
 from harness.checkpoints.open import at_hand, described
 from harness.checkpoints.processor import check_inputs
+from harness.data.sources import data_dir as local
 from harness.data.sources import stored_files
 from harness.data.splits import parse_task
 from harness.errors import BadOption, HarnessError
@@ -23,7 +24,9 @@ from harness.merging.plan import check_family, checked
 from harness.merging.recipes import Recipe, methods_of
 from harness.merging.tune import grid
 from harness.options import options
+from harness.studies.evaluations import is_far
 from harness.studies.step import ROWS, Step
+from harness.text import few
 from harness.types import Checkpoint, Task
 from harness.weights import Symmetry
 
@@ -55,6 +58,16 @@ def check_models(steps: Sequence[Step], folder: Path) -> None:
         bases = [known(one) for one in dict.fromkeys(_given(step, made))]
         for model in filter(None, bases):
             _check(step, model, folder)
+
+
+def tell_of_far(steps: Sequence[Step], folder: Path, data_dir: str | None) -> None:
+    """Warn of rows that are to be fetched from the Hub."""
+    named = dict.fromkeys(one for step in steps for one in step.asked(*ROWS))
+    where = local(data_dir)
+    tasks = (task_of(one, folder) for one in named)
+    if far := dict.fromkeys(task.name for task in tasks if is_far(task, where)):
+        told = f"the rows of {few(far)} are to be fetched from the Hub, as there is no --data-dir"
+        warnings.warn(told, stacklevel=4)
 
 
 def place_of(source: str, folder: Path) -> str:

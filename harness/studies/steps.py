@@ -21,9 +21,9 @@ from harness.methods import needs_of, resolved
 from harness.options import options
 from harness.presets import faithful
 from harness.registry import MERGERS, STAGES, Registry
-from harness.studies.evaluations import evaluations, is_far, rows_of, tell_of_left_out
+from harness.studies.evaluations import evaluations, rows_of, tell_of_left_out
 from harness.studies.experts import ExpertSet, leaf, relative, sets_of, slug
-from harness.studies.step import ROWS, Step
+from harness.studies.step import Step
 from harness.studies.study import (
     MOST,
     NONE,
@@ -70,22 +70,15 @@ def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[St
     """All steps of a study whose folder is `folder`, each after those that it needs.
 
     Raises BadRecipe for what fits no recipe or run, for two steps of one name, and for nothing to
-    merge. Warns of rows that no folder here has.
+    merge.
     """
     made: dict[str, Step] = {}
-    far: dict[str, None] = {}
     for step in _steps(study, folder, data_dir):
-        far |= dict.fromkeys(one for one in step.asked(*ROWS) if is_far(one, data_dir))
         step = replace(step, request=_from(folder, step.request))
         known = made.setdefault(step.name, step)
         if known.digest != step.digest:
             apart = difference(known.request, step.request)
             raise study.fault(f"two steps are called {step.name}, with {apart}; expected one")
-    if far:
-        warnings.warn(
-            f"the rows of {few(far)} are to be fetched from the Hub, as there is no --data-dir",
-            stacklevel=2,
-        )
     if study.mergers is not None and not any(step.verb == "merge" for step in made.values()):
         raise study.fault("mergers and exclude leave no merge; expected some")
     merges = [step.request for step in made.values() if step.verb == "merge"]
