@@ -1187,7 +1187,11 @@ def test_a_row_that_is_too_long_for_the_model_is_one_line_before_work(
     """With the length that the model has positions for."""
     place = Place(shelf, tmp_path)
     arguments = place.data("validation", pairs(12, sentence1=["word1 " * 60] * 12))
-    refused([*arguments, "--protocols", "current"], BadOption, "positions 40 --max-length 40 auto")
+    refused(
+        [*arguments, "--protocols", "current"],
+        BrokenCheckpoint,
+        "positions 40 --max-length 40 auto",
+    )
 
 
 def test_no_command_at_all_is_a_question(capsys: pytest.CaptureFixture[str]) -> None:

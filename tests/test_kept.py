@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 import harness
 from harness import Choice, Recipe, StateDict, merge, weights
 from harness.cli import main
-from harness.errors import CannotWrite
+from harness.errors import BrokenPlugin, CannotWrite
 from harness.files import nameless
 from harness.merging import spool as keeping
 from harness.merging.plan import plan
@@ -237,7 +237,8 @@ def test_nothing_is_left_behind(
     room.mkdir()
     halves = watched["halves"]
     halves.beside, halves.fail_after, halves.failure = room, 20, failure
-    with pytest.raises(type(failure)):
+    # what a method of somebody else raises is told as such
+    with pytest.raises((KeyboardInterrupt, BrokenPlugin)):
         merge(recipe(minis("bert"), "halves"), out=room / "out")
     seen = {name for names in halves.seen for name in names}
     assert all(is_unfinished(room / name, room / "out") for name in seen)

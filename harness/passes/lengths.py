@@ -11,7 +11,7 @@ import numpy as np
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.processor import processor_digest
 from harness.checkpoints.verbalizer import as_asked
-from harness.errors import BadOption
+from harness.errors import BadOption, BrokenCheckpoint
 from harness.kinds import kind_of
 from harness.passes.prepared import prepare
 from harness.readout import LAST_LINEAR, Readout, positions
@@ -115,7 +115,7 @@ def cut_off(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Cut:
 def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) -> None:
     """Warn of what a length cuts off of rows, by the tokenizer that most is cut off by.
 
-    Raises BadOption for rows of more tokens than a model has positions for.
+    Raises BrokenCheckpoint for rows of more tokens than a model has positions for.
     """
     if rows.task.image:
         return
@@ -124,9 +124,9 @@ def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) 
     for one, cut in zip(_by_words(checkpoints), several, strict=True):
         known = positions(classifier_on_meta(one.config, one.source))
         if known is not None and (longest := min(cut.longest, max_length)) > known:
-            raise BadOption(
-                f"{rows.task}@{rows.split} has rows of up to {longest} tokens, and {one.source} "
-                f"has positions for {known}; expected --max-length {known}, or auto"
+            raise BrokenCheckpoint(
+                f"{rows.task}@{rows.split} has a row of {longest} tokens, and {one.source} has "
+                f"positions for {known}; expected --max-length {known}, or auto"
             )
     able = min(map(limit_of, checkpoints))
     if said := described(most, max_length):
