@@ -374,6 +374,21 @@ def test_a_protocol_that_writes_to_its_features_changes_no_other(room: Path) -> 
     assert [one.scores for one in after] == [one.scores for one in alone]
 
 
+def test_a_metric_that_writes_to_labels_changes_no_other(room: Path) -> None:
+    """Or raises: that score is left out with a line."""
+
+    def rude(predicted: Any, labels: Any) -> float:
+        labels[:] = 1 - predicted
+        return 0.5
+
+    harness.metric("rude", kinds=("classification",))(rude)
+    run = harness.Run(model="a", tasks="t.yaml", protocols="current", metrics=["rude", "accuracy"])
+    ((both,),) = [one.scores for one in harness.evaluate(run)]
+    alone = run.model_copy(update={"metrics": ("accuracy",), "output": "x"})
+    ((one,),) = [record.scores for record in harness.evaluate(alone)]
+    assert both.parts["accuracy"] == one.parts["accuracy"]
+
+
 def test_code_below_a_plug_in_is_its_code(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     for folder in ("lib", ".venv", "site-packages"):

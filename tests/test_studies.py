@@ -44,8 +44,7 @@ from harness.reporting.plots.sweep import sweep
 from harness.stats.tests import sets_needed
 from harness.studies import inputs, outcomes
 from harness.studies.board import curves_of, figures, records_of
-from harness.studies.evaluations import rows_of
-from harness.studies.inputs import with_inputs
+from harness.studies.inputs import rows_of, with_inputs
 from harness.studies.outcomes import Outcome, outcome_of, settle, states_of
 from harness.studies.plan import Chunk, Plan, Price, paid, planned, price, read_plan, write_plan
 from harness.studies.pool import run_plan, worker

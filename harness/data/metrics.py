@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +13,7 @@ from harness.entries import Metric
 from harness.errors import BadData, NotFinite
 from harness.kinds import IGNORED, check_labels, kind_of
 from harness.kinds.tagging import OUTSIDE, entities
+from harness.plugins import calling, is_ours
 from harness.registry import METRICS, metric
 from harness.types import Array64, KindName, Score, Task, Units
 
@@ -258,10 +260,20 @@ def check_scored(task: Task, labels: Array64, units: Units | None, where: str) -
             )
 
 
+def value_of(entry: Metric, predicted: Any, labels: Any) -> float:
+    """A metric of what it reads of predictions and labels. One of somebody else has copies, as what
+    it writes to them would be read after it."""
+    function = entry.function
+    if is_ours(function):
+        return float(function(predicted, labels))
+    with calling(f"metric {entry.name}", function):
+        return float(function(deepcopy(predicted), deepcopy(labels)))
+
+
 def _is_number(entry: Metric, read: Any) -> bool:
     """Whether a metric has a value where the labels themselves are predicted."""
     with np.errstate(all="ignore"):
-        return bool(np.isfinite(entry.function(read, read)))
+        return bool(np.isfinite(value_of(entry, read, read)))
 
 
 def _fit(task: Task) -> str:
@@ -289,7 +301,7 @@ def score(task: Task, predicted: Array64, labels: Array64, units: Units | None =
     """
     check_scored(task, labels, units, str(task))
     read = [kind_of(task).for_metrics(task, values, units) for values in (predicted, labels)]
-    parts = {name: METRICS[name].function(*read) for name in task.metrics}
+    parts = {name: value_of(METRICS[name], *read) for name in task.metrics}
     if odd := [name for name, value in parts.items() if not np.isfinite(value)]:
         raise NotFinite(f"metric '{odd[0]}' of {task} is {parts[odd[0]]}, expected a number")
     rows = len(labels) if units is None else len(units)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from harness.data.metrics import Span, loose_spans, strict_spans
+from harness.data.metrics import Span, loose_spans, strict_spans, value_of
 from harness.data.rows import numbers_of
 from harness.kinds import IGNORED, kind_of
 from harness.registry import METRICS
@@ -309,7 +309,7 @@ def _of(metric: str, read: PredictedRows, rows: Units) -> float:
     )
     if entry.undefined and entry.undefined(labels):
         return float("nan")
-    return float(entry.function(predicted, labels))
+    return value_of(entry, predicted, labels)
 
 
 def counted(metric: str, read: PredictedRows) -> Counted:

@@ -23,6 +23,7 @@ from harness.passes import statistics
 from harness.passes.lengths import at_length
 from harness.passes.reading import Readings, reading_of
 from harness.passes.statistic_file import Statistic, check_statistic
+from harness.plugins import calling
 from harness.registry import TASKS
 from harness.types import TRAINED_ON, Checkpoint, Need, Progress, Rows, Scalar, StateDict
 
@@ -95,7 +96,8 @@ class JointProvider(OfRows):
     @cached_property
     def given(self) -> Any:
         """What the function makes of all readings, once."""
-        return self.need.function(self._readings, **self.chosen)
+        with calling(f"need {self.need.name}", self.need.function):
+            return self.need.function(self._readings, **self.chosen)
 
     def prepare(self) -> None:
         """Read rows; models are run when the method asks."""

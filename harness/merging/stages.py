@@ -197,7 +197,8 @@ class Fold:
             need.check(chosen)
         if need.rows in ("shared", "none"):
             made_of = scorer if need.rows == "shared" else self._of_tasks(entering)
-            return ReadyProvider(need, need.function(made_of, **chosen))
+            with calling(f"need {need.name}", need.function):
+                return ReadyProvider(need, need.function(made_of, **chosen))
         common = need, chosen, entering, self.recipe, self.progress
         if need.rows == "own":
             files = tuple(file for file in self.files if file.need == need.name)

@@ -37,7 +37,7 @@ from harness.passes.lengths import at_length, length_of
 from harness.passes.placement import REFERENCE, DType, placement
 from harness.passes.reading import Reading, reading_of
 from harness.passes.statistic_file import Facts, Said, Statistic, opened, read_statistic, shapes_of
-from harness.plugins import code_of
+from harness.plugins import calling, code_of
 from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, NEEDS
 from harness.rng import rng
@@ -153,7 +153,8 @@ def _recalled(path: Path) -> Statistic | None:
 
 def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Statistic:
     """A statistic by a pass over the rows."""
-    made = need.function(reading, **chosen)
+    with calling(f"need {need.name}", need.function):
+        made = need.function(reading, **chosen)
     tensors, shared = made if isinstance(made, tuple) else (made, {})
     tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     if odd := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from harness.data.groups import expanded
-from harness.data.rows import count
-from harness.data.sources import data_dir as local
 from harness.data.splits import parse_task
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import protocols_of
 from harness.kinds import kind_of
 from harness.registry import PROTOCOLS
 from harness.studies.experts import ExpertSet, leaf
+from harness.studies.inputs import rows_of
 from harness.studies.step import Step
 from harness.studies.study import OF_EXPERTS, ScoreOn, Study, choice_of
 from harness.text import few
-from harness.types import ALL, Choice, Shots, Task
+from harness.types import ALL, Choice, Shots
 from harness.values import validated
-
-HEADS = "heads_from"
-"""A field of merges and runs: a folder of heads for tasks of any labels."""
 
 
 def evaluations(
@@ -84,7 +78,7 @@ def _tasks(reading: ScoreOn, one: ExpertSet, data_dir: str | None) -> list[str]:
 def _has_head(study: Study, reading: ScoreOn, one: ExpertSet, text: str) -> bool:
     """Whether an expert of a set, and so a merge, has a head for the labels of a task; heads of a
     folder are for any."""
-    if study.merge.get(HEADS) or _flags(study, reading).get(HEADS):
+    if {**study.merge, **_flags(study, reading)}.get("heads_from"):
         return True
     task = parse_task(text)[0]
     kind, trained = kind_of(task), [parse_task(name)[0] for name in one.tasks]
@@ -146,23 +140,3 @@ def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...],
         shots = tuple(ALL if one == ALL else int(one) for one in several if one)
         made.setdefault(shots, []).append(Choice(choice.name, given))
     return made or {(): []}
-
-
-def rows_of(task: str, limit: int | None, folder: str | None, first: bool = False) -> int | None:
-    """How many rows a split has, at most `limit`; None where that takes a look at the Hub."""
-    named, _ = parse_task(task)
-    where = local(folder)
-    if is_far(named, where):
-        return None
-    return _counted(task, limit, where and where.resolve(), first)
-
-
-def is_far(task: Task, folder: Path | None) -> bool:
-    """Whether the rows of a task are on the Hub, where there is no folder of data."""
-    return not (task.generate or task.files or folder)
-
-
-@cache
-def _counted(task: str, limit: int | None, folder: Path | None, first: bool) -> int:
-    named, split = parse_task(task)
-    return count(named, split, folder, limit, first=first)

@@ -1,5 +1,5 @@
 """Shell: what the steps of a study are given and none of them makes, models and data: whether they
-are there, whether they fit, and a hash of each."""
+are there, whether they fit, how many rows there are, and a hash of each."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.checkpoints.layout import MODEL_FILES
 from harness.checkpoints.open import at_hand, described
 from harness.checkpoints.processor import check_inputs
+from harness.data.rows import count
 from harness.data.sources import data_dir as local
 from harness.data.sources import stored_files
 from harness.data.splits import parse_task
@@ -24,7 +25,6 @@ from harness.merging.plan import check_family, checked
 from harness.merging.recipes import Recipe, methods_of
 from harness.merging.tune import grid
 from harness.options import options
-from harness.studies.evaluations import is_far
 from harness.studies.step import ROWS, Step
 from harness.text import few
 from harness.types import Checkpoint, Task
@@ -65,7 +65,7 @@ def tell_of_far(steps: Sequence[Step], folder: Path, data_dir: str | None) -> No
     named = dict.fromkeys(one for step in steps for one in step.asked(*ROWS))
     where = local(data_dir)
     tasks = (task_of(one, folder) for one in named)
-    if far := dict.fromkeys(task.name for task in tasks if is_far(task, where)):
+    if far := dict.fromkeys(task.name for task in tasks if _is_far(task, where)):
         told = f"the rows of {few(far)} are to be fetched from the Hub, as there is no --data-dir"
         warnings.warn(told, stacklevel=4)
 
@@ -114,6 +114,29 @@ def _given(step: Step, made: dict[str, Step]) -> Iterator[str]:
             yield from _given(made[one], made)
         else:
             yield one
+
+
+# Rows ----------------------------------------------------------------------------------
+
+
+def rows_of(task: str, limit: int | None, folder: str | None, first: bool = False) -> int | None:
+    """How many rows a split has, at most `limit`; None where that takes a look at the Hub."""
+    named, _ = parse_task(task)
+    where = local(folder)
+    if _is_far(named, where):
+        return None
+    return _counted(task, limit, where and where.resolve(), first)
+
+
+def _is_far(task: Task, folder: Path | None) -> bool:
+    """Whether the rows of a task are on the Hub, where there is no folder of data."""
+    return not (task.generate or task.files or folder)
+
+
+@cache
+def _counted(task: str, limit: int | None, folder: Path | None, first: bool) -> int:
+    named, split = parse_task(task)
+    return count(named, split, folder, limit, first=first)
 
 
 # Hashes ------------------------------------------------------------------------------------

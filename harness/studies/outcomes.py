@@ -178,8 +178,8 @@ def forgive(plan: Plan, folder: Path) -> None:
 
 def of_other_code(step: Step, known: Outcome) -> bool:
     """Whether somebody else's code that did a step is another now."""
-    now = methods_code(step)
-    return bool(known.code and now and known.code != now)
+    now = methods_code(step) if known.code else None
+    return now not in (None, known.code)
 
 
 def remake(plan: Plan, folder: Path) -> None:
@@ -198,7 +198,7 @@ def remake(plan: Plan, folder: Path) -> None:
             place = folder / one.name
             raise OutputExists(f"{place} has {min(odd)}, which no merge wrote; move it away")
     names = [one.name for one in old]
-    plans = [plan, *(read_plan(path) for path in latest_in(folder))]
+    plans = [*map(read_plan, latest_in(folder))]  # this one among them
     with turn(folder):
         for each in plans:
             for name in each.needing(names).intersection(each.steps).difference(names):

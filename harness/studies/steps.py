@@ -21,8 +21,9 @@ from harness.methods import needs_of, resolved
 from harness.options import options
 from harness.presets import faithful
 from harness.registry import MERGERS, STAGES, Registry
-from harness.studies.evaluations import evaluations, rows_of, tell_of_left_out
+from harness.studies.evaluations import evaluations, tell_of_left_out
 from harness.studies.experts import ExpertSet, leaf, relative, sets_of, slug
+from harness.studies.inputs import rows_of
 from harness.studies.step import Step
 from harness.studies.study import (
     MOST,
