@@ -166,6 +166,20 @@ def test_options_of_stages_are_axes_too(room: Path) -> None:
     ]
 
 
+def test_each_is_every_number_of_layers_that_the_base_has(room: Path) -> None:
+    """As an axis, and as values to choose from."""
+    mergers = [
+        {"merger": "average", "premerge": ["rotation:layers=each"]},
+        {"merger": "ties", "premerge": "rotation", "tune": {"rotation.layers": "each"}},
+        {"merger": "ties", "premerge": "permutation:layers=first:1"},
+    ]
+    made = {name[18:]: one for name, one in steps(room, mergers=mergers).items()}
+    assert {f"rotation-layers-first-{n}-average" for n in (1, 2)} <= made.keys()
+    tuned = made["rotation-ties-tuned-rotation.layers"]
+    assert tuned.request["tune"] == "rotation.layers=[first:1,first:2]"
+    assert sum(one.verb == "merge" for one in made.values()) == 4
+
+
 def test_a_field_of_every_merge_is_said_to_those_that_have_a_use_for_it(room: Path) -> None:
     """Rows to score on to a merger that scores, a dtype to one that runs models."""
     asked = {"mergers": ["average", "soup", "regmean:examples=4"]}
@@ -1632,6 +1646,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     "layers that the base has not": (
         {"premerge": ["rotation:layers=first:12"]},
         BadOption, ("rotation", "base", "'first:12'", "from 1 to 2"),
+    ),
+    "each layer of no base": (
+        {"experts": ["base", "base"], "sets": None, "base": None,
+         "premerge": ["rotation:layers=each"]},
+        BadRecipe, ("two", "layers=each", "base"),
     ),
     "layers to try that the base has not": (
         {"mergers": [{"merger": "average", "premerge": "rotation",

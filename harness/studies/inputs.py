@@ -93,10 +93,9 @@ def _check(step: Step, model: Checkpoint, folder: Path) -> None:
 
 def _check_layers(recipe: Recipe, model: Checkpoint) -> None:
     """Raise BadOption for layers of a method, or that it tries, that the model has not."""
-    counts = [int(model.config[one]) for one in LAYERS if one in model.config]
-    if len(counts) != 1 or model.family.stacks:
+    if (count := layers_of(model)) is None:
         return
-    known = Symmetry({"": tuple(f"ffn.{number}" for number in range(counts[0]))}, heads=1)
+    known = Symmetry({"": tuple(f"ffn.{number}" for number in range(count))}, heads=1)
     name, tried = grid(recipe)
     for entry, choice in methods_of(recipe):
         if "layers" in options(entry.function) and "symmetry" in entry.needs:
@@ -105,6 +104,12 @@ def _check_layers(recipe: Recipe, model: Checkpoint) -> None:
                 _ = [known.chosen(str(value)) for value in values]
             except BadOption as error:
                 raise BadOption(f"{choice.name} of {model.source}: {error}") from error
+
+
+def layers_of(model: Checkpoint) -> int | None:
+    """How many layers a model of one stack has, if its config.json says so."""
+    counts = [int(model.config[one]) for one in LAYERS if one in model.config]
+    return counts[0] if len(counts) == 1 and not model.family.stacks else None
 
 
 def _given(step: Step, made: dict[str, Step]) -> Iterator[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, cast
 
+from harness.checkpoints.open import open_checkpoint
 from harness.data.splits import parse_task
 from harness.entries import Method
 from harness.errors import BadRecipe
@@ -23,9 +24,11 @@ from harness.presets import faithful
 from harness.registry import MERGERS, STAGES, Registry
 from harness.studies.evaluations import evaluations, tell_of_left_out
 from harness.studies.experts import ExpertSet, leaf, relative, sets_of, slug
-from harness.studies.inputs import rows_of
+from harness.studies.inputs import layers_of, place_of, rows_of
 from harness.studies.step import Step
 from harness.studies.study import (
+    EACH,
+    LAYERS,
     MOST,
     NONE,
     REFERENCES,
@@ -131,7 +134,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
         }
         yield from (step for models in beside.values() for step in models.values() if step)
         first: dict[str, str] = {}
-        for merge in merges:
+        for merge in _layered(study, merges, one.base, folder):
             if any(_is_said(merge, said, one) for said in study.exclude):
                 continue
             merging = _merging(study, one, merge, data_dir)
@@ -217,6 +220,46 @@ def _merge(
     """A merger between these stages, where it has no others of its own."""
     made = {"premerge": before, "postmerge": after}
     return axis.but(**{name: of for name, of in made.items() if getattr(axis, name) is None})
+
+
+def _layered(
+    study: Study, merges: Sequence[MergerAxis], base: str, folder: Path
+) -> Iterator[MergerAxis]:
+    """Merges with as many layers as the base has, from one on, in the place of `each`."""
+    for merge in merges:
+        stages = (merge.premerge or (), (merge.merger,), merge.postmerge or ())
+        asked = [of for name, of in merge.tune.items() if name.endswith(f".{LAYERS}")]
+        if EACH not in (*asked, *(one.options.get(LAYERS) for one in chain(*stages))):
+            yield merge
+            continue
+        first = [f"first:{number}" for number in range(1, _depth(study, base, folder) + 1)]
+        tried = f"[{','.join(first)}]"
+        tune = {name: tried if of == EACH else of for name, of in merge.tune.items()}
+        for before, (merger,), after in product(*(_with_each(one, first) for one in stages)):
+            yield merge.but(merger=merger, premerge=before, postmerge=after, tune=tune)
+
+
+def _depth(study: Study, base: str, folder: Path) -> int:
+    """How many layers a base has, which is fetched if need be."""
+    count = layers_of(open_checkpoint(place_of(base, folder))) if base else None
+    if count is None:
+        found = base or "experts that name none"
+        raise study.fault(f"{LAYERS}={EACH} with {found}; expected a base of one stack of layers")
+    return count
+
+
+def _with_each(stage: Sequence[Choice], layers: Sequence[str]) -> list[tuple[Choice, ...]]:
+    """The methods of a stage, those of `each` with any of these layers."""
+    return [
+        *product(
+            *(
+                [Choice(one.name, {**one.options, LAYERS: of}) for of in layers]
+                if one.options.get(LAYERS) == EACH
+                else [one]
+                for one in stage
+            )
+        )
+    ]
 
 
 def _default(name: str) -> Any:
