@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import fsum
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from pydantic import Field
 from tabulate import tabulate
@@ -94,13 +94,22 @@ class Paper(Frozen):
     tables: tuple[PaperTable, ...]
 
 
-Ours: TypeAlias = "tuple[float | None, Ends | None, str]"
-"""Our number in a cell, its interval, and what is to be known."""
+@dataclass(frozen=True)
+class Ours:
+    """Our number in a cell, its interval, why there is none, and the tasks that a mean lacks."""
+
+    value: float | None = None
+    within: Ends | None = None
+    why: str = ""
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A cell: our score and the paper's, x100, with our interval; `said` is what is to be known."""
+    """A cell: our score and the paper's, x100, with our interval.
+
+    `said` is why they are not compared, and `without` the tasks that both means are without.
+    """
 
     row: str
     column: str
@@ -108,6 +117,7 @@ class Beside:
     ours: float | None = None
     within: Ends | None = None
     said: str = ""
+    without: str = ""
 
     @property
     def difference(self) -> float | None:
@@ -156,21 +166,36 @@ def beside(
 
     def ours(place: PaperCell) -> Ours:
         if (place.base or paper.base) != shown:
-            return None, None, "of another base"
+            return Ours(why="of another base")
         if place.lacking:
-            return None, None, place.lacking
+            return Ours(why=place.lacking)
         if place.measure != "seconds":
             return _score(place, table.tasks, lines.get(place.board, ()))
         taken = [seconds.get(one) for one in (place.row, place.less) if one]
         known = [one for one in taken if one is not None]
         if len(known) < len(taken):
-            return None, None, "not timed"
-        return known[0] - sum(known[1:]), None, ""
+            return Ours(why="not timed")
+        return Ours(known[0] - sum(known[1:]))
 
-    return [
-        Beside(row, column, table.values.get(row, {}).get(column), *ours(place))
-        for (row, column), place in places.items()
-    ]
+    def both(row: str, column: str) -> Beside:
+        one, theirs = ours(places[row, column]), table.values.get(row, {}).get(column)
+        made = Beside(row, column, theirs, one.value, one.within, one.why)
+        if not one.lacking:
+            return made
+        without, like = ", ".join(one.lacking), places[row, column]
+        printed = {
+            places[row, other].task: value
+            for other, value in table.values.get(row, {}).items()
+            if places[row, other].but(task=MEAN) == like
+        }
+        known = [printed.get(task) for task in table.tasks if task not in one.lacking]
+        same = [value for value in known if value is not None]
+        # which expert is best the paper chose on all tasks
+        if theirs is None or len(same) < len(known) or like.row.startswith(BEST):
+            return replace(made, said=f"without {without}", within=None)
+        return replace(made, theirs=fsum(same) / len(same), without=without)
+
+    return [both(*cell) for cell in places]
 
 
 def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Ours:
@@ -181,12 +206,11 @@ def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Our
     cells = {task: _cell(place, found, lines) for task, found in each.items()}
     known = [one for one in cells.values() if one is not None]
     if not known:
-        return None, None, "experts score 0" if any(each.values()) else "no record"
+        return Ours(why="experts score 0" if any(each.values()) else "no record")
     whole = mean_cell(known) if len(known) > 1 else known[0]
-    lacking = ", ".join(task for task, one in cells.items() if one is None)
     chosen = place.row.startswith(BEST) or "," in place.row
-    within = None if chosen or lacking else whole.interval
-    return whole.mean, within, f"without {lacking}" if lacking else ""
+    lacking = tuple(task for task, one in cells.items() if one is None)
+    return Ours(whole.mean, None if chosen else whole.interval, lacking=lacking)
 
 
 def _picked(place: PaperCell, lines: Sequence[Line]) -> list[Line]:
@@ -307,7 +331,7 @@ def as_markdown(
     by_row = {row: [str(one) for one in cells if one.row == row] for row in table.rows}
     rows = [[row, *texts] for row, texts in by_row.items()]
     drawn = tabulate(rows, ["", *table.columns], tablefmt="pipe", disable_numparse=True)
-    said = grouped((one for one in cells if one.said), lambda one: one.said)
+    said = grouped((one for one in cells if _told(one)), _told)
     arxiv = f" (arXiv:{paper.arxiv})" if paper.arxiv else ""
     lines = [
         f"# {paper.paper}{arxiv}, {table.table}: {table.title}",
@@ -319,6 +343,11 @@ def as_markdown(
         *(f"- {reason}: {_listed(table, of)}" for reason, of in said.items()),
     ]
     return "\n\n".join(lines[:3]) + "\n\n" * bool(said) + "\n".join(lines[3:]) + "\n"
+
+
+def _told(one: Beside) -> str:
+    """What is to be known of a cell."""
+    return f"both without {one.without}" if one.without else one.said
 
 
 def _listed(table: PaperTable, cells: Sequence[Beside]) -> str:
@@ -340,7 +369,7 @@ def as_csv(cells: Sequence[Beside]) -> str:
     for one in cells:
         numbers = (one.ours, *(one.within or (None, None)), one.theirs, one.difference)
         significant = "" if one.significant is None else str(one.significant).lower()
-        rows.append((one.row, one.column, *numbers, significant, one.said))
+        rows.append((one.row, one.column, *numbers, significant, _told(one)))
     names = ("row", "column", "ours", "low", "high", "paper", "difference", "significant", "said")
     made = pandas.DataFrame(rows, columns=[*names])
     return str(made.to_csv(index=False, float_format="%.4g", lineterminator="\n"))
