@@ -108,7 +108,9 @@ def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value
 
 def reason(error: ValidationError, kind: type[Frozen]) -> str:
     """What does not fit a kind of values: the first field, what was found, and why."""
-    first = error.errors()[0]
+    found = error.errors()
+    # `expert` for `experts` lacks one field and has another: the name is what is wrong
+    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
     # of a value that may be of several types, the place names one: `labels.tuple[str, ...]`
     field = ".".join(one for one in map(str, first["loc"]) if "[" not in one) or "the whole"
     if first["type"] == "extra_forbidden":

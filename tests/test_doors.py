@@ -477,6 +477,11 @@ def test_an_interrupt_within_a_command_says_how_to_go_on(
     assert "the same command goes on" in capsys.readouterr().err
 
 
+def test_a_misspelled_field_is_named_though_it_leaves_another_out() -> None:
+    with mistake(BadRecipe, "Recipe", "'expert'", "'experts'"):
+        harness.Recipe(expert=["a", "b"])
+
+
 def test_a_folder_is_a_path_and_one_value_a_list_of_one() -> None:
     place = Path("a")
     run = harness.Run(model=place, experts=[place, "b"], base=place, output=place, protocols="knn")
