@@ -115,6 +115,21 @@ def test_a_group_is_its_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     refused(["show", "glue/sst2,glue/rtx", *where], UnknownName, "glue/rtx")
 
 
+def test_texts_that_repeat_and_labels_without_a_row_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classes(tmp_path, "train")
+    (tmp_path / "test.csv").write_text("body,mood\nWord1  one,good\nword2,good\nword1 one,good\n")
+    task = described(tmp_path, CLASSES)
+    counts = {split: one["repeated_texts"] for split, one in shown(task, capsys)["splits"].items()}
+    assert counts == {"train": 0, "test": 1}
+    assert main(["show", task]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line.startswith("test: ")][:2] == [
+        "test: 1 text repeats an earlier one", "test: nothing is labelled bad",
+    ]  # fmt: skip
+
+
 def test_texts_that_are_empty_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a split that has any; a row of words is one text."""
     rows = [{"body": text, "mood": "good"} for text in (None, " ", "word1")]

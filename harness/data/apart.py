@@ -67,6 +67,11 @@ def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | Non
     return sum(_fold(_bare(text)) in known for text in rows.texts) if known else None
 
 
+def repeated(rows: Rows) -> int:
+    """How many rows have the text of an earlier one of theirs."""
+    return len(rows) - len({_fold(_bare(text)) for text in rows.texts})
+
+
 def among(
     task: Task, split: str, shown: Mapping[str, str], digest: Callable[[], str]
 ) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from tabulate import tabulate
 
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import check_inputs
-from harness.data.apart import check_apart, shared_with_train
+from harness.data.apart import check_apart, repeated, shared_with_train
 from harness.data.images import told
 from harness.data.rows import load_rows, take
 from harness.data.sources import TRAIN, at_hand, origin
@@ -20,7 +20,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption
 from harness.kinds import kind_of
 from harness.passes.lengths import cut_off, described, length_of, resolved, token_counts
-from harness.text import number, plain, shortened
+from harness.text import few, number, plain, shortened
 from harness.types import Checkpoint, Length, Rows, Task
 
 EXAMPLES = 2
@@ -100,6 +100,7 @@ def _told(
         "cut_off": asdict(cut) if cut else None,
         "cut_off_in_words": described(cut, longest) if cut and longest else "",
         "shared_with_train": shared,
+        "repeated_texts": repeated(rows),
         "empty_texts": sum(not text.strip() for one in texts for text in one),
         "digest": rows.digest,
         "examples": [_example(take(rows, [row])) for row in range(min(EXAMPLES, len(rows)))],
@@ -123,18 +124,27 @@ def report(shown: Mapping[str, Any]) -> str:
     lines = [f"{about}, reported on {shown['reported']}", "", _table(splits), ""]
     lines += [_labels(splits), ""]
     for split, one in splits.items():
-        if one["cut_off_in_words"]:
-            lines.append(f"{split}: {one['cut_off_in_words']}")
-        if one["shared_with_train"]:
-            what = "images" if one["lengths"]["unit"] == "images" else "texts"
-            lines.append(f"{split}: {one['shared_with_train']} {what} are also in training rows")
-        if empty := one["empty_texts"]:
-            lines.append(f"{split}: {empty} {'text is' if empty == 1 else 'texts are'} empty")
+        lines += [f"{split}: {what}" for what in _odd(one, shown["labels"])]
     for split, one in splits.items():
         for example in one["examples"]:
             texts = " | ".join(example["texts"])
             lines += ["", f"{split}: {shortened(texts, 200)}", f"  -> {_said(example['labels'])}"]
     return "\n".join(plain(line) if "\n" not in line else line for line in lines)
+
+
+def _odd(one: Mapping[str, Any], labels: Sequence[str]) -> Iterator[str]:
+    """What is to be known of a split before anybody trains or scores on it."""
+    what = "image" if one["lengths"]["unit"] == "images" else "text"
+    if one["cut_off_in_words"]:
+        yield one["cut_off_in_words"]
+    if shared := one["shared_with_train"]:
+        yield f"{shared} {what}{' is' if shared == 1 else 's are'} also in training rows"
+    if again := one["repeated_texts"]:
+        yield f"{again} {what}{' repeats' if again == 1 else 's repeat'} an earlier one"
+    if empty := one["empty_texts"]:
+        yield f"{empty} {what}{' is' if empty == 1 else 's are'} empty"
+    if lacking := [name for name in labels if not one["labels"].get(name)]:
+        yield f"nothing is labelled {few([plain(name) for name in lacking])}"
 
 
 def overview(several: Sequence[Mapping[str, Any]]) -> str:
