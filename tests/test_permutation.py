@@ -42,6 +42,7 @@ from tests.symmetries import (
     symmetry_of,
     tensors,
 )
+from tests.toys import THREE, TOY, registered
 
 Array = npt.NDArray[np.float64]
 Weights = Mapping[str, torch.Tensor]
@@ -571,6 +572,29 @@ def test_kept_heads_move_with_the_width(
     ]
     assert said[0].abs().max() > 0.1
     torch.testing.assert_close(*said, rtol=0, atol=1e-5)
+
+
+def test_a_candidate_is_scored_with_heads_that_moved_as_it_did(
+    loud: Callable[..., Path], minis: Minis, tmp_path: Path
+) -> None:
+    """The model that is given all the weight scores alike in the order of either, tried second."""
+    copy = copy_of(loud("bert", "c"), tmp_path / "copy", "bert")
+    recipe = harness.Recipe.model_validate(
+        {
+            "experts": [str(loud("bert", "a")), str(copy)],
+            "base": str(minis("bert")["base"]),
+            "tasks": ["toy/pairs", "toy/three"],
+            "heads": "keep",
+            "merger": "average:weights=0:1",
+            "premerge": ["permutation:anchor=1"],
+            "tune": "permutation.residual=[false,true]",
+            "tune_on": ["toy/three@train90"],
+        }
+    )
+    with registered(TOY, THREE):
+        harness.merge(recipe, out=tmp_path / "out")
+    trials = json.loads((tmp_path / "out" / "merge.json").read_text())["tuned"]["trials"]
+    assert trials[0]["score"] == trials[1]["score"] != 0
 
 
 @pytest.mark.parametrize("family", ["convbert", "deberta"])

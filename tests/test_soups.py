@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import BadOption, BadRecipe, HarnessError
+from harness.merging.providers import prepare
 from harness.merging.tune import values_of
 from harness.passes.features import forward
 from harness.passes.placement import CPU
@@ -169,6 +171,27 @@ def test_an_option_of_another_method_is_chosen_from_a_list(
     assert tuned["chosen"] == options["drop_rate"] == best["value"] != 0.5  # which is the default
     shutil.rmtree(tmp_path / "out")
     assert made(**asked, premerge=(harness.Choice("dare", options),))["digest"] == record["digest"]
+
+
+@pytest.mark.parametrize("rates", ["0.1,0.2,0.3,0.99", "0.99,0.3,0.2,0.1"])
+def test_a_candidate_that_is_beaten_goes_with_its_statistics(
+    made: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, rates: str
+) -> None:
+    """One is in memory and the best so far, whichever is beaten."""
+    known, alive = list[weakref.ref[Any]](), list[int]()
+
+    def prepared(providers: Sequence[Any]) -> None:
+        prepare(providers)
+        known.extend(map(weakref.ref, providers))
+        alive.append(sum(one() is not None for one in known))
+
+    monkeypatch.setattr("harness.merging.tune.prepare", prepared)
+    merger = harness.parse_choice("regmean:examples=8")
+    made(merger=merger, premerge=("dare",), tune=f"dare.drop_rate=[{rates}]")
+    each = len(known) // 4
+    assert each > 0
+    assert alive[0] == each
+    assert max(alive) == 2 * each
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from harness.checkpoints.bases import check_bases
@@ -44,13 +44,17 @@ def merge(
     check_output(Path(out), MERGE, force=force)
     grid(asked)  # is refused before a file is read
     workload = Workload(progress)
-    with Spool(Path(out)) as spool:
-        draft = plan(asked, allow_pickle=allow_pickle, progress=workload.tell, spool=spool)
+    with ExitStack() as stack:
+
+        def planned(recipe: Recipe) -> MergePlan:
+            spool = stack.enter_context(Spool(Path(out)))
+            return plan(recipe, allow_pickle=allow_pickle, progress=workload.tell, spool=spool)
+
+        draft = planned(asked)
         for part in (*draft.experts, *([draft.base] if draft.base else [])):
             if part.path.resolve().is_relative_to(os.path.realpath(out)):
                 raise OutputExists(f"{out} holds {part.source}, an expert; expected another --out")
-        again = partial(plan, allow_pickle=allow_pickle, progress=workload.tell, spool=spool)
-        tried = candidates(draft, again)
+        tried = candidates(draft, planned)
         if len(draft.experts) == 1:
             alone = f"there is one expert, {draft.experts[0].source}, and nothing to merge it with"
             warnings.warn(f"{alone}: {short_method(draft.recipe)} is done to it", stacklevel=2)
@@ -64,14 +68,14 @@ def merge(
         if not asked.other_base:
             check_bases(draft.experts, draft.given)
         # what a method asks for while it merges, as to score a selection, is counted when it does
-        read = {id(one): one for each in (tried.values() or [draft]) for one in each.providers}
-        for what, rows in (*passes([*read.values()]).items(), *scored(tried).items()):
+        read = passes(one for each in (tried.values() or [draft]) for one in each.providers)
+        for what, rows in (*read.items(), *scored(tried).items()):
             workload.plan(what, rows)
         workload.plan(TENSORS, len(draft.state))
         trials = None
         if tried:
-            draft, trials = tuned(found_once(tried, spool), Path(out))
+            draft, trials = tuned(found_once(tried), Path(out))
         prepare(draft.providers)
         check_one_draw(draft)
-        draft = read_once(draft, spool)
+        draft = read_once(draft, stack.enter_context(Spool(Path(out))))
         return write(draft, Path(out), workload.tell, trials=trials, force=force)

@@ -67,6 +67,7 @@ class MergePlan:
     measured: tuple[PremergeReport, ...] = ()
     given: Checkpoint | None = None
     observed: Mapping[str, weights.Observed] = field(default_factory=dict)
+    spool: Spool | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         many = f"{len(self.experts)} experts, heads: {self.recipe.heads}, {len(self.state)} tensors"
@@ -146,7 +147,7 @@ def plan(
     fold.check(experts[0])
     # whose rows are read is not what a model without a head is of
     of_tasks = () if experts[0].labels is None else tasks
-    draft = MergePlan(recipe, base, experts, of_tasks, given=given, observed=observed)
+    draft = MergePlan(recipe, base, experts, of_tasks, given=given, observed=observed, spool=spool)
     return composed(_folded(draft, fold))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import Any, TypeAlias
@@ -271,10 +271,10 @@ def _listed(files: Sequence[Statistic]) -> str:
     return ", ".join(f"{file.source} ({file.said.digest[:12]})" for file in files)
 
 
-def passes(providers: Sequence[Provider]) -> Counter[str]:
-    """How many rows are read of experts before the merge, by what is told of it."""
-    own = (one.rows for one in providers if isinstance(one, StatisticsProvider))
-    return sum(own, Counter[str]())
+def passes(providers: Iterable[Provider]) -> Counter[str]:
+    """How many rows are read of experts before the merge, each once, by what is told of it."""
+    own = {id(one): one for one in providers if isinstance(one, StatisticsProvider)}
+    return sum((one.rows for one in own.values()), Counter[str]())
 
 
 def prepare(providers: Sequence[Provider]) -> None:

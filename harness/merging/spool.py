@@ -40,6 +40,10 @@ class Spool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the disk back. What is still asked for is computed anew."""
         self._open = False
         for worker in self._workers:
             worker.shutdown(cancel_futures=True)

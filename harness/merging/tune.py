@@ -3,6 +3,7 @@ plan of every value that is tried, and the one that scores best."""
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,7 +21,7 @@ from harness.merging.recipes import Recipe, methods_of, with_choices
 from harness.merging.spool import Spool
 from harness.merging.validation import CANDIDATES, ValidationScorer
 from harness.options import options, resolve
-from harness.types import Choice, Scalar
+from harness.types import Choice, Rows, Scalar
 
 TRIALS = 1000
 """More candidates than this are taken for a slip in the step."""
@@ -48,7 +49,7 @@ def candidates(plan: MergePlan, again: Callable[[Recipe], MergePlan]) -> dict[Sc
     return {value: again(changed(value)) for value in tried}
 
 
-def found_once(candidates: dict[Scalar, MergePlan], spool: Spool) -> dict[Scalar, MergePlan]:
+def found_once(candidates: dict[Scalar, MergePlan]) -> dict[Scalar, MergePlan]:
     """The candidates; those on a line with its direction kept on disk when it has been found.
 
     A sweep along it decomposes every matrix once, and what is written of the best has the bytes of
@@ -56,46 +57,62 @@ def found_once(candidates: dict[Scalar, MergePlan], spool: Spool) -> dict[Scalar
     """
     merged = {value: plan.merged for value, plan in candidates.items()}
     lines = {value: one for value, one in merged.items() if isinstance(one, weights.ScaledMerge)}
-    tune = next(iter(candidates.values())).recipe.tune
-    if len(lines) < len(candidates) or values_of(str(tune))[0] != weights.SCALE:
+    first = next(iter(candidates.values()))
+    name, spool = values_of(str(first.recipe.tune))[0], first.spool
+    if len(lines) < len(candidates) or name != weights.SCALE or spool is None:
         return candidates
     (direction,) = spool.states([next(iter(lines.values())).direction])
     again = {v: weights.ScaledMerge(line.base, direction, line.scale) for v, line in lines.items()}
     return {value: completed(candidates[value], line) for value, line in again.items()}
 
 
-def _scorer(candidates: Mapping[Scalar, MergePlan]) -> ValidationScorer:
-    """What scores all candidates."""
-    scorer = next(iter(candidates.values())).merging.scorer
-    assert scorer is not None
-    return replace(scorer, expected=len(candidates))
-
-
 def scored(candidates: Mapping[Scalar, MergePlan]) -> dict[str, int]:
     """How many rows candidates are scored on, by what is told of it."""
-    return {CANDIDATES: _scorer(candidates).reads} if candidates else {}
+    first = next(iter(candidates.values()), None)
+    return {CANDIDATES: _scorer(first, len(candidates)).reads} if first else {}
+
+
+def _scorer(candidate: MergePlan, count: int) -> ValidationScorer:
+    """What scores a candidate, one of so many: with the heads that moved as it did."""
+    scorer = candidate.merging.scorer
+    assert scorer is not None
+    return replace(scorer, expected=count)
 
 
 def tuned(candidates: dict[Scalar, MergePlan], out: Path) -> tuple[MergePlan, dict[str, Any]]:
     """The plan whose merge scores best (of equals, the first), and a record of every trial.
 
-    What is read twice of a candidate is on the disk of `out` while that one is scored.
+    What is read twice of a candidate is on the disk of `out` while that one is scored. Candidates
+    are taken out of the dictionary: one that is beaten goes, with all that it has read and made.
     """
-    scorer = _scorer(candidates)
-    scores = {}
-    for value, candidate in candidates.items():
+    count, scores = len(candidates), dict[Scalar, float]()
+    rows: tuple[Rows, ...] | None = None
+    best: MergePlan | None = None
+    chosen = next(iter(candidates))
+    for value in [*candidates]:
+        candidate: MergePlan | None = candidates.pop(value)
+        assert candidate is not None
+        scorer = _scorer(candidate, count)
+        scorer = scorer.on(rows) if rows else scorer
         prepare(candidate.providers)
         check_one_draw(candidate)
         with Spool(out) as spool:
             scores[value] = scorer(read_once(candidate, spool).state)
-    best = max(scores, key=lambda value: scores[value])
-    recipe = candidates[best].recipe
-    return candidates[best], {
-        "tune": recipe.tune,
-        "on": list(scorer.splits),
+        rows = scorer.rows
+        if best is None or scores[value] > scores[chosen]:
+            best, candidate, chosen = candidate, best, value
+        if candidate and candidate.spool and candidate.spool is not best.spool:
+            candidate.spool.close()
+            del candidate, scorer
+            gc.collect()  # readers of tensors know one another
+    assert best is not None
+    splits = _scorer(best, count).splits
+    return best, {
+        "tune": best.recipe.tune,
+        "on": list(splits),
         "protocol": "current",
         "trials": [{"value": value, "score": score} for value, score in scores.items()],
-        "chosen": best,
+        "chosen": chosen,
     }
 
 

@@ -68,6 +68,12 @@ class ValidationScorer:
             read.append(at_length(rows, self.max_length, [model]))
         return tuple(read)
 
+    def on(self, rows: tuple[Rows, ...]) -> ValidationScorer:
+        """This scorer on rows that another one of the same splits has read."""
+        made = replace(self)
+        vars(made)["rows"] = rows
+        return made
+
     @property
     def reads(self) -> int:
         """How many rows as many candidates as are expected have."""
