@@ -69,20 +69,12 @@ SIDE = 32
 LANES = (
     (
         *("seeds", "domains", "reference", "vision-one-start", "vision-other-start"),
-        *("vision-two-starts", "vision", "topics-granite", "topics-gte"),
-        *("topics-distilbert", "domains-granite"),
+        *("vision-two-starts", "vision", "topics-granite", "topics-gte", "topics-distilbert"),
+        *("topics-minilm-l6", "domains-granite"),
     ),
     (
-        *(
-            "protocols",
-            "shots",
-            "emotions",
-            "emotions-heads",
-            "topics",
-            "topics-tuned",
-            "fresh-head",
-        ),
-        *("topics-minilm-l6", "glue"),
+        *("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-tuned"),
+        *("fresh-head", "glue"),
     ),
 )
 """Studies that share no expert with the other lane, and take about as long."""
