@@ -579,6 +579,7 @@ def test_a_task_more_makes_other_sets_of_the_same_experts(room: Path) -> None:
     }
 
 
+@pytest.mark.usefixtures("as_found")
 def test_what_cannot_be_scored_is_left_out_with_a_warning(room: Path) -> None:
     """Another board's task that no expert has a head for, and the best of one expert."""
     boards = {"here": "experts", "there": "embedded/comparison"}

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from harness.entries import Merger
+from harness.errors import BrokenPlugin
 from harness.merging.stages import Stage
 from harness.types import StateDict
 from harness.weights import PROCESSOR, Rules, each, generalized, least_solution, pieces_of
@@ -23,7 +24,7 @@ def test_a_method_that_mixes_devices_fails_as_on_a_gpu() -> None:
         return each(lambda tensor: tensor + torch.zeros(tensor.shape), experts[0])
 
     made = Stage(Merger("mixed", mixed), {}, device=DEVICE).run([{"a": torch.ones(2)}], {})
-    with pytest.raises(RuntimeError, match="on standin and on the processor"):
+    with pytest.raises(BrokenPlugin, match="on standin and on the processor"):
         _ = made["a"]
 
 
