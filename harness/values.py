@@ -107,7 +107,8 @@ def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value
 
 
 def reason(error: ValidationError, kind: type[Frozen]) -> str:
-    """What does not fit a kind of values: the first field, what was found, and why."""
+    """What does not fit a kind of values: the first field that is none of it, else the first that
+    does not fit, what was found, and why."""
     found = error.errors()
     # `expert` for `experts` lacks one field and has another: the name is what is wrong
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])

@@ -171,7 +171,7 @@ def make(out: Path) -> int:
 
 
 def smaller(name: str, out: Path) -> Path:
-    """A study with one epoch, few draws and the tiny base; its file."""
+    """A study with one epoch in float32, few draws and the tiny base; its file."""
     text = (HERE / "studies" / f"{name}.yaml").read_text(encoding="utf-8")
     said = yaml.load(text, OnAsAWord)  # one that is safe
     experts = said["experts"]

@@ -180,6 +180,21 @@ def test_each_is_every_number_of_layers_that_the_base_has(room: Path) -> None:
     assert sum(one.verb == "merge" for one in made.values()) == 4
 
 
+def test_what_is_of_each_layer_is_scored_and_left_out_by_either_name(room: Path) -> None:
+    """That of the study, and that of a folder."""
+    asked = {"mergers": ["average"], "premerge": ["rotation:layers=each"]}
+    both = [f"base/topic/rotation-layers-first-{n}-average" for n in (1, 2)]
+    for name, expected in (
+        ("rotation-layers-each-average", both), ("rotation-layers-first-2-average", both[1:]),
+    ):  # fmt: skip
+        made = steps(room, **asked, score_on={"here": {"mergers": name}}).values()
+        of = {one.request["model"] for one in made if one.verb == "evaluate"}
+        assert of == {f"merged/{one}" for one in expected}
+    assert merges(room, **asked, exclude=[{"premerge": "rotation:layers=first:1"}]) == both[1:]
+    gone = {"exclude": [{"premerge": "rotation:layers=each"}], "include": ["ties"]}
+    assert merges(room, **asked, **gone) == ["base/topic/ties"]
+
+
 def test_a_field_of_every_merge_is_said_to_those_that_have_a_use_for_it(room: Path) -> None:
     """Rows to score on to a merger that scores, a dtype to one that runs models."""
     asked = {"mergers": ["average", "soup", "regmean:examples=4"]}
@@ -1652,6 +1667,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         {"experts": ["base", "base"], "sets": None, "base": None,
          "premerge": ["rotation:layers=each"]},
         BadRecipe, ("two", "layers=each", "base"),
+    ),
+    "each layer, and tuned as well": (
+        {"mergers": [{"merger": "average", "premerge": "rotation:layers=each",
+                      "tune": {"rotation.layers": "each"}}]},
+        BadRecipe, ("two", "rotation:layers=each", "tuned"),
     ),
     "layers to try that the base has not": (
         {"mergers": [{"merger": "average", "premerge": "rotation",

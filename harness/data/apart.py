@@ -68,7 +68,7 @@ def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | Non
 
 
 def repeated(rows: Rows) -> int:
-    """How many rows have the text of an earlier one of theirs."""
+    """How many rows have the text of an earlier row, whatever its case and its blanks."""
     return len(rows) - len({_fold(_bare(text)) for text in rows.texts})
 
 

@@ -159,7 +159,7 @@ def units_in(draws: Sequence[Draw], sentences: bool) -> set[int]:
 
 MAJORITIES: dict[object, DrawScore] = {}
 """What constant predictions reach, by labels and metrics: a study scores the same rows again and
-again, and of twelve classes they are thirteen scores of twelve F1."""
+again, and a multi-label task of twelve classes has thirteen to try, of twelve F1 each."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class TaskSplit:
         known = hashlib.blake2b()
         for part in (scored, units, self.test.labels):
             known.update(repr((part.shape, part.dtype)).encode() + part.tobytes())
-        metrics = tuple(METRICS[name].function for name in self.task.metrics)
+        metrics = tuple((name, METRICS[name].function) for name in self.task.metrics)
         key = (self.task.kind, self.task.labels, metrics, known.digest())
         if key not in MAJORITIES:
             constants = kind_of(self.task).constants(self.task, self.test.labels)

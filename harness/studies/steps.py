@@ -9,7 +9,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any, cast
 
-from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.open import described, open_checkpoint
 from harness.data.splits import parse_task
 from harness.entries import Method
 from harness.errors import BadRecipe
@@ -28,9 +28,9 @@ from harness.studies.inputs import layers_of, place_of, rows_of
 from harness.studies.step import Step
 from harness.studies.study import (
     EACH,
-    LAYERS,
     MOST,
     NONE,
+    OF_LAYERS,
     REFERENCES,
     MergerAxis,
     Study,
@@ -117,9 +117,11 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
     axes = [*product(study.premerge, study.postmerge)]
     merges = [_merge(axis, *stages) for stages in axes for axis in study.mergers or ()]
     merges += map(_merge, study.include)
-    _check_mergers(study, merges)
     _tell_of_fewer(merges, _shown(study))
     sets = [*sets_of(study, folder, data_dir)]
+    bases = dict.fromkeys(one.base for one in sets)
+    of_base = {base: _layered(study, merges, base, folder) for base in bases}
+    _check_mergers(study, [*merges, *(one for pairs in of_base.values() for _, one in pairs)])
     tell_of_left_out(study, sets, data_dir)
     for one in sets:
         if merges and len(one.members) < 2:
@@ -134,15 +136,16 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
         }
         yield from (step for models in beside.values() for step in models.values() if step)
         first: dict[str, str] = {}
-        for merge in _layered(study, merges, one.base, folder):
-            if any(_is_said(merge, said, one) for said in study.exclude):
+        for pair in of_base[one.base]:
+            if any(_is_said(merge, said, one) for said in study.exclude for merge in pair):
                 continue
+            merge, called = pair[-1], set[str]().union(*map(_names, pair))
             merging = _merging(study, one, merge, data_dir)
             statistics = [*_statistics(study, one, merge, data_dir)]
             yield from statistics
             yield replace(merging, needs=(*merging.needs, *(step.name for step in statistics)))
             for name, reading in study.readings.items():
-                if reading.mergers and not _names(merge) & {*reading.mergers}:
+                if reading.mergers and not called & {*reading.mergers}:
                     continue
                 for step in evaluations(study, one, merging, name, beside[name], data_dir):
                     # what stands beside every merge of a set is scored with its first one
@@ -224,42 +227,51 @@ def _merge(
 
 def _layered(
     study: Study, merges: Sequence[MergerAxis], base: str, folder: Path
-) -> Iterator[MergerAxis]:
-    """Merges with as many layers as the base has, from one on, in the place of `each`."""
+) -> list[tuple[MergerAxis, MergerAxis]]:
+    """Merges as a study says them, each with one that it stands for: of `each` number of layers of
+    the base, from one on, where it says so."""
+    made = []
     for merge in merges:
         stages = (merge.premerge or (), (merge.merger,), merge.postmerge or ())
-        asked = [of for name, of in merge.tune.items() if name.endswith(f".{LAYERS}")]
-        if EACH not in (*asked, *(one.options.get(LAYERS) for one in chain(*stages))):
-            yield merge
+        tuned = {name for name, of in merge.tune.items() if name.endswith(f".{OF_LAYERS}")}
+        spread = [one for one in chain(*stages) if one.options.get(OF_LAYERS) == EACH]
+        if both := [one for one in spread if f"{one.name}.{OF_LAYERS}" in tuned]:
+            raise study.fault(f"{both[0]} is of {EACH} and tuned as well; expected one of the two")
+        if not spread and EACH not in (merge.tune[name] for name in tuned):
+            made.append((merge, merge))
             continue
         first = [f"first:{number}" for number in range(1, _depth(study, base, folder) + 1)]
         tried = f"[{','.join(first)}]"
         tune = {name: tried if of == EACH else of for name, of in merge.tune.items()}
         for before, (merger,), after in product(*(_with_each(one, first) for one in stages)):
-            yield merge.but(merger=merger, premerge=before, postmerge=after, tune=tune)
+            one = merge.but(merger=merger, premerge=before, postmerge=after, tune=tune)
+            made.append((merge, one))
+    if len(made) > MOST:
+        raise study.fault(f"has {len(made):,} merges of each set; expected {MOST:,} at most")
+    return made
 
 
 def _depth(study: Study, base: str, folder: Path) -> int:
     """How many layers a base has, which is fetched if need be."""
-    count = layers_of(open_checkpoint(place_of(base, folder))) if base else None
+    place = place_of(base, folder)
+    count = layers_of(described(place) or open_checkpoint(place)) if base else None
     if count is None:
         found = base or "experts that name none"
-        raise study.fault(f"{LAYERS}={EACH} with {found}; expected a base of one stack of layers")
+        raise study.fault(
+            f"{OF_LAYERS}={EACH} with {found}; expected a base of one stack of layers"
+        )
     return count
 
 
 def _with_each(stage: Sequence[Choice], layers: Sequence[str]) -> list[tuple[Choice, ...]]:
     """The methods of a stage, those of `each` with any of these layers."""
-    return [
-        *product(
-            *(
-                [Choice(one.name, {**one.options, LAYERS: of}) for of in layers]
-                if one.options.get(LAYERS) == EACH
-                else [one]
-                for one in stage
-            )
-        )
-    ]
+    spread = (
+        [Choice(one.name, {**one.options, OF_LAYERS: of}) for of in layers]
+        if one.options.get(OF_LAYERS) == EACH
+        else [one]
+        for one in stage
+    )
+    return [*product(*spread)]
 
 
 def _default(name: str) -> Any:

@@ -21,10 +21,10 @@ REFERENCES = ("base", "ensemble", "mtl", "best-single", "singles")
 """What stands beside merges by its name; base and ensemble always do."""
 MOST = 100_000
 """Merges of a set of experts, and sets: more are a mistake, or somebody's who wants no plan."""
-LAYERS = "layers"
+OF_LAYERS = "layers"
 """The option of methods that are of some layers alone."""
 EACH = "each"
-"""In its place: the first layer, the first two, and so on to all that the base has."""
+"""Its value in a study: the first layer, the first two, and so on to all that the base has."""
 OF_EXPERTS = "experts"
 """In the place of tasks: those that the experts were trained on."""
 
