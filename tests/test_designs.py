@@ -166,7 +166,8 @@ def planned(
     data: Path, deep: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Step]]:
     out = tmp_path_factory.mktemp("planned")
-    shutil.copytree(deep, out / "FacebookAI/roberta-base")  # of which two count the layers
+    for counted in ("FacebookAI/roberta-base", "bases/vit-0"):  # of these, layers
+        shutil.copytree(deep, out / counted)
     return {name: steps(name, data, out) for name in DESIGN}
 
 
