@@ -189,6 +189,9 @@ def smaller(name: str, out: Path) -> Path:
     return path
 
 
+# Processes ---------------------------------------------------------------------------------
+
+
 def hurry() -> None:
     """Leave out what takes long and changes nothing that is looked at here."""
     gc.collect()
@@ -203,10 +206,8 @@ def unsynced(fd: int | HasFileno) -> None:
 
 
 def briefly(fit: Callable[..., Any], lessons: Any, rank: int, _: int, rate: float) -> Any:
+    """Surgery fitted in few steps, however many are asked for."""
     return fit(lessons, rank, STEPS, rate)
-
-
-# Processes ---------------------------------------------------------------------------------
 
 
 def start(work: Callable[..., int], *given: Any) -> ForkProcess:

@@ -291,6 +291,25 @@ def test_the_best_constant_is_that_of_the_metric() -> None:
     assert best_constant(both, [1, 1, 0, 0, 0]) == pytest.approx((0.4 + 0.8 / 1.4) / 2)
 
 
+def test_the_best_constant_of_the_same_rows_is_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every model of a study asks for it; rows that are left out make others of them."""
+    asked: list[int] = []
+
+    def counted(task: Task, predicted: Any, labels: Any, units: Any) -> Any:
+        asked.append(len(labels))
+        return score(task, predicted, labels, units)
+
+    monkeypatch.setattr("harness.evaluation.task_split.score", counted)
+    labels = [1, 1, 0, 1, 0, 0, 0]
+    assert best_constant(PAIRS, labels) == best_constant(PAIRS, labels)
+    assert asked == [7, 7]  # of two classes, once
+    rows = replace(
+        load_rows(PAIRS, "test"), labels=np.asarray(labels, float), texts=(("word1",),) * 7
+    )
+    _ = TaskSplit(PAIRS, "test", rows, left_out={0: (6,)}).majority
+    assert asked[2:] == [6, 6]
+
+
 def test_the_best_constant_of_classes_says_what_f1_rewards() -> None:
     """Each class of a quarter of the rows is worth 0.4 to who says it always, and 0 otherwise."""
     labels = np.zeros((4, 3))

@@ -136,16 +136,15 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
         }
         yield from (step for models in beside.values() for step in models.values() if step)
         first: dict[str, str] = {}
-        for pair in of_base[one.base]:
-            if any(_is_said(merge, said, one) for said in study.exclude for merge in pair):
+        for asked, merge in of_base[one.base]:
+            if any(_is_said(of, said, one) for said in study.exclude for of in (asked, merge)):
                 continue
-            merge, called = pair[-1], set[str]().union(*map(_names, pair))
             merging = _merging(study, one, merge, data_dir)
             statistics = [*_statistics(study, one, merge, data_dir)]
             yield from statistics
             yield replace(merging, needs=(*merging.needs, *(step.name for step in statistics)))
             for name, reading in study.readings.items():
-                if reading.mergers and not called & {*reading.mergers}:
+                if reading.mergers and not (_names(asked) | _names(merge)) & {*reading.mergers}:
                     continue
                 for step in evaluations(study, one, merging, name, beside[name], data_dir):
                     # what stands beside every merge of a set is scored with its first one
