@@ -30,18 +30,23 @@ def needs_of(entry: Method) -> tuple[Need, ...]:
 def functions(entry: Method) -> tuple[Callable[..., Any], ...]:
     """The functions whose options a method has: its own, and those of its needs.
 
-    Raises BrokenPlugin for an option of its own that a need has otherwise: one value is of both.
+    Raises BrokenPlugin for an option of two of them that is not the same in both: one value is of
+    both.
     """
-    own = options(entry.function)
-    for need in needs_of(entry):
-        for name, option in options(need.function).items():
-            if name in own and own[name].default != option.default:
-                found, expected = own[name].default, option.default
+    needs = needs_of(entry)
+    asked = f"{entry.called} '{entry.name}'"
+    parts = [(asked, entry.function), *((f"'{one.name}'", one.function) for one in needs)]
+    known: dict[str, tuple[str, Scalar]] = {}
+    for called, function in parts:
+        for name, option in options(function).items():
+            first, default = known.setdefault(name, (called, option.default))
+            if default != option.default:
+                whose = "" if first == asked else f", which {asked} asks for,"
                 raise BrokenPlugin(
-                    f"{entry.called} '{entry.name}' has an option '{name}' ({found}), which is one "
-                    f"of '{need.name}', too ({expected}); expected the same, or another name"
+                    f"{first}{whose} has an option '{name}' ({default}), which is one "
+                    f"of {called}, too ({option.default}); expected the same, or another name"
                 )
-    return (entry.function, *(need.function for need in needs_of(entry)))
+    return tuple(function for _, function in parts)
 
 
 def resolved(entry: Method, choice: Choice) -> dict[str, Scalar]:

@@ -348,6 +348,19 @@ def test_an_option_is_not_one_of_a_need_with_another_default(room: Path) -> None
     refused(command, BrokenPlugin, "mine 'examples' (3) 'gram' (1024)")
 
 
+def test_two_needs_have_no_option_in_common_with_other_defaults(room: Path) -> None:
+    def widths(experts: Any, *, examples: int = 3) -> list[int]:
+        return [examples for _ in experts]
+
+    def mine(experts: Any, base: Any, *, gram: Any, widths: Any) -> Any:
+        return experts[0]
+
+    harness.need("widths", rows="none")(widths)
+    harness.merger("mine")(mine)
+    command = ["merge", "a", "b", "--base", "base", "--merger", "mine", "--out", "one"]
+    refused(command, BrokenPlugin, "gram merger mine 'examples' (1024) 'widths' (3)")
+
+
 def test_a_protocol_that_raises_leaves_the_others(room: Path) -> None:
     harness.protocol("mine", adapts="nothing")(lambda encoded: 1 / 0)
     with pytest.raises(CellsFailed) as caught:
