@@ -33,11 +33,12 @@ CHUNK = 60.0
 """Seconds of work that a worker is started for: its start takes a tenth of it at most."""
 UNKNOWN: Mapping[Verb, float] = {
     "finetune": CHUNK,
-    "statistics": 5.0,
-    "merge": 5.0,
-    "evaluate": 5.0,
+    "statistics": CHUNK / 3,
+    "merge": CHUNK / 3,
+    "evaluate": CHUNK / 3,
 }
-"""Seconds that a step counts for where none like it was timed: trainings have a worker each."""
+"""Seconds that a step counts for where none like it was timed: trainings have a worker each; of the
+others, which may take a second or ten minutes, a few share one."""
 PLACE = re.compile(r"(experts|statistics|merged|records)(/[\w.+-]+)+")
 REGISTERED: Mapping[str, Registry[Any]] = {
     **STAGES,
