@@ -338,6 +338,7 @@ def test_names_that_are_one_folder_are_two(tmp_path: Path) -> None:
         (["--format", "every-eval-ever", "--organization", ""], "organization ''"),
         (["--format", "every-eval-ever", "--organization", " "], "organization ' '"),
         (["--format", "bibtex"], "bibtex"),
+        (["--format", "csv", "--max-length", "0"], "max_length is 0, greater than 0"),
     ],
 )
 def test_what_does_not_fit_is_one_line(flags: list[str], says: str, tmp_path: Path) -> None:

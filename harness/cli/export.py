@@ -30,15 +30,17 @@ def export(
     """Write records as model cards, for lm-evaluation-harness or Every Eval Ever, or as CSV."""
     from harness.reporting.chosen import Chosen
     from harness.reporting.exports.export import export as run
+    from harness.values import validated
 
-    which = Chosen(
-        tasks=tuple(tasks),
-        protocols=tuple(protocols),
-        models=tuple(models),
-        bases=tuple(base),
-        limit=limit_of(limit),
-        train_limit=limit_of(train_limit, "--train-limit"),
-        max_length=max_length,
-    )
+    of_records = {
+        "tasks": tuple(tasks),
+        "protocols": tuple(protocols),
+        "models": tuple(models),
+        "bases": tuple(base),
+        "limit": limit_of(limit),
+        "train_limit": limit_of(train_limit, "--train-limit"),
+        "max_length": max_length,
+    }
+    which = validated(Chosen, of_records, "export")
     for path in run(records, format=format, out=out, organization=organization, which=which):
         print(f"wrote {path}")
