@@ -1601,7 +1601,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         {"figures": [{"plt": "gains"}]}, BadRecipe, ("two.yaml", "'figures.0.plt'", "'plot'")
     ),
     "a value of no run": (
-        {"evaluate": {"limit": "x"}}, BadRecipe, ("two", "evaluate", "limit", "'x'", "integer")
+        {"evaluate": {"limit": "x"}}, BadRecipe, ("evaluate", "limit", "'x'", "whole number")
+    ),
+    "a limit that is text": (
+        {"merge": {"examples_limit": "9"}, "limit": 4},
+        BadRecipe, ("merge", "examples_limit", "'9'", "whole number"),
     ),
     "field of no recipe": ({"merge": {"haeds": "keep"}}, BadRecipe, ("two", "haeds", "heads")),
     "unknown flag": (

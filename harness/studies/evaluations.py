@@ -96,7 +96,7 @@ def _has_several(study: Study, reading: ScoreOn, one: ExpertSet) -> bool:
 
 
 def _flags(study: Study, reading: ScoreOn) -> dict[str, Any]:
-    return {**study.evaluate, **reading.evaluate}
+    return study.limited({**study.evaluate, **reading.evaluate}, "limit")
 
 
 def tell_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | None) -> None:

@@ -174,7 +174,7 @@ def check_excluded(study: Study, folder: Path, data_dir: str | None) -> None:
 def _expert(study: Study, base: str, home: str, task: str, seed: int, part: str) -> Expert:
     experts = study.experts
     place = f"experts/{home}/{leaf(task)}-{seed}" + (f"-part-{part[0]}" if part else "")
-    flags = {**experts.finetune, **experts.by_task.get(task, {})}
+    flags = study.limited({**experts.finetune, **experts.by_task.get(task, {})}, "limit")
     drawn = {"seed": seed, "same": 0, "own": crc32(f"{task} {seed} {part}".encode())}
     head = {"head_seed": drawn[experts.head_seed]} if experts.head_seed != "seed" else {}
     request = {"base": base, "task": task, "seed": seed, **head, **flags}

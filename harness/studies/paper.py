@@ -95,29 +95,19 @@ class Paper(Frozen):
 
 
 @dataclass(frozen=True)
-class Ours:
-    """Our number in a cell, its interval, why there is none, and the tasks that a mean lacks."""
-
-    value: float | None = None
-    within: Ends | None = None
-    why: str = ""
-    lacking: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Beside:
     """A cell: our score and the paper's, x100, with our interval.
 
-    `said` is why they are not compared, and `without` the tasks that both means are without.
+    `said` is why they are not compared, and `lacking` the tasks that both means are without.
     """
 
-    row: str
-    column: str
-    theirs: float | None
+    row: str = ""
+    column: str = ""
+    theirs: float | None = None
     ours: float | None = None
     within: Ends | None = None
     said: str = ""
-    without: str = ""
+    lacking: tuple[str, ...] = ()
 
     @property
     def difference(self) -> float | None:
@@ -164,41 +154,40 @@ def beside(
     places = {cell: table.place(*cell) for cell in every}
     shown = base if base in {place.base for place in places.values()} else paper.base
 
-    def ours(place: PaperCell) -> Ours:
-        if (place.base or paper.base) != shown:
-            return Ours(why="of another base")
-        if place.lacking:
-            return Ours(why=place.lacking)
+    def ours(place: PaperCell) -> Beside:
+        other = (place.base or paper.base) != shown
+        if other or place.lacking:
+            return Beside(said="of another base" if other else place.lacking)
         if place.measure != "seconds":
             return _score(place, table.tasks, lines.get(place.board, ()))
         taken = [seconds.get(one) for one in (place.row, place.less) if one]
         known = [one for one in taken if one is not None]
         if len(known) < len(taken):
-            return Ours(why="not timed")
-        return Ours(known[0] - sum(known[1:]))
+            return Beside(said="not timed")
+        return Beside(ours=known[0] - sum(known[1:]))
 
     def both(row: str, column: str) -> Beside:
-        one, theirs = ours(places[row, column]), table.values.get(row, {}).get(column)
-        made = Beside(row, column, theirs, one.value, one.within, one.why)
-        if not one.lacking:
+        like, values = places[row, column], table.values.get(row, {})
+        made = replace(ours(like), row=row, column=column, theirs=values.get(column))
+        if not made.lacking:
             return made
-        without, like = ", ".join(one.lacking), places[row, column]
         printed = {
             places[row, other].task: value
-            for other, value in table.values.get(row, {}).items()
+            for other, value in values.items()
             if places[row, other].but(task=MEAN) == like
         }
-        known = [printed.get(task) for task in table.tasks if task not in one.lacking]
+        known = [printed.get(task) for task in table.tasks if task not in made.lacking]
         same = [value for value in known if value is not None]
         # which expert is best the paper chose on all tasks
-        if theirs is None or len(same) < len(known) or like.row.startswith(BEST):
-            return replace(made, said=f"without {without}", within=None)
-        return replace(made, theirs=fsum(same) / len(same), without=without)
+        if made.theirs is None or len(same) < len(known) or like.row.startswith(BEST):
+            said = f"without {', '.join(made.lacking)}"
+            return replace(made, said=said, within=None, lacking=())
+        return replace(made, theirs=fsum(same) / len(same))
 
     return [both(*cell) for cell in places]
 
 
-def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Ours:
+def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Beside:
     """Our score in a cell, or the reason why there is none."""
     wanted = tasks if place.task == MEAN else (place.task,)
     picked = _picked(place, lines)
@@ -206,11 +195,11 @@ def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Our
     cells = {task: _cell(place, found, lines) for task, found in each.items()}
     known = [one for one in cells.values() if one is not None]
     if not known:
-        return Ours(why="experts score 0" if any(each.values()) else "no record")
+        return Beside(said="experts score 0" if any(each.values()) else "no record")
     whole = mean_cell(known) if len(known) > 1 else known[0]
     chosen = place.row.startswith(BEST) or "," in place.row
     lacking = tuple(task for task, one in cells.items() if one is None)
-    return Ours(whole.mean, None if chosen else whole.interval, lacking=lacking)
+    return Beside(ours=whole.mean, within=None if chosen else whole.interval, lacking=lacking)
 
 
 def _picked(place: PaperCell, lines: Sequence[Line]) -> list[Line]:
@@ -347,7 +336,7 @@ def as_markdown(
 
 def _told(one: Beside) -> str:
     """What is to be known of a cell."""
-    return f"both without {one.without}" if one.without else one.said
+    return f"both without {', '.join(one.lacking)}" if one.lacking else one.said
 
 
 def _listed(table: PaperTable, cells: Sequence[Beside]) -> str:

@@ -67,14 +67,22 @@ def run_plan(
             work(plan, number, folder, where=where, say=say)
             settled.update(plan.chunks[number].steps)
             tell(number)
-    else:
-
-        def ended(number: int) -> None:
-            for step in steps[number]:
-                say(outcome_of(step, folder).told(step.name))
-            tell(number)
-
-        _in_processes(plan, waiting, settled, jobs, _starter(path, folder, jobs, where), ended)
+        return states_of(plan, folder)
+    start, free = _starter(path, folder, jobs, where), [*range(jobs)]
+    with _asked_to_end() as asked, _workers() as working:
+        while (waiting or working) and not asked:
+            for number in [one for one in waiting if _ready(plan, one, settled)][: len(free)]:
+                waiting.remove(number)
+                place = free.pop()
+                working[start(number, place)] = number, place
+            time.sleep(POLL)
+            for process in [one for one in working if one.poll() is not None]:
+                number, place = working.pop(process)
+                free.append(place)
+                settled.update(plan.chunks[number].steps)
+                for step in steps[number]:
+                    say(outcome_of(step, folder).told(step.name))
+                tell(number)
     return states_of(plan, folder)
 
 
@@ -89,30 +97,6 @@ def settled_of(plan: Plan, known: Mapping[str, Outcome]) -> set[str]:
     states = {name: one.state for name, one in known.items()}
     lost = plan.needing(name for name, state in states.items() if state == "failed")
     return lost | {name for name, state in states.items() if state == "done"}
-
-
-def _in_processes(
-    plan: Plan,
-    waiting: list[int],
-    settled: set[str],
-    jobs: int,
-    start: Started,
-    tell: Callable[[int], None],
-) -> None:
-    """Do chunks, each when what its steps wait for is settled: done, failed or not to be done."""
-    free = [*range(jobs)]
-    with _asked_to_end() as asked, _workers() as working:
-        while (waiting or working) and not asked:
-            for number in [one for one in waiting if _ready(plan, one, settled)][: len(free)]:
-                waiting.remove(number)
-                place = free.pop()
-                working[start(number, place)] = number, place
-            time.sleep(POLL)
-            for process in [one for one in working if one.poll() is not None]:
-                number, place = working.pop(process)
-                free.append(place)
-                settled.update(plan.chunks[number].steps)
-                tell(number)
 
 
 def _ready(plan: Plan, number: int, settled: set[str]) -> bool:

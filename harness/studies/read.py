@@ -13,26 +13,8 @@ from harness.checkpoints.open import at_hand
 from harness.errors import BadRecipe
 from harness.files import Loader, read_yaml
 from harness.options import parse_choice
-from harness.registry import (
-    MERGERS,
-    METRICS,
-    POSTMERGE,
-    PREMERGE,
-    PROTOCOLS,
-    STAGES,
-    TASKS,
-    YAML,
-)
-from harness.studies.study import (
-    MOST,
-    NONE,
-    REFERENCES,
-    Flags,
-    Names,
-    Study,
-    choice_of,
-    several,
-)
+from harness.registry import MERGERS, METRICS, POSTMERGE, PREMERGE, PROTOCOLS, STAGES, TASKS, YAML
+from harness.studies.study import MOST, NONE, REFERENCES, Flags, Names, Study, choice_of, several
 from harness.text import hint
 from harness.values import validated
 
@@ -76,41 +58,22 @@ def read_study(
     study = study.but(base=tuple(_model(one, Path(one), "--base") for one in base) or study.base)
     study = _placed(study, path, out or Path(study.study), with_base=not base)
     _check_names(study, str(path))
-    limit = study.limit if limit is None else limit
     experts, less = study.experts, {} if epochs is None else {"epochs": epochs}
     for name, given in (("seeds", seeds), ("epochs", epochs)):
         if given is not None and experts.folders:  # perhaps of another study of the same command
             told = f"{study.study}: --{name} is of experts that are trained, and has folders"
             warnings.warn(f"{told}: it changes nothing here", stacklevel=2)
     trained: dict[str, Any] = {
-        "finetune": _fewer({**experts.finetune, **less}, limit),
-        "by_task": {
-            task: _fewer({**flags, **less}, limit, own=True)
-            for task, flags in experts.by_task.items()
-        },
+        "finetune": {**experts.finetune, **less},
+        "by_task": {task: {**flags, **less} for task, flags in experts.by_task.items()},
     }
     if seeds is not None:
         if seeds > MOST:
             raise BadRecipe(f"--seeds is {seeds:,}, expected {MOST:,} at most")
         more = (one for one in range(2 * seeds) if one not in experts.seeds)
         trained["seeds"] = (*experts.seeds, *more)[:seeds]
-    return study.but(
-        limit=limit,
-        evaluate=_fewer(study.evaluate, limit),
-        score_on={
-            name: one.but(evaluate=_fewer(one.evaluate, limit, own=True))
-            for name, one in study.score_on.items()
-        },
-        experts=experts.but(**trained),
-    )
-
-
-def _fewer(flags: Flags, limit: int | None, *, own: bool = False) -> dict[str, Any]:
-    """Flags of so many rows at most; of their `own`, only where they say a limit themselves."""
-    said = flags.get("limit")
-    if limit is None or (own and said is None):
-        return {**flags}
-    return {**flags, "limit": min(limit, said) if isinstance(said, int) else limit}
+    limit = study.limit if limit is None else limit
+    return study.but(limit=limit, experts=experts.but(**trained))
 
 
 def _file_of(file: str | Path) -> Path:

@@ -26,15 +26,7 @@ from harness.studies.evaluations import evaluations, tell_of_left_out
 from harness.studies.experts import ExpertSet, leaf, relative, sets_of, slug
 from harness.studies.inputs import layers_of, place_of, rows_of
 from harness.studies.step import Step
-from harness.studies.study import (
-    EACH,
-    MOST,
-    NONE,
-    OF_LAYERS,
-    REFERENCES,
-    MergerAxis,
-    Study,
-)
+from harness.studies.study import EACH, MOST, NONE, OF_LAYERS, REFERENCES, MergerAxis, Study
 from harness.text import few
 from harness.types import HELD_OUT, TRAINED_ON, Choice
 from harness.values import validated
@@ -117,7 +109,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
     axes = [*product(study.premerge, study.postmerge)]
     merges = [_merge(axis, *stages) for stages in axes for axis in study.mergers or ()]
     merges += map(_merge, study.include)
-    _tell_of_fewer(merges, _shown(study))
+    _tell_of_fewer(merges, study.limited(study.merge, LIMIT).get(LIMIT))
     sets = [*sets_of(study, folder, data_dir)]
     bases = dict.fromkeys(one.base for one in sets)
     of_base = {base: _layered(study, merges, base, folder) for base in bases}
@@ -175,12 +167,6 @@ def _tell_of_fewer(merges: Sequence[MergerAxis], limit: int | None) -> None:
         warnings.warn(f"{limit} examples at most are shown to {few(undercut)}", stacklevel=3)
 
 
-def _shown(study: Study) -> int | None:
-    """How many rows of an expert a method is shown at most."""
-    known = [one for one in (study.limit, study.merge.get(LIMIT)) if one]
-    return min(known, default=None)
-
-
 # Training ----------------------------------------------------------------------------------
 
 
@@ -207,7 +193,7 @@ def _references(
             seed = one.members[0].seed
             place = f"experts/{one.name}-mtl"
             request = {"base": one.base, "tasks": list(one.tasks), "seed": seed}
-            request |= study.experts.finetune
+            request |= study.limited(study.experts.finetune, "limit")
             yield place, _training(place, request, one.tasks, data_dir)
         elif name not in REFERENCES:
             yield relative(name, folder), None
@@ -299,9 +285,7 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | No
         **tuned,
         **study.merge,
     }
-    if study.limit:
-        limits = ("tune_limit", LIMIT)
-        said |= {name: min(study.limit, said.get(name) or study.limit) for name in limits}
+    said = study.limited(said, "tune_limit", LIMIT)
     recipe: Recipe = validated(Recipe, said, f"{study.study}: merge")
     checked(recipe)
     option, tried = grid(recipe)
@@ -358,7 +342,7 @@ def _statistics(
         return
     chosen = resolved(entry, faithful(merge.merger, preset))
     given = {name: chosen[name] for name in options(asked[0].function)}
-    given = at_most(given, _shown(study))
+    given = at_most(given, study.limited(study.merge, LIMIT).get(LIMIT))
     need = Choice(asked[0].name, unusual_of(asked[0].function, given))
     for expert in one.members:
         if not expert.request:

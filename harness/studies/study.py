@@ -91,23 +91,30 @@ Flags = Mapping[str, Any]
 
 
 def _but(*fields: str) -> AfterValidator:
-    """Flags that leave alone what a study says elsewhere, or its command."""
+    """Flags that leave alone what a study says elsewhere, or its command; limits are numbers."""
 
     def check(flags: Flags) -> Flags:
         if said := [name for name in flags if name in fields]:
             raise ValueError(f"'{said[0]}' is said by other fields of a study, or by its command")
+        _check_positive(flags, "limit", "train_limit", "tune_limit", "examples_limit")
         return flags
 
     return AfterValidator(check)
 
 
-def _of_training(flags: Flags) -> Flags:
-    """Flags of `harness finetune` that a plan reads. Raises ValueError for what they cannot be."""
-    for name, kinds in (("limit", (int,)), ("epochs", (int, float))):
+def _check_positive(flags: Flags, *names: str, kinds: tuple[type, ...] = (int,)) -> None:
+    """Raise ValueError for one of these flags that is no number above 0."""
+    for name in names:
         value = flags.get(name)
         if value is not None and not (type(value) in kinds and value > 0):
             whole = "whole " * (float not in kinds)
             raise ValueError(f"{name} is {value!r}, expected a {whole}number above 0")
+
+
+def _of_training(flags: Flags) -> Flags:
+    """Flags of `harness finetune` that a plan reads. Raises ValueError for what they cannot be."""
+    _check_positive(flags, "limit")
+    _check_positive(flags, "epochs", kinds=(int, float))
     if not isinstance(flags.get("heads_from", ""), str):
         raise ValueError(f"heads_from is {flags['heads_from']!r}, expected a folder")
     return flags
@@ -276,6 +283,14 @@ class Study(Frozen):
     def fault(self, what: str) -> BadRecipe:
         """What is wrong with the study, as an error."""
         return BadRecipe(f"{self.study}: {what}")
+
+    def limited(self, flags: Flags, *names: str) -> dict[str, Any]:
+        """Flags of which these say no more rows than the study has; what is no number stays."""
+        if self.limit is None:
+            return {**flags}
+        said = {name: self.limit if (one := flags.get(name)) is None else one for name in names}
+        most = {name: min(one, self.limit) for name, one in said.items() if isinstance(one, int)}
+        return {**flags, **most}
 
     def beside(self, reading: ScoreOn) -> Names:
         """What stands beside the merges that are read so."""
