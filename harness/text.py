@@ -6,7 +6,7 @@ import difflib
 import re
 import textwrap
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 from itertools import islice
 
@@ -48,6 +48,16 @@ def wrapped(text: str, columns: int | None, *, indent: str = "", further: str = 
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def aligned(
+    rows: Sequence[Sequence[str]], heads: Sequence[str], form: str = "simple", texts: int = 1
+) -> str:
+    """A table of texts, the first columns, which are words, to the left; `form` of tabulate's."""
+    from tabulate import tabulate
+
+    sides = ["left"] * texts + ["right"] * (len(heads) - texts)
+    return tabulate(rows, heads, tablefmt=form, disable_numparse=True, colalign=sides)
 
 
 MOST, LONGEST = 10, 60

@@ -11,13 +11,12 @@ from harness.folders import Layout, new_folder
 from harness.inspecting.comparison import Measure, shown
 from harness.inspecting.inspection import Inspection, Pair, as_record
 from harness.inspecting.units import in_squares
-from harness.reporting.figures import HeatMap, heat_map, matrix_map, save
+from harness.reporting.figures import Figure, HeatMap, heat_map, matrix_map, save
 from harness.weights import Layer
 
 if TYPE_CHECKING:
     import pandas
     import torch
-    from matplotlib.figure import Figure
 
 INSPECTION = Layout("an inspection", "inspect.json")
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tabulate import tabulate
-
 from harness.inspecting.comparison import Measure, WeightComparison, shown
 from harness.inspecting.inspection import Inspection, Pair, remarks
-from harness.text import number, plain, wrapped
+from harness.text import aligned, number, plain, wrapped
 
 WIDTH = 80
 SHORT = {"attention output": "attn.\noutput", "convolution": "conv."}
@@ -52,7 +48,7 @@ def _pairs(inspection: Inspection) -> str:
         rows.append([*row, _shown(pair.kept)])
     said = "norms, ratio, cosine and signs are of the task vectors; " if inspection.base else ""
     how = f"relative: to the norm; {said}units: matched to themselves"
-    return f"{_aligned(rows, headers)}\n\n{wrapped(plain(how), WIDTH)}"
+    return f"{aligned(rows, headers)}\n\n{wrapped(plain(how), WIDTH)}"
 
 
 def _shown(value: float | None, form: str = ".3g") -> str:
@@ -80,15 +76,10 @@ def _layers(pair: Pair, measure: Measure, wide: int) -> str:
     title = measure.title.format(first=pair.first.name, second=pair.second.name)
     lines = [wrapped(plain(title), wide), ""]
     if pair.layers:
-        lines.append(_aligned(rows, headers))
+        lines.append(aligned(rows, headers))
     if any(outside.values()):
         lines.append(f"outside  {', '.join(f'{k} {v}' for k, v in outside.items() if v)}")
     return "\n".join(lines)
-
-
-def _aligned(rows: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
-    align = ["left", *["right"] * (len(headers) - 1)]
-    return tabulate(rows, headers, tablefmt="simple", disable_numparse=True, colalign=align)
 
 
 def _units(pair: Pair) -> list[str]:

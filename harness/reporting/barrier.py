@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from tabulate import tabulate
@@ -19,15 +18,12 @@ from harness.errors import MissingScores
 from harness.evaluation.records import Record
 from harness.evaluation.resamples import estimate_of, loss_of
 from harness.reporting.difference import CI
+from harness.reporting.figures import Axes, Figure
 from harness.reporting.lines import stages_of
 from harness.reporting.plots.marks import PALE, Mark, along_x, drawn, key, marks, named
 from harness.stats.estimate import Estimate, mean_of, of, rises
 from harness.stats.intervals import interval
 from harness.text import csv_cell, markdown, number
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 AS_THEY_ARE = "as they are"
 

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from tabulate import tabulate
 
 from harness.data.shots import counted
 from harness.reporting.difference import CI
@@ -17,7 +16,7 @@ from harness.reporting.sentences import said, signed, span
 from harness.reporting.table import fits
 from harness.stats.intervals import Ends
 from harness.stats.tests import DifferenceOutcome, outcome
-from harness.text import plain, points
+from harness.text import aligned, plain, points
 from harness.types import ALL, Shots
 
 
@@ -151,7 +150,7 @@ class Comparison:
     def report(self, width: int | None = None) -> str:
         """A table of the tasks, what it says, and the verdict; prose no wider than `width`."""
         headers = ["", "metric", "test", "A", "B", f"A - B [{CI}]", "p", "detectable"]
-        wide, narrow = (_table(self._lines(*joints), headers) for joints in ("+ ", ("+\n", "\n")))
+        wide, narrow = (aligned(self._lines(*joints), headers) for joints in ("+ ", ("+\n", "\n")))
         table = wide if fits(wide, width) else narrow
         named = [f"A: {plain(self.first)}", f"B: {plain(self.second)}"]
         above = [*named, f"Under {plain(self.terms)}."]
@@ -243,7 +242,7 @@ class Ranking:
         names = ", ".join(short_task(task, self.terms.tasks) for task in self.terms.tasks)
         under = f"Under {plain(self.terms)}, on {plain(names)}."
         heads = ["", "mean", "rank", "wins", "here", *(["other tasks", "places"] * several)]
-        table, below = _table(lines, heads), said("below_ranking", self)
+        table, below = aligned(lines, heads), said("below_ranking", self)
         return _laid_out([under], table, below, self.verdict, width)
 
     def __str__(self) -> str:
@@ -259,11 +258,6 @@ def _letters(model: str, groups: Sequence[Sequence[str]]) -> str:
 
 def _p(value: float) -> str:
     return f"{value:.3f}" if value >= 0.001 else "<0.001"
-
-
-def _table(lines: Sequence[Sequence[str]], headers: Sequence[str]) -> str:
-    align = ["left", *["right"] * (len(headers) - 1)]
-    return tabulate(lines, headers, tablefmt="simple", disable_numparse=True, colalign=align)
 
 
 def _laid_out(above: Sequence[str], table: str, below: str, verdict: str, width: int | None) -> str:

@@ -21,8 +21,10 @@ from harness.text import number
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:
+    Axes = Figure = Any
 
 COLOURS = "cividis"
 FONT = "DejaVu Sans"
@@ -77,10 +79,7 @@ def heat_map(shown: HeatMap) -> Figure:
     width = max(len(panel.columns) for panel in shown.panels)
     gaps = len(heights) - 1
     with styled():
-        size = (
-            AROUND[0] + CELL[0] * width,
-            AROUND[1] + CELL[1] * (sum(heights) + 3 * gaps),
-        )
+        size = (AROUND[0] + CELL[0] * width, AROUND[1] + CELL[1] * (sum(heights) + 3 * gaps))
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
         colours = ScalarMappable(Normalize(shown.low, shown.high), COLOURS)

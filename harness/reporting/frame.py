@@ -98,16 +98,10 @@ def read_records(*places: str | Path, resamples: bool = False) -> pandas.DataFra
     docs/records.md lists; scores x100. With `resamples` also one for each resample of the test
     units, of the mean over the draws.
     """
-    return frame_of(each_record(places), resamples=resamples)
-
-
-def frame_of(
-    records: Iterable[tuple[Path | str, Record]], *, resamples: bool = False
-) -> pandas.DataFrame:
-    """Records that lie in these files as a frame."""
     import pandas
 
-    made = [(line, r) for path, r in records for line in lines_of([(str(path), r)])]
+    records = ((str(path), one) for path, one in each_record(places))
+    made = [(line, one) for path, one in records for line in lines_of([(path, one)])]
     drawn = pandas.DataFrame(
         [(at, *one) for at, made_of in enumerate(made) for one in _values(*made_of, resamples)],
         columns=["at", *VALUES],

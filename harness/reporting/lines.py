@@ -319,10 +319,7 @@ def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
     """What a record says of one number of shots, times 100."""
     scores = [score for score in record.scores if score.shots == shots]
     interval = next((one for one in record.intervals if one.shots == shots), None)
-    means = {
-        name: 100 * fsum([score.parts[name] for score in scores]) / len(scores)
-        for name in scores[0].parts
-    }
+    means = {n: 100 * fsum([one.parts[n] for one in scores]) / len(scores) for n in scores[0].parts}
     return {
         "values": tuple([100 * score.value for score in scores]),
         "parts": tuple(means.items()),

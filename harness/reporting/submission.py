@@ -22,14 +22,7 @@ from harness.evaluation.cells import SAW
 from harness.evaluation.faults import CLOSE
 from harness.evaluation.packs import SUFFIX
 from harness.evaluation.predictions import read_predictions
-from harness.evaluation.records import (
-    NAMED,
-    Record,
-    each_record,
-    files_in,
-    read_record,
-    record_in,
-)
+from harness.evaluation.records import NAMED, Record, each_record, files_in, read_record, record_in
 from harness.evaluation.resamples import estimates_of
 from harness.evaluation.task_split import ProtocolConfig
 from harness.methods import needs_of, resolved

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tabulate import tabulate
-
 from harness.reporting.boards.about import in_a_line
 from harness.reporting.boards.board import Board
 from harness.reporting.boards.credit_table import OWN_ABOVE, view
 from harness.reporting.boards.legend import BOLD, INTERVAL, legend
 from harness.reporting.boards.sections import BoardTable, Section, sections
 from harness.reporting.boards.templates import template
-from harness.text import markdown, plain
+from harness.text import aligned, markdown, plain
 
 LINES = 200
 """Of all, at most: what there is no room for is in board.csv and board.parquet alone."""
@@ -79,11 +77,4 @@ def table(of: BoardTable, texts: int = 1) -> str:
     rows = [[*map(markdown, row)] for row in of.rows]
     for at, column in of.bold:
         rows[at][column] = f"**{rows[at][column]}**"
-    sides = ["left"] * texts + ["right"] * (len(of.heads) - texts)
-    return tabulate(
-        [*heads, *rows],
-        [*map(markdown, of.heads)],
-        tablefmt="pipe",
-        disable_numparse=True,
-        colalign=sides,
-    )
+    return aligned([*heads, *rows], [*map(markdown, of.heads)], "pipe", texts)

@@ -7,15 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.evaluation.resamples import CORRELATIONS
-from harness.reporting.exports.results import (
-    NAMES,
-    digests,
-    filled,
-    limit,
-    note,
-    parts,
-    repository,
-)
+from harness.reporting.exports.results import NAMES, digests, filled, limit, note, parts, repository
 from harness.reporting.grid import GridCell
 from harness.reporting.lines import Line
 from harness.text import plain
@@ -45,10 +37,7 @@ def rendered(model: str, lines: Sequence[Line], *, organization: str, at: int) -
             "source_organization_name": plain(organization),
             "evaluator_relationship": "other",
         },
-        "eval_library": {
-            "name": LIBRARY,
-            "version": dict(first.versions).get(LIBRARY, "unknown"),
-        },
+        "eval_library": {"name": LIBRARY, "version": dict(first.versions).get(LIBRARY, "unknown")},
         "model_info": {"name": model, "id": model, "additional_details": _texts(said)},
         "evaluation_results": [one for line in lines for one in _results(line)],
     }

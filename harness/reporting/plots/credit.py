@@ -6,14 +6,14 @@ Definitions are in docs/methods.md#where-the-score-goes-and-credit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import MissingScores
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit import Credits, MergeCredit, ScorePart
 from harness.reporting.boards.credit_table import UNDEFINED, over_tasks
 from harness.reporting.difference import CI
-from harness.reporting.figures import wrapped
+from harness.reporting.figures import Axes, Figure, wrapped
 from harness.reporting.lines import CURRENT, TUNED, Line
 from harness.reporting.plots.marks import (
     BLACK,
@@ -30,10 +30,6 @@ from harness.reporting.plots.marks import (
 from harness.reporting.plots.scores import View
 from harness.reporting.sentences import span
 from harness.text import plain, points
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MAKE = "harness evaluate --model MODEL --experts E1,E2 --protocols current,ft-classifier"
 TITLE = "Where the score goes"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from harness.errors import MissingScores
+from harness.reporting.figures import Figure
 from harness.reporting.grid import Grid, GridCell
 from harness.reporting.lines import Setting
 from harness.reporting.plots.marks import PALE, along_x, drawn, levels, marks, signs
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Curves: TypeAlias = Mapping[Setting, tuple[str, float]]
 """The curve that a score belongs to, and where along x it stands."""

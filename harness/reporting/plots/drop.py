@@ -6,12 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from harness.reporting.boards.tested import tested
 from harness.reporting.difference import Difference, enough_draws
+from harness.reporting.figures import Axes, Figure
 from harness.reporting.grid import laid_out
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.names import marked
@@ -19,10 +20,6 @@ from harness.reporting.plots.marks import BLACK, SKY, drawn_rows, height_of, whi
 from harness.reporting.plots.scores import View, lacking, lines_under, one_setting
 from harness.stats.estimate import Estimate, mean_of, of
 from harness.stats.tests import p_value
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 MAKE = "make them with harness evaluate --model MODEL --experts E1,E2"
 Unit = Literal["merge", "task"]
@@ -75,20 +72,16 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
             where = f"{merge.task} under {setting}"
             raise lacking("drop", f"experts of {merge.model} on {where}", (), MAKE)
         pairs[_method(merge), merge.digest, merge.task if unit == "task" else ""] += found
-    values: dict[str, list[Difference]] = defaultdict(list)
-    for (method, *_), group in pairs.items():
-        defined = [pair for pair in group if _drop(pair) is not None]
-        values[method] += [_mean(defined)] if defined else []
-    if not any(values.values()):
+    defined = {at: [pair for pair in of if _drop(pair) is not None] for at, of in pairs.items()}
+    each = tested({at: _mean(of) for at, of in defined.items() if of})
+    if not each:
         raise lacking("drop", f"merges beside their experts under {setting}", (), MAKE)
-    by_median = sorted(
-        (name for name in values if values[name]),
-        key=lambda name: np.median([one.points for one in values[name]]),
-    )
-    undefined = sum(_drop(pair) is None for group in pairs.values() for pair in group)
-    each = tested({(name, at): one for name in by_median for at, one in enumerate(values[name])})
-    methods = {name: [one for (of, _), one in each.items() if of == name] for name in by_median}
-    return Drops(methods, unit, setting, undefined)
+    methods: dict[str, list[Difference]] = defaultdict(list)
+    for (method, *_), one in each.items():
+        methods[method].append(one)
+    by_median = sorted(methods, key=lambda name: np.median([one.points for one in methods[name]]))
+    undefined = sum(map(len, pairs.values())) - sum(map(len, defined.values()))
+    return Drops({name: methods[name] for name in by_median}, unit, setting, undefined)
 
 
 def _method(merge: Line) -> str:

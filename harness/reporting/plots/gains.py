@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.difference import OPEN, Difference
-from harness.reporting.figures import wrapped
+from harness.reporting.figures import Axes, Figure, wrapped
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import CURRENT, Line, grouped
 from harness.reporting.plots.marks import BLACK, Mark, drawn_rows, height_of, key, marks, whisker
 from harness.reporting.plots.scores import View, lacking, lines_under, one_setting
 from harness.text import plain
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PALE = 0.35
 """How much is seen of a bar that is not significant."""

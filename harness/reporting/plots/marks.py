@@ -7,18 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from harness.reporting.difference import CI, Difference
-from harness.reporting.figures import settle, styled, wrapped
+from harness.reporting.figures import Axes, Figure, settle, styled, wrapped
 from harness.reporting.grid import GridCell
 from harness.reporting.lines import CURRENT
 from harness.reporting.names import CONSTANT
 from harness.text import breaks, plain
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BLACK, GREY, PALE = "#000000", "#555555", "#D0D0D0"
 ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE, YELLOW = (

@@ -6,18 +6,15 @@ import importlib
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from harness.errors import BadOption, BadRecipe, UnknownName
 from harness.evaluation.run import Run
 from harness.files import check_place
 from harness.reporting.chosen import read_lines
-from harness.reporting.figures import check_pictures, save
+from harness.reporting.figures import Figure, check_pictures, save
 from harness.reporting.plots.scores import View
 from harness.types import Progress
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Picture = Literal["credit", "protocols", "shots", "transforms", "gains", "drop", "ranks"]
 """Pictures of lines; a sweep is of the records themselves, which say what merges are made of."""

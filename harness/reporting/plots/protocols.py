@@ -6,12 +6,12 @@ What few shots win back of a score was in the encoder all along (FT-Classifier, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.reporting.boards.board import folded, same_rows
+from harness.reporting.boards.board import scores_of
 from harness.reporting.boards.tested import gaps
 from harness.reporting.difference import CI
-from harness.reporting.grid import laid_out
+from harness.reporting.figures import Figure
 from harness.reporting.lines import CURRENT, PROTOCOL_ORDER, Line
 from harness.reporting.plots.marks import (
     GREY,
@@ -25,9 +25,6 @@ from harness.reporting.plots.marks import (
 )
 from harness.reporting.plots.scores import View, headline, lacking, lines_under
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 BELOW, GAP = 0.11, 0.09
 """Inches: how far below a row the whisker of its gap is, and how thick the open bar of the gap."""
 BAND: Any = {"linewidth": 3, "alpha": 0.35}
@@ -40,8 +37,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     The open bar from Current Eval to the last protocol is the gap, with a whisker; it is
     significant where it is so on a board. Raises MissingScores.
     """
-    whole = laid_out(lines_under(lines, view, *PROTOCOL_ORDER), by_method=True)
-    scores = folded(whole, same_rows(whole))
+    scores = scores_of(lines_under(lines, view, *PROTOCOL_ORDER))
     known = headline(scores.settings, view.shots)
     columns = scores.columns_under(*known)
     merges = [

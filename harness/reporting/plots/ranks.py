@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from harness.reporting.figures import Figure
 from harness.reporting.grid import Grid, laid_out
 from harness.reporting.lines import CURRENT, TUNED, Line, Setting
 from harness.reporting.plots.marks import BLUE, GREY, SERIES, drawn_rows
 from harness.reporting.plots.scores import View, headline, lacking, lines_under
 from harness.stats.ranks import Standings, fewest_tasks, standings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def picture(lines: Sequence[Line], view: View) -> Figure:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log
-from typing import TYPE_CHECKING
 
 from harness.data.shots import amount
 from harness.errors import BadOption
+from harness.reporting.figures import Figure
 from harness.reporting.grid import laid_out
 from harness.reporting.lines import Line
 from harness.reporting.plots.curves import draw
 from harness.reporting.plots.scores import View, lacking
 from harness.types import ALL, Shots
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def picture(lines: Sequence[Line], view: View) -> Figure:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,15 +21,13 @@ from harness.evaluation.resamples import LOSS, estimate_of, loss_of, range_of
 from harness.reporting import bases
 from harness.reporting.chosen import read_both
 from harness.reporting.difference import CI
+from harness.reporting.figures import Figure
 from harness.reporting.lines import CURRENT, Line
 from harness.reporting.plots.marks import BLACK, PALE, Mark, drawn, key, marks, named
 from harness.reporting.plots.scores import View, headline, lacking
 from harness.reporting.sets import in_sets
 from harness.stats.estimate import Estimate, mean_of, over_sets
 from harness.stats.intervals import Ends, interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EXPERTS = "experts"
 OF_A_SET = (EXPERTS, "base", "seed", "tuned")

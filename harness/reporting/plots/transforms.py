@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from harness.files import parse_json
 from harness.options import parse_choice
+from harness.reporting.figures import Figure
 from harness.reporting.grid import laid_out
 from harness.reporting.lines import Line, Setting
 from harness.reporting.names import marked
 from harness.reporting.plots.curves import draw
 from harness.reporting.plots.scores import View, headline, lacking
 from harness.types import Choice
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PROBE, OPTION = "probe", "transform"
 STRICTER = ("affine", "linear", "invertible", "similarity", "euclidean", "orthogonal", "scaling")

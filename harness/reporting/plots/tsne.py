@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,16 +23,12 @@ from harness.evaluation.run import Run
 from harness.evaluation.task_split import configured
 from harness.kinds import kind_of
 from harness.passes.workload import Workload
-from harness.reporting.figures import readable
+from harness.reporting.figures import Axes, Figure, readable
 from harness.reporting.grid import short_task
 from harness.reporting.plots.marks import BLACK, GREY, PALETTE, drawn, named
 from harness.rng import rng
 from harness.text import plain
 from harness.types import Array, Array64, Choice, Progress, Rows, Units
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PERPLEXITY = 30
 FEWEST = 8
