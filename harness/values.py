@@ -106,7 +106,7 @@ def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value
         raise BadRecipe(f"{where}: {reason(error, kind)}") from error
 
 
-def reason(error: ValidationError, kind: type[Frozen]) -> str:
+def reason(error: ValidationError, kind: type[BaseModel]) -> str:
     """What does not fit a kind of values: the first field that is none of it, else the first that
     does not fit, what was found, and why."""
     found = error.errors()
@@ -128,7 +128,7 @@ EXPECTED = "Input should be "
 """How pydantic says what it expected."""
 
 
-def _within(kind: type[Frozen], place: Sequence[int | str]) -> type[Frozen]:
+def _within(kind: type[BaseModel], place: Sequence[int | str]) -> type[BaseModel]:
     """The kind of the values at a place in one of a kind, among lists and names of any."""
     for part in place:
         field = kind.model_fields.get(str(part))

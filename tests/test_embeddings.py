@@ -18,7 +18,7 @@ from scipy.stats import pearsonr, spearmanr
 import harness
 from harness import Choice, Record, Run, weights
 from harness.checkpoints.bases import encoder_digests
-from harness.checkpoints.build import build_encoder
+from harness.checkpoints.build import built
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.provenance import check_unchanged
 from harness.cli import main
@@ -291,7 +291,7 @@ def test_embeddings_are_those_of_transformers_encoder(
     batch = prepare(checkpoint, rows, LEN, pooling.readout).batch(range(len(rows)), CPU)
     assert len({*batch["attention_mask"].sum(dim=1).tolist()}) > 3
     with torch.no_grad():
-        made = pooling.readout.run(build_encoder(checkpoint).double(), None, batch)
+        made = pooling.readout.run(built(checkpoint).double(), None, batch)
     expected = plain(folder, [texts[0] for texts in rows.texts], mode, normalized)
     torch.testing.assert_close(pooling.readout.features(made), expected, rtol=0, atol=1e-12)
     x, logits, _ = forward(checkpoint, rows, max_length=LEN, readout=pooling.readout)

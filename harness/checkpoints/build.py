@@ -102,12 +102,14 @@ def build_model(
     return _filled(config, state, what, unit, device)
 
 
-def build_encoder(model: Checkpoint, device: torch.device = PROCESSOR) -> torch.nn.Module:
-    """An embedding model's encoder in a classifier of transformers, as `build_model` makes one.
-
-    Only its `base_model` may be run: the head, and a pooler that the model lacks, have no values.
-    Raises BrokenCheckpoint as `encoder_of` does.
+def built(
+    model: Checkpoint, unit: Unit = "row", device: torch.device = PROCESSOR
+) -> torch.nn.Module:
+    """The classifier of a checkpoint, as `build_model` makes it; of an embedding model its encoder
+    in one, of which only `base_model` may be run: a head, and a pooler that lacks, have no values.
     """
+    if model.pooling is None:
+        return build_model(model.config, model.weights, model.source, unit=unit, device=device)
     encoder = encoder_of(model)
     return _filled(encoder.config, encoder.weights, model.source, "row", device)
 

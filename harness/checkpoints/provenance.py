@@ -14,6 +14,7 @@ from harness.files import LARGEST, file_hash, read_json
 from harness.hashes import digest_of
 from harness.registry import TASKS, YAML
 from harness.types import Checkpoint, is_task_name
+from harness.values import reason
 from harness.weights import digest
 
 MERGE_FILE, EXPERT_FILE = "merge.json", "expert.json"
@@ -276,12 +277,7 @@ def _read(kind: type[R], path: Path, what: str) -> R | None:
     try:
         said: R = kind(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise BrokenCheckpoint(
-            f"{path} has {place} {first['input']!r:.80}, which is not as `harness` writes it: "
-            f"{first['msg']}"
-        ) from error
+        raise BrokenCheckpoint(f"{path}: {reason(error, kind)}, as `harness` writes it") from error
     named = [*said.tasks]
     if isinstance(said, Merged):
         named += [origin.task for origin in said.experts if origin.task is not None]

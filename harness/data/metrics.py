@@ -21,6 +21,8 @@ CLASSES: tuple[KindName, ...] = ("classification",)
 VALUES: tuple[KindName, ...] = ("regression",)
 BITS: tuple[KindName, ...] = ("multilabel",)
 TAGS: tuple[KindName, ...] = ("tagging",)
+SEQEVAL = "https://github.com/chakki-works/seqeval"
+DATALESS = "https://github.com/bloomberg/dataless-model-merging"
 
 
 # What true labels lack ---------------------------------------------------------------------
@@ -81,12 +83,7 @@ def micro_f1(predicted: Array64, labels: Array64) -> float:
     return _f1(predicted, labels, "micro")
 
 
-@metric(
-    "matthews",
-    paper="doi:10.1016/0005-2795(75)90109-9",
-    kinds=CLASSES,
-    undefined=_constant,
-)
+@metric("matthews", paper="doi:10.1016/0005-2795(75)90109-9", kinds=CLASSES, undefined=_constant)
 def matthews(predicted: Array64, labels: Array64) -> float:
     """Matthews correlation coefficient; 0 for constant predictions."""
     from sklearn.metrics import matthews_corrcoef
@@ -112,12 +109,7 @@ def spearman(predicted: Array64, labels: Array64) -> float:
     return _correlation(spearmanr, predicted, labels)
 
 
-@metric(
-    "span_f1",
-    paper="https://github.com/chakki-works/seqeval",
-    kinds=TAGS,
-    undefined=_no_entity,
-)
+@metric("span_f1", paper=SEQEVAL, kinds=TAGS, undefined=_no_entity)
 def span_f1(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
     """F1 of whole entities, all types counted together; 0 where none occurs or is predicted.
 
@@ -128,13 +120,7 @@ def span_f1(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]])
     return float(f1_score(labels, predicted, average="micro", zero_division=0))
 
 
-@metric(
-    "span_f1_strict",
-    paper="https://github.com/chakki-works/seqeval",
-    kinds=TAGS,
-    undefined=_no_iob2,
-    prefixes="BI",
-)
+@metric("span_f1_strict", paper=SEQEVAL, kinds=TAGS, undefined=_no_iob2, prefixes="BI")
 def span_f1_strict(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
     """F1 of whole entities that begin with B- and continue with I- of the same type.
 
@@ -147,13 +133,7 @@ def span_f1_strict(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence
     return float(made)
 
 
-@metric(
-    "span_f1_dataless",
-    paper="https://github.com/bloomberg/dataless-model-merging",
-    kinds=TAGS,
-    undefined=_no_entity,
-    prefixes="BI",
-)
+@metric("span_f1_dataless", paper=DATALESS, kinds=TAGS, undefined=_no_entity, prefixes="BI")
 def span_f1_dataless(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
     """F1 of whole entities as RegMean's published code finds them.
 

@@ -104,11 +104,7 @@ def texts_of(
 
 
 def _read(
-    task: Task,
-    split: str,
-    folder: str | Path | None,
-    limit: int | None = None,
-    first: bool = False,
+    task: Task, split: str, folder: str | Path | None, limit: int | None = None, first: bool = False
 ) -> tuple[Sequence[Row], tuple[tuple[str, ...], ...], Images | None]:
     """The rows of a split as they are stored, their texts, and their images."""
     if split not in splits_of(task):

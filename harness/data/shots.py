@@ -99,10 +99,7 @@ def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int, each: Sequenc
 
 
 def selected(
-    rows: Rows,
-    orders: Mapping[int, Parts],
-    shots: Sequence[Shots],
-    outside: int = 1,
+    rows: Rows, orders: Mapping[int, Parts], shots: Sequence[Shots], outside: int = 1
 ) -> tuple[list[int], list[Draw]]:
     """Selections by a draw that is given: for every seed, numbers of units by class, as drawn.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import warnings
@@ -20,6 +19,7 @@ from harness.evaluation.faults import check_record
 from harness.evaluation.packs import PREDICTED, SUFFIX, is_pack, unpacked, write_pack
 from harness.evaluation.resamples import Resamples, shortened, values_of
 from harness.files import check_values, json_text, parse_json, read_json, read_text, write_text
+from harness.hashes import digest_of
 from harness.types import Scalar, Shots
 from harness.values import Frozen, Value
 
@@ -218,8 +218,7 @@ def identity(values: Mapping[str, Any]) -> str:
     known["dataset"] = values["dataset"].get("digest")
     known["base"] = values["base"] and values["base"]["digest"]
     known["experts"] = [expert["digest"] for expert in values["experts"]]
-    text = json.dumps(known, sort_keys=True)
-    return str(xxhash.xxh3_128_hexdigest(text.encode()))
+    return digest_of(known)
 
 
 def safe(name: str) -> str:

@@ -107,10 +107,7 @@ class _Vectors:
 
 
 def _descended(
-    vectors: _Vectors,
-    losses: Sequence[LossAndGradient],
-    free: torch.Tensor,
-    learning_rate: float,
+    vectors: _Vectors, losses: Sequence[LossAndGradient], free: torch.Tensor, learning_rate: float
 ) -> tuple[Shares, list[float]]:
     """The coefficients after a step of Adam for each loss, and what the losses were.
 

@@ -59,12 +59,7 @@ def toy_grams(experts: Sequence[StateDict]) -> list[StateDict]:
 
 
 @need(
-    "gram",
-    paper="arXiv:2212.09849",
-    shapes=gram_shapes,
-    fault=_fault,
-    toy=toy_grams,
-    embeds=True,
+    "gram", paper="arXiv:2212.09849", shapes=gram_shapes, fault=_fault, toy=toy_grams, embeds=True
 )
 def gram_matrices(
     reading: Reading,

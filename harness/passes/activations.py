@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from harness.checkpoints.build import build_model, unit_of
+from harness.checkpoints.build import built, unit_of
 from harness.checkpoints.named import modules_of
 from harness.passes.cache import CachedTensors, obtained
 from harness.passes.features import model_key, running
@@ -94,14 +94,12 @@ def hooked(
 
     That is [tokens, units], at every token of the batch, without padding.
     """
-    config, source = checkpoint.config, checkpoint.source
-    unit, where = unit_of(checkpoint), placement.where
-    model = build_model(config, checkpoint.weights, source, unit=unit, device=where)
+    model = built(checkpoint, unit_of(checkpoint), placement.where)
     placed, modules = placement.put(model), modules_of(model)
     own = {group: modules[name] for group, name in layers.items()}
 
     def activations(inputs: Inputs) -> dict[str, torch.Tensor]:
-        with torch.inference_mode(), running(source), given_to(own) as calls:
+        with torch.inference_mode(), running(checkpoint.source), given_to(own) as calls:
             placed(**inputs)
         mask = inputs.get("attention_mask")
         return {group: token_rows(given, mask) for group, given in calls}

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
-import xxhash
 from safetensors import safe_open
 
 from harness import weights
@@ -26,6 +25,7 @@ from harness.checkpoints.open import open_file
 from harness.checkpoints.stream import write_file
 from harness.errors import BrokenCheckpoint, CannotWrite
 from harness.files import parse_json, replacing
+from harness.hashes import digest_of, join_digests
 from harness.types import StateDict, Steps
 
 KEY = "merging-harness"
@@ -40,8 +40,8 @@ ENTRY = "entry"
 def seal(tensors: StateDict, said: Mapping[str, Any]) -> str:
     """A hash of tensors and of what is said of them, but for the seal itself."""
     parts = {f"tensor {name}": weights.tensor_digest(name, tensors[name]) for name in tensors}
-    text = json.dumps({key: said[key] for key in said if key != SEAL}, sort_keys=True)
-    return weights.join_digests({**parts, "said": xxhash.xxh3_128_hexdigest(text.encode())})
+    own = {key: said[key] for key in said if key != SEAL}
+    return join_digests({**parts, "said": digest_of(own)})
 
 
 def write_sealed(path: Path, tensors: StateDict, said: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import numpy as np
 import torch
-import xxhash
 
-from harness.checkpoints.build import LABEL_KEYS, build_encoder, build_model
+from harness.checkpoints.build import LABEL_KEYS, built
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.t5 import OUTPUTS
 from harness.checkpoints.named import modules_of, parameters_of
@@ -24,6 +22,7 @@ from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.checkpoints.verbalizer import as_asked, head_of, words_of
 from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
 from harness.files import cache_dir
+from harness.hashes import digest_of
 from harness.kinds import kind_of
 from harness.passes.cache import keep, recall
 from harness.passes.placement import AUTOMATIC, Placement, exact, quicken
@@ -103,7 +102,7 @@ def content_key(
     """
     known = [model_key(checkpoint, digest), rows.digest, max_length, *parts]
     known += ["word"] if kind_of(rows.task).split_into_words else []  # no segments of text
-    return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
+    return digest_of(known)
 
 
 def model_key(checkpoint: Checkpoint, digest: str) -> str:
@@ -116,7 +115,7 @@ def model_key(checkpoint: Checkpoint, digest: str) -> str:
     known = [digest, processor_digest(checkpoint.processor), config]
     if checkpoint.family.inputs == "image":
         known.append(pillow().__version__)
-    return str(xxhash.xxh3_128_hexdigest(json.dumps(known, sort_keys=True).encode()))
+    return digest_of(known)
 
 
 def _read(path: Path, units: int) -> FeatureArrays | None:
@@ -254,14 +253,9 @@ class _Ready:
         readouts: Sequence[Readout],
         placement: Placement,
     ) -> None:
-        kind, source = kind_of(rows.task), checkpoint.source
-        self.placement, where = placement, placement.where
-        if checkpoint.pooling is not None:
-            model, self._final = build_encoder(checkpoint, where), None
-        else:
-            model = build_model(
-                checkpoint.config, checkpoint.weights, source, unit=kind.unit, device=where
-            )
+        kind, source, self.placement = kind_of(rows.task), checkpoint.source, placement
+        model, self._final = built(checkpoint, kind.unit, placement.where), None
+        if checkpoint.pooling is None:
             self._final = final_module(model, checkpoint.family, source)
         self.model: Any = placement.put(model, self._final)
         quicken(self.model, placement)

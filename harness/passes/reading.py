@@ -11,20 +11,13 @@ from typing import TypeAlias
 import torch
 
 from harness import weights
-from harness.checkpoints.build import build_encoder, build_model
+from harness.checkpoints.build import built
 from harness.checkpoints.verbalizer import as_asked
 from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.features import content_key
 from harness.passes.placement import AUTOMATIC, Placement
-from harness.passes.prepared import (
-    Inputs,
-    Prepared,
-    check_positions,
-    prepare,
-    row_labels,
-    stacked,
-)
+from harness.passes.prepared import Inputs, Prepared, check_positions, prepare, row_labels, stacked
 from harness.types import Checkpoint, Progress, Rows, Steps
 
 Batches: TypeAlias = "Iterator[tuple[Inputs, torch.Tensor]]"
@@ -46,13 +39,8 @@ class Reading:
     def model(self) -> torch.nn.Module:
         """The expert in eval mode, without dropout, where it is placed: the encoder of an embedding
         model stands in a classifier, of which `base_model` alone may be run."""
-        one, unit = self.checkpoint, kind_of(self.rows.task).unit
-        where = self.placement.where
-        if self.embeds:
-            model: torch.nn.Module = build_encoder(one, where)
-        else:
-            model = build_model(one.config, one.weights, one.source, unit=unit, device=where)
-        check_positions(model, self.prepared, one.source)
+        model = built(self.checkpoint, kind_of(self.rows.task).unit, self.placement.where)
+        check_positions(model, self.prepared, self.checkpoint.source)
         return self.placement.put(model)
 
     def entry(self, digest: str, *made_of: object) -> Path:

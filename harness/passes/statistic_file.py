@@ -16,6 +16,7 @@ from harness.errors import BrokenCheckpoint
 from harness.passes.cache import SEAL, is_whole, read_sealed
 from harness.registry import NEEDS
 from harness.types import Checkpoint, Need, StateDict
+from harness.values import reason
 
 
 class Facts(BaseModel):
@@ -115,11 +116,7 @@ def opened(path: Path, tensors: StateDict, description: Mapping[str, Any]) -> St
         # as JSON, in which a list may be a tuple
         said = Said.model_validate_json(json.dumps(description))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise BrokenCheckpoint(
-            f"{path} describes its statistics with {place!r}: {first['msg']}; expected {what}"
-        ) from error
+        raise BrokenCheckpoint(f"{path}: {reason(error, Said)}; expected {what}") from error
     for name, place in said.shared.items():
         if place not in tensors or name in tensors:
             raise BrokenCheckpoint(

@@ -14,8 +14,6 @@ from harness.options import Anchor, Layers
 
 TINY = 1e-9
 """Added to the norm of a row that is divided by it."""
-NEARER = 1 - 1e-12
-"""A transport that costs more than this share of none is none."""
 
 
 @premerge(
@@ -111,6 +109,4 @@ def transport(rows: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
     """The order of rows [units, features] that costs least: j gets the row order[j]."""
     here, there = (one / (one.norm(dim=1, keepdim=True) + TINY) for one in (rows, goals))
     cost = torch.cdist(here, there)
-    order, same = weights.assignment(-cost), torch.arange(len(cost))
-    better = float(cost[order, same].sum()) < NEARER * float(cost.trace())
-    return order if better else same
+    return weights.gainful(-cost, float(cost.trace()))

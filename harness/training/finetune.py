@@ -323,11 +323,7 @@ def _annotated(parts: Sequence[Training]) -> dict[str, Any]:
 
 
 def _train(
-    trainer: Any,
-    source: Checkpoint,
-    parts: Sequence[Training],
-    workdir: Path,
-    shown: Shown,
+    trainer: Any, source: Checkpoint, parts: Sequence[Training], workdir: Path, shown: Shown
 ) -> dict[str, Score]:
     """Train to the last step, from where an interrupted run was; the scores on held-out rows."""
     from transformers import PrinterCallback

@@ -80,9 +80,7 @@ def polar(matrix: torch.Tensor) -> torch.Tensor:
     return polar_and_values(matrix)[0]
 
 
-def polar_and_values(
-    matrix: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def polar_and_values(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The polar factor Q of square matrices [..., n, n] in float64, and what Q^T times them has
     for eigenvalues [..., n], from the greatest, and eigenvectors [..., n, n], in columns.
     """
@@ -98,9 +96,7 @@ SURE = 1e-3
 """Of the greatest singular value: those above have the digits that a turn needs when squared."""
 
 
-def polar_by_squares(
-    matrix: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def polar_by_squares(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """What `polar_and_values` says of one matrix M [n, n], in three quarters of the time.
 
     By the eigenvectors V of M^T M; only the columns of M V that are small, at right angles to the

@@ -120,19 +120,11 @@ def _class(model_type: str) -> Any:
 
 
 CROSS = "transformer.decoder.block.{layer}.layer.1.EncDecAttention"
-HEAD = "classification_head"
 T5 = family.Family(
     name="t5",
     model_types=("t5", "mt5"),
     prefix="transformer.",
-    row=family.Top(
-        (HEAD,),
-        f"{HEAD}.out_proj",
-        {
-            **family.linear(f"{HEAD}.dense", family.POOLED, family.WIDTH),
-            **family.linear(f"{HEAD}.out_proj", None, family.POOLED),
-        },
-    ),
+    row=family.two_layers("classification_head.dense", "classification_head.out_proj"),
     axes={
         "transformer.shared.weight": (None, family.WIDTH),
         **_stack("encoder"),
