@@ -51,7 +51,8 @@ def held(experts, base):
     while hold.exists():
         if hold.read_text() == "more":
             taken.append(b"x" * 2**26)
-        hold.with_suffix(".pid").write_text(str(os.getpid()))
+        hold.with_suffix(".new").write_text(str(os.getpid()))
+        hold.with_suffix(".new").replace(hold.with_suffix(".pid"))  # whoever reads it has all of it
         time.sleep(0.1)
     return average(experts, base)
 '''
