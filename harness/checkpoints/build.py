@@ -105,8 +105,10 @@ def build_model(
 def built(
     model: Checkpoint, unit: Unit = "row", device: torch.device = PROCESSOR
 ) -> torch.nn.Module:
-    """The classifier of a checkpoint, as `build_model` makes it; of an embedding model its encoder
-    in one, of which only `base_model` may be run: a head, and a pooler that lacks, have no values.
+    """A checkpoint's classifier, as `build_model` makes it; an embedding model's encoder in one.
+
+    Of the latter only `base_model` may be run: the head, and a pooler that the model lacks, have no
+    values. Raises BrokenCheckpoint as `build_model` and `encoder_of` do.
     """
     if model.pooling is None:
         return build_model(model.config, model.weights, model.source, unit=unit, device=device)

@@ -285,11 +285,8 @@ class Study(Frozen):
         return BadRecipe(f"{self.study}: {what}")
 
     def limited(self, flags: Flags, *names: str) -> dict[str, Any]:
-        """Flags of which these say no more rows than the study has; what is no number stays."""
-        if self.limit is None:
-            return {**flags}
-        said = {name: self.limit if (one := flags.get(name)) is None else one for name in names}
-        most = {name: min(one, self.limit) for name, one in said.items() if isinstance(one, int)}
+        """Flags of which these say no more rows than the study has."""
+        most = {n: min(flags.get(n) or self.limit, self.limit) for n in names if self.limit}
         return {**flags, **most}
 
     def beside(self, reading: ScoreOn) -> Names:
