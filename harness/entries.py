@@ -116,13 +116,13 @@ class EvaluationProtocol(Entry):
     `all_rows`: these are all there are, once, whatever shots and draws a run asks for.
     `check` is called with the options before any forward pass, and raises BadOption for what no
     range of one option can say. `transductive`: whether these options adapt to the test rows
-    themselves, in place of drawn ones. `by_default`: it is used where no protocols are named.
-    `of_tags` are the options about words outside entities, for tags alone; `outside`: how many
-    times as many of those words these options draw as of any other tag. `features`, of a protocol
-    without a head: where these options take features,
-    `last_linear`, `cls`, `mean_masked` or `mean_padded`. `reads_head`: it is of no embedding model.
-    `apart`: each of the two texts of a row is read by itself, and `x` has the features of the one
-    before those of the other, [rows, 2 width].
+    themselves, in place of drawn ones; never to their labels. `by_default`: it is used where no
+    protocols are named. `of_tags` are the options about words outside entities, for tags alone;
+    `outside`: how many times as many of those words these options draw as of any other tag.
+    `features`, of a protocol without a head: where these options take features, `last_linear`,
+    `cls`, `mean_masked` or `mean_padded`. `reads_head`: it is of no embedding model. `apart`: each
+    of the two texts of a row is read by itself, and `x` has the features of the one before those of
+    the other, [rows, 2 width].
     """
 
     called = "protocol"
@@ -137,6 +137,14 @@ class EvaluationProtocol(Entry):
     features: Callable[..., FeaturesName] | None = None
     reads_head: bool = False
     apart: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.transductive and self.adapts == "labeled":
+            raise HarnessError(
+                f"{self.called} '{self.name}' adapts to labels and may adapt to scored rows, whose "
+                "labels none may read; expected adapts='unlabeled'"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

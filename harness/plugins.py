@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import importlib
 import importlib.util
 import os
 import pkgutil
 import sys
+import sysconfig
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial
 from importlib.machinery import ModuleSpec
@@ -101,8 +103,9 @@ def attribute_of(kind: str, name: str) -> Any:
 
 
 def code_of(function: Callable[..., Any]) -> str | None:
-    """A hash of the code of somebody else: of all Python files beside the one it stands in and, of
-    a folder that `load_folder` imported, of those below that it may import.
+    """A hash of the code of somebody else: of all Python files beside the one it stands in, of a
+    folder that `load_folder` imported also of those below that it may import, and of what they
+    import from elsewhere, but for libraries that are installed.
 
     Empty for code of ours, whose results change with a release; None where there is no file.
     """
@@ -113,7 +116,48 @@ def code_of(function: Callable[..., Any]) -> str | None:
         return None
     own = _module(function).startswith(PREFIX)
     files = sorted(_modules(file.parent) if own else file.parent.glob("*.py"))
-    return xxhash.xxh3_128_hexdigest(b"\0".join(path.read_bytes() for path in files))
+    texts = [*(path.read_bytes() for path in files), *_elsewhere(files)]
+    return xxhash.xxh3_128_hexdigest(b"\0".join(texts))
+
+
+def _elsewhere(files: Iterable[Path]) -> list[bytes]:
+    """What is in the files that Python files import, and in those that these import: neither of
+    Python, nor of an installed library, nor of ours; nor one whose file is gone, which the next
+    process could not import. Sorted: a set has another order every time."""
+    seen, left, found = {*files}, [*files], list[bytes]()
+    while left:
+        for name in _imports(left.pop().read_bytes()):
+            file = getattr(sys.modules.get(name), "__file__", None)
+            path = Path(file) if file else None
+            if path and path.suffix == ".py" and path not in seen and not _installed(path):
+                seen.add(path)
+                if path.is_file():  # `torch.ops` says _ops.py
+                    found.append(path.read_bytes())
+                    left.append(path)
+    return sorted(found)
+
+
+@cache
+def _imports(text: bytes) -> frozenset[str]:
+    """The modules that a Python file may import by a full name; none of one that does not parse."""
+    names = set[str]()
+    with suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names |= {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+    parts = (name.split(".") for name in names)
+    return frozenset(".".join(one[: n + 1]) for one in parts for n in range(len(one)))
+
+
+@cache
+def _installed(path: Path) -> bool:
+    """Whether a file is of Python, of an installed library, or of ours."""
+    roots = (HERE, Path(sysconfig.get_path("stdlib")), *_beside().values())
+    return bool({"site-packages", "dist-packages"} & {*path.parts}) or any(
+        path.is_relative_to(root) for root in roots
+    )
 
 
 def is_ours(function: Callable[..., Any]) -> bool:
@@ -157,22 +201,21 @@ def calling(whose: str, function: Callable[..., Any]) -> Iterator[None]:
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         if is_ours(function) or full or type(error).__name__ == "OutOfMemoryError":
             raise
-        raise BrokenPlugin(f"{whose} raised {_told(error)}{_at(error, function)}") from error
+        raise BrokenPlugin(f"{whose} raised {_told(error)}{line_of(error, function)}") from error
 
 
-def _at(error: BaseException, function: Callable[..., Any]) -> str:
-    """Where in the file of a function an error came from, if it did."""
+def line_of(error: BaseException, function: Callable[..., Any]) -> str:
+    """Where in the file of a function an error came from, in brackets, if it did."""
     file = _file_of(function)
     own = [one for one in extract_tb(error.__traceback__) if Path(one.filename) == file]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def code_of_plugins(functions: Iterable[Callable[..., Any]]) -> str:
-    """A hash of the code of folders that `load_folder` imported, as far as these are of one; '' of
-    none. What they compute may be other by the next time."""
-    theirs = [one for one in functions if one.__module__.startswith(PREFIX)]
-    codes = [code_of(one) or "" for one in theirs]
-    return xxhash.xxh3_128_hexdigest(" ".join(codes).encode()) if codes else ""
+    """A hash of somebody else's code among functions; '' where all is of ours. What they compute
+    may be other by the next time."""
+    codes = [code_of(one) or "" for one in functions if not is_ours(one)]
+    return xxhash.xxh3_128_hexdigest(" ".join(codes).encode()) if any(codes) else ""
 
 
 def load_folder(folder: str | Path, *, undo: Undo) -> None:

@@ -176,8 +176,13 @@ class Registry(Mapping[str, V], Generic[V]):
         if module in self.families:
             made: V = resolve_name(self.families[module])(attribute)
             return made
-        with plugins.registering(module):
-            target = plugins.attribute_of(self.kind, name)
+        try:
+            with plugins.registering(module):
+                target = plugins.attribute_of(self.kind, name)
+        except UnknownName as error:
+            if module not in self._values:
+                raise
+            raise UnknownName(f"{error}, or a value: {name}=VALUE") from error
         for value in self._values.values():
             if target is value or getattr(value, "function", None) is target:
                 self._spelled[value.name] = name
@@ -314,6 +319,12 @@ postmerge = _adding(POSTMERGE, Postmerge)
 need = _adding(NEEDS, Need)
 protocol = _adding(PROTOCOLS, EvaluationProtocol)
 metric = _adding(METRICS, Metric)
+
+
+def scoring_code(scored_by: EvaluationProtocol, metrics: Sequence[str]) -> str:
+    """A hash of somebody else's code that makes a score: of a protocol and of metrics by name."""
+    used = [METRICS[name].function for name in metrics]
+    return plugins.code_of_plugins([scored_by.function, *used])
 
 
 def task(value: Task) -> Task:

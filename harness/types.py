@@ -298,11 +298,11 @@ class Need:
 
     The first four draw `examples` rows by `seed`, which are among its options; with the option
     `rows=test` they are the reported rows, and the merge is marked transductive. All but the first
-    hand over what they return, and run only when that is used. `fault` returns why a tensor cannot
-    be one of a statistic; `check` is called with all options before any row is loaded. It supports
-    tasks of these `kinds` and, if it `embeds`, embedding models. `toy` makes of toy experts what
-    the method is handed, in a list or as one thing. What takes `gradients` runs in float32 alone.
-    Raises HarnessError for fields that disagree.
+    hand over what they return, and are called when a merge is planned. `fault` returns why a tensor
+    cannot be one of a statistic; `check` is called with all options before any row is loaded. It
+    supports tasks of these `kinds` and, if it `embeds`, embedding models. `toy` makes of toy
+    experts what the method is handed, in a list or as one thing. What takes `gradients` runs in
+    float32 alone. Raises HarnessError for fields that disagree.
     """
 
     name: str

@@ -26,7 +26,7 @@ from harness.errors import (
     HarnessError,
     UnknownName,
 )
-from harness.plugins import code_of
+from harness.plugins import PREFIX, code_of
 from harness.weights import each
 from tests.conftest import registries_kept
 from tests.mistakes import mistake, names, refused
@@ -439,6 +439,56 @@ def test_a_merge_of_other_code_is_told(room: Path) -> None:
                 with pytest.warns(UserWarning, match="one was made before the code"):
                     harness.evaluate(run)
     harness.evaluate(run)  # where the plug-in is not, nothing is known of it
+
+
+SCORER = """
+import harness
+import torch.ops  # a module whose file is not where it says
+from helper import WRONG
+
+@harness.protocol("picked", adapts="nothing")
+def picked(encoded):
+    return [harness.Predictions(abs(encoded.test.labels - WRONG))]
+"""
+
+
+def test_scores_by_code_that_changed_are_made_again_and_told_apart(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of what the plug-in imports from elsewhere, and of `module:function`."""
+    monkeypatch.syspath_prepend(room / "lib")
+    Path("lib").mkdir()
+    for folder, asked in (("mine", ("picked", "--plugins", "mine")), ("lib", ("scorer:picked",))):
+        Path(folder, "scorer.py").write_text(SCORER)
+        words = ["evaluate", "--model", "a", "--tasks", "t.yaml", "--output-path", folder + "/out"]
+        for wrong in (0, 1):
+            Path("lib/helper.py").write_text(f"WRONG = {wrong}")
+            with registries_kept():
+                assert main([*words, "--protocols", *asked]) == 0
+                board = ["leaderboard", folder + "/out", "--out", folder + "/board"]
+                assert main([*board, *asked[1:]]) == 0
+                shown = Path(folder, "board/board.csv").read_text()
+                assert (",100.000000," in shown) == (not wrong)
+            for name in ("helper", "scorer", *(one for one in sys.modules if PREFIX in one)):
+                sys.modules.pop(name, None)
+        files = [*Path(folder, "out").rglob("*.json")]
+        codes = {json.loads(path.read_text())["settings"]["code"] for path in files}
+        assert len(codes) == len(files) == 2
+        if folder == "mine":
+            refused(["leaderboard", "mine/out", "--out", "b"], HarnessError, "two", "--plugins")
+
+
+def test_an_option_without_a_value_is_told_from_a_module(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merge = ["merge", "a", "b", "--base", "base", "--out", "o", "--merger"]
+    refused([*merge, "ties:density"], UnknownName, "a value", "ties:density=VALUE")
+    monkeypatch.syspath_prepend(room)
+    Path("middle.py").write_text("def middle(experts, base):\n    return experts[0]\n")
+    with registries_kept():
+        for _ in range(2):  # once it is known, its module has the name of a merger
+            assert main([*merge, "middle:middle", "--force"]) == 0
+    sys.modules.pop("middle")
 
 
 #: what a protocol makes of the labels -> what is said of it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -184,3 +185,10 @@ def test_entry_points_of_the_group_are_imported(
         plugins.load_all.cache_clear()
     assert asked == ["harness"]
     assert harness.MERGERS["third_party"].paper == "arXiv:0000.00000"
+
+
+def test_a_protocol_that_reads_labels_adapts_to_no_scored_rows() -> None:
+    """Its records would say that those labels were not read."""
+    asked: Any = {"adapts": "labeled", "transductive": lambda **_: True}
+    with pytest.raises(HarnessError, match="'odd' adapts to labels"):
+        harness.protocol("odd", **asked)(lambda encoded: [])

@@ -898,8 +898,8 @@ def test_outputs_that_are_nan_are_no_labels(room: Path, capsys: pytest.CaptureFi
     capsys.readouterr()
     assert main([*evaluate, "--shots", "1", "--draws", "2"]) == 3
     err = capsys.readouterr().err
-    assert "b on toy/pairs@test under current: " in err
-    assert "12 of 12 rows" in err
+    assert "b on toy/pairs@test under current" in err
+    assert err.count("12 of 12 rows") == 1, "one reason of several scores"
     saved = {(r.model, r.protocol) for r in harness_records(room / "records")}
     assert ("merged", "current") in saved
     assert ("a", "current") in saved

@@ -20,6 +20,7 @@ from harness.checking.properties.property import (
 from harness.entries import Method, Premerge
 from harness.errors import BadOption, HarnessError, UnknownName
 from harness.methods import is_said, needs_of, own_options, reads_base, resolved
+from harness.plugins import line_of
 from harness.registry import STAGES
 from harness.text import hint
 from harness.types import Choice
@@ -96,7 +97,8 @@ class Battery:
         # to break a property is to give another result or to refuse, not to crash
         right = declared and isinstance(error, (Broken, HarnessError))
         options = (str(self.explicit),) if self.explicit else ()
-        detail = _reason(error) + self._noted(*options)
+        where = "" if isinstance(error, Broken) else line_of(error, self.method.function)
+        detail = _reason(error) + where + self._noted(*options)
         return Finding(checked.name, "breaks by design" if right else "breaks", detail)
 
     def _noted(self, *notes: str) -> str:

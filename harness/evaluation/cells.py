@@ -31,10 +31,9 @@ from harness.evaluation.task_split import (
 from harness.hashes import digest_of, joined
 from harness.kinds import kind_of
 from harness.passes.lengths import resolved, tell_of_cut
-from harness.plugins import code_of_plugins
 from harness.presets import preset, read_as
 from harness.readout import LAST_LINEAR, Readout, without_head
-from harness.registry import METRICS
+from harness.registry import scoring_code
 from harness.types import HELD_OUT, TRAINED_ON, Choice, Encoded, Rows, Scalar
 
 SAW: Mapping[tuple[bool, bool], Saw] = {
@@ -178,8 +177,7 @@ class Cell:
                 settings["stratified"] = False
         if self.protocol.transductive:
             settings |= {"seed": run.seed}
-        used = [METRICS[name].function for name in data.task.metrics]
-        if code := code_of_plugins([self.protocol.entry.function, *used]):
+        if code := scoring_code(self.protocol.entry, data.task.metrics):
             settings["code"] = code
         return settings
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from pydantic import PositiveInt
 
-from harness.errors import MissingScores
-from harness.evaluation.records import Record, each_record
+from harness.errors import HarnessError, MissingScores
+from harness.evaluation.records import Record, each_record, identity_of
 from harness.hashes import joined
+from harness.registry import PROTOCOLS, scoring_code
 from harness.reporting.bases import by_base
 from harness.reporting.grid import SINGLES
 from harness.reporting.lines import Line, lines_of
@@ -156,10 +158,35 @@ def read_both(
     places: Iterable[str | Path], which: Chosen = EVERYTHING
 ) -> list[tuple[Line, Record]]:
     """As `read_lines`, each line with its record: all of them are in memory."""
-    records = {str(path): one for path, one in each_record(places)}
+    records = dict(_each(places))
     return [(line, records[line.path]) for line in among([*lines_of(records.items())], which)]
 
 
 def read_lines(places: Iterable[str | Path], which: Chosen = EVERYTHING) -> list[Line]:
     """The lines of the records in files and folders that are meant. Raises BrokenRecord."""
-    return among([*lines_of((str(path), one) for path, one in each_record(places))], which)
+    return among([*lines_of(_each(places))], which)
+
+
+def _each(places: Iterable[str | Path]) -> Iterator[tuple[str, Record]]:
+    """Records with their files. Of a score that a plug-in of several codes made, that of the code
+    that is loaded: after a change an evaluation scores again, and what it had written stays."""
+    by_code: dict[str, dict[str, list[tuple[str, Record]]]] = {}
+    for path, one in each_record(places):
+        settings = dict(one.settings)
+        if (code := settings.pop("code", None)) is None:
+            yield str(path), one
+            continue
+        cell = f"{one.model} {identity_of(one.model_copy(update={'settings': settings}))}"
+        by_code.setdefault(cell, {}).setdefault(str(code), []).append((str(path), one))
+    for codes in by_code.values():
+        several = codes if len(codes) > 1 else {}
+        now = several.get(_code_of(next(iter(codes.values()))[0][1]))
+        yield from now or chain.from_iterable(codes.values())
+
+
+def _code_of(record: Record) -> str:
+    """The hash of the code, as it is loaded here, that would make a score; '' where some is not."""
+    try:
+        return scoring_code(PROTOCOLS[record.protocol], record.metrics)
+    except HarnessError:
+        return ""
