@@ -35,6 +35,7 @@ from harness.stats.ranks import (
 from harness.stats.sets import prior, prior_of
 from harness.stats.tests import detectable, holm, outcome, p_value, sets_needed, units_needed
 from harness.types import Array64
+from tests.simulations import two_alike
 
 NONE = np.empty((1, 0))
 SHARE = (0.0, 1.0)
@@ -236,6 +237,15 @@ def test_two_models_that_differ_in_few_rows_are_told_by_these_few() -> None:
     assert degrees(one, difference=False)[0] == 499
     five = fixed(0.01, math.sqrt(5 / 500 - 0.01**2) / math.sqrt(500), 500)
     assert p_value(five) > 0.05, "exact: 2 / 2^5 = 0.0625"
+
+
+def test_rows_that_differ_are_counted_however_many_resamples_there_are() -> None:
+    """Of 60 rows 16, as a record keeps them: their kurtosis would be that of thirty."""
+    one = two_alike(np.random.default_rng(0), 60, 16)
+    assert degrees(one, difference=True)[0] == 15
+    assert degrees(replace(one, counted=False), difference=True)[0] > 20
+    three = over_sets({0: one, 1: one, 2: one})
+    assert not three.counted, "a part of a set's score is less than one of a row"
 
 
 def test_a_unit_may_change_a_score_by_less_than_its_part() -> None:

@@ -13,7 +13,7 @@ from harness.types import Array64
 
 
 class Prior(NamedTuple):
-    """What the variance of a difference over sets of experts is drawn towards, and for how many
+    """What the variance of a difference over sets of experts is shrunk towards, and for how many
     degrees of freedom that counts."""
 
     variance: float
@@ -30,6 +30,8 @@ class Estimate:
     resampled: rows, sentences or documents. `by_set` has the mean over the draws on each set of
     experts, by its number; {} of a single one. Differences and means of these are estimates as
     well; `prior` is what is known of how differences like this one vary over sets, if anything.
+    `counted`: a unit is right or wrong, so that the variance of a difference counts those that
+    differ.
     """
 
     values: Array64
@@ -38,6 +40,7 @@ class Estimate:
     units: int
     by_set: Mapping[int, float] = field(default_factory=dict)
     prior: Prior | None = None
+    counted: bool = False
 
     @cached_property
     def point(self) -> float:
@@ -56,7 +59,9 @@ def of(function: Callable[[Array64, Array64], Array64], one: Estimate, two: Esti
 
 def minus(first: Estimate, second: Estimate, times: float = 1.0) -> Estimate:
     """The first minus so many `times` the second."""
-    return of(lambda one, two: one - times * two, first, second)
+    found = of(lambda one, two: one - times * two, first, second)
+    counted = first.counted and second.counted and times == 1
+    return replace(found, counted=True) if counted else found
 
 
 def mean_of(several: Sequence[Estimate]) -> Estimate:

@@ -1,7 +1,7 @@
 """Intervals of scores, of differences and of ratios, over test units, draws of shots and sets of
 experts together.
 
-Ends are made of variances, not of percentiles, which need ten times the resamples to be as steady.
+Ends are made of variances, not of percentiles, which vary about twice as much with the resamples.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def variances(one: Estimate) -> tuple[float, float, float]:
 
 
 def moderated(variance: float, sets: int, known: Prior | None) -> tuple[float, float]:
-    """The variance of a difference over sets and its degrees of freedom, drawn towards what is
+    """The variance of a difference over sets and its degrees of freedom, shrunk towards what is
     known, and never below its own: a model that varies more than all others would pass for them."""
     own = sets - 1
     if known is None:
@@ -79,12 +79,14 @@ def degrees(one: Estimate, *, difference: bool) -> tuple[int, int, float]:
     in all of them: so many have its variance. Two models that answer seven rows differently are
     compared on seven, however many there are. By hand: of 500 rows, 5 to the good and 2 to the bad
     of a first model are a difference of 0.006 and a variance of (7 - 9 / 500) / 500^2. Where a unit
-    changes the score by less (correlations, several labels), no less than the resamples show.
+    may change the score by less (correlations, several labels, means), no less than the resamples
+    show.
     """
     units = one.units
     if difference:
         whole = float(one.resamples.var(ddof=1)) + one.point**2 / units
-        units = min(units, max(round(units**2 * whole), _carriers(one.resamples)))
+        least = round(units * abs(one.point)) if one.counted else _carriers(one.resamples)
+        units = min(units, max(round(units**2 * whole), least))
     of_sets = max(moderated(0.0, len(one.by_set), one.prior)[1], 1)
     return max(units - 1, 1), max(len(one.values) - 1, 1), of_sets
 

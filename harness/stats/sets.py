@@ -2,7 +2,7 @@
 
 Three sets say little of the variance of one difference: with two degrees of freedom and hundreds
 of pairs nothing can be significant. Methods that share their experts have variances that are much
-alike, so each difference's own is drawn towards that of all: the moderated t statistic of Smyth
+alike, so each difference's own is shrunk towards that of all: the moderated t statistic of Smyth
 (2004, doi:10.2202/1544-6115.1027).
 """
 

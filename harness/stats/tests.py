@@ -16,7 +16,6 @@ from harness.stats.intervals import (
     Ends,
     degrees,
     is_steady,
-    reach,
     sign_test,
     student,
     variances,
@@ -33,16 +32,15 @@ DifferenceOutcome: TypeAlias = Literal[
 
 def p_value(one: Estimate) -> float:
     """Two-sided, of a difference that is nothing but chance: where its interval ends at zero."""
-    point, half = abs(one.point), reach(one)
-    if not point or not math.isfinite(half):
+    point, known = abs(one.point), variances(one)
+    if not point or not math.isfinite(sum(known)):
         return 1.0
-    parts = np.array(variances(one))
-    if is_steady(parts.tolist()):  # every unit differs, and all alike
+    if is_steady(known):  # every unit differs, and all alike
         return sign_test(one.units)
     from scipy.optimize import brentq
     from scipy.special import stdtrit
 
-    few = np.array(degrees(one, difference=True), dtype=float)
+    parts, few = np.array(known), np.array(degrees(one, difference=True), dtype=float)
 
     def short(places: float) -> float:
         """By how much an interval at p = 10^-places falls short of zero."""
