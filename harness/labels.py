@@ -8,6 +8,7 @@ from decimal import Decimal
 from functools import cache
 from numbers import Integral, Real
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -23,12 +24,18 @@ LONGEST_NAME = 1000
 """Letters of a label: a longer text is a column by mistake, and slow to compare."""
 
 
+def composed(label: str) -> str:
+    """A name with its accents in its letters (NFC), to the letter otherwise."""
+    return normalize("NFC", label)
+
+
 def normal(label: str) -> str:
     """A label name with case and separators taken out, which is how names are compared.
 
-    One that is a number is that number: 1, 1.0 and 01 are one name, and -1 is another.
+    One that is a number is that number: 1, 1.0 and 01 are one name, and -1 is another. Letters
+    with their accents apart, as macOS writes the names of folders, are those with them (NFC).
     """
-    kept = PARTING.sub("", label).casefold()
+    kept = composed(PARTING.sub("", label).casefold())
     return str(Decimal(kept).normalize() + 0) if NUMBER.fullmatch(kept) else kept
 
 
@@ -41,7 +48,7 @@ def is_number(label: str) -> bool:
 def called(value: object) -> str | None:
     """How a value of a label is called: 4.0 as 4, and true as true; None where it says nothing."""
     if isinstance(value, str):
-        return value if len(value) < LONGEST_NAME else None
+        return composed(value) if len(value) < LONGEST_NAME else None
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, Real) or isinstance(value, Integral):
@@ -86,7 +93,7 @@ def spelling(*lists: Sequence[str]) -> Callable[[str], str]:
     """How the names of some label lists are compared: as `normal` has them, unless that makes two
     of a list one; then to the letter."""
     distinct = all(len({*map(normal, names)}) == len({*names}) for names in lists)
-    return normal if distinct else str
+    return normal if distinct else composed
 
 
 def same(first: Sequence[str], second: Sequence[str]) -> bool:

@@ -84,6 +84,11 @@ def hint(name: str, known: Collection[str], first: str = "") -> str:
     return f"{first}known: {few(known) or 'none'}"
 
 
+def first_line(error: BaseException) -> str:
+    """Of what an error of a library says; of one that says nothing, its type."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 def shortened(text: str, room: int) -> str:
     """The text with its middle left out where it is longer than `room`: both ends tell names apart.
 

@@ -202,6 +202,47 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
         load_rows(own(tmp_path), "train")
 
 
+def test_a_class_that_is_a_link_is_one_line(tmp_path: Path) -> None:
+    """It would be no class, and its rows would be missing."""
+    folders(tmp_path / "data", "train", 6)
+    (tmp_path / "data" / "train" / "red").rename(tmp_path / "red")
+    (tmp_path / "data" / "train" / "red").symlink_to(tmp_path / "red")
+    with mistake(BadData, "train/red link expected a folder"):
+        load_rows(own(tmp_path), "train")
+
+
+def test_files_that_do_not_end_like_images_are_told_of(tmp_path: Path) -> None:
+    folders(tmp_path / "data", "train", 6)
+    red = tmp_path / "data" / "train" / "red"
+    plain = load_rows(own(tmp_path), "train")
+    (tmp_path / "data" / "train" / "metadata.csv").write_text("of the whole folder, and no image")
+    for number, path in enumerate([*red.iterdir()]):  # a JPEG may end so, whatever is in it
+        path.rename(path.with_suffix((".jfif", ".JPE")[number % 2]))
+    assert {*load_rows(own(tmp_path), "train").texts} == {*plain.texts}
+    next(red.iterdir()).rename(red / "one.heic")
+    with pytest.warns(UserWarning, match=r"^1 files below .*train are passed over, as 'one.heic'"):
+        assert len(load_rows(own(tmp_path), "train")) == len(plain) - 1
+
+
+def test_a_pattern_names_a_folder_for_each_split(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        folders(tmp_path / "data", split, 6)
+    named = own(tmp_path, "image: picture\nfiles: 'data/{split}'\n")
+    plain = own(tmp_path)
+    assert load_rows(named, "test").digest == load_rows(plain, "test").digest
+
+
+def test_several_labels_of_an_image_have_a_column_each(tmp_path: Path) -> None:
+    """As those of a text, if no column is named."""
+    made = [encoded(one) for one, _ in pictures(4)]
+    table = {"picture": made, "r": [1, 0, 1, 0], "g": [0, 0, 1, 1]}
+    (tmp_path / "data").mkdir()
+    pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "data" / "train.parquet")
+    told = "kind: multilabel\nimage: picture\nlabels: [r, g]\nfiles: data\n"
+    rows = load_rows(own(tmp_path, told), "train")
+    assert rows.labels.tolist() == [[1, 0], [0, 0], [1, 1], [0, 1]]
+
+
 # Decoding ------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,13 @@ from harness import weights
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows, take
-from harness.errors import BadData, BadRecipe, BrokenCheckpoint, IncompatibleWeights
+from harness.errors import (
+    BadData,
+    BadRecipe,
+    BrokenCheckpoint,
+    CellsFailed,
+    IncompatibleWeights,
+)
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.training.single import dataset
@@ -37,7 +43,7 @@ from tests.images import (
     respelled,
     vit,
 )
-from tests.mistakes import refused
+from tests.mistakes import names, refused
 from tests.resampled import read_records
 
 pytest.importorskip("PIL.Image")
@@ -382,6 +388,25 @@ def test_a_broken_image_is_one_line_with_its_row(
     line = refused(command, BadData, "row", "mine@")
     assert "image" in line
     assert not (tmp_path / "out").exists()
+
+
+def test_a_broken_image_that_is_scored_is_told_once(trained: Path, tmp_path: Path) -> None:
+    """And not for every model and protocol."""
+    folders(tmp_path / "data", "train", 30, seed=5)
+    folders(tmp_path / "data", "test", 6, seed=6)
+    (tmp_path / "data" / "test" / "green" / "001.png").write_bytes(b"none")
+    (tmp_path / "mine.yaml").write_text("image: picture\nfiles: data\n")
+    asked: dict[str, Any] = {
+        "tasks": str(tmp_path / "mine.yaml"),
+        "protocols": ["current", "knn"],
+        "shots": (1,),
+    }
+    with pytest.raises(CellsFailed) as caught:
+        harness.evaluate(
+            harness.Run(model=str(trained / "e1"), output=str(tmp_path / "records"), **asked)
+        )
+    (line,) = caught.value.failures
+    names(line, "e1 mine@test current e1 mine@test knn row mine@test green/001.png")
 
 
 def test_a_length_means_nothing(trained: Path, tmp_path: Path) -> None:

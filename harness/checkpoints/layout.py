@@ -12,6 +12,7 @@ from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
 from harness.errors import BrokenCheckpoint
 from harness.files import LARGEST, read_json
 from harness.folders import Layout
+from harness.text import first_line
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -106,7 +107,7 @@ def refused(what: str, expected: str) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise BrokenCheckpoint(f"{what} ({reason:.300}); {expected}") from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -135,9 +136,11 @@ def _quoted(path: Path, sign: str) -> bool:
     """Whether quotes in a table stand around fields (RFC 4180); else they are letters of a text.
 
     A text that begins with a quote would swallow the rows up to the next one. They are letters
-    where each line is a row by itself, and one stands within a text (whoever puts some around
-    fields would have put some around it, too), or the rules find fewer rows. Raises BadData, naming
-    the row, for others that the rules cannot read.
+    where each line is a row by itself, and the rules cannot read them, or one stands within a text
+    (whoever puts some around fields would have put some around it, too), or the rules join lines
+    between tabs, or of a single row. Several rows between commas that end as they should are fields
+    of several lines. That is told. Raises BadData, naming the row, for others that the rules cannot
+    read.
     """
     if b'"' not in path.read_bytes():
         return True
@@ -150,12 +153,11 @@ def _quoted(path: Path, sign: str) -> bool:
     for row in rows(quoting=csv.QUOTE_NONE):
         widths[len(row)] += 1
         within = within or any('"' in one and one[0] != '"' for one in row)
-    if len(widths) == 1 and within:
-        return False
-    count, longest = 0, csv.field_size_limit(LONGEST)
+    count, joined, longest = 0, 0, csv.field_size_limit(LONGEST)
     try:
-        for _ in rows(strict=True):
+        for row in rows(strict=True):
             count += 1
+            joined += any("\n" in one for one in row)
     except csv.Error as error:
         if len(widths) == 1:
             return False
@@ -165,7 +167,19 @@ def _quoted(path: Path, sign: str) -> bool:
         ) from error
     finally:
         csv.field_size_limit(longest)
-    return not (len(widths) == 1 and count < widths.total())
+    if len(widths) > 1:
+        return True
+    if count == widths.total():
+        return not within
+    if sign == "\t":  # what is written so has seldom quotes around its texts, and sentences have
+        return False
+    by_quotes, lines = f"{count - 1} rows, {joined} of several lines in quotes", widths.total() - 1
+    is_read, or_else = (by_quotes, f"{lines}") if joined > 1 else (f"{lines} rows", by_quotes)
+    warnings.warn(
+        f"{path} is read as {is_read}, and could be {or_else}; if that is meant, save it as .jsonl",
+        stacklevel=2,
+    )
+    return joined > 1
 
 
 def _check_utf8(path: Path) -> None:

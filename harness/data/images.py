@@ -12,12 +12,14 @@ import numpy as np
 
 from harness.checkpoints.processor import pillow
 from harness.errors import BadData
+from harness.text import first_line
 from harness.types import Task
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 """What Pillow is asked to read: some others it has programs of the system run for."""
-SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-"""How the files of images in a folder end; all others are passed over, and hidden ones."""
+JPEG = (".jpg", ".jpeg", ".jfif", ".jpe")
+SUFFIXES = (".png", *JPEG, ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+"""How the files of images in a folder end; hidden ones are passed over, and others are told of."""
 
 
 class StoredImage(NamedTuple):
@@ -34,10 +36,20 @@ def read_folder(task: Task, folder: Path) -> Any:
     """
     import pyarrow
 
-    found = (p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-    parts = {path: path.relative_to(folder).parts for path in found}
-    files = sorted(p for p in parts if not any(part.startswith(".") for part in parts[p]))
+    parts = {path: path.relative_to(folder).parts for path in folder.rglob("*")}
+    seen = sorted(p for p in parts if not any(part.startswith(".") for part in parts[p]))
+    for path in seen:
+        if path.is_symlink() and path.is_dir():
+            raise BadData(f"{path} is a link to a folder, expected a folder: nothing follows links")
+    each = [path for path in seen if path.is_file()]
+    files = [path for path in each if path.suffix.lower() in SUFFIXES]
     outside = [file.name for file in files if file.parent == folder]
+    if others := [p for p in each if p.suffix.lower() not in SUFFIXES and p.parent != folder]:
+        warnings.warn(
+            f"{len(others)} files below {folder} are passed over, as {others[0].name!r:.80} is: "
+            f"images end in {', '.join(SUFFIXES)}",
+            stacklevel=2,
+        )
     if not files or outside:
         where = f"{outside[0]} outside of them" if outside else "none"
         raise BadData(f"{folder} has images {where}; expected CLASS/NAME, {', '.join(SUFFIXES)}")
@@ -123,7 +135,8 @@ def decoded(stored: StoredImage) -> Any:
     """An image of Pillow's in RGB.
 
     The first one of an animation, turned as its EXIF data say. A palette and CMYK are converted,
-    16 bits are divided by 257, and what is behind transparent pixels is shown as it is stored.
+    16 bits of grey are divided by 257 (of colours Pillow drops 8), and what is behind transparent
+    pixels is shown as it is stored.
     Raises BadData, naming the row, for a file that is broken or ends too early.
     """
     image = opened(stored)
@@ -145,7 +158,7 @@ def decoded(stored: StoredImage) -> Any:
 
 
 def _broken(stored: StoredImage, error: Exception) -> BadData:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    reason = first_line(error)
     reason = "no image" if "cannot identify" in reason else reason
     return BadData(
         f"{stored.where} is no whole image ({reason:.200}); expected {', '.join(FORMATS)}"

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import reprlib
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from harness.data.formats import ENDINGS, SUFFIXES
 from harness.data.sources import OTHERS, TRAIN, VALIDATION, label_values, one_of, only
 from harness.errors import BadData
 from harness.files import KeysOnce, read_yaml
 from harness.kinds import KINDS, kind_of
-from harness.labels import NUMBER, called, normal
+from harness.labels import NUMBER, called, composed, normal, spelling
+from harness.text import few
 from harness.types import HELD_OUT, Hyperparameters, KindName, Task
 from harness.values import Frozen, reason
 
@@ -38,10 +40,16 @@ AsWritten.yaml_implicit_resolvers = {}
 
 def _named(labels: object) -> object:
     """A list of labels. Raises ValueError for one text: of a column, or of names in a line."""
-    if not isinstance(labels, str) or labels == "from data":
+    if labels == "from data" or not isinstance(labels, (str, list, tuple)):
         return labels
+    if not isinstance(labels, str):
+        return [composed(one) if isinstance(one, str) else one for one in labels]
     write = f"labels: [{labels}]" if "," in labels else f"label: {labels}, if it is their column"
     raise ValueError(f"{labels!r:.80} is no list of names; write {write:.200}")
+
+
+def _composed(renamed: dict[str, str]) -> dict[str, str]:
+    return {composed(theirs): composed(ours) for theirs, ours in renamed.items()}
 
 
 class Described(Frozen):
@@ -59,7 +67,7 @@ class Described(Frozen):
     label: str = ""
     labels: Annotated[tuple[str, ...] | Literal["from data"], BeforeValidator(_named)] = "from data"
     document: str = ""
-    renamed: dict[str, str] = Field(default_factory=dict)
+    renamed: Annotated[dict[str, str], AfterValidator(_composed)] = Field(default_factory=dict)
     metric: str | tuple[str, ...] = ()
     files: str | dict[str, str] = ""
     hub: str = ""
@@ -103,7 +111,8 @@ def task_of_file(path: str) -> Task:
     task = Task(
         name=said.name or place.name.partition(".")[0],
         text=(said.text,) if isinstance(said.text, str) else said.text,
-        label=said.label or ("label" if said.image else ""),  # as a folder of images has it
+        # a folder of images has this; several labels may each have a column
+        label=said.label or ("label" if said.image and not kind.several else ""),
         labels=said.labels if said.labels != "from data" else kind.unread,
         by_index=kind.by_place and said.labels != "from data",
         metrics=metrics or kind.metrics,
@@ -114,7 +123,17 @@ def task_of_file(path: str) -> Task:
         finetune=Hyperparameters(**given),
         **said.model_dump(include=ALIKE),
     )
-    return _with_labels(task, place) if said.labels == "from data" else task
+    if task.label in task.text:
+        raise BadData(f"{place} has '{task.label}' as text and as label, expected another column")
+    if said.labels == "from data":
+        return _with_labels(task, place)
+    spelled = spelling(task.labels)
+    names = {*map(spelled, task.labels), ""}  # a label that is left out, as of tags
+    for ours in task.renamed.values():
+        if kind.unread and spelled(ours) not in names:
+            listed = few(task.labels)
+            raise BadData(f"{place} renames to '{ours}', expected one of its labels {listed}")
+    return task
 
 
 def _number(written: Any) -> Any:
@@ -142,7 +161,8 @@ def _files(place: Path, said: Described) -> dict[str, str]:
         each = [pattern] if "{split}" in files else [pattern / f"{name}.{s}" for s in SUFFIXES]
         if said.image:
             each += [pattern if "{split}" in files else pattern / name]
-        return only([file for file in each if file.is_file() or (said.image and file.is_dir())])
+        found = (file for file in each if file.is_file() or (said.image and file.is_dir()))
+        return only([*dict.fromkeys(found)])
 
     names = dict.fromkeys((*known, *SPLITS, *OTHERS))
     paths = {name: str(file) for name in names if (file := there(name)) is not None}
@@ -194,14 +214,22 @@ def _with_labels(task: Task, place: Path) -> Task:
             raise BadData(
                 f"'{task.label}' has over {MOST} labels; for numbers say kind: regression"
             )
-    names = {task.renamed.get(name, name) for name in found} - {""}
+    others = spelling([*task.renamed])
+    renamed = {others(theirs): ours for theirs, ours in task.renamed.items()}
+    written = {*map(others, found)}
+    if odd := [theirs for theirs in task.renamed if others(theirs) not in written]:
+        told = f"{place} renames '{odd[0]}', which no row of '{task.label}' in {TRAIN} says"
+        warnings.warn(told, stacklevel=3)
+    names = {renamed.get(others(name), name) for name in found} - {""}
     numbers = all(map(NUMBER.fullmatch, names))
     ordered = sorted(names, key=lambda name: (Decimal(name) if numbers else 0, name))
     alike: dict[str, str] = {}
-    for name in ordered:
-        if (other := alike.setdefault(normal(name), name)) != name:
-            raise BadData(
-                f"'{task.label}' has the labels '{other}' and '{name}', which may be one; expected "
-                f"renamed: {{'{name}': '{other}'}} in {place}, or labels that list both"
-            )
+    if twins := {n: other for n in ordered if (other := alike.setdefault(normal(n), n)) != n}:
+        name, other = next(iter(twins.items()))
+        said = ", ".join(f"'{one}': '{of}'" for one, of in twins.items())
+        both = "" if kind.split_into_words else ", or labels that list both"  # tags have rules
+        raise BadData(
+            f"'{task.label}' has the labels '{other}' and '{name}', which may be one; expected "
+            f"renamed: {{{said}}} in {place}{both}"
+        )
     return replace(task, labels=kind.ordered(ordered))

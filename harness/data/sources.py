@@ -18,7 +18,7 @@ from harness.errors import BadData, LabelMismatch
 from harness.files import parse_json
 from harness.kinds import kind_of
 from harness.labels import placing, same
-from harness.text import few
+from harness.text import few, first_line
 from harness.types import Row, Task
 
 TRAIN = "train"
@@ -174,7 +174,7 @@ def _reading(where: str | Path) -> Iterator[None]:
     except BadData:
         raise
     except Exception as error:  # Arrow has errors of its own, a value may be none of Python's
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        reason = first_line(error)[:200]
         what = _suffix(where) if isinstance(where, Path) else "rows"
         raise BadData(f"{where} cannot be read as {what}: {reason}") from error
 

@@ -344,6 +344,8 @@ def number(value: Any, where: str) -> float:
         label = np.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         label = np.nan
+    if value is None:
+        raise BadData(f"{where} has no label (empty, or a sign for none), expected a finite number")
     if not np.isfinite(label):
         raise BadData(f"{where} has the label {reprlib.repr(value)}, expected a finite number")
     return label
