@@ -200,3 +200,25 @@ def test_a_shell_is_not_named(
     monkeypatch.setenv("HOME", str(tmp_path))
     refused([flag, "nope"], BadOption, flag, "nope")
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_of_torch_share_a_core_with_other_programs(
+    given: dict[str, str], taken: str | None, tmp_path: Path
+) -> None:
+    """They read the variable when torch is imported: it is set before."""
+    code = (
+        "import sys, os, harness.cli; assert 'torch' not in sys.modules; "
+        "harness.cli.main(['cache', 'info']); print(os.environ.get('GOMP_SPINCOUNT'))"
+    )
+    env = {
+        key: value for key, value in os.environ.items() if "GOMP" not in key and "OMP_W" not in key
+    }
+    env |= {**given, "HARNESS_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True, env=env
+    )
+    assert done.stdout.splitlines()[-1] == str(taken)

@@ -36,6 +36,9 @@ GO_ON = (
 )
 INTERRUPTED = 128 + signal.SIGINT
 NOBODY_READS = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
+SPINS = "1000"
+"""How often a thread of torch looks for work before it sleeps. By itself it looks 300,000 times: on
+a core that another program needs too, the others wait for it (benchmarks/busy.py)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = (sys.argv[1:] if argv is None else argv) or ["--help"]
     arguments = [_dashes(word) for word in given]
     _open_streams()
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is imported
     with warnings.catch_warnings(), _interrupts() as interrupted:
         warnings.showwarning = _warner()
         try:
