@@ -7,6 +7,9 @@ import numpy as np
 from harness import Encoded, Predictions, protocol
 from harness.types import FeaturesName
 
+DECIMALS = 6
+"""Features in float32 differ by less from batch to batch."""
+
 
 @protocol(
     "cosine",
@@ -22,9 +25,12 @@ def cosine(encoded: Encoded, *, features: FeaturesName = "last_linear") -> list[
     For regressions of two texts, as STS-B is one: its metrics are correlations, which do not depend
     on the scale of the labels. Nothing is fitted, and no label is read.
 
+    Cosines have six decimals, as texts that are alike would be in an order that rounding makes.
+
     `features` are taken where those of `knn` are; of an embedding model they are its embeddings.
     """
     del features  # what is encoded
     first, second = np.split(encoded.test.x.astype(np.float64), 2, axis=1)
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    return [Predictions((first * second).sum(axis=1) / np.where(lengths == 0, 1, lengths))]
+    cosines = (first * second).sum(axis=1) / np.where(lengths == 0, 1, lengths)
+    return [Predictions(np.round(cosines, DECIMALS))]

@@ -252,8 +252,11 @@ def test_labels_come_from_a_configuration_beside_it(base: Path, tmp_path: Path) 
     folder = adapter(tmp_path / "adapter", base)
     config = json.loads((base / "config.json").read_text())
     names = {"0": "no", "1": "yes"}
-    (folder / "config.json").write_text(json.dumps({**config, "id2label": names}))
-    assert open_checkpoint(folder).labels == ("no", "yes")
+    for beside in ({**config, "id2label": names}, {"id2label": names}):
+        (folder / "config.json").write_text(json.dumps(beside))
+        one = open_checkpoint(folder)
+        assert one.labels == ("no", "yes")
+        assert one.config["hidden_size"] == config["hidden_size"]
 
 
 def test_the_base_is_the_one_given_else_beside_the_adapter_else_as_it_is_named(

@@ -52,12 +52,23 @@ ALIKE = replace(
     labels=(),
     metrics=("pearson", "spearman"),
 )
+
+
+def _twins(split: str) -> list[Any]:
+    """Every other row has the same text twice."""
+    first, second = TOY.text
+    return [
+        {**row, second: row[first]} if place % 2 else row for place, row in enumerate(pairs(split))
+    ]
+
+
+TWINS = replace(ALIKE, name="toy/twins", generate=_twins)
 MANY = replace(TOY, name="toy/many", generate=lambda split: [*pairs(split)] * 12)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _known() -> Iterator[None]:
-    with registered(TOY, VALUE, TAGS, ALIKE, MANY):
+    with registered(TOY, VALUE, TAGS, ALIKE, TWINS, MANY):
         yield
 
 
@@ -645,6 +656,32 @@ def test_a_row_is_cut_where_the_model_cuts_it(room: Path, one: Path, tmp_path: P
         assert record.settings["max_length"] == 6
     (whole,) = evaluated(one, tmp_path / "20", "cosine", tasks=("toy/alike",), max_length=20)
     assert whole.scores[0].value != record.scores[0].value
+
+
+def test_models_that_read_other_lengths_are_told_of(room: Path, one: Path, tmp_path: Path) -> None:
+    put(one / "sentence_bert_config.json", {"max_seq_length": 6})
+    asked = Recipe(experts=(str(room / "a"), str(one)), merger=Choice("average"))
+    with pytest.warns(UserWarning, match=rf"a {LEN}, .* 6\): their merge says that of the first"):
+        merge(asked, out=tmp_path / "out")
+    assert open_checkpoint(tmp_path / "out").pooling == open_checkpoint(room / "a").pooling
+
+
+@pytest.mark.parametrize("size", [1, 5, 12])
+def test_texts_that_are_alike_have_one_cosine(
+    size: int, merged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever shares a batch with them: correlations of ranks see the last bit."""
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
+    more = {"tasks": ("toy/twins",), "batch_size": size}
+    (record, *_) = evaluated(merged, tmp_path / "records", "cosine", **more)
+    rows = load_rows(TWINS, "test")
+    texts = [[texts[place] for texts in rows.texts] for place in (0, 1)]
+    first, second = (plain(merged, one, "mean", True).double() for one in texts)
+    cosines = (first * second).sum(dim=1)
+    cosines[[one == other for one, other in zip(*texts, strict=True)]] = 1
+    assert (cosines == 1).sum() == len(rows) // 2
+    expected = spearmanr(cosines.numpy(), rows.labels).statistic
+    assert record.scores[0].parts["spearman"] == pytest.approx(expected, abs=1e-12)
 
 
 def test_other_embedding_models_are_references(merged: Path, room: Path, tmp_path: Path) -> None:

@@ -281,10 +281,11 @@ def _check_whole(
 
 def _config(folder: Path, encoder: Checkpoint, head: StateDict) -> dict[str, Any]:
     """The configuration in the folder, if there is one, else the base's, with as many labels as
-    the head has outputs."""
+    the head has outputs. One that says no architecture, as labels alone, is about the base's."""
     beside = folder / "config.json"
     if beside.is_file():
-        return read_config(beside)
+        own = read_config(beside)
+        return own if "model_type" in own else {**encoder.config, **own}
     final = encoder.family.final(head)
     labels = {"num_labels": specs(head)[f"{final}.weight"].shape[0]} if final else {}
     return {**encoder.config, **labels}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,14 @@ def check_poolings(models: Sequence[Checkpoint]) -> Pooling | None:
                 f"the embeddings of {model.source} are {own}, expected {poolings[0]} as those of "
                 f"{models[0].source}: models that pool differently cannot be merged"
             )
+    lengths = {model.pooling.max_length: model.source for model in models if model.pooling}
+    if len(lengths) > 1:
+        told = ", ".join(f"{source} {length or 'any'}" for length, source in lengths.items())
+        warnings.warn(
+            f"the models read other numbers of tokens of a row ({told}): their merge says that of "
+            "the first, and an evaluation beside them reads the fewest",
+            stacklevel=2,
+        )
     return poolings[0]
 
 
