@@ -10,7 +10,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain, product
 from pathlib import Path
@@ -19,10 +19,9 @@ from statistics import fmean
 import five_topics
 import frames
 import pandas
-from frames import counted, task_of
+from frames import counted, records_of, task_of
 from scipy.stats import kendalltau, spearmanr, ttest_ind
 
-from harness import read_records
 from harness.reporting.bases import by_base
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.credit import Credits
@@ -99,14 +98,14 @@ def first(place: Path, name: str) -> str:
     return f"{text}; {others} significantly behind"
 
 
-def pairs(place: Path, name: str) -> str:
+def pairs(place: Path, *names: str) -> str:
     """How many pairs of merges differ significantly both by credit and under Current Eval."""
-    return counted(credited(place, name).pairs)
+    return counted(sum(credited(place, name).pairs for name in names))
 
 
-def reversed(place: Path, name: str) -> str:
+def reversed(place: Path, *names: str) -> str:
     """How many of these pairs are in the opposite order."""
-    return counted(credited(place, name).reversed)
+    return counted(sum(credited(place, name).reversed for name in names))
 
 
 def blamed(place: Path, name: str, *rows: str) -> str:
@@ -210,13 +209,30 @@ def won(place: Path, stage: str, protocol: str, *names: str) -> str:
     return counted(sum(bool(one.significant) and one.points > 0 for one in found))
 
 
+def losers(place: Path, stage: str, protocol: str, *names: str) -> str:
+    """The mergers that a stage makes significantly worse, with the boards."""
+    found: dict[str, list[str]] = {}
+    for name, merger, one in _by_merger(place, stage, protocol, names):
+        if one.significant and one.points < 0:
+            found.setdefault(merger, []).append(name)
+    said = (
+        f"`{merger.split(':')[0]}` on {' and '.join(boards)}" for merger, boards in found.items()
+    )
+    return ", ".join(said) or "none"
+
+
 def _changes(place: Path, stage: str, protocol: str, names: Iterable[str]) -> list[Difference]:
-    return [
-        one
-        for name in names
-        for (_, which), one in staged(place, name, protocol).items()
-        if which == stage and one
-    ]
+    return [one for *_, one in _by_merger(place, stage, protocol, names)]
+
+
+def _by_merger(
+    place: Path, stage: str, protocol: str, names: Iterable[str]
+) -> Iterator[tuple[str, str, Difference]]:
+    """What a stage changes on boards, with the board and the merger."""
+    for name in names:
+        for (merger, which), one in staged(place, name, protocol).items():
+            if which == stage and one:
+                yield name, merger, one
 
 
 @cache
@@ -294,7 +310,7 @@ def credit_under(place: Path, name: str, row: str, protocol: str) -> str:
 def chosen(place: Path, name: str) -> dict[str, tuple[str, list[str]]]:
     """By merger as it is: what it is called with an option that was chosen, and the values that
     were, in the order of the sets of experts."""
-    frame = read_records(place / "records" / f"{name}.parquet")
+    frame = records_of(place, name)
     tuned = frame[frame.row.str.endswith(" tuned)")].drop_duplicates(["row", "set"])
     found = {}
     for called, of in tuned.sort_values("set").groupby("row"):
@@ -338,6 +354,7 @@ def credits_of(board: Board) -> dict[str, float]:
     return {method: one.point for method, one in found.items() if one is not None}
 
 
+@cache
 def plain(place: Path, name: str, of: str) -> dict[str, float]:
     """By merger without a stage before it what `agreement` orders by."""
     board = known(place, name)
@@ -366,7 +383,7 @@ def behind(place: Path, row: str, other: str, protocol: str, *names: str) -> str
 def needed(place: Path, name: str, protocol: str, difference: str) -> str:
     """About how many sets of experts would make a difference of two merges of so many points
     significant, with a power of 80 %, by the median of all pairs."""
-    found = spreads_of(read_records(place / "records" / f"{name}.parquet"), float(difference))
+    found = spreads_of(records_of(place, name), float(difference))
     each = (one.needed for one in found if one.protocol.split(",")[0] == protocol)
     return counted(next(each, 0))
 
@@ -421,8 +438,7 @@ def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str =
     """How far a merge is above another under a protocol, with its interval, in points, in the mean
     or on one task."""
     board = known(place, name)
-    at, columns = board.scores.headlines[protocol], board.scores.columns
-    column = next((one for one in columns if task and one.startswith(task)), columns[-1])
+    at, column = board.scores.headlines[protocol], _column(board, task)
     rows = (board.called.get(one, one) for one in (row, other))
     first, second = (board.scores.cell(one, at, column) for one in rows)
     assert first is not None
@@ -430,6 +446,12 @@ def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str =
     found = above(first, second, board.priors[at, column]).paired
     assert found is not None
     return _apart(found)
+
+
+def _column(board: Board, task: str) -> str:
+    """That of a task, by the start of its name, or of the mean."""
+    columns = board.scores.columns
+    return next((one for one in columns if task and one.startswith(task)), columns[-1])
 
 
 def trained_otherwise(place: Path, name: str, other: str, row: str, protocol: str) -> str:
@@ -461,6 +483,23 @@ def part(place: Path, name: str, row: str) -> str:
     board = known(place, name)
     shares = (one.share for one in board.shares if one.row == board.called.get(row, row))
     return next(shares, "") or "none given, as the loss is not significant"
+
+
+def by_head(place: Path, name: str, *rows: str) -> str:
+    """How many of these merges score significantly more under a tuned head than under Current
+    Eval, by Holm over all of the board, in the mean over tasks."""
+    board = known(place, name)
+    places = [(board.called.get(row, row), board.scores.columns[-1]) for row in rows]
+    gains = filter(None, map(board.gaps.get, places))
+    return counted(sum(bool(one.significant) and one.points > 0 for one in gains))
+
+
+def lowest(place: Path, name: str, protocol: str, task: str, *rows: str) -> str:
+    """The one of these merges that scores least on a task."""
+    board = known(place, name)
+    at, column = board.scores.headlines[protocol], _column(board, task)
+    scores = {row: board.scores.cells[board.called.get(row, row), at, column].mean for row in rows}
+    return f"`{min(scores, key=scores.__getitem__)}`"
 
 
 def base_of(place: Path, name: str) -> str:
@@ -528,6 +567,12 @@ def sink(place: Path, name: str) -> str:
     return f"{sum(one.tuned < one.current for one in merges)} of {len(merges)}"
 
 
+def sunken(place: Path, name: str) -> str:
+    """How many merges of a board score less under a tuned head than the best constant does."""
+    merges, constant = credited(place, name).merges, credited(place, name).constant or 0
+    return f"{sum(one.tuned < constant for one in merges)} of {len(merges)}"
+
+
 def constant(place: Path, name: str) -> str:
     """The mean over the tasks of the best constant prediction."""
     lines = known(place, name).tasks.values()
@@ -544,10 +589,10 @@ def credit(place: Path, name: str, row: str) -> str:
 CLAIMS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
-        *(first, pairs, reversed, blamed, between, lost, won, tau, gap, part, mean),
+        *(first, pairs, reversed, blamed, between, lost, won, losers, tau, gap, part, mean),
         *(gained, changed, favours, tilted, outside, constant, credit),
         *(agreement, agreeing, behind, needed, predicts, predicts_each, foretells, weak),
-        *(alike, pvalue, sink, settled, credit_under),
+        *(alike, pvalue, sink, sunken, settled, credit_under, by_head, lowest),
         *five_topics.SAID,
     )
 }

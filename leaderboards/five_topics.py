@@ -6,10 +6,19 @@ from functools import cache
 from pathlib import Path
 
 import pandas
-from frames import BASE, EXPERTS, PROTOCOLS, board, counted, each_task, means, task_of
+from frames import (
+    BASE,
+    EXPERTS,
+    PROTOCOLS,
+    board,
+    counted,
+    each_task,
+    means,
+    records_of,
+    task_of,
+)
 from scipy.stats import ttest_ind
 
-from harness import read_records
 from harness.text import points
 
 
@@ -114,7 +123,7 @@ def stratified(place: Path, row: str, protocol: str) -> str:
     """What drawing rows without stratification changes, with Welch's p over draws."""
     drawn = []
     for name in ("unstratified", "shots"):
-        frame = read_records(place / "records" / f"{name}.parquet")
+        frame = records_of(place, name)
         frame = frame[(frame.protocol == protocol) & (frame.row == row) & (frame.shots == 5)]
         plain = ~frame.options.astype(str).str.contains('"paper"|"test"|"mean_masked"', regex=True)
         drawn.append(frame[plain].groupby("draw", observed=True).value.mean())

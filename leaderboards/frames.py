@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 import pandas
 
+from harness import read_records
 from harness.text import points
 
 BOARDS = {
@@ -18,11 +20,13 @@ BOARDS = {
     "topics-distilbert": "the same, of a DistilBERT of 6 layers",
     "glue": "five tasks of GLUE, of a BERT of 6 layers",
     "emotions": "four corpora of emotions",
+    "emotions-granite": "the same, of a RoBERTa of 6 layers",
     "domains": "entities of three domains",
     "domains-granite": "the same, of a RoBERTa of 6 layers",
 }
 """With three sets of experts, and credit."""
 OF_BASES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "topics-distilbert")
+OF_EMOTIONS = ("emotions", "emotions-granite")
 OF_ENTITIES = ("domains", "domains-granite")
 SETTINGS = {
     "topics": "five topics",
@@ -60,6 +64,12 @@ def board(place: Path, name: str) -> pandas.DataFrame:
     roles = {"base": BASE, "expert": EXPERTS}
     frame["name"] = [roles.get(role, row) for role, row in zip(frame.role, frame.row, strict=True)]
     return frame
+
+
+@cache
+def records_of(place: Path, name: str) -> pandas.DataFrame:
+    """The committed records of a board, with their draws and recipes."""
+    return read_records(place / "records" / f"{name}.parquet")
 
 
 def means(frame: pandas.DataFrame, column: Mapping[str, str]) -> pandas.Series[float]:

@@ -27,7 +27,7 @@ AVERAGE = "merged/topics/*/seed-0/average"
 FEWER = (
     *("topics", "topics-tuned", "topics-minilm-l6", "topics-granite", "topics-gte"),
     *("topics-distilbert", "emotions", "emotions-heads", "emotions-out", "domains"),
-    *("domains-granite", "reference", "seeds", "shots"),
+    *("domains-granite", "emotions-granite", "emotions-granite-out", "reference", "seeds", "shots"),
 )
 RESAMPLES = {**dict.fromkeys(FEWER, 500), "fresh-head": 1000, "glue": 1000}
 """By pack, in place of all: of several sets of experts, which would be three times as large, and of

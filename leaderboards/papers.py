@@ -111,14 +111,17 @@ def images(place: Path) -> str:
     return table(["", *values.columns, "in the paper"], rows)
 
 
-STARTS = {"vision-two-starts": "two starts", "vision-one-start": "one start"}
+STARTS = {
+    "vision-two-starts": "different initialisations",
+    "vision-one-start": "one initialisation",
+}
 SEEDS_OF_IMAGES = ("average", "fisher:examples=256", "regmean")
 IMAGES_IN_THE_PAPER = {
     "": "7.6, 18.0, 14.2",
     "rotation": "10.2, 18.6, 15.3",
     "rotation:scaling=True": "10.2, 18.6, 15.4",
 }
-"""Two starts, by the same three mergers: arXiv:2502.00264, Table 2."""
+"""Of different initialisations, by the same three mergers: arXiv:2502.00264, Table 2."""
 
 
 ALONE = {"current": "Current", "knn": "KNN", "ft_classifier": "FT-Classifier"}

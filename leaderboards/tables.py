@@ -23,6 +23,7 @@ from frames import (
     BOARDS,
     EXPERTS,
     OF_BASES,
+    OF_EMOTIONS,
     OF_ENTITIES,
     PROTOCOLS,
     SETTINGS,
@@ -37,9 +38,7 @@ from papers import BESIDE, PUBLISHED, beside, experts, images
 
 from harness import HarnessError
 from harness.files import write_text
-from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit_table import view
-from harness.reporting.chosen import read_lines
 from harness.reporting.difference import Difference
 from harness.types import ALL
 
@@ -51,6 +50,13 @@ END = "end"
 MERGERS = ("average", "task_arithmetic", "ties", "fisher", "regmean")
 ON_OTHER_BOARDS = ("orthogonal probe, test rows", "Surgery", "Surgery, test rows")
 FITTED_TO_TEST_ROWS = ("orthogonal probe, test rows", "Surgery, test rows")
+FOLDERS = {
+    "distilbert-cased": "distilbert-base-cased",
+    "granite-30m": "granite-embedding-30m-english",
+    "minilm-l3": "paraphrase-MiniLM-L3-v2",
+    "mpnet": "all-mpnet-base-v2",
+}
+"""What bases are called whose folders, in the records of `pairs`, have another name."""
 TRANSFORMS = ("scaling", "orthogonal", "similarity", "euclidean", "linear", "invertible", "affine")
 
 
@@ -106,19 +112,22 @@ def by_protocol(place: Path, name: str, *left_out: str) -> str:
 
 def credit(place: Path, name: str = "protocols") -> str:
     """Where the score goes: merges by credit, beside their places under Current Eval."""
-    known = board_of(read_lines([place / "records" / f"{name}.parquet"])).credits
-    if known is None:
-        raise SystemExit(f"the records of {place} have no credit; expected resamples and a base")
     rows = []
-    for bar in view(known, "")["bars"]:
+    for bar in view(claims.credited(place, name), "")["bars"]:
         scores = bar["scores"]
         marks = "".join(f" {sign}{bar[way]}" for sign, way in SIGNS if bar[way])
         current = f"{bar['current_place']}{marks}"
-        shown = [scores["own heads"], current, scores["tuned head"], bar["in_full"], bar["range"]]
+        shown = [
+            scores["Current Eval"],
+            current,
+            scores["tuned head"],
+            bar["in_full"],
+            bar["range"],
+        ]
         rows.append([bar["place"], f"`{bar['called']}`", *shown])
     constant = claims.constant(place, name)
     rows.append(["", CONSTANT, constant, "", constant, "", ""])
-    heads = ["place", "", "Current Eval", "its place", "tuned head", "credit", "by task"]
+    heads = ["place", "merge", "Current Eval", "place under it", "tuned head", "credit", "by task"]
     return table(heads, rows)
 
 
@@ -139,8 +148,8 @@ def overview(place: Path) -> str:
                 f"{claims.reversed(place, name)} of {claims.pairs(place, name)}",
             ]
         )
-    heads = ["", "experts", "average", "under a tuned head", "base under one"]
-    heads += ["the head's share of the loss", "most credit", "reversed"]
+    heads = ["", "experts", "average, Current Eval", "average, tuned head", "base, tuned head"]
+    heads += ["the head's share of the loss", "most credit", "pairs reversed"]
     return table(heads, rows)
 
 
@@ -227,7 +236,7 @@ def pairs(place: Path) -> str:
     for row in credits.rank(ascending=False).mean(axis=1).sort_values(kind="stable").index:
         each = ("" if pandas.isna(one) else f"{100 * one:.0f} %" for one in credits.loc[row])
         rows.append([f"`{row}`", *each])
-    return table(["", *credits], rows)
+    return table(["", *(FOLDERS.get(base, base) for base in credits)], rows)
 
 
 def fresh(place: Path) -> str:
@@ -284,7 +293,7 @@ def heads(place: Path) -> str:
             cells.append(claims.trained_otherwise(place, *boards[::-1], row, protocol))
         rows.append([one.replace("95 % CI ", "") for one in cells])
     under = ("Current Eval", "tuned head")
-    told = [f"{one}: {said}" for one in under for said in ("alike", "apart", "difference")]
+    told = [f"{one}: {said}" for one in under for said in ("shared", "separate", "difference")]
     return table(["", *told], rows)
 
 
@@ -302,7 +311,7 @@ def references(place: Path) -> str:
                 merger = method.removeprefix(stage).removesuffix("]")
                 shown = [change(changes[task]) for task in tasks]
                 rows.append([turned_to, f"`{merger}`", *shown])
-    return table(["turned to", "", *map(task_of, tasks)], rows)
+    return table(["reference", "", *map(task_of, tasks)], rows)
 
 
 SIGNS = (("▼", "low"), ("▲", "high"))
@@ -361,6 +370,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "options-topics": options,
     "foretold": foretold,
     "bases": partial(bases, boards=OF_BASES),
+    "bases-emotions": partial(bases, boards=OF_EMOTIONS),
     "bases-domains": partial(bases, boards=OF_ENTITIES),
     "pairs": pairs,
     "settings": settings,

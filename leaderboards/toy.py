@@ -70,7 +70,7 @@ LANES = (
     (
         *("seeds", "domains", "reference", "vision-one-start", "vision-other-start"),
         *("vision-two-starts", "vision", "topics-granite", "topics-gte", "topics-distilbert"),
-        *("topics-minilm-l6", "domains-granite"),
+        *("topics-minilm-l6", "domains-granite", "emotions-granite"),
     ),
     (
         *("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-tuned"),

@@ -205,7 +205,7 @@ def test_merges_are_ordered_on_the_boards_that_they_have_in_common() -> None:
         ["x", "y", "z", "x2"], ["x2", "w"], ["z", "x2"]
     ]  # fmt: skip
     first, agree = found["finding"]
-    assert first == "a has the most credit on 2 of 4 boards that differ in base or tasks."
+    assert first == "a has the most credit on 2 of 3 boards with it that differ in base or tasks."
     assert agree.startswith(
         "The orders of 3 mergers alone on x2, y, z have a Kendall's W of 0.78 ("
     )
@@ -218,7 +218,7 @@ def test_merges_are_ordered_on_the_boards_that_they_have_in_common() -> None:
     }
     assert over(twice)["finding"][1] == agree
     found = over({name: of for name, of in boards.items() if name != "x"})
-    assert found["finding"][0] == "a has the most credit on 2 of 4 boards."
+    assert found["finding"][0] == "a has the most credit on 2 of 3 boards with it."
 
 
 def test_rows_that_are_one_are_apart_in_the_table() -> None:

@@ -196,9 +196,9 @@ def test_how_a_protocol_adapted_is_said() -> None:
     )
     one = record("merged", "m", RTE, "knn", {5: [0.5]}, adaptation=seen)
     files = texts([one])
-    said = "uned on drawn rows and their labels; transductive: these are the scored rows"
-    assert f"T{said}." in files["board.md"]
-    assert data(files["index.html"])["settings"][0]["note"] == f"t{said}"
+    said = "itted to drawn rows and their labels; transductive: these are the scored rows"
+    assert f"F{said}." in files["board.md"]
+    assert data(files["index.html"])["settings"][0]["note"] == f"f{said}"
     row = next(csv.DictReader(io.StringIO(files["board.csv"])))
     assert (row["transductive"], row["adapted"]) == ("1", "chose the rows and were read")
 
@@ -402,9 +402,9 @@ def test_a_row_that_is_folded_has_its_gain() -> None:
 STAGES = RecordedRecipe(
     premerge=(RecordedStage(name="dare", options={"drop_rate": 0.9, "rescale": True, "seed": 3}),),
     merger=RecordedStage(name="ties", options={"density": 0.3, "scale": 0.4, "trim": "global"}),
-    postmerge=(RecordedStage(name="theirs", options={"far": 2}),),
+    postmerge=(RecordedStage(name="theirs", options={"far": 2, "near": 1}),),
 )
-"""Of a plugin that is not loaded no defaults are known."""
+"""Of a plugin that is not loaded no defaults are known: what is none is in the merge's name."""
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,8 @@ STAGES = RecordedRecipe(
 def test_stages_are_those_of_the_recipe(
     recipe: RecordedRecipe | None, stages: tuple[object, ...]
 ) -> None:
-    one = record("merged", "m", RTE, "current", 0.5, method="dare[ties]", recipe=recipe)
+    method = "dare[ties]+theirs:far=2" if recipe else "dare[ties]"
+    one = record("merged", "m", RTE, "current", 0.5, method=method, recipe=recipe)
     (line,) = lines_of([("", one)])
     assert (line.premerge, line.merger, line.postmerge) == stages
 
@@ -840,11 +841,11 @@ def test_latex_says_under_each_table_what_its_columns_and_rows_are() -> None:
     assert "experts, max: chosen on the scored rows, an oracle." in current
     assert "Bold: the best merge of a column" in current
     assert "transductive" not in current + classifier
-    assert "Tuned on drawn rows and their labels." in classifier
+    assert "Fitted to drawn rows and their labels." in classifier
     scored = "transductive: these are the scored rows."
     assert surgery.endswith(f"Adapted to rows without their labels; {scored}")
     assert r"$\pm$: standard deviation over draws" in both
-    assert "$^{a}$ tuned on drawn rows and their labels. $^{b}$ adapted to rows" in both
+    assert "$^{a}$ fitted to drawn rows and their labels. $^{b}$ adapted to rows" in both
     lines = texts([*drawn, *pairs()])["board.tex"].splitlines()
     marked = [line.split(" & ")[1] for line in lines if "^{" in line and " & " in line]
     assert {*marked} == {"ft-classifier, 5 shots$^{a}$", "surgery, 5 shots$^{b}$"}

@@ -591,8 +591,8 @@ def test_below_the_table_stands_what_its_protocols_saw(capsys: pytest.CaptureFix
     print_evaluation(records, Path("records"))
     below = capsys.readouterr().out.partition("Values x100.")[2].splitlines()
     assert [line for line in below if "shots: " in line] == [
-        "ft-classifier, 5 shots: tuned on drawn rows and their labels.",
-        "fresh-head, all shots: tuned on all rows and their labels.",
+        "ft-classifier, 5 shots: fitted to drawn rows and their labels.",
+        "fresh-head, all shots: fitted to all rows and their labels.",
         "surgery, 5 shots: adapted to rows without their labels; transductive: these are the "
         "scored rows.",
     ]
@@ -980,6 +980,9 @@ def test_places_that_overlap_are_read_once(tmp_path: Path) -> None:
 
 def test_a_folder_without_records_is_named(tmp_path: Path) -> None:
     with pytest.raises(BrokenRecord, match="holds no records"):
+        read_records([tmp_path])
+    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"adaptation": 7}}}')
+    with pytest.raises(BrokenRecord, match=r"tokenizer\.json holds no records"):
         read_records([tmp_path])
 
 

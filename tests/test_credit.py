@@ -218,7 +218,7 @@ def test_a_board_begins_with_where_the_score_goes(tmp_path: Path) -> None:
     assert rows[2][:5] == ["2", r"&lt;b&gt;\|x\_[y]\(z)", "30.0", "60.0", "50.0 ‡"]
     page = made["index.html"].partition("<script")[0]
     assert page.index("Where the score goes") < page.index("What the numbers are")
-    assert "base 30.0, own heads 50.0, tuned head 70.0, experts 80.0" in page
+    assert "base 30.0, Current Eval 50.0, tuned head 70.0, experts 80.0" in page
     assert page.count('<small class="narrow">by task 80 %</small>') == 1
     assert "<b>|x" not in page
     assert "style=" not in page  # which the policy of the page forbids

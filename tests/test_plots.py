@@ -936,7 +936,7 @@ def test_a_bar_of_ranks_joins_some_and_where_it_would_join_all_a_sentence_says_s
     assert joined(none) == []
     said = none.get_suptitle().replace("\n", " ")
     assert said == (
-        "Mean rank over 4 tasks: no two differ significantly (7 tasks are the fewest for that)"
+        "Mean rank over 4 tasks: no two differ significantly (7 tasks or more are needed)"
     )
 
 
@@ -973,7 +973,7 @@ def test_ranks_are_those_that_compare_gives(shots: int | None, tmp_path: Path) -
     figure = picture(ranks, records, view)
     assert "without one of the tasks" in signs(figure)
     title = figure.get_suptitle().replace("\n", " ")
-    assert title.endswith("no two differ significantly (7 tasks are the fewest for that)")
+    assert title.endswith("no two differ significantly (7 tasks or more are needed)")
     assert len(ranking.groups) == 1
 
 

@@ -87,7 +87,7 @@ def lines_between(records: Iterable[Record]) -> list[BarrierLine]:
             continue
         weights = recipe.merger.options.get("weights")
         if weights is not None and len(weights) == 2:
-            aligned = "+".join(stages_of(recipe).premerge) or AS_THEY_ARE
+            aligned = "+".join(stages_of(recipe, called=one.method).premerge) or AS_THEY_ARE
             known.setdefault(aligned, {}).setdefault(one.task, {})[weights[1]] = one
     if not known:
         raise MissingScores(

@@ -66,7 +66,7 @@ def compare(
     `models` are names of models in the folder `records`, methods as boards call them
     (`dare[ties]`), or folders of records. Tasks are those that all of them were evaluated on, and
     the sets of experts those that all of them were made of: replicates, as on boards, whose
-    variance is drawn towards that of all merges in `records`. Of several numbers of shots, the one
+    variance is shrunk towards that of all merges in `records`. Of several numbers of shots, the one
     nearest to 5 is used; `limit` and `train_limit` choose among records of several limits (`all`:
     of all rows), `max_length` among those of several lengths, and `bases` among models of one name,
     by the names of their bases as boards have them, or by their sources. Two models are practically
@@ -217,8 +217,8 @@ def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
 
 
 def _priors(every: Sequence[Line], sides: Sides) -> Mapping[str, Prior | None]:
-    """By task and for their mean (of one, itself), what a board of the same records draws variances
-    over sets of experts towards: those of all merges that were evaluated as these were."""
+    """By task and for their mean (of one, itself), what a board of the same records shrinks
+    variances over sets of experts towards: of all merges that were evaluated as these were."""
     lines = [*chain(*sides.values())]
     places, bases = {(one.task, one.setting) for one in lines}, {one.base_digest for one in lines}
     merges = [

@@ -102,7 +102,7 @@ def significant_pairs(
 ) -> dict[tuple[int, int], int]:
     """The pairs of models whose means over these tasks differ, Holm over all; the better of each.
 
-    Variances over sets of experts are drawn towards `prior`.
+    Variances over sets of experts are shrunk towards `prior`.
     """
     pairs = list(combinations(range(len(models)), 2))
     found = (replace(apart(models[one], models[other]), prior=prior) for one, other in pairs)

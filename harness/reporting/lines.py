@@ -260,8 +260,8 @@ def _called(record: Record) -> dict[str, Any]:
     stages = Stages((), method if record.role in ("merged", "reference") else "")
     if recipe is not None:
         tuned = "".join(f" ({name} tuned)" for name in recipe.tuned)
-        method = f"{stages_of(recipe, recipe.tuned)}{tuned}" if tuned else method
-        stages = stages_of(recipe, recipe.tuned, told=True)
+        method = f"{stages_of(recipe, recipe.tuned, method)}{tuned}" if tuned else method
+        stages = stages_of(recipe, recipe.tuned, record.method, told=True)
     return {"method": method, **stages._asdict()}
 
 
@@ -278,30 +278,40 @@ class Stages(NamedTuple):
         return "+".join([f"{before}[{self.merger}]" if before else self.merger, *self.postmerge])
 
 
-def stages_of(recipe: RecordedRecipe, tuned: Collection[str] = (), *, told: bool = False) -> Stages:
-    """How methods of a recipe are called, without options that were tuned, or `told` of these."""
-    first, short = len(recipe.premerge), [_short(*one, tuned, told) for one in recipe.stages]
+def stages_of(
+    recipe: RecordedRecipe, tuned: Collection[str] = (), called: str = "", *, told: bool = False
+) -> Stages:
+    """How methods of a recipe are called, without options that were tuned, or `told` of these.
+
+    Of a plugin that is not loaded no defaults are known: it keeps the options that it has in
+    `called`, the name that the merge was given.
+    """
+    short = [_short(*one, tuned, called, told) for one in recipe.stages]
+    first = len(recipe.premerge)
     return Stages(tuple(short[:first]), short[first], tuple(short[first + 1 :]))
 
 
-def _short(kind: str, stage: RecordedStage, tuned: Collection[str], told: bool) -> str:
+def _short(kind: str, stage: RecordedStage, tuned: Collection[str], called: str, told: bool) -> str:
     """A stage with its options but the defaults, the seed and those that were tuned."""
     pairs = [name.rpartition(".")[::2] for name in tuned]
     own = [option for of, option in pairs if of == stage.name or (not of and kind == "merger")]
     usual, out = _usual(kind, stage.name), {"seed", *own}
-    kept = {k: v for k, v in stage.options.items() if k not in usual or v != usual[k]}
+    each = stage.options.items()
+    kept = {
+        k: v for k, v in each if (f"{k}=" in called if usual is None else v != usual.get(k, ...))
+    }
     said = str(Choice(stage.name, {k: v for k, v in kept.items() if k not in out}))
     return said + "".join(f" ({option} tuned)" for option in own * told)
 
 
 @cache
-def _usual(kind: str, name: str) -> Mapping[str, Scalar]:
-    """The defaults of a method; none are known of a plugin that is not loaded."""
+def _usual(kind: str, name: str) -> Mapping[str, Scalar] | None:
+    """The defaults of a method; None of a plugin that is not loaded."""
     from harness.methods import resolved
     from harness.registry import STAGES
 
     registry = STAGES[kind]
-    return resolved(registry[name], Choice(name)) if name in registry else {}
+    return resolved(registry[name], Choice(name)) if name in registry else None
 
 
 def _trained(record: Record) -> tuple[tuple[str, int, int, str], ...]:

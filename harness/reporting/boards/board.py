@@ -32,7 +32,8 @@ HOW = {
     "the same experts are evaluated on",
     MAX: "chosen on the scored rows, an oracle",
     CONSTANT: "the best prediction that is the same for every row: for accuracy the majority "
-    "label, for a regression the mean, for tags no entity",
+    "label, for a regression the mean, for tags no entity, for several labels the most frequent "
+    "ones, as many as score most",
 }
 """What the rows are that are no model."""
 SAME = " = "
@@ -77,21 +78,16 @@ class Board:
 
     `called` are the names of rows that are folded into one, as they have the same scores;
     `unchanged` are those of them that gain nothing over their counterpart, which is the same row.
-    `best` has, for every column of a setting, the merges that are the best or do not differ from
-    it. `counterparts` are, for rows of merges, what their gains are over, and `gained` these gains;
-    `gaps` are, by row and column, FT-Classifier Eval minus Current Eval. `priors` are what the
-    variances of differences of merges over sets of experts are drawn towards.
+    `counterparts` are, for rows of merges, what their gains are over. `priors` are what the
+    variances of differences of merges over sets of experts are shrunk towards. What takes tests is
+    computed when it is asked for.
     """
 
     lines: tuple[Line, ...]
     called: Mapping[str, str]
     unchanged: frozenset[str]
     scores: Grid
-    best: Mapping[tuple[Setting, str], frozenset[str]]
-    shares: tuple[HeadShare, ...]
     counterparts: Mapping[str, str]
-    gained: Mapping[GridPlace, Difference]
-    gaps: Mapping[tuple[str, str], Difference]
     priors: Priors
 
     @property
@@ -109,6 +105,27 @@ class Board:
     def rows_of_lines(self) -> list[str]:
         """The row of each line; of one that no row shows, the name of its model."""
         return [self.called.get(row, row) for row in named_rows(self.lines)]
+
+    @cached_property
+    def best(self) -> Mapping[tuple[Setting, str], frozenset[str]]:
+        """For every column of a setting, the merges that are the best or do not differ from it."""
+        return best_of(self.scores, merges_on(self.scores), self.priors)
+
+    @cached_property
+    def gained(self) -> Mapping[GridPlace, Difference]:
+        """The gains of merges over their counterparts."""
+        return gained(self.scores, self.counterparts, self.priors)
+
+    @cached_property
+    def gaps(self) -> Mapping[tuple[str, str], Difference]:
+        """By row and column, FT-Classifier Eval minus Current Eval; empty without both."""
+        heads = under_heads(self.scores)
+        return gaps(self.scores, self.scores.of_row, *heads) if heads else {}
+
+    @cached_property
+    def shares(self) -> tuple[HeadShare, ...]:
+        """The head's share of the loss of each row, settings in the order they come."""
+        return shares_of(self.scores, self.lines)
 
     @cached_property
     def credits(self) -> Credits | None:
@@ -144,20 +161,19 @@ def board_of(lines: Sequence[Line]) -> Board:
         if row not in unchanged
     }
     scores = folded(whole, called)
-    merges, heads = [*dict.fromkeys(scores.models("merged"))], under_heads(scores)
-    priors = priors_of(scores, merges)
     return Board(
         lines=tuple(lines),
         called=called,
         unchanged=unchanged,
         scores=scores,
-        best=best_of(scores, merges, priors),
-        shares=shares(scores, lines),
         counterparts=over,
-        gained=gained(scores, over, priors),
-        gaps=gaps(scores, scores.of_row, *heads) if heads else {},
-        priors=priors,
+        priors=priors_of(scores, merges_on(scores)),
     )
+
+
+def merges_on(scores: Grid) -> list[str]:
+    """The rows of merges, each once."""
+    return [*dict.fromkeys(scores.models("merged"))]
 
 
 def scores_of(lines: Sequence[Line]) -> Grid:
@@ -193,7 +209,7 @@ def folded(scores: Grid, called: Mapping[str, str]) -> Grid:
     return replace(scores, rows=(*rows,), cells=cells)
 
 
-def shares(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
+def shares_of(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
     """A share for every row and setting that can have one, settings in the order they come."""
     against = against_of(lines)
     found = []

@@ -1,7 +1,7 @@
 """Pure: a board -> where the score goes: what each merge adds to its base, under which head.
 
 Of a merge on a task four scores count: the base under a tuned head, the merge under the experts'
-own heads (Current Eval) and under that tuned head, and the experts. Defined in
+heads (Current Eval) and under that tuned head, and the experts. Defined in
 docs/methods.md#where-the-score-goes-and-credit.
 """
 
@@ -41,8 +41,8 @@ LEAST = 1.0
 
 
 ScorePart: TypeAlias = Literal["base", "below", "own", "above", "tuned", "lost"]
-"""Of a score: the base, and how far the tuned head is below it; what the own heads score, and how
-far they are above the tuned one; what only that scores, and what is lost."""
+"""Of a score: the base, and how far the tuned head is below it; what Current Eval scores, and how
+far that is above the tuned head; what only this scores, and what is lost."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class MergeCredit:
 
     @property
     def own_above(self) -> bool:
-        """Whether the kept heads score more than the tuned one, as it is printed."""
+        """Whether Current Eval is above the tuned head, as it is printed."""
         return float(points(self.current)) > float(points(self.tuned))
 
     @property
@@ -191,7 +191,7 @@ def ranked(
     priors: tuple[Prior | None, Prior | None] = (None, None),
 ) -> Credits:
     """Merges, by name, in the order of their credit; `constants` are fractions, by task, and
-    `priors` what variances over sets of experts are drawn towards, under a tuned head and the
+    `priors` what variances over sets of experts are shrunk towards, under a tuned head and the
     experts' own."""
     floors = constants or [None] * len(tasks)
     known = [one for one in floors if one is not None]

@@ -24,10 +24,10 @@ OPTIONS = re.compile(r"(\w+):([^\[\]+ ]+)")
 LOOKS: dict[ScorePart, str] = {"above": "own", "below": "lost"}
 """Parts of a bar that look like another: a tick is at the tuned head."""
 KEYS = {
-    "base": "base, under the same tuned head: no credit",
-    "own": "scored under the experts' own heads",
-    "tuned": "only under a tuned head",
-    "tick": "tuned head, where own heads score more",
+    "base": "base under the tuned head: no credit",
+    "own": "Current Eval (experts' heads)",
+    "tuned": "only a tuned head",
+    "tick": "tuned head, where it scores less",
     "lost": "lost",
 }
 """What is seen in a bar."""
@@ -82,7 +82,7 @@ def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str
     asked = [*dict.fromkeys(OPTIONS.findall(bare))]  # rows that are one ask the same twice
     name = OPTIONS.sub(r"\1", bare)
     options = ", ".join(of if len(asked) == 1 else f"{stage} {of}" for stage, of in asked)
-    scores = {"base": one.base, "own heads": one.current, "tuned head": one.tuned}
+    scores = {"base": one.base, "Current Eval": one.current, "tuned head": one.tuned}
     scores |= {"experts": one.experts}
     shown = {name: points(value) for name, value in scores.items()}
     return {
@@ -120,8 +120,7 @@ def _percent(share: float) -> str:
 
 
 def _away(credit: Ratio) -> str:
-    low, high = credit.ends
-    return f"±{_percent((high - low) / 2)}"
+    return span(credit.ends, times=100)
 
 
 def over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:

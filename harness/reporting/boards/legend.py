@@ -15,14 +15,14 @@ BOLD = "Bold"
 INTERVAL = "[ ]"
 ADAPTED = {
     "chose the rows": "adapted to drawn rows; their labels only stratify the draw",
-    "chose the rows and were read": "tuned on drawn rows and their labels",
-    "were read": "tuned on rows drawn without stratification, and on their labels",
+    "chose the rows and were read": "fitted to drawn rows and their labels",
+    "were read": "fitted to rows drawn without stratification, and to their labels",
     "were not read": "adapted to rows without their labels",
 }
 ADAPTED_TO_ALL = ADAPTED | {
     "chose the rows": "adapted to all rows; their labels only order them",
-    "chose the rows and were read": "tuned on all rows and their labels",
-    "were read": "tuned on all rows and their labels",
+    "chose the rows and were read": "fitted to all rows and their labels",
+    "were read": "fitted to all rows and their labels",
 }
 
 

@@ -58,8 +58,8 @@ def _legend(board: Board) -> list[str]:
 
 def _bars(bars: Sequence[Mapping[str, Any]]) -> str:
     """Where the score of each merge goes."""
-    heads = ["place", "merge", "base", "own heads", "tuned head", "experts", "credit", "by task",
-             "place under own heads"]  # fmt: skip
+    heads = ["place", "merge", "base", "Current Eval", "tuned head", "experts", "credit", "by task",
+             "place under Current Eval"]  # fmt: skip
     rows = []
     for one in bars:
         turned = [f"{mark}{one[way]}" for mark, way in (("▼", "low"), ("▲", "high")) if one[way]]

@@ -13,6 +13,7 @@ from harness.reporting.boards.board import Board
 from harness.reporting.boards.credit_table import leaf
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import grouped
+from harness.reporting.sentences import span
 from harness.stats.intervals import LEVEL, Ratio
 from harness.stats.ranks import concordance, friedman
 from harness.text import plain
@@ -51,7 +52,7 @@ def over(boards: Mapping[str, Credited]) -> dict[str, Any]:
 
     `groups` are of merges with the boards that they have in common, in the order of their mean
     place on these, which is 0 for the first and 1 for the last of them. `heads` are the boards
-    that some of them are on, and rows have for each the credit with half of its interval, and a
+    that some of them are on, and rows have for each the credit with its interval, and a
     shade of ten. `finding`: sentences on what is first, and how far the orders of the first group
     agree.
     """
@@ -112,8 +113,7 @@ def _cell(credit: Ratio | None) -> tuple[str, str, int]:
     text, shade = leaf(credit)
     if credit is None:
         return "", "", 0
-    low, high = credit.ends
-    return text, f"±{100 * (high - low) / 2:.0f}" if low < high else "", shade
+    return text, span(credit.ends, times=100) if credit.is_open else "", shade
 
 
 def _widest(known: Mapping[str, Credited]) -> dict[str, Credited]:
@@ -131,7 +131,8 @@ def _first(known: Mapping[str, Credited]) -> Iterator[str]:
     first = Counter(next(iter(of.credit)) for of in widest.values())
     for merge, on in first.most_common(1):
         if on > 1:
-            yield f"{plain(merge)} has the most credit on {on} of {len(widest)} boards{once}."
+            having = sum(merge in of.credit for of in widest.values())
+            yield f"{plain(merge)} has the most credit on {on} of {having} boards with it{once}."
 
 
 def _agreement(
@@ -144,8 +145,12 @@ def _agreement(
         values = np.array([[of.credit[one].point for of in boards.values()] for one in merges])
         p = friedman(values)
         same = "more" if p < 1 - LEVEL else "no more"
+        tasks = [of.work[1] for of in boards.values()]
+        shared = len(frozenset.union(*tasks)) < sum(map(len, tasks))
         yield (
             f"The orders of {len(merges)} mergers alone on {_named([*boards])} have a Kendall's W "
             f"of {concordance(values):.2f} (1: the same order on all): they agree {same} than "
             f"chance explains (Friedman's test, p = {p:.2g})."
+            + " Some of these boards share tasks, so that p is too small."
+            * shared
         )

@@ -31,7 +31,7 @@ MOST = 60
 
 
 def priors_of(scores: Grid, rows: Sequence[str]) -> Priors:
-    """What every test between these rows draws variances over sets towards."""
+    """What every test between these rows shrinks variances over sets towards."""
     return {at: _prior(of.values()) for at, of in _columns(scores, rows)}
 
 

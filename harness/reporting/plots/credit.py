@@ -41,13 +41,13 @@ NAVY, MID, LIGHT = "#08306B", "#4292C6", "#EBEBEB"
 """Each about three times as light as the one before, and so told apart in grey as well."""
 PARTS: dict[ScorePart, dict[str, Any]] = {
     "base": {"color": LIGHT, "label": "base under the tuned head"},
-    "own": {"color": NAVY, "label": "the experts' own heads"},
+    "own": {"color": NAVY, "label": "Current Eval (experts' heads)"},
     "tuned": {"color": MID, "label": "only a tuned head"},
     "above": {
         "facecolor": NAVY,
         "edgecolor": RIM,
         "hatch": "////",
-        "label": "own heads above the tuned one",
+        "label": "Current Eval above the tuned head",
     },
     "below": {"facecolor": RIM, "edgecolor": BLACK, "hatch": "xxxx", "label": "below the base"},
     "lost": {"facecolor": "none", "edgecolor": GREY, "label": "lost"},

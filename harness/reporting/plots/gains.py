@@ -48,7 +48,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         called = [(row if row in plain_row else stages[row], row) for row in group]
         rows += [(plain_row.get(merger, merger), None), *called]
     looks = marks(dict.fromkeys(stages[row] for row in shown))
-    title = f"Gain over the same merger without, under {setting}"
+    title = f"Gain over the merger alone, under {setting}"
     with drawn_rows(
         title if len(columns) == 1 else f"{title} (each panel on a scale of its own)",
         [name for name, _ in rows],

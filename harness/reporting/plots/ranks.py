@@ -26,7 +26,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     tasks, fewest = len(scores.tasks), fewest_tasks(len(methods))
     title = f"Mean rank over {tasks} tasks"
     if all(len(one.groups) < 2 for one in rankings.values()):
-        few = f" ({fewest} tasks are the fewest for that)" if tasks < fewest else ""
+        few = f" ({fewest} tasks or more are needed)" if tasks < fewest else ""
         title = f"{title}: no two differ significantly{few}"
     units = [(str(one), "mean rank (1 is the best)") for one in rankings]
     with drawn_rows(title, methods, units, 3.0) as (figure, panels, places):
