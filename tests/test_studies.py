@@ -42,7 +42,7 @@ from harness.reporting.chosen import read_both
 from harness.reporting.plots.scores import View
 from harness.reporting.plots.sweep import sweep
 from harness.stats.tests import sets_needed
-from harness.studies import inputs, outcomes
+from harness.studies import inputs, outcomes, pool
 from harness.studies.board import curves_of, figures, records_of
 from harness.studies.inputs import rows_of, with_inputs
 from harness.studies.outcomes import Outcome, outcome_of, settle, states_of
@@ -422,6 +422,22 @@ def test_a_plan_is_read_back_and_a_changed_one_is_refused(room: Path) -> None:
     path.write_text(json.dumps(said))
     with mistake(BadRecipe, path.name, "no plan"):
         read_plan(path)
+
+
+@pytest.mark.parametrize(("device", "seen"), [("cuda", {"4", "7"}), ("cuda:1", {"4,7"})])
+def test_workers_take_gpus_in_turn_unless_one_is_named(
+    device: str, seen: set[str], room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`cuda:1` is the second of all: a worker that has but one of its own would not find it."""
+    made = plan(room)
+    path = write_plan(made, room / "out")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    says = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    monkeypatch.setattr(pool, "worker", lambda *_: [sys.executable, "-c", says])
+    where = {**WHERE, "device": device}
+    run_plan(made, path, room / "out", jobs=2, where=where, say=str)
+    logs = [one.read_text().split() for one in (room / "out/logs").iterdir()]
+    assert {one for log in logs for one in log} == seen
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1.0, 60), (25.0, 3), (60.0, 1)])
@@ -1413,8 +1429,8 @@ import harness
 from harness.weights import each
 
 @harness.merger("own", task_vectors=False)
-def own(experts, base):
-    return each(lambda *tensors: {scale} * sum(tensors), *experts)
+def own(experts, base, *, more: float = 0.0):
+    return each(lambda *tensors: {scale} * sum(tensors) + more, *experts)
 """
 
 
@@ -1438,8 +1454,11 @@ def test_merges_of_other_code_are_made_again_where_that_is_asked(
     assert digests[0] == digests[1]
     assert digests[1][0] == digests[2][0]
     assert digests[1][1] != digests[2][1]
-    boards = pandas.read_parquet(room / "out/boards/two/board.parquet")
-    assert {*boards[boards.row == "own"].digest} == {digests[2][1]}
+    for again in (command, ["study", "board", *command[4:]]):
+        with registries_kept():  # its defaults are known to who has it alone
+            assert main(again) == 0
+        boards = pandas.read_parquet(room / "out/boards/two/board.parquet")
+        assert {*boards[boards.row == "own"].digest} == {digests[2][1]}
     (place / "own/notes.txt").write_text("mine")
     (room / "mine/one.py").write_text(MERGER.format(scale=0.3))
     with registries_kept():

@@ -251,6 +251,7 @@ def status(
     spread: float | None = option(
         "POINTS: how many sets of experts would make that difference significant."
     ),
+    plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Say what of a folder's studies is there, what is missing, what failed, what Slurm says."""
     from tabulate import tabulate
@@ -281,7 +282,7 @@ def status(
 
 
 @study.command()
-def board(folder: Path = FOLDER) -> None:
+def board(folder: Path = FOLDER, plugins: list[Path] | None = flags.PLUGINS) -> None:
     """Draw the boards of what is there of a folder's studies, and papers' tables beside ours."""
     from harness.errors import MissingScores
     from harness.studies.outcomes import states_of

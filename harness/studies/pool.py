@@ -105,10 +105,12 @@ def _ready(plan: Plan, number: int, settled: set[str]) -> bool:
 
 
 def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> Started:
-    """Starts workers with their share of the cores and, where there are GPUs, with one of them."""
+    """Starts workers with their share of the cores and, where none is named, with one of the GPUs
+    in turn."""
     words = worker(path, where)
     threads = str(max(cores() // jobs, 1))
-    gpus = _gpus()
+    named = any(":" in str(where.get(one)) for one in ("device", "merge_device"))
+    gpus = [] if named else _gpus()
     (folder / LOGS).mkdir(exist_ok=True)
 
     def start(number: int, place: int) -> subprocess.Popen[bytes]:

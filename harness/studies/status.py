@@ -81,7 +81,7 @@ def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
         waiting = len(plan.needing([name])) - 1
         needed = f" ({waiting} steps need it)" * bool(waiting)
         failed.append((name, f"{known[name].reason}{needed}"))
-    made = [(plan.steps[name], one) for name, one in known.items()]
+    made = [(plan.steps[name], one) for name, one in known.items() if one.state == "done"]
     old = [one.name for one, of in made if one.verb == "merge" and of_other_code(one, of)]
     kept = f"made before the code in the folder of their plug-ins changed, and kept: {few(old)}"
     alike = grouped(failed, itemgetter(1))

@@ -93,8 +93,8 @@ def _done(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
     try:
         records = _made(step, folder, where, whole)
     except CellsFailed as error:
-        reason = "; ".join(error.failures)
-        return Outcome("failed", step.request, reason=reason, records=_paths(step, error.records))
+        paths = _paths(step, error.records)
+        return Outcome("failed", step.request, reason=str(error), records=paths)
     except HarnessError as error:
         return Outcome("failed", step.request, reason=str(error))
     except Exception as error:  # of a library: the step's fault, and not that of the others
