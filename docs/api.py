@@ -24,7 +24,7 @@ ROOMS = {
     "harness.weights": "Verbs on state dicts, for methods; tensors are computed when asked for.",
     "harness.options": "Ranges of options, to be used as their types.",
     "harness.rng": "Random numbers that depend on names alone.",
-    "harness.errors": "What can go wrong; the command line prints one line and exits 2.",
+    "harness.errors": "What can go wrong, in one line, and exit 2 (CellsFailed: 3).",
 }
 """What may be imported beside `harness` itself, and what for."""
 

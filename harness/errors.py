@@ -27,7 +27,10 @@ from typing import Any
 
 
 class HarnessError(Exception):
-    """A mistake in the input, found before work starts. The command line prints it and exits 2."""
+    """A mistake in the input, found before work starts, or what ends it, as a full disk does.
+
+    The command line prints it and exits 2.
+    """
 
 
 class UnknownName(HarnessError):
@@ -95,7 +98,7 @@ class NotFinite(HarnessError):
 
 
 class CellsFailed(HarnessError):
-    """Cells of an evaluation that could not be scored, a line for each.
+    """Cells of an evaluation that could not be scored, a line for each reason.
 
     `records` are those of all other cells, which are saved.
     """

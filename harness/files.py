@@ -8,6 +8,7 @@ written again. What is written stands beside its place, under a name that nobody
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import math
 import os
@@ -349,8 +350,14 @@ def cache_dir(what: str) -> Path:
 
 @cache
 def version(distribution: str) -> str:
-    """The version of what is installed: to read its files takes longer than to merge miniatures."""
-    return metadata.version(distribution)
+    """The version of what is installed, or of the module of that name, whoever distributes it.
+
+    To read its files takes longer than to merge miniatures.
+    """
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return str(getattr(importlib.import_module(distribution), "__version__", "unknown"))
 
 
 def file_hash(path: Path, largest: float = math.inf) -> str | None:

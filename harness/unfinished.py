@@ -13,7 +13,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import xxhash
@@ -28,6 +28,8 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.E
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<random>[0-9a-f]{16})(?P<check>[0-9a-f]{16})\.partial")
 """How a name of ours looks; `check` is a hash of the rest, which no other program's name has."""
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+TRIES = 100
+"""Names that are tried where what is made is gone at once."""
 LONGEST = 160
 """Bytes of a name that stand in another, which file systems have room for up to 255 of."""
 PATIENCE = 2.0
@@ -61,15 +63,22 @@ def make_folder(path: Path) -> int:
 
 
 def new(place: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """What is made beside a place under a name that nothing has; open, and locked until closed."""
-    while True:
+    """What is made beside a place under a name that nothing has; open, and locked until closed.
+
+    Raises OSError where nothing can be made, as in /proc.
+    """
+    for left in reversed(range(TRIES)):
         path = _partial(place, secrets.token_hex(8))
-        with suppress(FileNotFoundError):
+        try:
             number = make(path)
             _lock(number)
             if number < 0 or _is_still(number, path):
                 return path, number
             os.close(number)  # another run, which tidied up, had the lock first
+        except FileNotFoundError:
+            if not left:
+                raise
+    raise FileExistsError(f"{place} is taken away by other runs as often as it is made")
 
 
 def others(place: Path) -> Iterator[tuple[Path, bool | None]]:

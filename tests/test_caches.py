@@ -30,6 +30,7 @@ NAME = "0123456789abcdef" * 2
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with two entries of features, three days and no days old, and one digest."""
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
+    with_free(9 * 10**8, monkeypatch)
     for name in (NAME, NAME[::-1]):
         keep(cache_dir("features") / f"{name}.safetensors", {"x": torch.zeros(25)}, {})
     aged(cache_dir("features") / f"{NAME}.safetensors", 3)
@@ -39,6 +40,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert identity is not None
     hashed.remember(identity, {})
     return tmp_path / "cache"
+
+
+def with_free(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk of 1 GB: the machine's own may be nearly full."""
+    usage = type(shutil.disk_usage("."))(10**9, 10**9 - free, free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
 
 
 def aged(path: Path, days: float) -> None:
@@ -97,8 +104,7 @@ def test_a_disk_that_is_nearly_full_is_left_free(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = of_features("a", 2), of_features("b", 1)
-    usage = type(shutil.disk_usage(cache))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 953 * 10**6, 47 * 10**6))
+    with_free(47 * 10**6, monkeypatch)
     make_room()
     assert [old.exists(), new.exists()] == [False, True]
 

@@ -412,6 +412,8 @@ def test_bad_input_is_one_line(made: Path, tmp_path: Path) -> None:
     refused([*merge, "--base", base, *at], MissingHead, made / "a", "--tasks")
     refused([*merge, "--tasks", tasks, "--base", base, "--heads-from", made / "data"],
             BadRecipe, made / "data", "harness heads")  # fmt: skip
+    refused(["finetune", "--base", base, "--task", task, "--out", out, *at],
+            BadRecipe, made / "heads", "no --heads-from", "its own texts")  # fmt: skip
     head = ["heads", "clip", "--task", task, "--out", out]
     refused([*head, "--base", made / "a"], BrokenCheckpoint, made / "a", "whole CLIP")
     refused([*head, "--base", base, "--template", "a photo"], BadOption, "a photo", "{class}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +38,7 @@ from harness.reporting.grid import best_single
 from harness.reporting.lines import lines_of
 from harness.reporting.names import BEST_SINGLE
 from harness.weights import digest
-from tests.conftest import WORDS, model
+from tests.conftest import WORDS, model, registries_kept
 from tests.mistakes import names, refused
 from tests.resampled import read_records
 from tests.test_boards import evaluation_table
@@ -434,7 +432,7 @@ def test_a_draw_that_labels_do_not_choose(room: Room, evaluate: Evaluate) -> Non
     assert record["settings"]["pool"] == take(rows, pool).digest
     text, _ = evaluate(room.same, *flags, "--unstratified")
     assert "ft-classifier, 3 shots: adapted to rows without their labels" in text
-    assert "knn, 3 shots: tuned on rows drawn without stratification, and on their labels" in text
+    assert "knn, 3 shots: fitted to rows drawn without stratification, and to their labels" in text
 
 
 def test_an_expert_with_its_labels_in_another_order_is_read_by_name(
@@ -551,10 +549,11 @@ def test_other_settings_never_overwrite(
     assert len(after) == 2 * len(before)
 
 
+@pytest.mark.usefixtures("as_found")
 def test_a_protocol_of_a_plug_in_whose_code_is_another_is_evaluated_anew(
-    room: Room, tmp_path: Path
+    room: Room, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What it scored before is another record; in one process a folder is imported once."""
+    """What it scored before is another record."""
     file = tmp_path / "plug" / "always.py"
     file.parent.mkdir()
     text = """import numpy
@@ -564,16 +563,15 @@ from harness import Predictions, protocol
 def always(encoded):
     return [Predictions(numpy.full(len(encoded.test.x), float(CLASS)))]
 """
+    command = ["evaluate", "--model", str(room.same), "--protocols", "always", "--plugins"]
+    command += [str(file.parent), "--json", "--output-path", str(tmp_path / "records")]
+    command += ["--device", "cpu", "--data-dir", str(room.data)]
     scores = []
     for label in (0, 1, 1):
         file.write_text(text.replace("CLASS", str(label)))
-        command = [sys.executable, "-m", "harness", "evaluate", "--model", str(room.same)]
-        command += ["--protocols", "always", "--plugins", str(file.parent), "--json"]
-        command += ["--output-path", str(tmp_path / "records"), "--device", "cpu"]
-        command += ["--data-dir", str(room.data)]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, ran.stderr
-        records = json.loads(ran.stdout)
+        with registries_kept():  # as a process of its own
+            assert main(command) == 0
+        records = json.loads(capsys.readouterr().out)
         scores.append(next(one for one in records if one["role"] == "merged")["scores"][0]["value"])
     assert scores[0] != scores[1] == scores[2]
     merged = [*(tmp_path / "records").rglob("*always*.json")]
@@ -604,7 +602,7 @@ def test_a_limit_of_training_rows_is_told(room: Room, evaluate: Evaluate, tmp_pa
     assert {*frame["train_limit"]} == {20.0}
     harness.leaderboard(evaluate.out, out=out)
     text = (out / "index.html").read_text()
-    assert "dapted to 20 training rows at most" in text or "uned on 20 training rows" in text
+    assert "dapted to 20 training rows at most" in text or "itted to 20 training rows" in text
     assert "all rows and" not in text
     evaluate.records(room.same, *asked[:-1], "25")
     place = ["--protocols", "knn"]
@@ -687,7 +685,10 @@ def test_a_changed_data_set_is_scored_anew(room: Room, evaluate: Evaluate, tmp_p
 # What may stand for --model -------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("default:no expert of")
 def test_a_plain_classifier_needs_only_its_task(room: Room, evaluate: Evaluate) -> None:
+    _, err = evaluate(room.rte[0], "--tasks", "glue/rte")
+    assert "no expert of glue/rte is known, so nothing is evaluated by ft-classifier" in err
     found = evaluate.records(room.rte[0], "--tasks", "glue/rte")
     assert [(r["role"], r["protocol"]) for r in found] == [("merged", "current"), ("merged", "knn")]
     assert found[0]["method"] == "given"
@@ -890,7 +891,8 @@ def test_a_task_given_by_its_place_is_evaluated(
     places = ("--data-dir", str(tmp_path / "data"))
     for kept in ("_values", "_origins"):
         monkeypatch.setattr(TASKS, kept, dict(getattr(TASKS, kept)))
-    found = evaluate.records(room.rte[0], "--tasks", "petshop:pets", *places)
+    asked = ("--tasks", "petshop:pets", "--protocols", "current")
+    found = evaluate.records(room.rte[0], *asked, *places)
     assert {r["task"] for r in found} == {"pets@test"}
 
 

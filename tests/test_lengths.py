@@ -98,6 +98,7 @@ def test_auto_is_the_number_that_it_comes_to(minis: Any, classes: None, tmp_path
     folder = str(minis("bert")["a"])
     usual: dict[str, Any] = {"model": folder, "tasks": (TOY.name,), "device": "cpu", "draws": 1}
     usual |= {"shots": (2,), "base": str(minis("bert")["base"])}
+    usual |= {"protocols": ("current", "knn")}
     auto = harness.evaluate(Run(**usual, max_length="auto", output=str(tmp_path / "auto")))
     number = auto[0].settings["max_length"]
     assert 3 < number < 40

@@ -237,14 +237,17 @@ def test_a_merge_is_as_precise_as_its_widest_expert_in_any_order(
         found["a"], tmp_path / "a", lambda s: s.update({k: v.half() for k, v in s.items()})
     )
     made = []
+    config = json.loads((halved / "config.json").read_text())
+    (halved / "config.json").write_text(json.dumps({**config, "dtype": "float16"}))
     for number, experts in enumerate(((halved, found["b"]), (found["b"], halved))):
-        merge(
-            same_task({**found, **dict(zip("ab", experts, strict=True))}),
-            out=tmp_path / str(number),
-        )
-        made.append(load_file(tmp_path / str(number) / "model.safetensors"))
+        out = tmp_path / str(number)
+        merge(same_task({**found, **dict(zip("ab", experts, strict=True))}), out=out)
+        made.append(load_file(out / "model.safetensors"))
+        loaded = AutoModelForSequenceClassification.from_pretrained(out).state_dict()
+        for name, tensor in made[-1].items():
+            assert loaded[name].dtype == tensor.dtype == torch.float32
+            assert torch.equal(loaded[name], tensor), f"{name} is rounded when it is loaded"
     for name, tensor in made[0].items():
-        assert tensor.dtype == torch.float32
         assert torch.equal(tensor, made[1][name]), name
 
 

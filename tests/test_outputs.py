@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from harness.errors import BrokenCheckpoint, CannotWrite, OutputExists
 from harness.files import replacing, write_files
 from harness.folders import Layout, new_folder
 from harness.training.resumed import UNFINISHED
-from harness.unfinished import is_unfinished
+from harness.unfinished import is_unfinished, make_folder, new
 from tests.conftest import no_file_above
 from tests.mistakes import mistake, refused
 
@@ -221,3 +222,16 @@ def test_a_training_goes_on_in_a_folder_of_its_own_alone(
     command = ["finetune", "--base", base, "--task", "embedded/comparison", "--limit", "16"]
     refused([*command, "--epochs", "1", "--out", "one"], OutputExists, "one.unfinished")
     assert contents(room) == before
+
+
+def test_a_place_where_nothing_can_be_made_is_an_error_and_no_loop(tmp_path: Path) -> None:
+    """As below /proc, where a folder is not found that nobody made."""
+
+    def make(path: Path) -> int:
+        raise FileNotFoundError(path)
+
+    with pytest.raises(FileNotFoundError):
+        new(tmp_path / "out", make)
+    made, number = new(tmp_path / "out", make_folder)
+    assert made.is_dir()
+    os.close(number)

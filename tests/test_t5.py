@@ -285,7 +285,8 @@ def test_rows_end_alike_or_are_refused(minis: Path, places: list[int]) -> None:
     if len(places) == len(rows):  # as the models of pairs are read
         forward(open_checkpoint(minis / "a"), said, max_length=20)
         return
-    with mistake(BadData, f"row {places[0]}", "toy/three@test", "token 1", "2 times", "expected 1"):
+    quoted = texts[places[0]][0][:20].rpartition(" ")[0]  # rows may be drawn: no number
+    with mistake(BadData, f"'{quoted}", "toy/three@test", "token 1", "2 times", "expected 1"):
         forward(open_checkpoint(minis / "a"), said, max_length=20)
 
 
@@ -293,7 +294,7 @@ def test_a_tokenizer_without_an_end_is_refused(minis: Path, tmp_path: Path) -> N
     folder = Path(shutil.copytree(minis / "a", tmp_path / "endless"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": 2}))
-    with mistake(BadData, "row 0", "token 2", "0 times", "expected 1"):
+    with mistake(BadData, "token 2", "0 times", "expected 1", "tokenizer"):
         forward(open_checkpoint(folder), rows_of(TOY), max_length=20)
 
 

@@ -169,8 +169,8 @@ def _place(
     there = [place for place in (*known, *beside) if os.path.isdir(place)]
     if not there and beside:
         raise BrokenCheckpoint(
-            f"{path / MERGE_FILE} names {origin.source}, which is not there; expected that folder: "
-            f"say where it is with {flag}"
+            f"{path / MERGE_FILE} names {origin.source}, and {beside[0]} is not there; "
+            f"expected that folder: say where it is with {flag}"
         )
     changed = []
     for place in there or [origin.source]:

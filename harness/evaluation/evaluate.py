@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Container, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -37,14 +35,15 @@ from harness.evaluation.records import DECODER, DrawScore, Record, read_record, 
 from harness.evaluation.resamples import LOSS, Resamples, estimates_of
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
-from harness.evaluation.task_split import TaskSplit, protocols_of
-from harness.files import check_below, check_place, nameless
+from harness.evaluation.task_split import ProtocolConfig, TaskSplit, protocols_of
+from harness.files import check_below, check_place, nameless, version
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
 from harness.passes.placement import check_placement
 from harness.passes.workload import Workload
 from harness.plugins import calling, is_ours
 from harness.presets import preset
+from harness.text import few
 from harness.types import Encoded, Predictions, Progress, Task
 
 
@@ -74,7 +73,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     check_cells(to_read)
     warn_of_heads(model, preset(run.preset).readout)
     records: list[Record] = []
-    failures: list[str] = []
+    failures: dict[str, list[str]] = {}
     lost: list[str] = []
     workload = Workload(progress)
     for cell in to_read:
@@ -85,7 +84,10 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
             try:
                 made, predicted = computed(cell, reader, record)
             except HarnessError as error:  # what only the forward pass shows of model and rows
-                (lost if record else failures).append(f"{cell}: {error}")
+                if record:
+                    lost.append(f"{cell}: {error}")
+                else:  # a broken row fails every model and protocol
+                    failures.setdefault(str(error), []).append(str(cell))
             else:
                 write_predictions(cell.path.with_suffix(".parquet"), predicted)
                 if record is None:
@@ -94,6 +96,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
         if record is not None:
             records.append(record)
     _warn_of_few_rows(records)
+    _warn_of_no_expert(cells, protocols)
     if lost:
         others = f", and {len(lost) - 1} more" if lost[1:] else ""
         warnings.warn(
@@ -102,7 +105,8 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
             stacklevel=2,
         )
     if failures:
-        raise CellsFailed(failures, records)
+        told = [f"{few(cells)}: {reason}" for reason, cells in failures.items()]
+        raise CellsFailed(told, records)
     return records
 
 
@@ -119,6 +123,19 @@ def _warn_of_few_rows(records: Sequence[Record]) -> None:
         warnings.warn(
             f"{protocol} was fitted to fewer rows than features have dimensions, as on {task} to "
             f"{share:.2f} rows a dimension, which leaves the map open: see --shots",
+            stacklevel=3,
+        )
+
+
+def _warn_of_no_expert(cells: Sequence[Cell], protocols: Sequence[ProtocolConfig]) -> None:
+    """What is read by default and needs an expert is not evaluated without any."""
+    teaching = [one.name for one in protocols if one.teaches]
+    alone = all(one.evaluated.pooling is None and not one.protocol.teaches for one in cells)
+    if teaching and alone:
+        tasks = ", ".join(dict.fromkeys(one.data.task.name for one in cells))
+        warnings.warn(
+            f"no expert of {tasks} is known, so nothing is evaluated by {', '.join(teaching)}; "
+            "name one with --experts",
             stacklevel=3,
         )
 
@@ -269,12 +286,4 @@ def _scores(data: TaskSplit, predictions: Sequence[Predictions]) -> tuple[DrawSc
 @cache
 def _versions() -> dict[str, str]:
     names = ("merging-harness", "torch", "transformers", "numpy", "faiss", "scikit-learn")
-    return {name: _version(name) for name in names}
-
-
-def _version(name: str) -> str:
-    """The version of a distribution, or of the module of that name, whoever distributes it."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return str(getattr(importlib.import_module(name), "__version__", "unknown"))
+    return {name: version(name) for name in names}

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import BrokenRecord, OutputExists
 from harness.files import LARGEST, check_below, check_ours, check_place, replacing, write_files
+from harness.text import first_line
 
 if TYPE_CHECKING:
     import pyarrow
@@ -172,7 +173,7 @@ def _opened(path: Path) -> Any:
     try:
         return pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
     except (pyarrow.ArrowException, ValueError, OSError) as error:
-        raise _broken(path, _line(error)) from error
+        raise _broken(path, first_line(error)[:200]) from error
 
 
 def _metadata(file: Any) -> dict[bytes, bytes]:
@@ -190,11 +191,7 @@ def _parts(file: Any, path: Path, columns: Sequence[str]) -> Iterator[Iterator[t
             group = file.read_row_group(number, columns=list(columns))
             yield zip(*(group[name].to_pylist() for name in columns), strict=True)
         except (pyarrow.ArrowException, ValueError, OSError) as error:
-            raise _broken(path, _line(error)) from error
-
-
-def _line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise _broken(path, first_line(error)[:200]) from error
 
 
 def _broken(path: Path, reason: str) -> BrokenRecord:

@@ -376,8 +376,8 @@ def files_in(
             others.append(place)
 
 
-FIRST_KEY = b'"adaptation"'
-"""What every record begins with, also one of which only a part is left."""
+FIRST_KEY = "adaptation"
+"""What every record begins with, also one of which only a part is left; a tokenizer may know it."""
 
 
 def _is_meant(path: Path) -> bool:
@@ -390,7 +390,13 @@ def _is_meant(path: Path) -> bool:
         content = path.read_bytes()
     except OSError:
         return True  # and then it cannot be read
-    return FIRST_KEY in content
+    if f'"{FIRST_KEY}"'.encode() not in content:
+        return False
+    try:
+        text = content.decode("utf-8", "replace")
+        return FIRST_KEY in parse_json(text, str(path), "a record", error=BrokenRecord)
+    except BrokenRecord:
+        return True
 
 
 def _below(folder: Path) -> list[str]:

@@ -23,6 +23,8 @@ from harness.values import Frozen
 if TYPE_CHECKING:
     from harness.evaluation.records import DrawScore, Record
 
+RIGHT_OR_WRONG = (("accuracy",), "row")
+"""Metrics and test unit of a score whose units are each right or wrong."""
 LOSS = "loss"
 """The fact of Current Eval: what its head was trained to make small, in the mean over labels."""
 STEP = 0.0005
@@ -117,7 +119,9 @@ def read(kept: Resamples, scores: Sequence[float], metrics: Sequence[str]) -> Es
     found = mean, each[: len(alone), None] + alone * step
     if any(((low - step > one) | (one > high + step)).any() for one in found):
         raise ValueError(f"scores beyond {low:g} to {high:g}")
-    return Estimate(each, found[0].clip(low, high), found[1].clip(low, high), kept.units)
+    counted = len(each) == 1 and (tuple(metrics), kept.unit) == RIGHT_OR_WRONG
+    parts = found[0].clip(low, high), found[1].clip(low, high)
+    return Estimate(each, *parts, kept.units, counted=counted)
 
 
 def values_of(scores: Sequence[DrawScore], shots: Shots | None) -> list[float]:

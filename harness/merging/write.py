@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
 from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import yaml
 
 from harness import weights
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
     from huggingface_hub import StateDictSplit
 
 SHARD_BYTES = 5 * 10**9
+DTYPES = ("dtype", "torch_dtype")
+"""How a configuration calls the type of its weights, and called it before transformers 5."""
 TENSORS = "merging tensors"
 """What is told of tensors that are computed and written."""
 
@@ -69,7 +73,7 @@ def write(
         if wanted and (kept := _write_heads(plan, folder, hashes)):
             digests["head_digests"] = kept
         plan = replace(plan, measured=measured(plan, squares))
-        write_json(folder / "config.json", _config(plan))
+        write_json(folder / "config.json", _config(plan) | _stored(plan))
         write_text(folder / "README.md", _card(plan))
         MERGE.write(folder, _record(plan, out, digests, trials), hashes)
     return plan
@@ -151,6 +155,14 @@ def _config(plan: MergePlan) -> dict[str, Any]:
         if plan.base is not None and "architectures" in plan.base.config:
             config["architectures"] = plan.base.config["architectures"]
     return config
+
+
+def _stored(plan: MergePlan) -> dict[str, str]:
+    """The type of the weights, where the first expert names one: a model is loaded in it."""
+    specs = weights.specs(plan.state)
+    kinds = (specs[name].dtype for name in weights.floating(plan.state))
+    widest = str(reduce(torch.promote_types, kinds)).removeprefix("torch.")
+    return {key: widest for key in DTYPES if plan.experts[0].config.get(key)}
 
 
 def _record(

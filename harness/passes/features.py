@@ -28,6 +28,7 @@ from harness.passes.cache import keep, recall
 from harness.passes.placement import AUTOMATIC, Placement, exact, quicken
 from harness.passes.prepared import check_positions, prepare
 from harness.readout import LAST_LINEAR, Readout
+from harness.text import first_line
 from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps
 
 if TYPE_CHECKING:
@@ -341,7 +342,7 @@ def running(what: str) -> Iterator[None]:
     # transformers' models raise many types for a configuration that does not fit itself or the
     # rows: positions for fewer tokens than a row has, numbers of heads, of chunks, ...
     except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
+        reason = first_line(error)
         raise BrokenCheckpoint(
             f"{what} cannot be run ({type(error).__name__}: {reason:.300}); expected a config.json "
             "that fits, positions for the longest row (--max-length), and memory (--batch-size)"

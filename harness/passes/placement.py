@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from harness.errors import BadOption
+from harness.text import first_line
 from harness.types import AUTO, Array, Need
 from harness.values import Frozen, validated
 
@@ -172,7 +173,7 @@ def check_arithmetic(asked: Placement) -> None:
 
 
 def _unusable(what: str, error: Exception) -> BadOption:
-    reason = (str(error).splitlines() or [""])[0]
+    reason = first_line(error)
     return BadOption(
         f"{what}, which torch cannot use here ({reason:.80}); expected auto, cpu, or cuda:N with "
         "such a GPU"

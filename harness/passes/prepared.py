@@ -22,6 +22,7 @@ from harness.errors import BadData, BrokenCheckpoint
 from harness.kinds import IGNORED, kind_of
 from harness.passes.placement import Placement
 from harness.readout import LAST_LINEAR, Readout, Tokens, positions
+from harness.text import shortened
 from harness.types import Checkpoint, Rows
 
 Inputs: TypeAlias = "dict[str, torch.Tensor]"
@@ -136,11 +137,13 @@ def _check_ends(checkpoint: Checkpoint, rows: Rows, encoded: Sequence[Sequence[i
     end = checkpoint.config.get("eos_token_id", 1)
     counts = [list(ids).count(end) for ids in encoded]
     expected = max(1, mode(counts or [1]))
-    for row, count in enumerate(counts):
+    for texts, count in zip(rows.texts, counts, strict=True):
         if count != expected:
+            row = shortened(" ".join(texts), 60)  # not its number: rows may be drawn
             raise BadData(
-                f"row {row} of {rows.task}@{rows.split} has the token {end}, which ends a row for "
-                f"{checkpoint.source}, {count} times, expected {expected}: take it out of the text"
+                f"the row '{row}' of {rows.task}@{rows.split} has the token {end}, which ends a "
+                f"row for {checkpoint.source}, {count} times, expected {expected}: "
+                + ("take it out of the text" if count else "does its tokenizer end rows?")
             )
 
 

@@ -158,9 +158,10 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     tensors, shared = made if isinstance(made, tuple) else (made, {})
     tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     if odd := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
+        precise = f"; try --dtype {REFERENCE}" * (reading.placement.dtype != REFERENCE)
         raise NotFinite(
             f"need '{need.name}' in {reading.placement.dtype} has NaN or infinite '{odd[0]}' of "
-            f"{reading.checkpoint.source} on {reading.rows.task}; try --dtype {REFERENCE}"
+            f"{reading.checkpoint.source} on {reading.rows.task}{precise}"
         )
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)

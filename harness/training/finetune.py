@@ -38,7 +38,7 @@ from harness.passes.lengths import length_of, resolved, tell_of_cut
 from harness.passes.placement import REFERENCE, Placement, exact, placement
 from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
-from harness.text import points
+from harness.text import first_line, points
 from harness.training.multi import check_shared, multi_task, save_tensors
 from harness.training.resumed import last_checkpoint, unfinished, workdir_of
 from harness.training.single import (
@@ -217,9 +217,12 @@ def _answering(source: Checkpoint, tasks: Sequence[Task], folder: str | Path) ->
     heads = given_heads(folder, source)
     one = heads.get(tasks[0].name)
     if len(tasks) > 1 or one is None or not words_of(one):
+        expected = "one --task, and words that a T5 answers with"
+        if source.family.whole is not None:
+            expected = "no --heads-from: a CLIP is trained under a head made of its own texts"
         raise BadRecipe(
             f"--heads-from {folder} has heads for {', '.join(heads)}, to train on "
-            f"{', '.join(map(str, tasks))}; expected one --task, and words that a T5 answers with"
+            f"{', '.join(map(str, tasks))}; expected {expected}"
         )
     return made_whole(source, None, tasks[0].name, heads)
 
@@ -353,11 +356,13 @@ def _tell_of_constant(part: Training, made: Score) -> None:
     units = kind.units(rows)
     best = max(score(task, one, rows.labels, units).value for one in constants)
     if made.value <= best:
-        warnings.warn(
-            f"{task}@{HELD_OUT}: the expert scores {points(100 * made.value)}, no more than the "
-            f"best constant prediction ({points(100 * best)}): train it longer or otherwise",
-            stacklevel=2,
+        told = (
+            f"the expert scores {points(100 * made.value)}, no more than the best constant "
+            f"prediction ({points(100 * best)}): train it longer or otherwise"
         )
+        if best == 1:
+            told = f"its {len(rows.labels)} labels are all alike, which says nothing of an expert"
+        warnings.warn(f"{task}@{HELD_OUT}: {told}", stacklevel=2)
 
 
 def _can_be_scored(part: Training) -> bool:
@@ -420,7 +425,7 @@ def _disk(out: Path) -> Iterator[None]:
         try:
             yield
         except (SafetensorError, RuntimeError) as error:
-            reason = (str(error).splitlines() or [""])[0]
+            reason = first_line(error)
             if not any(words in reason for words in WRITING_FAILED):
                 raise
             raise CannotWrite(

@@ -26,6 +26,7 @@ from harness.passes.features import final_module
 from harness.passes.placement import Placement, tell_of_slow
 from harness.passes.prepared import Prepared, prepare, row_labels
 from harness.readout import LAST_LINEAR, Readout
+from harness.text import first_line
 from harness.types import AUTO, Array64, Checkpoint, Hyperparameters, Rows, Task
 
 LOOKED_AT = 100
@@ -143,7 +144,7 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
                 dtype=torch.float32,
             )
     except Exception as error:  # transformers raises many types, of quantized models, say
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise BrokenCheckpoint(
             f"{source.source} cannot be loaded ({reason:.300}); expected an encoder in float32"
         ) from error
@@ -173,7 +174,7 @@ def check_reads(
     except HarnessError:
         raise
     except Exception as error:  # each model and tokenizer has its own way to fail
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise BrokenCheckpoint(
             f"{source.source} cannot read {what} ({reason}): see its config.json and --max-length"
         ) from error

@@ -225,9 +225,9 @@ def check_same(states: Sequence[StateDict], called: Sequence[str]) -> None:
     for state, name in zip(states[1:], called[1:], strict=True):
         other = specs(state)
         for missing in sorted(first.keys() - other.keys()):
-            raise IncompatibleWeights(f"{name} has no tensor '{missing}', which {called[0]} has")
+            raise IncompatibleWeights(f"{name} has no tensor '{missing}' of {called[0]}")
         for extra in sorted(other.keys() - first.keys()):
-            raise IncompatibleWeights(f"{name} has a tensor '{extra}', which {called[0]} has not")
+            raise IncompatibleWeights(f"{name} has a tensor '{extra}' that is none of {called[0]}")
         for key, spec in first.items():
             found = other[key]
             if found.shape != spec.shape:
