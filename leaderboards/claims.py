@@ -19,7 +19,7 @@ from statistics import fmean
 import five_topics
 import frames
 import pandas
-from frames import counted, records_of, task_of
+from frames import GROUPS, counted, records_of, task_of
 from scipy.stats import kendalltau, spearmanr, ttest_ind
 
 from harness.reporting.bases import by_base
@@ -56,9 +56,20 @@ def said(text: str, place: Path) -> str:
 
     def one(found: re.Match[str]) -> str:
         name, *words = shlex.split(found[1])
-        return f"<!-- {found[1]} -->{CLAIMS[name](place, *words)}<!-- / -->"
+        return f"<!-- {found[1]} -->{CLAIMS[name](place, *_named(words))}<!-- / -->"
 
     return ANCHOR.sub(one, text)
+
+
+def _named(words: Iterable[str]) -> list[str]:
+    """The words of a claim with the boards of a group in its place: `@all !emotions`."""
+    found: list[str] = []
+    for word in words:
+        if word.startswith("!"):
+            found.remove(word[1:])
+        else:
+            found += GROUPS[word[1:]] if word.startswith("@") else [word]
+    return found
 
 
 # Boards with resamples ---------------------------------------------------------------------
@@ -96,6 +107,11 @@ def first(place: Path, name: str) -> str:
         f"`{best.name}`" if best.credit is None else f"`{best.name}` with {in_percent(best.credit)}"
     )
     return f"{text}; {others} significantly behind"
+
+
+def boards(_: Path, *names: str) -> str:
+    """How many boards these are."""
+    return counted(len(names))
 
 
 def pairs(place: Path, *names: str) -> str:
@@ -369,9 +385,12 @@ def plain(place: Path, name: str, of: str) -> dict[str, float]:
 
 
 def behind(place: Path, row: str, other: str, protocol: str, *names: str) -> str:
-    """In how many sets of experts one merge scores less than another in the mean over tasks."""
+    """In how many sets of experts one merge scores less than another in the mean over tasks, on the
+    boards that have both."""
     lower = []
     for name in names:
+        if not {row, other} <= {one.method for one in known(place, name).lines}:
+            continue
         first, second = (
             pandas.Series({(o.set, o.task): fmean(o.values) for o in each}).groupby(level=0).mean()
             for each in _pair(place, name, protocol, row, other)
@@ -589,7 +608,7 @@ def credit(place: Path, name: str, row: str) -> str:
 CLAIMS: dict[str, Callable[..., str]] = {
     one.__name__: one
     for one in (
-        *(first, pairs, reversed, blamed, between, lost, won, losers, tau, gap, part, mean),
+        *(boards, first, pairs, reversed, blamed, between, lost, won, losers, tau, gap, part, mean),
         *(gained, changed, favours, tilted, outside, constant, credit),
         *(agreement, agreeing, behind, needed, predicts, predicts_each, foretells, weak),
         *(alike, pvalue, sink, sunken, settled, credit_under, by_head, lowest),

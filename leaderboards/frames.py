@@ -28,6 +28,8 @@ BOARDS = {
 OF_BASES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "topics-distilbert")
 OF_EMOTIONS = ("emotions", "emotions-granite")
 OF_ENTITIES = ("domains", "domains-granite")
+GROUPS = {"all": (*BOARDS,), "topics": OF_BASES, "emotions": OF_EMOTIONS, "domains": OF_ENTITIES}
+"""Of boards, as a claim names them: `@all`; `!emotions` behind it leaves one out."""
 SETTINGS = {
     "topics": "five topics",
     "glue": "five tasks of GLUE",
