@@ -95,9 +95,10 @@ class Battery:
     def _broken(self, checked: Property, error: Exception) -> Finding:
         declared = checked.name in (*self.breaks, *self.unclaimed)
         # to break a property is to give another result or to refuse, not to crash
-        right = declared and isinstance(error, (Broken, HarnessError))
+        foreseen = isinstance(error, (Broken, HarnessError))
+        right = declared and foreseen
         options = (str(self.explicit),) if self.explicit else ()
-        where = "" if isinstance(error, Broken) else line_of(error, self.method.function)
+        where = "" if foreseen else line_of(error, self.method.function)
         detail = _reason(error) + where + self._noted(*options)
         return Finding(checked.name, "breaks by design" if right else "breaks", detail)
 
