@@ -171,14 +171,27 @@ def staged(place: Path, name: str, protocol: str) -> Mapping[tuple[str, str], Di
     }
 
 
+def changes_of(
+    place: Path, name: str, stage: str, protocol: str
+) -> Mapping[str, Difference | None]:
+    """What one stage changes on a board, by merger."""
+    found = staged(place, name, protocol).items()
+    return {merger: one for (merger, which), one in found if which == stage}
+
+
 def staging(one: Difference | None) -> str:
-    """A change with its interval, in bold if it is significant."""
+    """A change with half of its interval, which is even about it, in bold if it is significant."""
     if one is None:
         return "same"
     bold = "**" if one.significant else ""
-    ends = one.within
-    within = "" if ends is None else f" ({points(ends[0])} to {points(ends[1])})"
+    within = "" if one.within is None else f" ± {points(one.points - one.within[0])}"
     return f"{bold}{points(one.points, '+')}{bold}{within}"
+
+
+def largest(place: Path, stage: str, *names: str) -> str:
+    """The most that a stage changes of a merge in the mean over tasks, on any of these boards."""
+    each = [one for at in ("current", "ft-classifier") for one in _changes(place, stage, at, names)]
+    return points(max((abs(one.points) for one in each), default=0.0))
 
 
 @cache
@@ -246,8 +259,8 @@ def _by_merger(
 ) -> Iterator[tuple[str, str, Difference]]:
     """What a stage changes on boards, with the board and the merger."""
     for name in names:
-        for (merger, which), one in staged(place, name, protocol).items():
-            if which == stage and one:
+        for merger, one in changes_of(place, name, stage, protocol).items():
+            if one:
                 yield name, merger, one
 
 
@@ -611,7 +624,7 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(boards, first, pairs, reversed, blamed, between, lost, won, losers, tau, gap, part, mean),
         *(gained, changed, favours, tilted, outside, constant, credit),
         *(agreement, agreeing, behind, needed, predicts, predicts_each, foretells, weak),
-        *(alike, pvalue, sink, sunken, settled, credit_under, by_head, lowest),
+        *(alike, pvalue, sink, sunken, settled, credit_under, by_head, lowest, largest),
         *five_topics.SAID,
     )
 }

@@ -11,7 +11,7 @@ import pandas
 from frames import (
     BASE,
     EXPERTS,
-    OF_BASES,
+    GROUPS,
     PROTOCOLS,
     board,
     each_task,
@@ -72,7 +72,7 @@ def experts(place: Path, boards: Sequence[str], theirs: Mapping[str, float], sai
 
 PUBLISHED: Mapping[str, tuple[Sequence[str], Mapping[str, float], str]] = {
     "experts-topics": (
-        OF_BASES,
+        GROUPS["topics"],
         {
             "ag_news": 95.2,
             "dbpedia_14": 99.3,
@@ -82,7 +82,7 @@ PUBLISHED: Mapping[str, tuple[Sequence[str], Mapping[str, float], str]] = {
         "BERT-base, all rows",
     ),
     "experts-glue": (
-        ("glue",),
+        GROUPS["glue"],
         {"mnli": 81.5, "mrpc": 85.6, "qnli": 88.2, "qqp": 87.8, "sst2": 90.4},
         "DistilBERT, all rows",
     ),

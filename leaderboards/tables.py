@@ -22,9 +22,8 @@ from frames import (
     BASE,
     BOARDS,
     EXPERTS,
-    OF_BASES,
-    OF_EMOTIONS,
-    OF_ENTITIES,
+    GROUPS,
+    OTHER_BASES,
     PROTOCOLS,
     SETTINGS,
     board,
@@ -139,7 +138,7 @@ def overview(place: Path) -> str:
         experts = claims.mean(place, name, claims.experts_of(place, name), "current")
         rows.append(
             [
-                f"[{what}](../leaderboards/{name}/board.md)",
+                f"[{what}, {claims.base_of(place, name)}](../leaderboards/{name}/board.md)",
                 experts,
                 claims.mean(place, name, "average", "current"),
                 *tuned,
@@ -189,12 +188,13 @@ def change(one: Difference) -> str:
 
 def foretold(place: Path) -> str:
     """What norms and cosines of task vectors say of a loss, on each base."""
+    boards = GROUPS["topics"]
     rows = [
-        [f"{told}, {said}", *(claims.foretells(place, name, column, at) for name in OF_BASES)]
+        [f"{told}, {said}", *(claims.foretells(place, name, column, at) for name in boards)]
         for at, told in PROTOCOL_NAMES.items()
         for column, said in (("norm", "norm"), ("cosine", "cosine"))
     ]
-    return table(["", *(claims.base_of(place, name) for name in OF_BASES)], rows)
+    return table(["", *(claims.base_of(place, name) for name in boards)], rows)
 
 
 def bases(place: Path, boards: Sequence[str]) -> str:
@@ -318,23 +318,23 @@ SIGNS = (("▼", "low"), ("▲", "high"))
 """Of merges that Current Eval orders the other way round: how many it has above, and below."""
 
 
-def stages(place: Path, name: str) -> str:
-    """What each stage before a merger changes, in points, with its interval."""
-    parts = []
-    for protocol, called in PROTOCOL_NAMES.items():
-        found = claims.staged(place, name, protocol)
-        mergers, columns = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
-        parts += [
-            [
-                f"{called}: `{merger}`",
-                *(
-                    claims.staging(found[merger, stage]) if (merger, stage) in found else "not run"
-                    for stage in columns
-                ),
-            ]
-            for merger in mergers
-        ]
-    return table(["", *(f"`{stage}`" for stage in columns)], parts)
+def stages(place: Path, stage: str) -> str:
+    """What a stage before mergers changes on each board that has it, in points, with half of its
+    interval; in bold what is significant."""
+    each = {
+        (f"{what}, {claims.base_of(place, name)}", called): claims.changes_of(
+            place, name, stage, protocol
+        )
+        for name, what in BOARDS.items()
+        for protocol, called in PROTOCOL_NAMES.items()
+    }
+    mergers = list(dict.fromkeys(merger for found in each.values() for merger in found))
+    rows = [
+        [what, called, *(claims.staging(found[one]) if one in found else "" for one in mergers)]
+        for (what, called), found in each.items()
+        if found
+    ]
+    return table(["", "", *(f"`{one}`" for one in mergers)], rows)
 
 
 PROTOCOL_NAMES = {"current": "Current Eval", "ft-classifier": "tuned head"}
@@ -369,9 +369,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "fresh": fresh,
     "options-topics": options,
     "foretold": foretold,
-    "bases": partial(bases, boards=OF_BASES),
-    "bases-emotions": partial(bases, boards=OF_EMOTIONS),
-    "bases-domains": partial(bases, boards=OF_ENTITIES),
+    **{f"bases-{one}": partial(bases, boards=GROUPS[one]) for one in OTHER_BASES},
     "pairs": pairs,
     "settings": settings,
     **{
@@ -382,7 +380,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),
     **{name: partial(beside, columns=of, rows=rows) for name, (of, rows) in BESIDE.items()},
     **{f"credit-{name}": partial(credit, name=name) for name in BOARDS},
-    **{f"stages-{name}": partial(stages, name=name) for name in BOARDS},
+    **{f"stages-{stage}": partial(stages, stage=stage) for stage in ("procrustes", "dare")},
 }
 
 
