@@ -2,8 +2,8 @@
 
     python leaderboards/vision.py OUT [LAYERS WIDTH]
 
-Makes in OUT/bases two small vision transformers, `vit-0` and `vit-1`, each from the seed in its
-name, and in OUT/tasks the tasks that the package has not: the classes of CIFAR-10 in two halves
+Makes in OUT/bases six small vision transformers, `vit-0` to `vit-5`, each from the seed in its name,
+and in OUT/tasks the tasks that the package has not: the classes of CIFAR-10 in two halves
 without a class in common, `animals` and `vehicles`, and the digits of scikit-learn, 8 x 8 pixels.
 """
 
@@ -39,6 +39,7 @@ PROCESSOR = {
 """With the mean and deviation of CIFAR-10's channels that the code of arXiv:2502.00264 has."""
 VEHICLES = ("airplane", "automobile", "ship", "truck")
 LAYERS, WIDTH, HEAD, PATCH = 6, 192, 32, 8
+NETWORKS = 6
 
 
 def network(out: Path, seed: int, layers: int = LAYERS, width: int = WIDTH) -> None:
@@ -115,7 +116,7 @@ def write(to: Path, *size: int) -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     disable_progress_bars()
-    for number in range(2):
+    for number in range(NETWORKS):
         network(to / "bases" / f"vit-{number}", number, *size)
     halves(to / "tasks")
     digits(to / "tasks")
