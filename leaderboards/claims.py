@@ -19,7 +19,7 @@ from statistics import fmean
 import five_topics
 import frames
 import pandas
-from frames import GROUPS, counted, records_of, task_of
+from frames import BOARDS, GROUPS, OUT_OF_DOMAIN, counted, records_of, task_of
 from scipy.stats import kendalltau, spearmanr, ttest_ind
 
 from harness.reporting.bases import by_base
@@ -47,6 +47,12 @@ from harness.text import points
 ANCHOR = re.compile(r"<!-- ([a-z_]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")
 PAIRS = Path(__file__).parent / "pairs" / "bases.parquet"
 SIGNIFICANT = 0.05
+METHODS = {
+    "RegMean": "regmean:examples=256",
+    "Fisher": "fisher:estimator=empirical,examples=256",
+    "average": "average",
+}
+LED = (("RegMean", "average"), ("RegMean", "Fisher"), ("Fisher", "average"))
 FEWEST_MERGES = 3
 """That have an order: on made-up rows none has credit."""
 
@@ -138,6 +144,34 @@ def between(place: Path, name: str, first: str, second: str) -> str:
     return _apart(found)
 
 
+def base_gains(place: Path, *names: str) -> str:
+    """On how many boards the base scores significantly more under a tuned head than under the
+    experts' heads, by Holm over these."""
+    each = _base_gains(place, names)
+    return f"{sum(one.significant is True and one.points > 0 for one in each)} of {len(each)}"
+
+
+def base_loses(place: Path, *names: str) -> str:
+    """On how many it scores significantly less."""
+    each = _base_gains(place, names)
+    return counted(sum(one.significant is True and one.points < 0 for one in each))
+
+
+@cache
+def _base_gains(place: Path, names: tuple[str, ...]) -> list[Difference]:
+    sides = (
+        (known(place, name), ("base@ft-classifier, 5 shots", "base@current")) for name in names
+    )
+    each = [difference_of(*(_under(board, one) for one in both)) for board, both in sides]
+    found = [one for one in each if one is not None]
+    assert len(found) == len(names)
+    adjusted = holm([p_value(one) for one in found])
+    return [
+        Difference(100 * one.point, one, p < SIGNIFICANT)
+        for one, p in zip(found, adjusted, strict=True)
+    ]
+
+
 def _under(board: Board, said: str) -> list[Line]:
     """The lines of a row: that of a method, the base or the experts, each on its own task."""
     row, _, setting = said.partition("@")
@@ -147,6 +181,42 @@ def _under(board: Board, said: str) -> list[Line]:
         return _lines(board, row, at)
     every = (line for lines in board.scores.by_row.values() for line in lines)
     return [line for line in every if line.role == roles[row] and line.setting == at]
+
+
+@cache
+def led(place: Path) -> Mapping[tuple[str, str], Mapping[tuple[str, str], Difference]]:
+    """By board and protocol how far RegMean, Fisher and the average are from each other, by Holm
+    over all that is under a protocol."""
+    found: dict[tuple[str, str], Mapping[tuple[str, str], Difference]] = {}
+    for at in ("current", "ft-classifier"):
+        names = [n for n in (*BOARDS, *OUT_OF_DOMAIN) if at in known(place, n).scores.headlines]
+        each = [
+            between_rows(place, name, METHODS[one], METHODS[other], at)
+            for name in names
+            for one, other in LED
+        ]
+        adjusted = holm([p_value(one) for one in each])
+        made = [
+            Difference(100 * one.point, one, p < SIGNIFICANT)
+            for one, p in zip(each, adjusted, strict=True)
+        ]
+        for place_of, name in enumerate(names):
+            first = place_of * len(LED)
+            found[name, at] = dict(zip(LED, made[first : first + len(LED)], strict=True))
+    boards = [*BOARDS, *OUT_OF_DOMAIN]
+    return {key: found[key] for key in sorted(found, key=lambda key: boards.index(key[0]))}
+
+
+def leads(place: Path, one: str, other: str, protocol: str, *names: str) -> str:
+    """On how many boards one of them is significantly above the other, as in `led`."""
+    found = [led(place)[name, protocol][one, other] for name in names]
+    return f"{sum(bool(of.significant) and of.points > 0 for of in found)} of {len(found)}"
+
+
+def trails(place: Path, one: str, other: str, protocol: str, *names: str) -> str:
+    """On how many it is significantly below it."""
+    found = [led(place)[name, protocol][one, other] for name in names]
+    return counted(sum(bool(of.significant) and of.points < 0 for of in found))
 
 
 def _apart(found: Estimate) -> str:
@@ -469,6 +539,13 @@ def foretells(place: Path, name: str, column: str, protocol: str) -> str:
 def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str = "") -> str:
     """How far a merge is above another under a protocol, with its interval, in points, in the mean
     or on one task."""
+    return _apart(between_rows(place, name, row, other, protocol, task))
+
+
+def between_rows(
+    place: Path, name: str, row: str, other: str, protocol: str, task: str = ""
+) -> Estimate:
+    """How far a merge is above another under a protocol."""
     board = known(place, name)
     at, column = board.scores.headlines[protocol], _column(board, task)
     rows = (board.called.get(one, one) for one in (row, other))
@@ -477,7 +554,7 @@ def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str =
     assert second is not None
     found = above(first, second, board.priors[at, column]).paired
     assert found is not None
-    return _apart(found)
+    return found
 
 
 def _column(board: Board, task: str) -> str:
@@ -593,9 +670,9 @@ def weak(place: Path, name: str) -> str:
     return ", ".join(found) or "none"
 
 
-def sink(place: Path, name: str) -> str:
-    """How many merges of a board score less under a tuned head, in the mean over tasks."""
-    merges = credited(place, name).merges
+def sink(place: Path, *names: str) -> str:
+    """How many merges of boards score less under a tuned head, in the mean over tasks."""
+    merges = [one for name in names for one in credited(place, name).merges]
     return f"{sum(one.tuned < one.current for one in merges)} of {len(merges)}"
 
 
@@ -625,6 +702,7 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(gained, changed, favours, tilted, outside, constant, credit),
         *(agreement, agreeing, behind, needed, predicts, predicts_each, foretells, weak),
         *(alike, pvalue, sink, sunken, settled, credit_under, by_head, lowest, largest),
+        *(leads, trails, base_gains, base_loses),
         *five_topics.SAID,
     )
 }

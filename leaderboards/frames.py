@@ -31,6 +31,7 @@ GROUPS = {one: (one, *(f"{one}-{base}" for base in bases)) for one, bases in OTH
 BOARDS = {name: SETTINGS[one] for one, names in GROUPS.items() for name in names}
 GROUPS["all"] = (*BOARDS,)
 """Of boards, as a claim names them: `@topics`; `!topics` behind it leaves one out."""
+OUT_OF_DOMAIN = dict.fromkeys(("emotions-out", "emotions-granite-out"), "emotions out of domain")
 EXPERTS = "experts, each on its own task"
 BASE = "base under the experts' heads"
 PROTOCOLS: Mapping[str, Mapping[str, str]] = {

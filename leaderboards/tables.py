@@ -24,6 +24,7 @@ from frames import (
     EXPERTS,
     GROUPS,
     OTHER_BASES,
+    OUT_OF_DOMAIN,
     PROTOCOLS,
     SETTINGS,
     board,
@@ -337,6 +338,20 @@ def stages(place: Path, stage: str) -> str:
     return table(["", "", *(f"`{one}`" for one in mergers)], rows)
 
 
+def leads(place: Path) -> str:
+    """How far RegMean, Fisher and the average are from each other on each board, in points, with
+    half of the interval; in bold what is significant."""
+    rows = [
+        [
+            f"{BOARDS.get(name) or OUT_OF_DOMAIN[name]}, {claims.base_of(place, name)}",
+            PROTOCOL_NAMES[at],
+            *map(claims.staging, found.values()),
+        ]
+        for (name, at), found in claims.led(place).items()
+    ]
+    return table(["", "", *(f"{one} less {other}" for one, other in claims.LED)], rows)
+
+
 PROTOCOL_NAMES = {"current": "Current Eval", "ft-classifier": "tuned head"}
 
 
@@ -366,6 +381,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "domains-protocols": lambda place: by_protocol(place, "domains", *ON_OTHER_BOARDS),
     "emotions-out": foreign,
     "heads": heads,
+    "leads": leads,
     "fresh": fresh,
     "options-topics": options,
     "foretold": foretold,

@@ -69,8 +69,9 @@ SIDE = 32
 LANES = (
     (
         *("seeds", "domains", "reference", "vision-one-start", "vision-other-start"),
-        *("vision-two-starts", "vision", "topics-granite", "topics-gte", "topics-distilbert"),
-        *("topics-minilm-l6", "domains-granite", "emotions-granite"),
+        *("vision-starts-2", "vision-starts-3", "vision-two-starts", "vision"),
+        *("topics-granite", "topics-gte", "topics-distilbert", "topics-minilm-l6"),
+        *("glue-granite", "domains-granite", "domains-distilbert", "emotions-granite"),
     ),
     (
         *("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-tuned"),
@@ -181,7 +182,7 @@ def smaller(name: str, out: Path) -> Path:
     for reading in (said, *said.get("score_on", {}).values()):
         if isinstance(reading, dict):
             reading["evaluate"] = {**reading.get("evaluate", {}), "draws": DRAWS}
-    if not said["base"].startswith("$OUT/"):
+    if "$OUT/" not in str(said["base"]):
         said["base"] = f"$OUT/bases/{Path(said['base']).name}"
     path = out / "studies" / f"{name}.yaml"
     path.parent.mkdir(exist_ok=True)

@@ -2,8 +2,8 @@
 
     python leaderboards/vision.py OUT [LAYERS WIDTH]
 
-Makes in OUT/bases six small vision transformers, `vit-0` to `vit-5`, each from the seed in its name,
-and in OUT/tasks the tasks that the package has not: the classes of CIFAR-10 in two halves
+Makes in OUT/bases six small vision transformers, `vit-0` to `vit-5`, each from the seed in its
+name, and in OUT/tasks the tasks that the package has not: the classes of CIFAR-10 in two halves
 without a class in common, `animals` and `vehicles`, and the digits of scikit-learn, 8 x 8 pixels.
 """
 

@@ -35,8 +35,9 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of studies with what those of images find there."""
     out = tmp_path_factory.mktemp("studies") / "out"
     base = make_base(out / "bases/all-MiniLM-L6-v2", steps=1)
-    for place in ("bases/vit-0", "bases/vit-1", *(f"experts/vit-{n}/cifar10-{n}" for n in (0, 1))):
-        shutil.copytree(base, out / place)
+    for number, seed in enumerate((0, 1, 2, 2, 3, 3)):
+        for place in (f"bases/vit-{number}", f"experts/vit-{number}/cifar10-{seed}"):
+            shutil.copytree(base, out / place)
     for name in ("vehicles", "animals", "digits"):
         said = {"text": "text", "label": "label", "labels": ["no", "yes"], "files": name}
         (out / "tasks" / name).mkdir(parents=True)
