@@ -1151,6 +1151,10 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "a model": ("shots {records} --model x", ["drawn of records, found a model"]),
     "no model": ("tsne", ["drawn of the features of a model, found none", "--model"]),
     "records for features": ("tsne {records} --model x", ["found records"]),
+    "an option of a sweep": (
+        "tsne --model x --option merger.scale",
+        ["tsne has --option", "records"],
+    ),
     "no such model": ("tsne --model ./nowhere", ["nowhere does not exist"]),
     "task": ("shots {records} --tasks cola", ["no record is of task 'cola'", RTE]),
     "protocol": (

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import width
-from harness.cli.flags import Names, argument, limit_of, option, several, shots_of
+from harness.cli.flags import Names, argument, option, several, shots_of
 
 
 @app.command()
@@ -21,8 +21,8 @@ def compare(
         "P or P:key=value,...", "current", "--protocol", "--protocols", of="protocols"
     ),
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
-    limit: str | None = flags.LIMIT,
-    train_limit: str | None = flags.TRAIN_LIMIT,
+    limit: flags.Limit = flags.LIMIT,
+    train_limit: flags.Limit = flags.TRAIN_LIMIT,
     max_length: int | None = flags.READ_LENGTH,
     models: Names = several("M1,M2,...: the same as MODELS."),
     base: Names = flags.BASE,
@@ -42,8 +42,8 @@ def compare(
         records=records,
         margin=margin,
         bases=base,
-        limit=limit_of(limit),
-        train_limit=limit_of(train_limit, "--train-limit"),
+        limit=limit,
+        train_limit=train_limit,
         max_length=max_length,
     )
     print(json.dumps(made.as_json(), sort_keys=True) if as_json else made.report(width()))

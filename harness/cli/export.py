@@ -7,7 +7,7 @@ from typing import Literal
 
 from harness.cli import flags
 from harness.cli.app import app
-from harness.cli.flags import Names, limit_of, option
+from harness.cli.flags import Names, fields_of, option
 
 
 @app.command()
@@ -20,27 +20,19 @@ def export(
     organization: str | None = option("Who made the results: required by every-eval-ever."),
     tasks: Names = flags.TASKS,
     protocols: Names = flags.PROTOCOLS,
-    limit: str | None = flags.LIMIT,
-    train_limit: str | None = flags.TRAIN_LIMIT,
+    limit: flags.Limit = flags.LIMIT,
+    train_limit: flags.Limit = flags.TRAIN_LIMIT,
     max_length: int | None = flags.READ_LENGTH,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Write records as model cards, for lm-evaluation-harness or Every Eval Ever, or as CSV."""
+    given = {**locals(), "bases": base}  # a flag of a field's name is that field
     from harness.reporting.chosen import Chosen
     from harness.reporting.exports.export import export as run
     from harness.values import validated
 
-    of_records = {
-        "tasks": tuple(tasks),
-        "protocols": tuple(protocols),
-        "models": tuple(models),
-        "bases": tuple(base),
-        "limit": limit_of(limit),
-        "train_limit": limit_of(train_limit, "--train-limit"),
-        "max_length": max_length,
-    }
-    which = validated(Chosen, of_records, "export")
+    which = validated(Chosen, fields_of(Chosen, given), "export")
     for path in run(records, format=format, out=out, organization=organization, which=which):
         print(f"wrote {path}")

@@ -44,6 +44,17 @@ def chosen(text: str, *, of: str = "") -> Any:
     return option(text, (), of=of, parser=methods, metavar="A,B,...")
 
 
+def limit(text: str, name: str) -> Any:
+    """An option that says a number of rows, or all of them. Raises BadOption for another word."""
+
+    def read(said: str) -> Shots:
+        if said != ALL and not (said.isdecimal() and int(said)):
+            raise BadOption(f"{name} is '{said}', expected a number of rows, or all")
+        return ALL if said == ALL else int(said)
+
+    return option(text, None, name, parser=read, metavar="N|all")
+
+
 def names_of(what: str) -> Callable[[str], list[str]] | None:
     """Completes a name of a registry, if one is said, the last where commas separate several."""
 
@@ -72,13 +83,6 @@ def methods(text: str | Sequence[str]) -> Sequence[str]:
     if not isinstance(text, str):
         return text
     return tuple(re.split(r",(?=[\w.-]+(?::|,|$))(?![\w.-]+=)", text)) if text else ()
-
-
-def limit_of(text: str | None, called: str = "--limit") -> Shots | None:
-    """`50` or `all`. Raises BadOption."""
-    if text is not None and text != ALL and not (text.isdecimal() and int(text)):
-        raise BadOption(f"{called} is '{text}', expected a number of rows, or all")
-    return text if text in (None, ALL) else int(text)
 
 
 def shots_of(text: str | None) -> tuple[Shots, ...]:
@@ -116,6 +120,7 @@ def _folder(text: str) -> str:
 
 
 Names: TypeAlias = Sequence[str]
+Limit: TypeAlias = Any
 Dtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
 PresetFlag: TypeAlias = Literal["procrustes", "regmean", "rotation", "ft-classifier"] | None
 
@@ -147,6 +152,8 @@ TASKS = several("T1,T2@split,...; default: all.", of="tasks")
 PROTOCOLS = chosen("P1,P2:key=value,...; default: all.", of="protocols")
 MODELS = several("M1,M2,... or M*: these merges, with their experts and references.")
 BASE = several("B1,B2,...: what belongs to these bases, by name or by source; default: all.")
-LIMIT = option("N: records of evaluate --limit N; all: of all rows.")
+LIMIT = limit("N: records of evaluate --limit N; all: of all rows.", "--limit")
 READ_LENGTH = option("N: records of evaluate --max-length N.")
-TRAIN_LIMIT = option("N: what adapts, of evaluate --train-limit N; all: of all training rows.")
+TRAIN_LIMIT = limit(
+    "N: what adapts, of evaluate --train-limit N; all: of all training rows.", "--train-limit"
+)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import one_line
-from harness.cli.flags import Names, flag, limit_of, option
+from harness.cli.flags import Names, flag, option
 from harness.errors import BadOption, BrokenRecord
 
 
@@ -18,8 +19,8 @@ def leaderboard(
     out: Path | None = option("The folder for board.* and index.html."),
     tasks: Names = flags.TASKS,
     protocols: Names = flags.PROTOCOLS,
-    limit: str | None = flags.LIMIT,
-    train_limit: str | None = flags.TRAIN_LIMIT,
+    limit: flags.Limit = flags.LIMIT,
+    train_limit: flags.Limit = flags.TRAIN_LIMIT,
     max_length: int | None = flags.READ_LENGTH,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,
@@ -31,11 +32,11 @@ def leaderboard(
     """Make a board of records: Markdown, CSV, Parquet, LaTeX and an HTML page."""
     from harness.reporting.boards.leaderboard import leaderboard as run
 
-    which = {"tasks": tasks, "protocols": protocols, "models": models}
+    which: dict[str, Any] = {"tasks": tasks, "protocols": protocols, "models": models}
+    which |= {"limit": limit, "train_limit": train_limit, "max_length": max_length}
     if submit_check:
-        limits = {"limit": limit, "train-limit": train_limit, "max-length": max_length}
-        asked = {**which, "base": base, "out": out, **limits, "each": each}
-        if given := [name for name, value in asked.items() if value]:
+        asked = {**which, "base": base, "out": out, "each": each}
+        if given := [name.replace("_", "-") for name, value in asked.items() if value]:
             raise BadOption(f"--submit-check reads all and writes nothing; leave out --{given[0]}")
         _say(records, board or [])
         return
@@ -43,17 +44,7 @@ def leaderboard(
         raise BadOption("--board is the board that records are to join; expected --submit-check")
     if out is None:
         raise BadOption("leaderboard has no --out; expected the folder for the board")
-    paths = run(
-        records,
-        out=out,
-        limit=limit_of(limit),
-        train_limit=limit_of(train_limit, "--train-limit"),
-        max_length=max_length,
-        each=each,
-        bases=base,
-        **which,
-    )
-    for path in paths:
+    for path in run(records, out=out, bases=base, each=each, **which):
         print(f"wrote {path}")
 
 

@@ -53,12 +53,12 @@ def plot(
         "P1,P2:key=value,...; default: those of the picture.", of="protocols"
     ),
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
-    limit: str | None = flags.LIMIT,
-    train_limit: str | None = flags.TRAIN_LIMIT,
+    limit: flags.Limit = flags.LIMIT,
+    train_limit: flags.Limit = flags.TRAIN_LIMIT,
     max_length: int | None = flags.READ_LENGTH,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,
-    along: str = option("sweep: METHOD.OPTION, merger.OPTION or experts.", "", "--option"),
+    option: str = option("sweep: METHOD.OPTION, merger.OPTION or experts.", ""),
     loss: bool = flag("sweep: the loss instead of the score.", "--loss"),
     model: str | None = option("tsne: a folder that merge wrote, or any HF classifier."),
     experts: Names = several("tsne: the experts, if the folder does not name them."),
@@ -70,7 +70,7 @@ def plot(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Draw scores of records, or a model's features (tsne), as PNG and SVG."""
-    given = {**locals(), "option": along, "bases": base}  # a flag of a field's name is that field
+    given = {**locals(), "bases": base}  # a flag of a field's name is that field
     from harness.evaluation.run import Run
     from harness.reporting.plots.plot import OF_FEATURES
     from harness.reporting.plots.plot import plot as run_plot
@@ -78,17 +78,13 @@ def plot(
     from harness.values import validated
 
     _check_flags(context, what, OF_SCORES if what == OF_FEATURES else OF_A_MODEL)
-    of_scores = {
-        "shots": next(iter(flags.shots_of(shots)), None),
-        "limit": flags.limit_of(limit),
-        "train_limit": flags.limit_of(train_limit, "--train-limit"),
-    }
+    drawn = next(iter(flags.shots_of(shots)), None)
     run = None
     if model is not None:
         of_run = {name: value for name, value in given.items() if name not in OF_SCORES}
         run = validated(Run, flags.fields_of(Run, of_run), "plot")
     with bars() as advance:
-        view = validated(View, {**flags.fields_of(View, given), **of_scores}, "plot")
+        view = validated(View, {**flags.fields_of(View, given), "shots": drawn}, "plot")
         paths = run_plot(what, records or (), out=out, view=view, run=run, progress=advance)
     for path in paths:
         print(f"wrote {path}")

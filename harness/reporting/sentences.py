@@ -31,28 +31,13 @@ def said(macro: str, *of: object) -> str:
 def _module() -> Any:
     """The macros; a break of a line in the file is a space."""
     made = environment()
-    made.filters |= {
-        "signed": signed,
-        "to": to,
-        "percent": in_percent,
-        "shots": counted,
-        "p": _p,
-        "short": short_task,
-        "ordinal": ordinal,
-    }
+    filters = signed, to, in_percent, counted, p, short_task, ordinal
+    made.filters |= {one.__name__: one for one in filters}
     made.globals |= {
-        "CI": CI,
-        "CONSTANT": CONSTANT,
-        "MAX": MAX,
-        "FEWEST_SETS": FEWEST_SETS,
-        "LEVEL": f"{100 * LEVEL:.0f} %",
-        "POWER": f"{100 * POWER:.0f} %",
-        "FEWEST_DRAWS": FEWEST_DRAWS,
-        "FEWEST_TASKS": FEWEST_TASKS,
-        "UNEQUAL": UNEQUAL,
-        "fewest_tasks": fewest_tasks,
-        "marked": marked,
-    }
+        "CI": CI, "CONSTANT": CONSTANT, "MAX": MAX, "UNEQUAL": UNEQUAL, "FEWEST_SETS": FEWEST_SETS,
+        "FEWEST_DRAWS": FEWEST_DRAWS, "FEWEST_TASKS": FEWEST_TASKS, "fewest_tasks": fewest_tasks,
+        "LEVEL": f"{100 * LEVEL:.0f} %", "POWER": f"{100 * POWER:.0f} %", "marked": marked,
+    }  # fmt: skip
     source = " ".join(TEMPLATE.read_text(encoding="utf-8").split())
     return made.from_string(source).module
 
@@ -78,5 +63,5 @@ def to(ends: Ends) -> str:
     return f"{signed(ends[0])} to {signed(ends[1])}"
 
 
-def _p(value: float) -> str:
+def p(value: float) -> str:
     return f"= {value:.3f}" if value >= 0.001 else "< 0.001"

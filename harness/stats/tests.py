@@ -11,15 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from harness.stats.estimate import Estimate
-from harness.stats.intervals import (
-    LEVEL,
-    Ends,
-    degrees,
-    is_steady,
-    sign_test,
-    student,
-    variances,
-)
+from harness.stats.intervals import LEVEL, Ends, degrees, is_steady, sign_test, student, variances
 
 POWER = 0.8
 FEWEST_DRAWS = 3

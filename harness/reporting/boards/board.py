@@ -109,7 +109,7 @@ class Board:
     @cached_property
     def best(self) -> Mapping[tuple[Setting, str], frozenset[str]]:
         """For every column of a setting, the merges that are the best or do not differ from it."""
-        return best_of(self.scores, merges_on(self.scores), self.priors)
+        return best_of(self.scores, self.scores.models("merged"), self.priors)
 
     @cached_property
     def gained(self) -> Mapping[GridPlace, Difference]:
@@ -167,13 +167,8 @@ def board_of(lines: Sequence[Line]) -> Board:
         unchanged=unchanged,
         scores=scores,
         counterparts=over,
-        priors=priors_of(scores, merges_on(scores)),
+        priors=priors_of(scores, scores.models("merged")),
     )
-
-
-def merges_on(scores: Grid) -> list[str]:
-    """The rows of merges, each once."""
-    return [*dict.fromkeys(scores.models("merged"))]
 
 
 def scores_of(lines: Sequence[Line]) -> Grid:

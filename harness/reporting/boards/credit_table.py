@@ -98,8 +98,8 @@ def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str
         "tick": at(one.tuned) if one.own_above else None,
         "scores": shown,
         "said": ", ".join(f"{name} {value}" for name, value in shown.items()),
-        "credit": UNDEFINED if one.credit is None else _percent(one.credit.point),
-        "away": _away(one.credit) if one.credit and one.credit.is_open else "",
+        "credit": leaf(one.credit)[0],
+        "away": away(one.credit),
         "in_full": in_percent(one.credit) if one.credit else "undefined",
         "tasks": [leaf(of) for of in one.by_task],
         "range": over_tasks(one, " %", " tasks"),
@@ -115,12 +115,9 @@ def _named(one: MergeCredit) -> str:
     return f"{bare}{ASIDE}" if one.transductive else one.name
 
 
-def _percent(share: float) -> str:
-    return f"{round(100 * share)}"
-
-
-def _away(credit: Ratio) -> str:
-    return span(credit.ends, times=100)
+def away(credit: Ratio | None) -> str:
+    """From where to where a credit may be, in per cent, if that is known."""
+    return span(credit.ends, times=100) if credit and credit.is_open else ""
 
 
 def over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:
@@ -136,4 +133,4 @@ def leaf(credit: Ratio | None) -> tuple[str, int]:
     """A credit in per cent, and its shade of `LEAVES`."""
     if credit is None:
         return UNDEFINED, 0
-    return _percent(credit.point), round(LEAVES * min(max(credit.point, 0.0), 1.0))
+    return f"{round(100 * credit.point)}", round(LEAVES * min(max(credit.point, 0.0), 1.0))

@@ -10,10 +10,9 @@ import numpy as np
 
 from harness.reporting.boards.about import about
 from harness.reporting.boards.board import Board
-from harness.reporting.boards.credit_table import leaf
+from harness.reporting.boards.credit_table import away, leaf
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import grouped
-from harness.reporting.sentences import span
 from harness.stats.intervals import LEVEL, Ratio
 from harness.stats.ranks import concordance, friedman
 from harness.text import plain
@@ -111,9 +110,7 @@ def _named(boards: list[str]) -> str:
 
 def _cell(credit: Ratio | None) -> tuple[str, str, int]:
     text, shade = leaf(credit)
-    if credit is None:
-        return "", "", 0
-    return text, span(credit.ends, times=100) if credit.is_open else "", shade
+    return ("", "", 0) if credit is None else (text, away(credit), shade)
 
 
 def _widest(known: Mapping[str, Credited]) -> dict[str, Credited]:

@@ -11,7 +11,7 @@ from typing import Any
 from harness.errors import MissingScores
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit import Credits, MergeCredit, ScorePart
-from harness.reporting.boards.credit_table import UNDEFINED, over_tasks
+from harness.reporting.boards.credit_table import UNDEFINED, away, leaf, over_tasks
 from harness.reporting.difference import CI
 from harness.reporting.figures import Axes, Figure, wrapped
 from harness.reporting.lines import CURRENT, TUNED, Line
@@ -148,14 +148,7 @@ def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
 def _numbers(one: MergeCredit) -> list[str]:
     """Credit in percent, its interval, its range over tasks, and the place that it gives."""
     at = span(one.place) or UNDEFINED
-    if one.credit is None:
-        return [UNDEFINED, "", over_tasks(one), at]
-    return [
-        f"{round(100 * one.credit.point)}",
-        span(one.credit.ends, times=100) if one.credit.is_open else "",
-        over_tasks(one),
-        at,
-    ]
+    return [leaf(one.credit)[0], away(one.credit), over_tasks(one), at]
 
 
 def _row(axes: Axes, y: float, columns: Sequence[float], texts: Sequence[str], **how: Any) -> None:
