@@ -105,10 +105,10 @@ def prepare(
     words = kind_of(rows.task).split_into_words
     texts = prompted(checkpoint, rows.texts)
     made = _tokenized(checkpoint, texts, max_length, None if words else readout)
-    known = checkpoint.config.get("vocab_size")
-    if isinstance(known, int) and made.last >= known:
+    known, last = checkpoint.config.get("vocab_size"), int(made.flat["input_ids"].max(initial=0))
+    if isinstance(known, int) and last >= known:
         raise BrokenCheckpoint(
-            f"the tokenizer of {checkpoint.source} makes token {made.last} of a row of "
+            f"the tokenizer of {checkpoint.source} makes token {last} of a row of "
             f"{rows.task}, and the model has embeddings for {known}; expected the tokenizer it was "
             "trained with"
         )
@@ -116,8 +116,8 @@ def prepare(
         _check_ends(checkpoint, rows, made.columns["input_ids"])
     padding = int(checkpoint.config.get("pad_token_id") or 0)
     asked = len(words_of(checkpoint).get(DECODER, ()))
-    make = partial(_padded, made.end_to_end, padding, asked)
-    return Prepared(made.end_to_end.counts.tolist(), made.columns, make, made.first)
+    make = partial(_padded, made, padding, asked)
+    return Prepared(made.counts.tolist(), made.columns, make, made.first)
 
 
 def check_positions(model: torch.nn.Module, prepared: Prepared, source: str) -> None:
@@ -161,17 +161,17 @@ def _of_images(checkpoint: Checkpoint, rows: Rows, image: Callable[[int], Stored
 
 @dataclass(frozen=True)
 class _Tokenized:
-    """Rows as a tokenizer makes them; `last` is the greatest token."""
+    """Rows as a tokenizer makes them: in `columns` one by one, in `flat` end to end, with where
+    each begins and how many tokens it has.
+
+    A batch is cut out of `flat` at once: its rows as lists, one by one, would keep a GPU waiting.
+    """
 
     columns: Tokens
-    end_to_end: _EndToEnd
-    last: int
+    flat: Mapping[str, np.ndarray[Any, Any]]
+    starts: np.ndarray[Any, Any]
+    counts: np.ndarray[Any, Any]
     first: Sequence[Sequence[int]] | None
-
-    @property
-    def count(self) -> int:
-        """How many tokens all rows have."""
-        return int(self.end_to_end.counts.sum())
 
 
 REMEMBERED = 1 << 20
@@ -201,39 +201,22 @@ def _tokenized(
         tokens = partial(readout.tokens, tokenizer)
         segments = list(zip(*texts, strict=True))
         encoded = token_ids(segments, lambda each: tokens(each, max_length), path)
-    end_to_end = _end_to_end(encoded)
-    last = int(end_to_end.values["input_ids"].max(initial=0))
-    made = _Tokenized(encoded, end_to_end, last, first)
-    room = REMEMBERED - made.count
+    counts = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
+    total = int(counts.sum())
+    flat = {
+        key: np.fromiter(chain.from_iterable(values), np.int64, total)
+        for key, values in encoded.items()
+    }
+    made = _Tokenized(encoded, flat, np.cumsum(counts) - counts, counts, first)
+    room = REMEMBERED - total
     if room >= 0:
-        while _remembered and sum(one.count for one in [*_remembered.values()]) > room:
+        while _remembered and sum(one.counts.sum() for one in [*_remembered.values()]) > room:
             _remembered.pop(next(iter(_remembered)), None)  # the oldest
         _remembered[key] = made
     return made
 
 
-@dataclass(frozen=True)
-class _EndToEnd:
-    """The tokens of all rows, one row after the other: of each kind of them, and where rows begin.
-
-    A batch is cut out of these at once: its rows as lists, one by one, would keep a GPU waiting.
-    """
-
-    values: Mapping[str, np.ndarray[Any, Any]]
-    starts: np.ndarray[Any, Any]
-    counts: np.ndarray[Any, Any]
-
-
-def _end_to_end(encoded: Tokens) -> _EndToEnd:
-    counts = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
-    flat = {
-        key: np.fromiter(chain.from_iterable(values), np.int64, int(counts.sum()))
-        for key, values in encoded.items()
-    }
-    return _EndToEnd(flat, np.cumsum(counts) - counts, counts)
-
-
-def _padded(rows: _EndToEnd, padding: int, asked: int, picked: Sequence[int]) -> Inputs:
+def _padded(rows: _Tokenized, padding: int, asked: int, picked: Sequence[int]) -> Inputs:
     """Rows of tokens as tensors [rows, longest], padded at the end, with their mask.
 
     Where a decoder is given as many tokens, by one more: that mask would be taken for its own.
@@ -244,7 +227,7 @@ def _padded(rows: _EndToEnd, padding: int, asked: int, picked: Sequence[int]) ->
     inside = at < counts[:, None]
     places = (starts[:, None] + at)[inside]
     tensors = {}
-    for key, values in rows.values.items():
+    for key, values in rows.flat.items():
         lines = np.full(inside.shape, padding if key == "input_ids" else 0, np.int64)
         lines[inside] = values[places]
         tensors[key] = torch.from_numpy(lines)
