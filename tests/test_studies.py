@@ -1549,6 +1549,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     "unknown merger": ({"mergers": ["avrage"]}, UnknownName, ("'avrage'", "'average'")),
     "unknown option": ({"mergers": ["ties:densty=1"]}, BadOption, ("'densty'", "'density'")),
     "option out of range": ({"mergers": ["ties:density=2"]}, BadOption, ("'density'", "2")),
+    "merger of a plug-in": ({"mergers": ["xyzzy"]}, UnknownName, ("'xyzzy'", "--plugins FOLDER")),
     "unknown protocol": ({"protocols": ["curent"]}, UnknownName, ("'curent'", "'current'")),
     "shots of a protocol that takes all rows": (
         {"protocols": ["current", "fresh-head:shots=[1,5]"]},
