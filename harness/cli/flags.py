@@ -128,7 +128,7 @@ RECORDS = argument("Record files, or folders of them.")
 DATA_DIR = option("Local data: DIR/<suite>/<task>/<split>.parquet.", parser=_folder, metavar="DIR")
 PRESET = option("The defaults and quirks of a paper's code.")
 PLUGINS = option(
-    "A folder of Python files with your own tasks, protocols or methods.",
+    "A folder of Python files with your own tasks, protocols or methods; repeat for several.",
     callback=_load_plugins,
     is_eager=True,
 )
