@@ -10,7 +10,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, product
 from pathlib import Path
@@ -314,10 +314,13 @@ def losers(place: Path, stage: str, protocol: str, *names: str) -> str:
     for name, merger, one in _by_merger(place, stage, protocol, names):
         if one.significant and one.points < 0:
             found.setdefault(merger, []).append(name)
-    said = (
-        f"`{merger.split(':')[0]}` on {' and '.join(boards)}" for merger, boards in found.items()
-    )
+    said = (f"`{merger.split(':')[0]}` on {_listed(boards)}" for merger, boards in found.items())
     return ", ".join(said) or "none"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _changes(place: Path, stage: str, protocol: str, names: Iterable[str]) -> list[Difference]:

@@ -22,7 +22,7 @@ SETTINGS = {
 """By the board that has most merges."""
 OTHER_BASES = {
     "topics": ("minilm-l6", "granite", "gte", "distilbert"),
-    "glue": (),
+    "glue": ("granite",),
     "emotions": ("granite",),
     "domains": ("granite",),
 }
