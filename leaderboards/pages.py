@@ -31,9 +31,9 @@ FEWER = (
     *("glue-granite", "vision-two-starts"),
     *("reference", "seeds", "shots"),
 )
-RESAMPLES = {**dict.fromkeys(FEWER, 500), "fresh-head": 1000, "protocols": 1000}
+RESAMPLES = {**dict.fromkeys(FEWER, 500), "fresh-head": 1000}
 """By pack, in place of all: of several sets of experts, which would be three times as large, and of
-`shots` and `protocols`, whose 2,000 test rows leave the ends of an interval within 0.1 points."""
+`shots`, whose 2,000 test rows leave the ends of an interval within 0.1 points."""
 TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"
 
 

@@ -94,7 +94,7 @@ def lines(places: Path, *board: Path) -> list[str]:
 # What may join -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["protocols", "vision", "vision-one-start", "vision-two-starts"])
+@pytest.mark.parametrize("name", ["protocols", "vision", "vision-one-start"])
 def test_every_committed_record_with_resamples_may_join(name: str) -> None:
     found = findings([RECORDS / f"{name}.parquet"])
     assert len(found) > 100
