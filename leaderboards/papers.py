@@ -101,7 +101,8 @@ def images(place: Path) -> str:
         frame = frame[frame.protocol == "current"]
         merged = frame[frame.role == "merged"].set_index("premerge")
         for merger in SEEDS_OF_IMAGES:
-            columns[f"{start}: `{merger}`"] = merged[merged.merger == merger].value
+            of_sets = merged[merged.merger == merger].value.groupby(level=0, sort=False)
+            columns[f"{start}: `{merger}`"] = of_sets.mean()
         experts += [frame[frame.role == "expert"].value.mean()] * len(SEEDS_OF_IMAGES)
     values = pandas.DataFrame(columns)
     rows = [[EXPERTS, *map(number, experts), ""]]
