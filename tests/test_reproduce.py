@@ -10,6 +10,7 @@ import runpy
 import shutil
 import sys
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import pandas
@@ -82,6 +83,12 @@ def test_every_committed_board_has_a_study() -> None:
     texts = " ".join(path.read_text() for path in STUDIES)
     for path in BOARDS.glob("*/board.parquet"):
         assert f" {path.parent.name}\n" in texts or f"  {path.parent.name}:" in texts
+
+
+def test_made_up_rows_are_of_every_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BOARDS)
+    lanes = runpy.run_path(str(BOARDS / "toy.py"))["LANES"]
+    assert sorted(chain(*lanes)) == sorted(path.stem for path in STUDIES)
 
 
 # The scripts beside it ---------------------------------------------------------------------
