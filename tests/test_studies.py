@@ -709,10 +709,10 @@ def test_a_merge_of_other_code_is_told(room: Path, monkeypatch: pytest.MonkeyPat
     """Of a plug-in that was edited meanwhile; ours change with a release."""
     made = plan(room)
 
-    def told(then: str, now: str) -> list[str]:
+    def told(then: str, now: str, state: Any = "done") -> list[str]:
         monkeypatch.setattr(outcomes, "code_of", lambda function: then)
         for step in made.steps.values():
-            settle(step, room / "out", Outcome("done", step.request))
+            settle(step, room / "out", Outcome(state, step.request, reason="full"))
         known = {name: outcome_of(step, room / "out") for name, step in made.steps.items()}
         monkeypatch.setattr(outcomes, "code_of", lambda function: now)
         return failures(made, known)
@@ -721,6 +721,9 @@ def test_a_merge_of_other_code_is_told(room: Path, monkeypatch: pytest.MonkeyPat
     (line,) = told("a", "b")
     names(line, "kept merged/ ties --remake-changed")
     assert "experts/" not in line
+    lines = told("a", "b", "failed")  # of which nothing was kept
+    assert lines
+    assert all(one.startswith("failed: ") for one in lines)
 
 
 def test_merges_go_when_they_are_scored_and_stay_done(room: Path) -> None:
