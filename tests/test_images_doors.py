@@ -6,6 +6,7 @@ import copy
 import csv
 import json
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -443,3 +444,10 @@ def test_images_have_labels_of_other_kinds(trained: Path, kind: str, tmp_path: P
     run("evaluate", "--model", out, "--protocols", "current", "--output-path", tmp_path / "records")
     (record,) = read_records([tmp_path / "records"])
     assert record.scores[0].value > 0.7
+
+
+def test_images_of_train_are_not_scored_and_are_called_images(tmp_path: Path) -> None:
+    folders(tmp_path / "data", "train", 30, seed=5)
+    shutil.copytree(tmp_path / "data/train", tmp_path / "data/test")
+    (tmp_path / "mine.yaml").write_text("image: picture\nfiles: data\n")
+    refused(["show", str(tmp_path / "mine.yaml")], BadData, "30 images of test are among the 30")

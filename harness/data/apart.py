@@ -49,7 +49,8 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
                 and common == min(len(texts), len(theirs))
                 and len(theirs) > REPEATED * theirs.total()
             ):
-                among = f"{len(texts)} texts of {split} are among the {len(theirs)} of {other}"
+                what = "images" if task.image else "texts"
+                among = f"{len(texts)} {what} of {split} are among the {len(theirs)} of {other}"
                 raise same(split, other, f"{common} of the {among}")
         known[split] = folded if split == TRAIN else every
 

@@ -123,7 +123,8 @@ def _splits(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tup
     for task, split in splits:
         digest = partial(texts_digest, task, split, run.data_dir)
         if tuned := among(task, split, tuned_on, digest):
-            same = "" if tuned.startswith(f"{task.name}@") else ", which has the same texts"
+            what = "images" if task.image else "texts"
+            same = "" if tuned.startswith(f"{task.name}@") else f", which has the same {what}"
             raise BadRecipe(
                 f"{run.model} was tuned on {tuned}; expected none of {task}@{split}{same}"
             )
