@@ -134,8 +134,8 @@ class Registry(Mapping[str, V], Generic[V]):
                 raise UnknownName(
                     f"'{name}' is a {other.kind}, no {self.kind}; say --{stage} {name}"
                 )
-        place = "named by its file, as in ./mine.yaml" if self.files else "known by --plugins FOLDER"
-        known = hint(name, sorted(self), f"one of your own is {place}; ")
+        how = "named by its file, as in ./mine.yaml" if self.files else "known by --plugins FOLDER"
+        known = hint(name, sorted(self), f"one of your own is {how}; ")
         raise UnknownName("; ".join([f"no {self.kind} is called '{name}'", known, *plugins.BROKEN]))
 
     def __contains__(self, name: object) -> bool:
