@@ -165,10 +165,15 @@ def _base_gains(place: Path, names: tuple[str, ...]) -> list[Difference]:
     each = [difference_of(*(_under(board, one) for one in both)) for board, both in sides]
     found = [one for one in each if one is not None]
     assert len(found) == len(names)
-    adjusted = holm([p_value(one) for one in found])
+    return judged(found)
+
+
+def judged(each: Sequence[Estimate]) -> list[Difference]:
+    """Differences, and which are significant, by Holm over all of them."""
+    adjusted = holm([p_value(one) for one in each])
     return [
         Difference(100 * one.point, one, p < SIGNIFICANT)
-        for one, p in zip(found, adjusted, strict=True)
+        for one, p in zip(each, adjusted, strict=True)
     ]
 
 
@@ -187,24 +192,18 @@ def _under(board: Board, said: str) -> list[Line]:
 def led(place: Path) -> Mapping[tuple[str, str], Mapping[tuple[str, str], Difference]]:
     """By board and protocol how far RegMean, Fisher and the average are from each other, by Holm
     over all that is under a protocol."""
-    found: dict[tuple[str, str], Mapping[tuple[str, str], Difference]] = {}
-    for at in ("current", "ft-classifier"):
-        names = [n for n in (*BOARDS, *OUT_OF_DOMAIN) if at in known(place, n).scores.headlines]
-        each = [
-            between_rows(place, name, METHODS[one], METHODS[other], at)
-            for name in names
-            for one, other in LED
-        ]
-        adjusted = holm([p_value(one) for one in each])
-        made = [
-            Difference(100 * one.point, one, p < SIGNIFICANT)
-            for one, p in zip(each, adjusted, strict=True)
-        ]
-        for place_of, name in enumerate(names):
-            first = place_of * len(LED)
-            found[name, at] = dict(zip(LED, made[first : first + len(LED)], strict=True))
-    boards = [*BOARDS, *OUT_OF_DOMAIN]
-    return {key: found[key] for key in sorted(found, key=lambda key: boards.index(key[0]))}
+    each = {
+        (name, at): [between_rows(place, name, METHODS[a], METHODS[b], at) for a, b in LED]
+        for name in (*BOARDS, *OUT_OF_DOMAIN)
+        for at in ("current", "ft-classifier")
+        if at in known(place, name).scores.headlines
+    }
+    made = {
+        at: iter(judged([one for (_, of), found in each.items() if of == at for one in found]))
+        for at in ("current", "ft-classifier")
+    }
+    # of each board the next: pairs run out first, so that no difference is lost
+    return {(name, at): dict(zip(LED, made[at], strict=False)) for name, at in each}
 
 
 def leads(place: Path, one: str, other: str, protocol: str, *names: str) -> str:
@@ -362,10 +361,8 @@ def favours(place: Path, protocol: str, *names: str) -> str:
     """On how many merges `procrustes` changes the task of its reference by significantly more than
     the others, by Holm over all."""
     each = [pair for name in names for pair in favoured(place, name, protocol).values()]
-    apart = [minus(*pair) for pair in each]
-    adjusted = holm([p_value(one) for one in apart])
-    more = [p < SIGNIFICANT and one.point > 0 for one, p in zip(apart, adjusted, strict=True)]
-    return f"{sum(more)} of {len(more)}"
+    more = [one for one in judged([minus(*pair) for pair in each]) if one.points > 0]
+    return f"{sum(one.significant is True for one in more)} of {len(each)}"
 
 
 def tilted(place: Path, protocol: str, *names: str) -> str:

@@ -131,15 +131,20 @@ def credit(place: Path, name: str = "protocols") -> str:
     return table(heads, rows)
 
 
+def called(place: Path, name: str) -> str:
+    """A board by its setting and its base."""
+    return f"{BOARDS.get(name) or OUT_OF_DOMAIN[name]}, {claims.base_of(place, name)}"
+
+
 def overview(place: Path) -> str:
     """A line for each board: scores of the average, what is first, which pairs change places."""
     rows = []
-    for name, what in BOARDS.items():
+    for name in BOARDS:
         tuned = [claims.mean(place, name, row, "ft-classifier") for row in ("average", "base")]
         experts = claims.mean(place, name, claims.experts_of(place, name), "current")
         rows.append(
             [
-                f"[{what}, {claims.base_of(place, name)}](../leaderboards/{name}/board.md)",
+                f"[{called(place, name)}](../leaderboards/{name}/board.md)",
                 experts,
                 claims.mean(place, name, "average", "current"),
                 *tuned,
@@ -323,16 +328,14 @@ def stages(place: Path, stage: str) -> str:
     """What a stage before mergers changes on each board that has it, in points, with half of its
     interval; in bold what is significant."""
     each = {
-        (f"{what}, {claims.base_of(place, name)}", called): claims.changes_of(
-            place, name, stage, protocol
-        )
-        for name, what in BOARDS.items()
-        for protocol, called in PROTOCOL_NAMES.items()
+        (called(place, name), told): claims.changes_of(place, name, stage, protocol)
+        for name in BOARDS
+        for protocol, told in PROTOCOL_NAMES.items()
     }
     mergers = list(dict.fromkeys(merger for found in each.values() for merger in found))
     rows = [
-        [what, called, *(claims.staging(found[one]) if one in found else "" for one in mergers)]
-        for (what, called), found in each.items()
+        [*told, *(claims.staging(found[one]) if one in found else "" for one in mergers)]
+        for told, found in each.items()
         if found
     ]
     return table(["", "", *(f"`{one}`" for one in mergers)], rows)
@@ -342,11 +345,7 @@ def leads(place: Path) -> str:
     """How far RegMean, Fisher and the average are from each other on each board, in points, with
     half of the interval; in bold what is significant."""
     rows = [
-        [
-            f"{BOARDS.get(name) or OUT_OF_DOMAIN[name]}, {claims.base_of(place, name)}",
-            PROTOCOL_NAMES[at],
-            *map(claims.staging, found.values()),
-        ]
+        [called(place, name), PROTOCOL_NAMES[at], *map(claims.staging, found.values())]
         for (name, at), found in claims.led(place).items()
     ]
     return table(["", "", *(f"{one} less {other}" for one, other in claims.LED)], rows)
