@@ -113,6 +113,19 @@ def test_a_merge_of_the_same_experts_may_join(
     assert not lines(board, board)
 
 
+def test_a_merge_may_join_a_board_that_keeps_the_first_resamples_alone(
+    sent: Path, board: Path, tmp_path: Path
+) -> None:
+    """What is sent has them all, though."""
+    short = tmp_path / "short.parquet"
+    pack([board], short, resamples=500)
+    assert not lines(sent, short)
+    pack([sent], tmp_path / "sent.parquet", resamples=500)
+    assert "has 500 resamples of 2000" in lines(tmp_path / "sent.parquet", short)[0]
+    forged(of(sent), other_design)
+    assert "as the resamples of" in lines(sent, short)[0]
+
+
 def test_what_is_refused_is_said_in_a_line_each(
     sent: Path, board: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

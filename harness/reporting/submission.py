@@ -256,7 +256,8 @@ def _facts(record: Record, line: Line, where: str) -> Iterator[tuple[object, str
     yield rows, f"the digest of the rows of {line.task}", line.rows_of
     yield rows, f"the best constant on {line.task}", line.majority and round(line.majority, 4)
     kept = line.resamples
-    design = f"{kept.count} of {kept.units} {kept.unit}s, {kept.design}"
+    # not how many: a board may keep the first alone, and those that are sent are counted above
+    design = f"those of {kept.units} {kept.unit}s, {kept.design}"
     yield rows, f"the resamples of {line.task}", design
     asked = where, line.options, line.preset, line.work
     if (saw := record.adaptation) and isinstance(line.shots, int):
