@@ -50,7 +50,7 @@ def values(path: Path) -> Mapping[tuple[Any, ...], list[float]]:
 
 def others() -> Iterator[Path]:
     """What is made beside a board's numbers, as it is called in the folder of a reproduction."""
-    for pattern in ("*/board.md", "*/board.tex", "*/index.html", "*/geometry.csv"):
+    for pattern in ("*/board.md", "*/index.html", "*/geometry.csv"):
         yield from (path.relative_to(HERE) for path in HERE.glob(pattern))
     yield from (path.relative_to(ROOT) for path in ROOT.glob("docs/**/*.svg"))
     yield from PAGES
