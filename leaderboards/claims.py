@@ -6,27 +6,43 @@ CLAIM of a folder of boards says of these words; `tables.py` writes it, and a te
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import chain, product
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
 import five_topics
 import frames
 import pandas
-from frames import BOARDS, GROUPS, OUT_OF_DOMAIN, counted, records_of, task_of
+from differences import (
+    between_rows,
+    changes,
+    changes_by_merger,
+    changes_on_tasks,
+    column_of,
+    credited,
+    credits_of,
+    experts_of,
+    favoured,
+    gains_of_base,
+    judged,
+    known,
+    led,
+    lines_under,
+    losses,
+    mean_of_row,
+    merges_of,
+    over_sets,
+    pairs_of_bases,
+    plain,
+    under,
+)
+from frames import GROUPS, counted, records_of, task_of
 from scipy.stats import kendalltau, spearmanr, ttest_ind
 
-from harness.reporting.bases import by_base
-from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.credit import Credits
-from harness.reporting.boards.tested import above
-from harness.reporting.chosen import read_lines
 from harness.reporting.difference import (
     Difference,
     by_task,
@@ -35,24 +51,14 @@ from harness.reporting.difference import (
     in_points,
     significant_pairs,
 )
-from harness.reporting.grid import GridCell
-from harness.reporting.lines import Line, Setting
-from harness.stats.estimate import Estimate, mean_of, minus
+from harness.stats.estimate import Estimate, minus
 from harness.stats.intervals import credit as stats_credit
 from harness.stats.ranks import concordance, friedman
-from harness.stats.tests import holm, p_value
+from harness.stats.tests import holm
 from harness.studies.status import spreads_of
 from harness.text import points
 
 ANCHOR = re.compile(r"<!-- ([a-z_]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")
-PAIRS = Path(__file__).parent / "pairs" / "bases.parquet"
-SIGNIFICANT = 0.05
-METHODS = {
-    "RegMean": "regmean:examples=256",
-    "Fisher": "fisher:estimator=empirical,examples=256",
-    "average": "average",
-}
-LED = (("RegMean", "average"), ("RegMean", "Fisher"), ("Fisher", "average"))
 FEWEST_MERGES = 3
 """That have an order: on made-up rows none has credit."""
 
@@ -79,25 +85,6 @@ def _named(words: Iterable[str]) -> list[str]:
 
 
 # Boards with resamples ---------------------------------------------------------------------
-
-
-@cache
-def known(place: Path, name: str) -> Board:
-    """The board of committed records."""
-    return board_of(read_lines([place / "records" / f"{name}.parquet"]))
-
-
-@cache
-def pairs_of_bases() -> Mapping[str, Board]:
-    """By base the board of the pairs of experts in `pairs`, wherever the other boards are."""
-    return {base: board_of(of) for base, of in by_base(read_lines([PAIRS])).items()}
-
-
-def credited(place: Path, name: str) -> Credits:
-    found = known(place, name).credits
-    if found is None:
-        raise SystemExit(f"the records of {name} in {place} have no credit")
-    return found
 
 
 def first(place: Path, name: str) -> str:
@@ -139,7 +126,7 @@ def between(place: Path, name: str, first: str, second: str) -> str:
     """How far one row under one setting (`ROW@SETTING`) is above another, in points, on a board, or
     one of each of two (`BOARD+BOARD`)."""
     boards = known(place, name.split("+")[0]), known(place, name.split("+")[-1])
-    found = difference_of(*map(_under, boards, (first, second)))
+    found = difference_of(*map(under, boards, (first, second)))
     assert found is not None, f"{first} and {second} on {name} cannot be paired"
     return _apart(found)
 
@@ -147,63 +134,14 @@ def between(place: Path, name: str, first: str, second: str) -> str:
 def base_gains(place: Path, *names: str) -> str:
     """On how many boards the base scores significantly more under a tuned head than under the
     experts' heads, by Holm over these."""
-    each = _base_gains(place, names)
+    each = gains_of_base(place, names)
     return f"{sum(one.significant is True and one.points > 0 for one in each)} of {len(each)}"
 
 
 def base_loses(place: Path, *names: str) -> str:
     """On how many it scores significantly less."""
-    each = _base_gains(place, names)
+    each = gains_of_base(place, names)
     return counted(sum(one.significant is True and one.points < 0 for one in each))
-
-
-@cache
-def _base_gains(place: Path, names: tuple[str, ...]) -> list[Difference]:
-    sides = (
-        (known(place, name), ("base@ft-classifier, 5 shots", "base@current")) for name in names
-    )
-    each = [difference_of(*(_under(board, one) for one in both)) for board, both in sides]
-    found = [one for one in each if one is not None]
-    assert len(found) == len(names)
-    return judged(found)
-
-
-def judged(each: Sequence[Estimate]) -> list[Difference]:
-    """Differences, and which are significant, by Holm over all of them."""
-    adjusted = holm([p_value(one) for one in each])
-    return [
-        Difference(100 * one.point, one, p < SIGNIFICANT)
-        for one, p in zip(each, adjusted, strict=True)
-    ]
-
-
-def _under(board: Board, said: str) -> list[Line]:
-    """The lines of a row: that of a method, the base or the experts, each on its own task."""
-    row, _, setting = said.partition("@")
-    roles = {"base": "base", "experts": "expert"}
-    (at,) = (one for one in board.scores.settings if str(one) == setting)
-    if row not in roles:
-        return _lines(board, row, at)
-    every = (line for lines in board.scores.by_row.values() for line in lines)
-    return [line for line in every if line.role == roles[row] and line.setting == at]
-
-
-@cache
-def led(place: Path) -> Mapping[tuple[str, str], Mapping[tuple[str, str], Difference]]:
-    """By board and protocol how far RegMean, Fisher and the average are from each other, by Holm
-    over all that is under a protocol."""
-    each = {
-        (name, at): [between_rows(place, name, METHODS[a], METHODS[b], at) for a, b in LED]
-        for name in (*BOARDS, *OUT_OF_DOMAIN)
-        for at in ("current", "ft-classifier")
-        if at in known(place, name).scores.headlines
-    }
-    made = {
-        at: iter(judged([one for (_, of), found in each.items() if of == at for one in found]))
-        for at in ("current", "ft-classifier")
-    }
-    # of each board the next: pairs run out first, so that no difference is lost
-    return {(name, at): dict(zip(LED, made[at], strict=False)) for name, at in each}
 
 
 def leads(place: Path, one: str, other: str, protocol: str, *names: str) -> str:
@@ -223,31 +161,6 @@ def _apart(found: Estimate) -> str:
     return f"{points(100 * found.point, '+')} (95 % CI {points(low)} to {points(high)})"
 
 
-@cache
-def staged(place: Path, name: str, protocol: str) -> Mapping[tuple[str, str], Difference | None]:
-    """By merger and stage before it what this changes; None where it leaves the scores as they are.
-
-    Of all mergers that have it on a board, Holm over these.
-    """
-    board = known(place, name)
-    at, column = board.scores.headlines[protocol], board.scores.columns[-1]
-    return {
-        (one.merger, "+".join(one.premerge)): board.gained.get(
-            (board.called.get(one.method, one.method), at, column)
-        )
-        for one in board.lines
-        if one.role == "merged" and one.premerge
-    }
-
-
-def changes_of(
-    place: Path, name: str, stage: str, protocol: str
-) -> Mapping[str, Difference | None]:
-    """What one stage changes on a board, by merger."""
-    found = staged(place, name, protocol).items()
-    return {merger: one for (merger, which), one in found if which == stage}
-
-
 def staging(one: Difference | None) -> str:
     """A change with half of its interval, which is even about it, in bold if it is significant."""
     if one is None:
@@ -259,58 +172,39 @@ def staging(one: Difference | None) -> str:
 
 def largest(place: Path, stage: str, *names: str) -> str:
     """The most that a stage changes of a merge in the mean over tasks, on any of these boards."""
-    each = [one for at in ("current", "ft-classifier") for one in _changes(place, stage, at, names)]
+    each = [one for at in ("current", "ft-classifier") for one in changes(place, stage, at, names)]
     return points(max((abs(one.points) for one in each), default=0.0))
-
-
-@cache
-def by_stage(place: Path, name: str, protocol: str) -> Mapping[str, Mapping[str, Difference]]:
-    """By merge with a stage before the merger, and task, what this changes; nothing of those that
-    it leaves as they are. Holm over a task."""
-    board = known(place, name)
-    at = board.scores.headlines[protocol]
-    found: dict[str, dict[str, Difference]] = {}
-    for one in board.lines:
-        row = board.called.get(one.method, one.method)
-        if one.role == "merged" and (row, at, one.task) in board.gained:
-            found.setdefault(one.method, {})[one.task] = board.gained[row, at, one.task]
-    return found
 
 
 def changed(place: Path, name: str, stage: str, protocol: str) -> str:
     """How many changes a stage makes on tasks of a board."""
-    return counted(len(_on_tasks(place, name, stage, protocol)))
+    return counted(len(changes_on_tasks(place, name, stage, protocol)))
 
 
 def gained(place: Path, name: str, stage: str, protocol: str, way: str = "up") -> str:
     """How many of them are significant gains, or losses (`down`)."""
-    found = _on_tasks(place, name, stage, protocol)
+    found = changes_on_tasks(place, name, stage, protocol)
     return counted(
         sum(bool(one.significant) and (one.points > 0) == (way == "up") for one in found)
     )
 
 
-def _on_tasks(place: Path, name: str, stage: str, protocol: str) -> list[Difference]:
-    each = by_stage(place, name, protocol).items()
-    return [one for method, of in each if method.startswith(f"{stage}[") for one in of.values()]
-
-
 def lost(place: Path, stage: str, protocol: str, *names: str) -> str:
     """How many of the changes that a stage makes on boards are significant losses."""
-    found = _changes(place, stage, protocol, names)
+    found = changes(place, stage, protocol, names)
     return f"{sum(bool(one.significant) and one.points < 0 for one in found)} of {len(found)}"
 
 
 def won(place: Path, stage: str, protocol: str, *names: str) -> str:
     """How many of them are significant gains."""
-    found = _changes(place, stage, protocol, names)
+    found = changes(place, stage, protocol, names)
     return counted(sum(bool(one.significant) and one.points > 0 for one in found))
 
 
 def losers(place: Path, stage: str, protocol: str, *names: str) -> str:
     """The mergers that a stage makes significantly worse, with the boards."""
     found: dict[str, list[str]] = {}
-    for name, merger, one in _by_merger(place, stage, protocol, names):
+    for name, merger, one in changes_by_merger(place, stage, protocol, names):
         if one.significant and one.points < 0:
             found.setdefault(merger, []).append(name)
     said = (f"`{merger.split(':')[0]}` on {_listed(boards)}" for merger, boards in found.items())
@@ -320,41 +214,6 @@ def losers(place: Path, stage: str, protocol: str, *names: str) -> str:
 def _listed(names: Sequence[str]) -> str:
     """`a, b and c`."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _changes(place: Path, stage: str, protocol: str, names: Iterable[str]) -> list[Difference]:
-    return [one for *_, one in _by_merger(place, stage, protocol, names)]
-
-
-def _by_merger(
-    place: Path, stage: str, protocol: str, names: Iterable[str]
-) -> Iterator[tuple[str, str, Difference]]:
-    """What a stage changes on boards, with the board and the merger."""
-    for name in names:
-        for merger, one in changes_of(place, name, stage, protocol).items():
-            if one:
-                yield name, merger, one
-
-
-@cache
-def favoured(place: Path, name: str, protocol: str) -> Mapping[str, tuple[Estimate, Estimate]]:
-    """By merger what `procrustes` changes on the task of its reference, which is the first expert,
-    and in the mean on the others."""
-    board = known(place, name)
-    merges = {(one.merger, one.premerge): one for one in board.lines if one.role == "merged"}
-    task_of = {one.digest: one.task for one in board.lines if one.role == "expert"}
-    found = {}
-    for (merger, stages), one in merges.items():
-        if stages == ("procrustes",):
-            both = one.method, merges[merger, ()].method
-            turned, plain = _pair(place, name, protocol, *both)
-            each = by_task(turned, plain)
-            assert each is not None, f"{merger} on {name} cannot be paired"
-            tasks = sorted({line.task for line in turned})
-            changes = dict(zip(tasks, map(minus, *each), strict=True))
-            on_it = changes.pop(task_of[one.experts[0][1]])
-            found[merger] = on_it, mean_of([*changes.values()])
-    return found
 
 
 def favours(place: Path, protocol: str, *names: str) -> str:
@@ -373,20 +232,18 @@ def tilted(place: Path, protocol: str, *names: str) -> str:
 
 def tau(place: Path, name: str, first: str = "current", second: str = "ft-classifier") -> str:
     """Kendall's tau of the merges' scores under two protocols."""
-    each = [[_mean(place, name, row, at) for at in (first, second)] for row in _merges(place, name)]
+    each = [
+        [mean_of_row(place, name, row, at) for at in (first, second)]
+        for row in merges_of(place, name)
+    ]
     return f"{kendalltau(*zip(*each, strict=True)).statistic:.2f}"
-
-
-def _merges(place: Path, name: str) -> list[str]:
-    """The rows of merges that have, or might have, credit."""
-    return [one.name for one in credited(place, name).merges]
 
 
 def settled(place: Path, name: str, protocol: str, first: str = "") -> str:
     """How many pairs of merges differ significantly under a protocol, of how many; or in how many
     of these one of them is `first`."""
-    board, rows = known(place, name), _merges(place, name)
-    estimates = by_task(*_pair(place, name, protocol, *rows))
+    board, rows = known(place, name), merges_of(place, name)
+    estimates = by_task(*lines_under(place, name, protocol, *rows))
     assert estimates is not None
     prior = board.priors[board.scores.headlines[protocol], board.scores.columns[-1]]
     better = [rows[at] for at in significant_pairs(estimates, prior).values()]
@@ -397,25 +254,12 @@ def settled(place: Path, name: str, protocol: str, first: str = "") -> str:
 
 def credit_under(place: Path, name: str, row: str, protocol: str) -> str:
     """The credit of a merge under another tuned head than that of the board."""
-    (experts,) = _pair(place, name, "current", experts_of(place, name))
-    known = by_task(*_pair(place, name, protocol, row, "base"), experts)
+    (experts,) = lines_under(place, name, "current", experts_of(place, name))
+    known = by_task(*lines_under(place, name, protocol, row, "base"), experts)
     assert known is not None
     tuned, base, own = known
     found = stats_credit(tuned, base, own)
     return "none" if found is None else in_percent(found)
-
-
-@cache
-def chosen(place: Path, name: str) -> dict[str, tuple[str, list[str]]]:
-    """By merger as it is: what it is called with an option that was chosen, and the values that
-    were, in the order of the sets of experts."""
-    frame = records_of(place, name)
-    tuned = frame[frame.row.str.endswith(" tuned)")].drop_duplicates(["row", "set"])
-    found = {}
-    for called, of in tuned.sort_values("set").groupby("row"):
-        values = [*chain.from_iterable(json.loads(one)["tuned"].values() for one in of.recipe)]
-        found[str(called).partition(" (")[0]] = str(called), [f"{value:g}" for value in values]
-    return found
 
 
 def agreement(place: Path, of: str, *names: str) -> str:
@@ -444,29 +288,6 @@ def _concordance(values: Mapping[str, Mapping[str, float]]) -> str:
     return f"W = {concordance(each):.2f}, p = {friedman(each):.2g}"
 
 
-def credits_of(board: Board) -> dict[str, float]:
-    """By method the credit of its merge, where that is defined."""
-    assert board.credits
-    merges = {one.name: one.credit for one in board.credits.merges if one.credit}
-    methods = dict.fromkeys(one.method for one in board.lines if one.role == "merged")
-    found = {method: merges.get(board.called.get(method, method)) for method in methods}
-    return {method: one.point for method, one in found.items() if one is not None}
-
-
-@cache
-def plain(place: Path, name: str, of: str) -> dict[str, float]:
-    """By merger without a stage before it what `agreement` orders by."""
-    board = known(place, name)
-    alone = dict.fromkeys(
-        one.method for one in board.lines if one.role == "merged" and not one.premerge
-    )
-    if of == "credit":
-        credited(place, name)  # is refused where there is none
-        return {method: one for method, one in credits_of(board).items() if method in alone}
-    cells = {method: _cell(place, name, method, of) for method in alone}
-    return {method: cell.mean for method, cell in cells.items() if cell is not None}
-
-
 def behind(place: Path, row: str, other: str, protocol: str, *names: str) -> str:
     """In how many sets of experts one merge scores less than another in the mean over tasks, on the
     boards that have both."""
@@ -476,7 +297,7 @@ def behind(place: Path, row: str, other: str, protocol: str, *names: str) -> str
             continue
         first, second = (
             pandas.Series({(o.set, o.task): fmean(o.values) for o in each}).groupby(level=0).mean()
-            for each in _pair(place, name, protocol, row, other)
+            for each in lines_under(place, name, protocol, row, other)
         )
         lower += [*(first < second)]
     return f"{sum(lower)} of {len(lower)}"
@@ -493,31 +314,16 @@ def needed(place: Path, name: str, protocol: str, difference: str) -> str:
 def predicts(place: Path, protocol: str, *names: str) -> str:
     """Spearman's correlation, over the tasks of boards, of how far experts are above the base under
     a tuned head with what the plain mergers lose in the mean under a protocol."""
-    found = spearmanr(*zip(*_losses(place, protocol, names), strict=True))
+    found = spearmanr(*zip(*losses(place, protocol, names), strict=True))
     return f"{found.statistic:.2f}"
 
 
 def predicts_each(place: Path, protocol: str, *names: str) -> str:
     """The same on each of the boards: of how many it is above 0, and the least and the most."""
-    pairs = (zip(*_losses(place, protocol, [name]), strict=True) for name in names)
+    pairs = (zip(*losses(place, protocol, [name]), strict=True) for name in names)
     each = [float(spearmanr(*of).statistic) for of in pairs]
     above = sum(one > 0 for one in each)
     return f"{above} of {len(each)} boards ({min(each):+.2f} to {max(each):+.2f})"
-
-
-def _losses(place: Path, protocol: str, names: Iterable[str]) -> list[tuple[float, float]]:
-    found = []
-    for name in names:
-        board = known(place, name)
-        current, tuned = (board.scores.headlines[one] for one in ("current", "ft-classifier"))
-        at = board.scores.headlines[protocol]
-        rows = [board.called.get(one, one) for one in plain(place, name, "current")]
-        for task in board.tasks:
-            experts = board.scores.cells[experts_of(place, name), current, task].mean
-            above = experts - board.scores.cells["base", tuned, task].mean
-            lost = experts - fmean(board.scores.cells[r, at, task].mean for r in rows)
-            found.append((above, lost))
-    return found
 
 
 def foretells(place: Path, name: str, column: str, protocol: str) -> str:
@@ -542,31 +348,10 @@ def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str =
     return _apart(between_rows(place, name, row, other, protocol, task))
 
 
-def between_rows(
-    place: Path, name: str, row: str, other: str, protocol: str, task: str = ""
-) -> Estimate:
-    """How far a merge is above another under a protocol."""
-    board = known(place, name)
-    at, column = board.scores.headlines[protocol], _column(board, task)
-    rows = (board.called.get(one, one) for one in (row, other))
-    first, second = (board.scores.cell(one, at, column) for one in rows)
-    assert first is not None
-    assert second is not None
-    found = above(first, second, board.priors[at, column]).paired
-    assert found is not None
-    return found
-
-
-def _column(board: Board, task: str) -> str:
-    """That of a task, by the start of its name, or of the mean."""
-    columns = board.scores.columns
-    return next((one for one in columns if task and one.startswith(task)), columns[-1])
-
-
 def trained_otherwise(place: Path, name: str, other: str, row: str, protocol: str) -> str:
     """How far a row of a board is above that of another one whose experts were trained otherwise,
     in points: Welch's interval over their sets of experts, on these test rows."""
-    known = (_over_sets(place, one, row, protocol) for one in (name, other))
+    known = (over_sets(place, one, row, protocol) for one in (name, other))
     found = ttest_ind(*known, equal_var=False)
     ends = found.confidence_interval()
     middle = (ends.low + ends.high) / 2
@@ -576,15 +361,8 @@ def trained_otherwise(place: Path, name: str, other: str, row: str, protocol: st
 def pvalue(place: Path, name: str, other: str, row: str, *rows: str) -> str:
     """The p-value of that difference under Current Eval, by Holm over these rows and both heads."""
     boards, asked = (name, other), product((row, *rows), ("current", "ft-classifier"))
-    known = [[_over_sets(place, board, *one) for board in boards] for one in asked]
+    known = [[over_sets(place, board, *one) for board in boards] for one in asked]
     return f"{holm([float(ttest_ind(*each, equal_var=False).pvalue) for each in known])[0]:.2g}"
-
-
-def _over_sets(place: Path, name: str, row: str, protocol: str) -> list[float]:
-    """The mean over the tasks of a board in each of its sets of experts."""
-    cell = _cell(place, name, row, protocol)
-    assert cell is not None
-    return [*cell.experts]
 
 
 def part(place: Path, name: str, row: str) -> str:
@@ -606,48 +384,14 @@ def by_head(place: Path, name: str, *rows: str) -> str:
 def lowest(place: Path, name: str, protocol: str, task: str, *rows: str) -> str:
     """The one of these merges that scores least on a task."""
     board = known(place, name)
-    at, column = board.scores.headlines[protocol], _column(board, task)
+    at, column = board.scores.headlines[protocol], column_of(board, task)
     scores = {row: board.scores.cells[board.called.get(row, row), at, column].mean for row in rows}
     return f"`{min(scores, key=scores.__getitem__)}`"
 
 
-def base_of(place: Path, name: str) -> str:
-    """What the merges of a board were made from."""
-    return next(Path(one.base).name for one in known(place, name).lines if one.base)
-
-
-def experts_of(place: Path, name: str) -> str:
-    """What a board calls the mean of the experts, each on its own task."""
-    rows = known(place, name).scores.rows
-    return next(one for one in ("expert of the task", "experts, mean") if one in rows)
-
-
 def mean(place: Path, name: str, row: str, protocol: str) -> str:
     """The mean over tasks of a row of a board."""
-    return points(_mean(place, name, row, protocol))
-
-
-def _mean(place: Path, name: str, row: str, protocol: str) -> float:
-    cell = _cell(place, name, row, protocol)
-    assert cell is not None
-    return cell.mean
-
-
-def _cell(place: Path, name: str, row: str, protocol: str) -> GridCell | None:
-    """A row of a board in the mean over its tasks, if it has one."""
-    board = known(place, name)
-    return board.scores.row(board.called.get(row, row), board.scores.headlines[protocol])[-1]
-
-
-def _pair(place: Path, name: str, protocol: str, *rows: str) -> list[list[Line]]:
-    """The lines of rows of a board under a protocol."""
-    board = known(place, name)
-    return [_lines(board, row, board.scores.headlines[protocol]) for row in rows]
-
-
-def _lines(board: Board, row: str, at: Setting) -> list[Line]:
-    shown = board.called.get(row, row)
-    return [line for task in board.tasks for line in board.scores.cells[shown, at, task].lines]
+    return points(mean_of_row(place, name, row, protocol))
 
 
 def outside(place: Path) -> str:

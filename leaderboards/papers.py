@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import claims
+import differences
 import pandas
 from frames import (
     BASE,
@@ -62,7 +62,7 @@ def beside(place: Path, columns: Mapping[str, Beside], rows: Mapping[str, str]) 
 
 def experts(place: Path, boards: Sequence[str], theirs: Mapping[str, float], said: str) -> str:
     """Experts under their own heads on each task, by base, below what is published of another."""
-    frames = {claims.base_of(place, name): board(place, name) for name in boards}
+    frames = {differences.base_of(place, name): board(place, name) for name in boards}
     own = {base: each_task(of, PROTOCOLS["Current"]).loc[EXPERTS] for base, of in frames.items()}
     rows = [[base, *map(number, scores)] for base, scores in own.items()]
     tasks = [*map(task_of, next(iter(own.values())).index)]

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import claims
+import differences
 import pandas
 from frames import (
     BASE,
@@ -113,7 +114,7 @@ def by_protocol(place: Path, name: str, *left_out: str) -> str:
 def credit(place: Path, name: str = "protocols") -> str:
     """Where the score goes: merges by credit, beside their places under Current Eval."""
     rows = []
-    for bar in view(claims.credited(place, name), "")["bars"]:
+    for bar in view(differences.credited(place, name), "")["bars"]:
         scores = bar["scores"]
         marks = "".join(f" {sign}{bar[way]}" for sign, way in SIGNS if bar[way])
         current = f"{bar['current_place']}{marks}"
@@ -133,7 +134,7 @@ def credit(place: Path, name: str = "protocols") -> str:
 
 def called(place: Path, name: str) -> str:
     """A board by its setting and its base."""
-    return f"{BOARDS.get(name) or OUT_OF_DOMAIN[name]}, {claims.base_of(place, name)}"
+    return f"{BOARDS.get(name) or OUT_OF_DOMAIN[name]}, {differences.base_of(place, name)}"
 
 
 def overview(place: Path) -> str:
@@ -141,7 +142,7 @@ def overview(place: Path) -> str:
     rows = []
     for name in BOARDS:
         tuned = [claims.mean(place, name, row, "ft-classifier") for row in ("average", "base")]
-        experts = claims.mean(place, name, claims.experts_of(place, name), "current")
+        experts = claims.mean(place, name, differences.experts_of(place, name), "current")
         rows.append(
             [
                 f"[{called(place, name)}](../leaderboards/{name}/board.md)",
@@ -161,7 +162,7 @@ def overview(place: Path) -> str:
 def by_task(place: Path, name: str) -> str:
     """Current Eval by task: experts, their ensemble, the merges alone, in bold the best of them and
     those that do not differ from it; base and best constant. Means over sets of experts."""
-    known = claims.known(place, name)
+    known = differences.known(place, name)
     at = known.scores.headlines["current"]
     alone = {known.called.get(one.method, one.method) for one in known.lines
              if one.role == "merged" and not one.premerge}  # fmt: skip
@@ -179,10 +180,10 @@ def by_task(place: Path, name: str) -> str:
 def stages_by_task(place: Path, name: str) -> str:
     """What each stage before a merger changes on each task, in points; in bold what is significant,
     by Holm over the changes on a task under a protocol."""
-    known = claims.known(place, name)
+    known = differences.known(place, name)
     rows = []
     for protocol, called in PROTOCOL_NAMES.items():
-        for method, changes in claims.by_stage(place, name, protocol).items():
+        for method, changes in differences.by_stage(place, name, protocol).items():
             rows.append([f"{called}: `{method}`", *map(change, changes.values())])
     return table(["", *map(task_of, known.tasks)], rows)
 
@@ -200,27 +201,31 @@ def foretold(place: Path) -> str:
         for at, told in PROTOCOL_NAMES.items()
         for column, said in (("norm", "norm"), ("cosine", "cosine"))
     ]
-    return table(["", *(claims.base_of(place, name) for name in boards)], rows)
+    return table(["", *(differences.base_of(place, name) for name in boards)], rows)
 
 
 def bases(place: Path, boards: Sequence[str]) -> str:
     """Credit of the mergers on each base."""
-    return _credits(place, {name: claims.base_of(place, name) for name in boards})
+    return _credits(place, {name: differences.base_of(place, name) for name in boards})
 
 
 def settings(place: Path) -> str:
     """Credit of the mergers in each setting."""
-    heads = {name: f"{told} ({claims.base_of(place, name)})" for name, told in SETTINGS.items()}
+    heads = {
+        name: f"{told} ({differences.base_of(place, name)})" for name, told in SETTINGS.items()
+    }
     return _credits(place, heads)
 
 
 def _credits(place: Path, boards: Mapping[str, str]) -> str:
     """Credit of the mergers that all boards have, in the order of their mean place, below what
     experts, the base under a tuned head and the best constant prediction score."""
-    alone = (claims.mean(place, one, claims.experts_of(place, one), "current") for one in boards)
+    alone = (
+        claims.mean(place, one, differences.experts_of(place, one), "current") for one in boards
+    )
     under = (claims.mean(place, one, "base", "ft-classifier") for one in boards)
     rows = [["experts", *alone], ["base under a tuned head", *under]]
-    credits = {name: claims.plain(place, name, "credit") for name in boards}
+    credits = {name: differences.plain(place, name, "credit") for name in boards}
     places = pandas.DataFrame(credits).dropna().rank(ascending=False).mean(axis=1)
     rows.append([CONSTANT, *(claims.constant(place, one) for one in boards)])
     for row in places.sort_values(kind="stable").index:
@@ -232,8 +237,10 @@ def _credits(place: Path, boards: Mapping[str, str]) -> str:
 def pairs(place: Path) -> str:
     """Credit of every merge of a pair of experts on each of several bases, in the order of its mean
     place."""
-    boards = claims.pairs_of_bases()
-    credits = pandas.DataFrame({base: claims.credits_of(board) for base, board in boards.items()})
+    boards = differences.pairs_of_bases()
+    credits = pandas.DataFrame(
+        {base: differences.credits_of(board) for base, board in boards.items()}
+    )
     first = {base: board.credits.merges[0] for base, board in boards.items() if board.credits}
     rows = [
         [told, *(number(getattr(first[base], name)) for base in credits)]
@@ -249,7 +256,7 @@ def fresh(place: Path) -> str:
     """Merges under a head that is tuned on few rows without labels, and under a new one that is
     trained on many with their labels, in the order of that."""
     name = new = "fresh-head"  # the board, and the protocol
-    merges = [one.name for one in claims.credited(place, name).merges]
+    merges = [one.name for one in differences.credited(place, name).merges]
     merges.sort(key=lambda row: -float(claims.mean(place, name, row, new)))
 
     def cells(row: str) -> list[str]:
@@ -262,14 +269,14 @@ def fresh(place: Path) -> str:
         first, second = (one.replace("95 % CI ", "") for one in credits)
         return [f"`{row}`", own, tuned, first, fresh, second]
 
-    rows = map(cells, (claims.experts_of(place, name), *merges, "base"))
+    rows = map(cells, (differences.experts_of(place, name), *merges, "base"))
     return table(["", "Current Eval", "tuned head", "credit", "fresh head", "credit"], rows)
 
 
 def options(place: Path) -> str:
     """Mergers with an option that is chosen on held-out rows by Current Eval, and as they are."""
     name, rows = "topics-tuned", []
-    for row, (chosen, values) in claims.chosen(place, name).items():
+    for row, (chosen, values) in differences.chosen(place, name).items():
         cells = [f"`{row}`", ", ".join(values)]
         for protocol in ("current", "ft-classifier"):
             cells.append(claims.mean(place, name, row, protocol))
@@ -305,14 +312,14 @@ def heads(place: Path) -> str:
 
 def references(place: Path) -> str:
     """What `procrustes` changes on each task under a tuned head, by what it turns experts to."""
-    rows, tasks = [], [*claims.known(place, "domains").tasks]
+    rows, tasks = [], [*differences.known(place, "domains").tasks]
     turns = {
         "news": ("domains", "procrustes["),
         "Wikipedia": ("reference", "procrustes["),
         "the base": ("reference", "procrustes:reference=base["),
     }
     for turned_to, (name, stage) in turns.items():
-        for method, changes in claims.by_stage(place, name, "ft-classifier").items():
+        for method, changes in differences.by_stage(place, name, "ft-classifier").items():
             if method.startswith(stage):
                 merger = method.removeprefix(stage).removesuffix("]")
                 shown = [change(changes[task]) for task in tasks]
@@ -328,7 +335,7 @@ def stages(place: Path, stage: str) -> str:
     """What a stage before mergers changes on each board that has it, in points, with half of its
     interval; in bold what is significant."""
     each = {
-        (called(place, name), told): claims.changes_of(place, name, stage, protocol)
+        (called(place, name), told): differences.changes_of(place, name, stage, protocol)
         for name in BOARDS
         for protocol, told in PROTOCOL_NAMES.items()
     }
@@ -346,9 +353,9 @@ def leads(place: Path) -> str:
     half of the interval; in bold what is significant."""
     rows = [
         [called(place, name), PROTOCOL_NAMES[at], *map(claims.staging, found.values())]
-        for (name, at), found in claims.led(place).items()
+        for (name, at), found in differences.led(place).items()
     ]
-    return table(["", "", *(f"{one} less {other}" for one, other in claims.LED)], rows)
+    return table(["", "", *(f"{one} less {other}" for one, other in differences.LED)], rows)
 
 
 PROTOCOL_NAMES = {"current": "Current Eval", "ft-classifier": "tuned head"}
