@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -618,6 +619,30 @@ def test_a_limit_of_training_rows_is_told(room: Room, evaluate: Evaluate, tmp_pa
         refused([*command, "--train-limit", "x"], BadOption, "--train-limit x")
     assert "25 training rows" in (out / "index.html").read_text()
     assert "20 training rows" not in (out / "index.html").read_text()
+
+
+def test_records_of_two_numbers_of_draws_are_chosen_by_one(
+    room: Room, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    """What adapts to no row stays: the same folder has both, and what they are measured by."""
+    for draws in ("2", "3"):
+        evaluate.records(
+            room.same, "--protocols", "current,knn", "--shots", "1,2", "--draws", draws
+        )
+    out = tmp_path / "board"
+    for command in (
+        ["leaderboard", evaluate.out, "--out", out],
+        ["export", evaluate.out, "--format", "model-index", "--out", tmp_path / "cards"],
+        ["plot", "shots", evaluate.out, "--out", tmp_path / "fig", "--protocols", "knn"],
+        ["compare", "same", "rte0", "--records", evaluate.out, "--protocol", "knn"],
+    ):
+        if command[0] != "export":  # a card has a result for each
+            refused(command, HarnessError, "draws --draws 2 --draws 3")
+        assert main([*map(str, command), "--draws", "3"]) == 0, command
+        refused([*command, "--draws", "7"], MissingScores, "draws 7 2 3")
+    frame = pandas.read_parquet(out / "board.parquet")
+    assert {*frame[frame.protocol == "knn"].draws} == {3}
+    assert {*frame.protocol} == {"current", "knn"}
 
 
 def test_records_of_two_lengths_are_chosen_by_one(

@@ -23,6 +23,7 @@ def compare(
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: flags.Limit = flags.LIMIT,
     train_limit: flags.Limit = flags.TRAIN_LIMIT,
+    draws: int | None = flags.DRAWS,
     max_length: int | None = flags.READ_LENGTH,
     models: Names = several("M1,M2,...: the same as MODELS."),
     base: Names = flags.BASE,
@@ -44,6 +45,7 @@ def compare(
         bases=base,
         limit=limit,
         train_limit=train_limit,
+        draws=draws,
         max_length=max_length,
     )
     print(json.dumps(made.as_json(), sort_keys=True) if as_json else made.report(width()))

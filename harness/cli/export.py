@@ -22,6 +22,7 @@ def export(
     protocols: Names = flags.PROTOCOLS,
     limit: flags.Limit = flags.LIMIT,
     train_limit: flags.Limit = flags.TRAIN_LIMIT,
+    draws: int | None = flags.DRAWS,
     max_length: int | None = flags.READ_LENGTH,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,

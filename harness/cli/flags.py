@@ -154,6 +154,7 @@ MODELS = several("M1,M2,... or M*: these merges, with their experts and referenc
 BASE = several("B1,B2,...: what belongs to these bases, by name or by source; default: all.")
 LIMIT = limit("N: records of evaluate --limit N; all: of all rows.", "--limit")
 READ_LENGTH = option("N: records of evaluate --max-length N.")
+DRAWS = option("N: what adapts, of evaluate --draws N.")
 TRAIN_LIMIT = limit(
     "N: what adapts, of evaluate --train-limit N; all: of all training rows.", "--train-limit"
 )

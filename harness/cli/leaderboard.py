@@ -21,6 +21,7 @@ def leaderboard(
     protocols: Names = flags.PROTOCOLS,
     limit: flags.Limit = flags.LIMIT,
     train_limit: flags.Limit = flags.TRAIN_LIMIT,
+    draws: int | None = flags.DRAWS,
     max_length: int | None = flags.READ_LENGTH,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,
@@ -33,7 +34,8 @@ def leaderboard(
     from harness.reporting.boards.leaderboard import leaderboard as run
 
     which: dict[str, Any] = {"tasks": tasks, "protocols": protocols, "models": models}
-    which |= {"limit": limit, "train_limit": train_limit, "max_length": max_length}
+    which |= {"limit": limit, "train_limit": train_limit}
+    which |= {"draws": draws, "max_length": max_length}
     if submit_check:
         asked = {**which, "base": base, "out": out, "each": each}
         if given := [name.replace("_", "-") for name, value in asked.items() if value]:

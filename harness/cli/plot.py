@@ -23,7 +23,7 @@ def _pictures(incomplete: str) -> list[str]:
 OF_A_MODEL = ("experts", "rows", "seed", "preset", "device", "data_dir")
 """Options of the picture of features, and of no other."""
 OF_SCORES = (
-    *("protocols", "shots", "limit", "train_limit", "max_length", "models", "base"),
+    *("protocols", "shots", "limit", "train_limit", "draws", "max_length", "models", "base"),
     *("option", "loss"),
 )
 """Options of pictures of records alone."""
@@ -55,6 +55,7 @@ def plot(
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: flags.Limit = flags.LIMIT,
     train_limit: flags.Limit = flags.TRAIN_LIMIT,
+    draws: int | None = flags.DRAWS,
     max_length: int | None = flags.READ_LENGTH,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,

@@ -29,8 +29,8 @@ class Chosen(Frozen):
 
     Tasks are named as in records, their splits and suites left out where that is clear; protocols
     with their options or without. `limit` is that of `evaluate`, or `all` for records of all rows,
-    `train_limit` likewise for what adapts to training rows: all else stays. `max_length` is that of
-    `evaluate`, as a number.
+    `train_limit` likewise for what adapts to training rows, and `draws` how many of these: all else
+    stays. `max_length` is that of `evaluate`, as a number.
     `models` are merges and references, by name or by a pattern as of files (`mrpc-*`); what they
     are measured by stays: the base, ensembles, and experts, those of the merges alone where these
     say them. `bases` are named as boards of several name them, or by their whole source; what
@@ -41,6 +41,7 @@ class Chosen(Frozen):
     protocols: tuple[str, ...] = ()
     limit: PositiveInt | Literal["all"] | None = None
     train_limit: PositiveInt | Literal["all"] | None = None
+    draws: PositiveInt | None = None
     max_length: PositiveInt | None = None
     models: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
@@ -85,11 +86,14 @@ def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
             if not any(name in names for names in known.values()):
                 raise _missing(what, name, known)
         kept = [one for one in kept if {*names} & {*_CALLED[what](one)[0]}]
-    if (most := which.train_limit) is not None:
-        there = dict.fromkeys(limit for one in kept if (limit := _drawn_from(one)))
-        if most not in there:
-            raise _missing("train-limit", most, map(str, there or ["none"]))
-        kept = [one for one in kept if _drawn_from(one) in ("", most)]
+    for what, wanted, of in (
+        ("train-limit", which.train_limit, _drawn_from),
+        ("draws", which.draws, _draws),
+    ):
+        there = dict.fromkeys(said for one in kept if (said := of(one)))
+        if wanted is not None and wanted not in there:
+            raise _missing(what, wanted, map(str, there or ["none"]))
+        kept = [one for one in kept if wanted is None or of(one) in ("", wanted)]
     if asked and not kept:
         raise MissingScores(f"no record has the chosen {' and '.join(asked)} together; name fewer")
     return _of_models(kept, which.models) if which.models else kept
@@ -98,6 +102,12 @@ def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
 def _drawn_from(line: Line) -> int | str:
     """The limit of training rows of what adapts to some; '' of all else."""
     return (line.train_limit or ALL) if line.shots and not line.transductive else ""
+
+
+def _draws(line: Line) -> int | str:
+    """How many draws of rows were adapted to; '' of what adapts to none."""
+    said = dict(line.work).get("draws", "")
+    return int(said) if said.isdecimal() else ""
 
 
 def _of_bases(lines: Sequence[Line], names: Collection[str]) -> list[Line]:

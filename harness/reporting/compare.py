@@ -34,8 +34,9 @@ from harness.reporting.difference import (
     fewest_draws,
     significant_pairs,
 )
-from harness.reporting.grid import MEAN, check_columns, reported
+from harness.reporting.grid import MEAN, reported
 from harness.reporting.lines import HEADLINE_SHOTS, Line, far, tasks_by
+from harness.reporting.mixed import check_columns
 from harness.reporting.names import marked
 from harness.reporting.sets import in_sets
 from harness.stats.estimate import Estimate, Prior, minus
@@ -56,6 +57,7 @@ def compare(
     shots: Shots | None = None,
     limit: int | Literal["all"] | None = None,
     train_limit: int | Literal["all"] | None = None,
+    draws: int | None = None,
     max_length: int | None = None,
     records: str | Path = "records",
     margin: float | None = None,
@@ -68,9 +70,9 @@ def compare(
     the sets of experts those that all of them were made of: replicates, as on boards, whose
     variance is shrunk towards that of all merges in `records`. Of several numbers of shots, the one
     nearest to 5 is used; `limit` and `train_limit` choose among records of several limits (`all`:
-    of all rows), `max_length` among those of several lengths, and `bases` among models of one name,
-    by the names of their bases as boards have them, or by their sources. Two models are practically
-    equal whose 95 % interval lies within a `margin`, in points.
+    of all rows), `draws` and `max_length` among those of several numbers and lengths, and `bases`
+    among models of one name, by the names of their bases as boards have them, or by their sources.
+    Two models are practically equal whose 95 % interval lies within a `margin`, in points.
     Raises UnknownName, MissingScores or BrokenRecord, before any arithmetic, for what cannot be
     compared: unknown names, other rows, splits or limits, two models of one name, scores on other
     resampled test units.
@@ -85,7 +87,7 @@ def compare(
     choice = configured(parse_choice(protocol))
     asked = str(Choice(choice.name, choice.unusual))
     wanted = {"tasks": tasks, "protocols": (asked,), "limit": limit, "train_limit": train_limit}
-    wanted |= {"max_length": max_length}
+    wanted |= {"draws": draws, "max_length": max_length}
     which = validated(Chosen, wanted, "compare")
     known, every = _lines(models, Path(records), validated(Chosen, {"bases": bases}, "compare"))
     meant = {name: _among(name, of, which) for name, of in known.items()}

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from harness.errors import BrokenRecord
 from harness.evaluation.records import Record, Role
-from harness.reporting import bases
-from harness.reporting.lines import CURRENT, Line, Setting, flag, headlines, in_order, lines_of
+from harness.reporting.lines import CURRENT, Line, Setting, headlines, in_order, lines_of
+from harness.reporting.mixed import check_work
 from harness.reporting.names import (
     AVERAGE_SINGLE,
     BEST_SINGLE,
@@ -24,7 +24,7 @@ from harness.reporting.names import (
 )
 from harness.reporting.sets import in_sets
 from harness.text import points
-from harness.types import ALL, HELD_OUT
+from harness.types import HELD_OUT
 
 SINGLES = ("expert", "single")
 MEAN = "mean"
@@ -325,63 +325,6 @@ def _rows_of(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[
         else tuple(dict.fromkeys((name, *own.get(id(line), ()))))
         for line, name in zip(lines, named, strict=True)
     ]
-
-
-def check_work(lines: Sequence[Line]) -> None:
-    """Raise BrokenRecord, naming both, where a column would mix what is not the same work."""
-    _check_sets(lines)
-    check_columns(lines)
-
-
-def check_columns(lines: Iterable[Line]) -> None:
-    """As `check_work`, whatever experts are there."""
-    seen: dict[tuple[str, Setting], Line] = {}
-    for line in sorted(lines, key=lambda one: -len(one.work)):  # who says most of it first
-        other = seen.setdefault((line.task, line.setting), line)
-        mine, theirs = dict(line.work), dict(other.work)
-        if (differing := next((k for k in mine if mine[k] != theirs.get(k)), None)) is None:
-            continue
-        most = flag(*(one.train_limit or ALL for one in (line, other)), called="--train-limit")
-        lengths = [one["max_length"] for one in (mine, theirs) if one["max_length"].isdecimal()]
-        chosen = flag(line.limit, other.limit) or most or flag(*lengths, called="--max-length")
-        how = f"choose {chosen}" if chosen else "evaluate them alike, or name one of them alone"
-        raise BrokenRecord(
-            f"{line.task} under {line.setting}: '{line.model}' was evaluated with "
-            f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "
-            f"expected the same {differing} in a column: {how}"
-        )
-
-
-def _check_sets(lines: Sequence[Line]) -> None:
-    """Raise BrokenRecord, naming both, for experts of one name and task with other weights.
-
-    They are of a study that was made twice: merges of the one are not measured by the other.
-    """
-    seen: dict[tuple[str, str, int], Line] = {}
-    for line in lines:
-        if line.role != "expert":
-            continue
-        other = seen.setdefault((line.task, line.model, line.set), line)
-        if other.digest == line.digest:
-            continue
-        each = [_merges_of(one.digest, lines) for one in (other, line)]
-        apart = all(each) and not {*each[0]} & {*each[1]}
-        how = " or ".join(f"--models {','.join(names)}" for names in each) if apart else ""
-        merges = (one for one in lines if one.role == "merged" and one.task == line.task)
-        how = bases.flag(merges) or how
-        raise BrokenRecord(
-            f"records are of two sets of experts: '{line.model}' of {line.task} has the weights "
-            f"{other.digest[:8]} in {other.path or 'one'} and {line.digest[:8]} in "
-            f"{line.path or 'another'}; expected one set, or sets that differ by "
-            "their seeds alone: name a folder of one"
-            f"{how and f', or choose its merges with {how}'}"
-        )
-
-
-def _merges_of(expert: str, lines: Iterable[Line]) -> list[str]:
-    """The names of what was merged of an expert."""
-    merges = (line for line in lines if line.role == "merged")
-    return [*dict.fromkeys(one.model for one in merges if expert in dict(one.experts).values())]
 
 
 def _over_experts(

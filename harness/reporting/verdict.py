@@ -20,8 +20,9 @@ from harness.reporting.difference import (
     in_points,
     one_metric,
 )
-from harness.reporting.grid import check_work, reported, short_task
+from harness.reporting.grid import reported, short_task
 from harness.reporting.lines import CURRENT, Line, Setting, grouped, headlines, in_order
+from harness.reporting.mixed import check_work
 from harness.reporting.sentences import UNEQUAL, said
 from harness.stats.intervals import Ends, Ratio, credit, ratio
 from harness.stats.tests import FEWEST_DRAWS, p_value

@@ -49,6 +49,7 @@ def leaderboard(
     protocols: Sequence[str] = (),
     limit: int | Literal["all"] | None = None,
     train_limit: int | Literal["all"] | None = None,
+    draws: int | None = None,
     max_length: int | None = None,
     models: Sequence[str] = (),
     bases: Sequence[str] = (),
@@ -58,15 +59,15 @@ def leaderboard(
 
     board.md, board.csv, board.tex, index.html and board.parquet, in the place of those of another
     board: all of them, or none. Of all records, or of those of some tasks, protocols, limits
-    (`all`: of all rows), lengths of rows, models, whose references stay, and bases. With `each` a
-    board for every place, and of records of several bases one for every base, each in a folder of
-    its name, with an index.html over them. Raises BrokenRecord, MissingScores for what no record is
-    of, and OutputExists for files of another origin, before anything is written.
+    (`all`: of all rows), draws, lengths of rows, models, whose references stay, and bases. With
+    `each` a board for every place, and of records of several bases one for every base, each in a
+    folder of its name, with an index.html over them. Raises BrokenRecord, MissingScores for what no
+    record is of, and OutputExists for files of another origin, before anything is written.
     """
     folder, places = Path(out), [places] if isinstance(places, str | Path) else places
     check_place(folder.absolute())
     asked = {"tasks": tasks, "protocols": protocols, "limit": limit, "models": models}
-    asked |= {"train_limit": train_limit, "max_length": max_length, "bases": bases}
+    asked |= {"train_limit": train_limit, "draws": draws, "max_length": max_length, "bases": bases}
     which = validated(Chosen, asked, "leaderboard")
     groups = _by_name(places) if each else {"": [*places]}
     made: dict[str, Path] = {}

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.reporting.boards.legend import noted
-from harness.reporting.grid import check_columns
 from harness.reporting.lines import Line, grouped
+from harness.reporting.mixed import check_columns
 from harness.reporting.names import experts_of, told_apart
 from harness.text import plain
 

@@ -1,0 +1,76 @@
+"""Pure: lines -> whether they can stand in one table: what would mix what is not the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from harness.errors import BrokenRecord
+from harness.reporting import bases
+from harness.reporting.lines import Line, Setting, flag
+from harness.types import ALL
+
+
+def check_work(lines: Sequence[Line]) -> None:
+    """Raise BrokenRecord, naming both, where a column would mix what is not the same work."""
+    _check_sets(lines)
+    check_columns(lines)
+
+
+def check_columns(lines: Iterable[Line]) -> None:
+    """As `check_work`, whatever experts are there."""
+    seen: dict[tuple[str, Setting], Line] = {}
+    for line in sorted(lines, key=lambda one: -len(one.work)):  # who says most of it first
+        other = seen.setdefault((line.task, line.setting), line)
+        mine, theirs = dict(line.work), dict(other.work)
+        if (differing := next((k for k in mine if mine[k] != theirs.get(k)), None)) is None:
+            continue
+        each = (line, other)
+        lengths, draws = (
+            [of[what] for of in (mine, theirs) if of.get(what, "").isdecimal()]
+            for what in ("max_length", "draws")
+        )
+        chosen = (
+            flag(*(one.limit for one in each))
+            or flag(*(one.train_limit or ALL for one in each), called="--train-limit")
+            or flag(*lengths, called="--max-length")
+            or flag(*draws, called="--draws")
+        )
+        files = f", or leave out one of {other.path} and {line.path}" if line.path else ""
+        how = f"choose {chosen}" if chosen else f"evaluate them alike{files}"
+        raise BrokenRecord(
+            f"{line.task} under {line.setting}: '{line.model}' was evaluated with "
+            f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "
+            f"expected the same {differing} in a column: {how}"
+        )
+
+
+def _check_sets(lines: Sequence[Line]) -> None:
+    """Raise BrokenRecord, naming both, for experts of one name and task with other weights.
+
+    They are of a study that was made twice: merges of the one are not measured by the other.
+    """
+    seen: dict[tuple[str, str, int], Line] = {}
+    for line in lines:
+        if line.role != "expert":
+            continue
+        other = seen.setdefault((line.task, line.model, line.set), line)
+        if other.digest == line.digest:
+            continue
+        each = [_merges_of(one.digest, lines) for one in (other, line)]
+        apart = all(each) and not {*each[0]} & {*each[1]}
+        how = " or ".join(f"--models {','.join(names)}" for names in each) if apart else ""
+        merges = (one for one in lines if one.role == "merged" and one.task == line.task)
+        how = bases.flag(merges) or how
+        raise BrokenRecord(
+            f"records are of two sets of experts: '{line.model}' of {line.task} has the weights "
+            f"{other.digest[:8]} in {other.path or 'one'} and {line.digest[:8]} in "
+            f"{line.path or 'another'}; expected one set, or sets that differ by "
+            "their seeds alone: name a folder of one"
+            f"{how and f', or choose its merges with {how}'}"
+        )
+
+
+def _merges_of(expert: str, lines: Iterable[Line]) -> list[str]:
+    """The names of what was merged of an expert."""
+    merges = (line for line in lines if line.role == "merged")
+    return [*dict.fromkeys(one.model for one in merges if expert in dict(one.experts).values())]
