@@ -18,10 +18,24 @@ from harness.checkpoints.network import silent
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights
 from harness.types import Checkpoint, Task
 
+RGB = 3
+"""Channels of an image as it is decoded."""
 LARGEST_SIDE = 4096
 """Pixels of a side of an image as a model reads it, at most."""
-NO_PROCESSING = ("image_processor_type", "feature_extractor_type", "processor_class", "data_format")
+NO_PROCESSING = (
+    *("image_processor_type", "feature_extractor_type", "processor_class", "data_format"),
+    *("input_data_format", "device", "disable_grouping", "return_tensors"),
+    # a whole number as a size is two sides by now, and every image is RGB before it comes here
+    *("default_to_square", "do_convert_rgb"),
+)
 """What a configuration says of an image processor that is not done to an image."""
+STEPS = {
+    "do_resize": ("size", "resample"),
+    "do_center_crop": ("crop_size",),
+    "do_rescale": ("rescale_factor",),
+    "do_normalize": ("image_mean", "image_std"),
+}
+"""What belongs to a step, and says nothing where that is not done."""
 
 
 def processor_digest(path: Path) -> str:
@@ -33,8 +47,12 @@ def processor_digest(path: Path) -> str:
     return str(state.hexdigest())
 
 
-def copy_processor(source: Path, target: Path) -> None:
-    """Copy the files of a tokenizer or an image processor, as they are."""
+def copy_processor(sources: Sequence[Path], target: Path) -> None:
+    """Copy the files of a tokenizer or an image processor, as they are, from the first of some
+    folders that has any."""
+    having = (one for one in sources if any((one / name).is_file() for name in PROCESSOR_FILES))
+    if (source := next(having, None)) is None:
+        return
     for name in PROCESSOR_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
@@ -70,7 +88,9 @@ def open_image_processor(path: Path) -> Any:
     pillow()
     check_files(path)
     if not any((path / name).is_file() for name in IMAGE_FILES):
-        raise BrokenCheckpoint(f"{path} has no image processor; expected {IMAGE_FILES[0]}")
+        raise BrokenCheckpoint(
+            f"{path} has no image processor; expected {IMAGE_FILES[0]}, that of its base"
+        )
     from transformers import AutoImageProcessor
 
     what = f"{path} has no image processor that can be read"
@@ -100,6 +120,11 @@ def pixels(processor: Any, images: Sequence[Any], source: object) -> torch.Tenso
 
 def check_image_processor(model: Checkpoint) -> None:
     """Raise BrokenCheckpoint unless what is made of an image is what the model reads."""
+    if (channels := model.config.get("num_channels", RGB)) != RGB:
+        raise BrokenCheckpoint(
+            f"{model.source} reads images of {channels} channels, as its config.json says; "
+            f"expected {RGB}: images are read as RGB"
+        )
     gray = pillow().Image.new("RGB", (3, 5), (128, 128, 128))
     with np.errstate(all="ignore"):
         seen = pixels(open_image_processor(model.processor), [gray], model.source)
@@ -112,10 +137,10 @@ def check_image_processor(model: Checkpoint) -> None:
     sides = list(size) if isinstance(size, list) else [size or made[1], size or made[2]]
     if model.family.name == GENERIC:  # one may take other sizes than it says, as dinov2 does
         sides = [*made[1:]]
-    expected = [model.config.get("num_channels", 3), *sides]
-    if [*made] != expected:
+    if [*made] != [RGB, *sides]:
         raise BrokenCheckpoint(
-            f"the image processor of {model.source} makes {[*made]}, config.json says {expected}"
+            f"the image processor of {model.source} makes {[*made]} of an image of 3 x 5 pixels, "
+            f"config.json says {[RGB, *sides]}; set its size to a height and a width, or crop_size"
         )
 
 
@@ -125,10 +150,18 @@ def check_images_alike(models: Sequence[Checkpoint]) -> None:
     for first, other in pairwise(having):
         if processor_digest(first.processor) == processor_digest(other.processor):
             continue
-        expected, found = (open_image_processor(m.processor).to_dict() for m in (first, other))
-        for key in sorted({*expected, *found} - {*NO_PROCESSING}):
+        expected, found = (_done(open_image_processor(m.processor)) for m in (first, other))
+        for key in sorted({*expected, *found}):
             if found.get(key) != expected.get(key):
                 raise IncompatibleWeights(
                     f"the image processor of {other.source} has {key} {found.get(key)!r:.80}, "
                     f"expected {expected.get(key)!r:.80} as {first.source}; take models with one"
                 )
+
+
+def _done(processor: Any) -> dict[str, Any]:
+    """What is done to an image: releases of transformers write other defaults of the same."""
+    every = processor.to_dict().items()
+    said = {key: one for key, one in every if one is not None and one is not False}
+    idle = {one for step, of in STEPS.items() if step not in said for one in of}
+    return {key: one for key, one in said.items() if key not in {*NO_PROCESSING, *idle}}

@@ -67,7 +67,8 @@ def write(
         digest = _write_weights(merged, folder, progress, hashes, _spelled(plan))
         digests: dict[str, Any] = {"digest": digest}
         first = plan.experts[0]
-        copy_processor(first.processor, folder)
+        sources = (*plan.experts, *((plan.base,) if plan.base else ()))
+        copy_processor([one.processor for one in sources], folder)
         copy_modules(first, folder)
         wanted = plan.recipe.heads == "keep" or words_of(first)
         if wanted and (kept := _write_heads(plan, folder, hashes)):

@@ -177,7 +177,7 @@ def finetune(
         else:
             trainer.model.save_pretrained(folder)
         # the base's own files: what transformers writes depends on the machine and on the rows
-        copy_processor(source.processor, folder)
+        copy_processor([source.processor], folder)
         record = {
             **request,
             **described(request["tasks"], out),
