@@ -20,6 +20,7 @@ from harness import weights
 from harness.checkpoints.align import check_architecture
 from harness.checkpoints.build import check_ready
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.processor import open_image_processor, pixels
 from harness.data.images import StoredImage, decoded, opened
 from harness.data.rows import load_rows, take
 from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, IncompatibleWeights
@@ -172,6 +173,51 @@ def test_images_outside_of_classes_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "data" / "train" / "stray.png").write_bytes(encoded(pictures(1)[0][0]))
     with mistake(BadData, tmp_path / "data" / "train", "stray.png"):
         load_rows(own(tmp_path), "train")
+
+
+def test_links_in_a_folder_of_images_are_told_as_links(tmp_path: Path) -> None:
+    folders(tmp_path / "data", "train", 6)
+    link = tmp_path / "data" / "train" / "red" / "link.png"
+    link.symlink_to(tmp_path / "none.png")
+    with mistake(BadData, link, "a link to nothing"):
+        load_rows(own(tmp_path), "train")
+    (tmp_path / "none.png").write_bytes(b"secret")
+    with mistake(BadData, "'red/link.png'", "a link leads out"):
+        load_rows(own(tmp_path), "train")
+
+
+def test_a_class_without_images_is_told(tmp_path: Path) -> None:
+    folders(tmp_path / "data", "train", 6)
+    (tmp_path / "data" / "train" / "violet").mkdir()
+    with pytest.warns(UserWarning, match="no images of violet"):
+        rows = load_rows(own(tmp_path), "train")
+    assert "violet" not in rows.task.labels
+
+
+def test_classes_without_a_split_are_told_where_they_go(tmp_path: Path) -> None:
+    folders(tmp_path, "data", 6)
+    with mistake(BadData, "data/train with a folder for each class"):
+        own(tmp_path)
+
+
+def test_every_image_that_cannot_be_read_is_shown(tmp_path: Path) -> None:
+    """Before somebody trains on them: the first row, too, which is shown as it is read."""
+    folders(tmp_path / "data", "train", 6)
+    files = sorted((tmp_path / "data" / "train").rglob("*.png"))
+    whole = files[0].read_bytes()
+    files[0].write_bytes(b"text")
+    files[3].write_bytes(whole[: len(whole) // 2])
+    own(tmp_path)
+    shown = show(str(tmp_path / "own.yaml"))
+    broken = shown["splits"]["train"]["broken_images"]
+    assert [[name in said for name in (files[0].name, files[3].name)] for said in broken] == [
+        [True, False],
+        [False, True],
+    ]
+    assert "is no whole image" in report(shown)
+    wrong = vit(tmp_path / "wrong", image_size=12)
+    with mistake(BrokenCheckpoint, wrong, "crop_size"):
+        show(str(tmp_path / "own.yaml"), model=wrong)
 
 
 def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
@@ -452,6 +498,45 @@ def test_models_that_say_the_same_otherwise_go_together(base: Path, tmp_path: Pa
         said.pop(key)
     (other / "preprocessor_config.json").write_text(json.dumps(said))
     check_architecture([open_checkpoint(base), open_checkpoint(other)])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"default_to_square": True, "device": None, "input_data_format": None},
+        {"do_convert_rgb": True, "return_tensors": None, "disable_grouping": None},
+        {"image_processor_type": "ViTImageProcessorFast", "do_center_crop": False},
+        {"do_center_crop": None, "crop_size": {"height": 3, "width": 3}},
+    ],
+    ids=["square", "rgb", "fast", "no crop"],
+)
+def test_what_nothing_is_done_by_is_no_difference(
+    base: Path, said: dict[str, Any], tmp_path: Path
+) -> None:
+    """Other releases of transformers write it: the pixels are the same, to the bit."""
+    other = Path(shutil.copytree(base, tmp_path / "other"))
+    (other / "preprocessor_config.json").write_text(json.dumps({**PROCESSING, **said}))
+    check_architecture([open_checkpoint(base), open_checkpoint(other)])
+    image = PIL.new("RGB", (5, 7), (9, 90, 200))
+    seen = [pixels(open_image_processor(one), [image], one) for one in (base, other)]
+    assert torch.equal(*seen)
+
+
+def test_a_merge_has_the_processor_of_whoever_has_one(base: Path, tmp_path: Path) -> None:
+    bare = Path(shutil.copytree(base, tmp_path / "bare"))
+    (bare / "preprocessor_config.json").unlink()
+    for number, experts in enumerate(([bare, base], [bare, bare])):
+        out = tmp_path / str(number)
+        recipe = {"experts": [*map(str, experts)], "base": str(base), "merger": "average"}
+        harness.merge(harness.Recipe(**recipe), out=out)
+        kept = (out / "preprocessor_config.json").read_text()
+        assert kept == (base / "preprocessor_config.json").read_text()
+
+
+def test_a_model_of_gray_images_is_refused_for_that(base: Path, tmp_path: Path) -> None:
+    folder = vit(tmp_path / "gray", num_channels=1)
+    with mistake(BrokenCheckpoint, folder, "1 channels", "RGB"):
+        check_ready(open_checkpoint(folder))
 
 
 def test_text_and_images_are_told_apart(base: Path, rows: Rows, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from harness.checkpoints.processor import pillow
 from harness.errors import BadData
-from harness.text import first_line
+from harness.text import few, first_line
 from harness.types import Task
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
@@ -41,6 +42,8 @@ def read_folder(task: Task, folder: Path) -> Any:
     for path in seen:
         if path.is_symlink() and path.is_dir():
             raise BadData(f"{path} is a link to a folder, expected a folder: nothing follows links")
+        if path.is_symlink() and not path.exists():
+            raise BadData(f"{path} is a link to nothing; put the file in its place, or remove it")
     each = [path for path in seen if path.is_file()]
     files = [path for path in each if path.suffix.lower() in SUFFIXES]
     outside = [file.name for file in files if file.parent == folder]
@@ -55,6 +58,9 @@ def read_folder(task: Task, folder: Path) -> Any:
         raise BadData(f"{folder} has images {where}; expected CLASS/NAME, {', '.join(SUFFIXES)}")
     names = [file.relative_to(folder).as_posix() for file in files]
     classes = [name.partition("/")[0] for name in names]
+    top = (path.name for path in seen if path.parent == folder and path.is_dir())
+    if empty := sorted({*top} - {*classes}):
+        warnings.warn(f"{folder} has no images of {few(empty)}: no class", stacklevel=2)
     return pyarrow.table({task.image: names, task.label: classes})
 
 
@@ -104,7 +110,9 @@ def _file(root: Path, name: str, where: str) -> bytes:
     """The content of a file below a folder; never of another."""
     path = root / name
     if "\0" in name or not path.resolve().is_relative_to(root.resolve()):
-        raise BadData(f"{where} names the image {name!r:.80}, expected a file below {root}")
+        is_link = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))
+        leads = ", which a link leads out of it" if is_link else ""
+        raise BadData(f"{where} names the image {name!r:.80}{leads}; expected a file below {root}")
     try:
         return path.read_bytes()
     except OSError as error:

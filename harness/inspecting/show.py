@@ -11,16 +11,16 @@ import numpy as np
 from tabulate import tabulate
 
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.processor import check_inputs
+from harness.checkpoints.processor import check_image_processor, check_inputs
 from harness.data.apart import check_apart, repeated, shared_with_train
-from harness.data.images import told
+from harness.data.images import decoded, told
 from harness.data.rows import load_rows, take
 from harness.data.sources import TRAIN, at_hand, origin
 from harness.data.splits import parse_task
-from harness.errors import BadOption
+from harness.errors import BadData, BadOption
 from harness.kinds import kind_of
 from harness.passes.lengths import cut_off, described, length_of, resolved, token_counts
-from harness.text import few, number, plain, shortened
+from harness.text import MOST, few, number, plain, shortened
 from harness.types import Checkpoint, Length, Rows, Task
 
 EXAMPLES = 2
@@ -52,6 +52,8 @@ def show(
     checkpoint = None if model is None else open_checkpoint(model)
     if checkpoint:
         check_inputs(checkpoint, found)
+        if found.image:
+            check_image_processor(checkpoint)
     rows = _splits(found, data_dir)
     check_apart(found, data_dir)
     longest = resolved(asked, [checkpoint], rows.values()) if checkpoint else None
@@ -102,6 +104,7 @@ def _told(
         "shared_with_train": shared,
         "repeated_texts": repeated(rows),
         "empty_texts": sum(not text.strip() for one in texts for text in one),
+        "broken_images": _broken(rows),
         "digest": rows.digest,
         "examples": [_example(take(rows, [row])) for row in range(min(EXAMPLES, len(rows)))],
     }
@@ -110,8 +113,28 @@ def _told(
 def _example(row: Rows) -> dict[str, Any]:
     """A row as it is read: its texts or words, and its labels by name."""
     labels = kind_of(row.task).named(row.task, row.labels)
-    texts = list(row.texts[0]) if row.images is None else [told(row.images(0))]
-    return {"texts": texts, "labels": labels}
+    if row.images is None:
+        return {"texts": [*row.texts[0]], "labels": labels}
+    try:
+        return {"texts": [told(row.images(0))], "labels": labels}
+    except BadData as error:
+        return {"texts": [str(error)], "labels": labels}
+
+
+def _broken(rows: Rows) -> list[str]:
+    """What is wrong with each image that cannot be read: training would stop at the first."""
+    image = rows.images
+    if image is None:
+        return []
+
+    def wrong(row: int) -> str:
+        try:
+            decoded(image(row))
+        except BadData as error:
+            return str(error)
+        return ""
+
+    return [said for row in range(len(rows)) if (said := wrong(row))]
 
 
 # In words ----------------------------------------------------------------------------------
@@ -143,6 +166,9 @@ def _odd(one: Mapping[str, Any], labels: Sequence[str]) -> Iterator[str]:
         yield f"{again} {what}{' repeats' if again == 1 else 's repeat'} an earlier one"
     if empty := one["empty_texts"]:
         yield f"{empty} {what}{' is' if empty == 1 else 's are'} empty"
+    yield from one["broken_images"][:MOST]
+    if (more := len(one["broken_images"]) - MOST) > 0:
+        yield f"{more} other images cannot be read"
     if lacking := [name for name in labels if not one["labels"].get(name)]:
         yield f"nothing is labelled {few([plain(name) for name in lacking])}"
 

@@ -47,7 +47,7 @@ def _pairs(inspection: Inspection) -> str:
             row += [_shown(one.cosine, ".3f"), _shown(one.agreement, ".3f")]
         rows.append([*row, _shown(pair.kept)])
     said = "norms, ratio, cosine and signs are of the task vectors; " if inspection.base else ""
-    how = f"relative: to the norm; {said}units: matched to themselves"
+    how = f"distances are without heads; relative: to the norm; {said}units: matched to themselves"
     return f"{aligned(rows, headers)}\n\n{wrapped(plain(how), WIDTH)}"
 
 
