@@ -285,10 +285,13 @@ def test_sets_that_are_disjoint_share_no_expert(room: Path, order: list[int]) ->
 def test_experts_that_are_given_make_sets_by_their_names(room: Path) -> None:
     for name in "abc":
         shutil.copytree(room / "base", room / name)
-    assert merges(room, experts=["a", "b"], sets=None, mergers=["average"]) == ["two/average"]
+    asked: dict[str, Any] = {"sets": None, "mergers": ["average"]}
+    with mistake(BadRecipe, "two", "do not say their tasks", "score_on"):
+        merges(room, experts=["a", "b"], **asked)
+    asked["score_on"] = {"a": {"tasks": TASK}}
+    assert merges(room, experts=["a", "b"], **asked) == ["two/average"]
     two = {"folders": {"one": ["a", "b"], "other": ["b", "c"]}}
-    found = merges(room, experts=two, sets=None, mergers=["average"])
-    assert found == ["one/average", "other/average"]
+    assert merges(room, experts=two, **asked) == ["one/average", "other/average"]
 
 
 def test_parts_of_a_task_are_experts_of_their_own(room: Path) -> None:
@@ -1746,7 +1749,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     ),
     "an empty base": ({"base": "empty"}, BrokenCheckpoint, ("empty/config.json",)),
     "an empty expert": (
-        {"experts": ["base", "empty"], "sets": None}, BrokenCheckpoint, ("empty/config.json",)
+        {"experts": ["base", "empty"], "sets": None, "score_on": {"a": {"tasks": TASK}}},
+        BrokenCheckpoint, ("empty/config.json",)
     ),
     "an empty reference": ({"references": ["empty"]}, BrokenCheckpoint, ("empty/config.json",)),
     "a base of the Hub that cannot be had": (

@@ -35,6 +35,11 @@ def evaluations(
     named = study.beside(reading)
     known_tasks = _tasks(reading, one, data_dir)
     tasks = [task for task in known_tasks if _has_head(study, reading, one, task)]
+    if one.untold and not tasks:
+        raise study.fault(
+            f"the folders of {one.name} do not say their tasks; name them, "
+            f"score_on: {{{name}: {{tasks: [...]}}}}"
+        )
     flags = _flags(study, reading)
     for shots, protocols in _by_shots(study, reading.protocols or study.protocols).items():
         values = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from harness.checkpoints.provenance import recorded_tasks
 from harness.data.groups import expanded
 from harness.data.parts import PARTS
 from harness.data.splits import parse_task
@@ -39,11 +40,12 @@ class Expert:
 
 @dataclass(frozen=True)
 class ExpertSet:
-    """Experts that are merged together, of one base."""
+    """Experts that are merged together, of one base; `untold` are folders that say no task."""
 
     name: str
     base: str
     members: tuple[Expert, ...]
+    untold: bool = False
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -80,7 +82,9 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
             raise study.fault("folders of experts have one base; found several")
         base = relative(study.base[0], folder) if study.base else ""
         for name, places in experts.folders.items():
-            yield ExpertSet(name, base, tuple(Expert(relative(p, folder)) for p in places))
+            untold = all(os.path.isdir(p) and not recorded_tasks(Path(p)) for p in places)
+            given = tuple(Expert(relative(p, folder)) for p in places)
+            yield ExpertSet(name, base, given, untold)
         return
     if not study.base:
         raise study.fault("names no base to fine-tune; expected one: --base")
