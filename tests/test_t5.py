@@ -688,6 +688,88 @@ def test_an_adapter_of_a_published_base_is_its_model(minis: Path, tmp_path: Path
     )
 
 
+def of_text(folder: Path, base: Path, **changed: Any) -> Path:
+    """An adapter of a model that makes text: a query and, where the base has one, its lm_head."""
+    numbers = torch.Generator().manual_seed(0)
+    stored = load_file(base / FILE)
+    modules = ["encoder.block.0.layer.0.SelfAttention.q"]
+    modules += ["lm_head"] if "lm_head.weight" in stored else []
+    factors = {}
+    for module in modules:
+        rows, columns = stored[f"{module}.weight"].shape
+        name = f"base_model.model.{module}"
+        factors[f"{name}.lora_A.weight"] = torch.randn((2, columns), generator=numbers)
+        factors[f"{name}.lora_B.weight"] = torch.randn((rows, 2), generator=numbers)
+    folder.mkdir()
+    save_file(factors, folder / "adapter_model.safetensors")
+    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "task_type": "SEQ_2_SEQ_LM"}
+    said |= {"base_model_name_or_path": str(base), "target_modules": [*modules], **changed}
+    (folder / "adapter_config.json").write_text(json.dumps(said))
+    return folder
+
+
+def test_adapters_of_a_model_that_makes_text_are_merged_with_its_outputs(
+    minis: Path, tmp_path: Path
+) -> None:
+    """Without them transformers would make text by the table of tokens, and say nothing."""
+    from transformers import AutoModelForSeq2SeqLM
+
+    folder = of_text(tmp_path / "one", minis / "base")
+    stored, factors = (
+        load_file(minis / "base" / FILE),
+        load_file(folder / "adapter_model.safetensors"),
+    )
+    wanted = {name: tensor.double() for name, tensor in stored.items()}
+    for name in {name.rpartition(".lora_")[0] for name in factors}:
+        product = (
+            factors[f"{name}.lora_B.weight"].double() @ factors[f"{name}.lora_A.weight"].double()
+        )
+        wanted[f"{name.removeprefix('base_model.model.')}.weight"] += product
+    out = tmp_path / "merged"
+    command = ["merge", folder, folder, "--base", minis / "base", "--merger", "average"]
+    assert main([*map(str, command), "--heads", "none", "--out", str(out)]) == 0
+    made = load_file(out / FILE)
+    assert made.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(made[name].double(), tensor, rtol=0, atol=1e-5)
+    of_base, of_merge = (AutoModelForSeq2SeqLM.from_pretrained(p) for p in (minis / "base", out))
+    tied = "lm_head.weight" not in stored
+    assert tied == torch.equal(of_merge.lm_head.weight, of_merge.shared.weight)
+    assert type(of_base) is type(of_merge)
+
+
+def test_a_target_that_the_base_has_not_is_called_as_it_is_stored(
+    minis: Path, tmp_path: Path
+) -> None:
+    folder = of_text(tmp_path / "one", minis / "base", target_modules=["r"])
+    file = folder / "adapter_model.safetensors"
+    named = {
+        name.replace("Attention.q", "Attention.r"): one for name, one in load_file(file).items()
+    }
+    save_file(named, file)
+    with pytest.raises(
+        BrokenCheckpoint, match=r"the base has no 'encoder[^']*\.r\.weight'; expected the base"
+    ):
+        open_checkpoint(folder)
+
+
+def test_outputs_that_are_the_table_once_more_are_left_out(minis: Path, tmp_path: Path) -> None:
+    """As a pickle of an older release has them; where they are others, or untied, they stay."""
+    folder = Path(shutil.copytree(minis / "base", tmp_path / "copy"))
+    stored, config = load_file(folder / FILE), json.loads((folder / "config.json").read_text())
+    untied = "lm_head.weight" in stored
+    save_file({**stored, "lm_head.weight": stored["shared.weight"].clone()}, folder / FILE)
+    for said, kept in (({}, untied), ({"tie_word_embeddings": False}, True)):
+        (folder / "config.json").write_text(json.dumps(config | said))
+        found = open_checkpoint(folder)
+        assert ("lm_head.weight" in found.weights) == kept
+        assert weights.digest(found.weights)
+    other = stored["shared.weight"] + 1
+    save_file({**stored, "lm_head.weight": other}, folder / FILE)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert torch.equal(open_checkpoint(folder).weights["lm_head.weight"], other)
+
+
 def test_other_readouts_are_refused_in_one_line(minis: Path, tmp_path: Path) -> None:
     command = ["evaluate", "--model", minis / "a", "--tasks", "toy/pairs"]
     command += ["--protocols", "knn:features=cls", "--output-path", tmp_path]

@@ -59,6 +59,8 @@ PLAIN: Mapping[str, tuple[Any, ...]] = {
 """Values under which an adapter is what is computed here: others change the base, the ranks or the
 formula. So may any key that is not known, unless its value is one of `NOTHING`."""
 NOTHING: tuple[Any, ...] = (None, False, {}, [])
+OF_TEXT = "SEQ_2_SEQ_LM"
+"""The task type of an adapter of a model of text to text."""
 UNITS: Mapping[str, Unit] = {"SEQ_CLS": "row", "TOKEN_CLS": "word"}
 """What a classifier of a task type has an output for."""
 INSTEAD = (
@@ -102,16 +104,22 @@ def open_adapter(
     adapter = _read(folder)
     model = _opened_base(adapter, base, allow_pickle)
     encoder = encoder_of(model, unit=UNITS.get(str(adapter.said.get("task_type")), "row"))
+    text = adapter.said.get("task_type") == OF_TEXT
+    # what a T5 makes text by is none of a classifier's
+    outputs = [name for name in model.weights if text and model.family.is_pooler(name)]
+    known = union(encoder.weights, select(model.weights, outputs))
     rest = [name for name in adapter.weights if not name.endswith((FIRST, SECOND))]
     whole = {name.removeprefix(PREFIX): name for name in rest}
     for name in whole:
-        new = model.family.is_pooler(name) and name not in encoder.weights
+        new = model.family.is_pooler(name) and name not in known
         if not (model.family.is_head(name) or new) or ".lora_" in name:
             raise odd(folder, "tensor", name, f"factors of matrices and a head; {INSTEAD}")
     head = renamed(adapter.weights, whole)
-    changed = _changed(adapter, encoder.weights, model.family)
-    weights = select(union(head, changed, encoder.weights), [*encoder.weights, *head])
+    changed = _changed(adapter, known, model.family)
+    weights = select(union(head, changed, known), [*known, *head])
     config = _config(folder, encoder, head)
+    if text and "architectures" in model.config:
+        config["architectures"] = model.config["architectures"]
     check_counts(config, weights, str(adapter.file))
     if head:
         _check_whole(adapter, model, config, weights)
@@ -124,7 +132,7 @@ def open_adapter(
         labels=labels_of(config, str(adapter.file)) if head else None,
         tasks=recorded_tasks(folder),
         beside=None if has_processor(folder) else model.processor,
-        narrow={name: specs(encoder.weights)[name].dtype for name in changed},
+        narrow={name: specs(known)[name].dtype for name in changed},
         modules=cache(partial(read_pooling, folder)),
     )
 
@@ -195,16 +203,15 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
     for stored in modules:
         module, first, second = stored.removeprefix(PREFIX), stored + FIRST, stored + SECOND
         name = family.canonical(f"{module}.weight")
-        place = name if name in known else family.prefix + name
+        place = family.prefix + name if family.prefix + name in known else name
         if place in places:
             raise twice(folder / WEIGHTS, first, places[place][0])
         half = next((one for one in (first, second) if one not in own), None)
         if place not in known or half is not None:
-            lacking = f"there is no '{half}'" if half else f"the base has no '{place}'"
-            raise BrokenCheckpoint(
-                f"{folder} adapts '{name}', and {lacking}; expected both factors, and the "
-                "base that it was trained on"
-            )
+            lacking, expected = f"the base has no '{name}'", "the base that it was trained on"
+            if half:
+                lacking, expected = f"there is no '{half}'", "both factors"
+            raise BrokenCheckpoint(f"{folder} adapts '{name}', and {lacking}; expected {expected}")
         if not adapter.targets(module):
             raise BrokenCheckpoint(
                 f"{folder} adapts '{name}', which its {ADAPTER_FILE} leaves out (target_modules, "

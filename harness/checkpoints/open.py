@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.known import WHOLE
+from harness.checkpoints.families.t5 import is_tied
 from harness.checkpoints.hashed import Hashed, identity_of
 from harness.checkpoints.layout import (
     ADAPTER_FILE,
@@ -97,6 +99,8 @@ def open_checkpoint(
             f"{path} has no {family.bare(family.words)}, nor embed_tokens.weight of a stack, which "
             "transformers would make up; expected a table of tokens"
         )
+    if family.stacks and _is_copy(family, config, weights, names):
+        del names[f"{family.pooler}.weight"]
     for name in names:
         if (bare := family.bare(name)) != name and bare in names:
             raise twice(path, names[name], names[bare])
@@ -113,6 +117,18 @@ def open_checkpoint(
         spelled=spelled,
         modules=cache(partial(read_pooling, path)),
     )
+
+
+def _is_copy(
+    family: Family, config: Mapping[str, Any], weights: StateDict, names: Mapping[str, str]
+) -> bool:
+    """Whether the outputs of a model of text are those of its table, written once more: a pickle of
+    an older release has all that is tied. Where the configuration unties them, they stay."""
+    own = names.get(f"{family.pooler}.weight")
+    if own is None or not is_tied(config):
+        return False
+    table = names.get(family.words) or names[family.bare(family.words)]
+    return torch.equal(weights[own], weights[table])
 
 
 def described(source: str) -> Checkpoint | None:

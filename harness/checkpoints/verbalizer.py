@@ -120,8 +120,9 @@ def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str
     tied = LM_HEAD not in model.weights
     if tied and not is_scaled(configuration(model.config, model.source)):
         raise BrokenCheckpoint(
-            f"{model.source} has no tensor '{LM_HEAD}', and its config.json ties that to no table; "
-            "expected a whole T5ForConditionalGeneration: a LoRA adapter, merged into its base"
+            f"{model.source} has no tensor '{LM_HEAD}', and its config.json (tie_word_embeddings, "
+            "scale_decoder_outputs) does not say that outputs are of the table of tokens; expected "
+            "the tensor of a whole T5ForConditionalGeneration, an adapter's of SEQ_2_SEQ_LM"
         )
     encoder = encoder_of(model)
     whole = union(encoder.weights, {} if tied else select(model.weights, [LM_HEAD]))

@@ -225,9 +225,14 @@ def check_same(states: Sequence[StateDict], called: Sequence[str]) -> None:
     for state, name in zip(states[1:], called[1:], strict=True):
         other = specs(state)
         for missing in sorted(first.keys() - other.keys()):
-            raise IncompatibleWeights(f"{name} has no tensor '{missing}' of {called[0]}")
+            raise IncompatibleWeights(
+                f"{name} has no tensor '{missing}' of {called[0]}; expected models of one class"
+            )
         for extra in sorted(other.keys() - first.keys()):
-            raise IncompatibleWeights(f"{name} has a tensor '{extra}' that is none of {called[0]}")
+            raise IncompatibleWeights(
+                f"{name} has a tensor '{extra}' that is none of {called[0]}; "
+                "expected models of one class"
+            )
         for key, spec in first.items():
             found = other[key]
             if found.shape != spec.shape:

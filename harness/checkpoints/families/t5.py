@@ -7,6 +7,7 @@ the end of what its decoder is given, the same for all rows. Version 1.1, Flan a
 2021, arXiv:2010.11934) have a gate.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -77,6 +78,12 @@ class TiedWords(torch.nn.Module):
 def is_scaled(config: Any) -> bool:
     """Whether outputs are scaled by the root of the width, as those of a tied table are."""
     return bool(getattr(config, "scale_decoder_outputs", False))
+
+
+def is_tied(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json leaves the outputs to the table, as T5 1.0 does; mT5 never does."""
+    keys = ("tie_word_embeddings", "scale_decoder_outputs")
+    return config.get("model_type") == "t5" and all(config.get(key) is not False for key in keys)
 
 
 def of_words(config: Any, unit: family.Unit) -> torch.nn.Module | None:
