@@ -105,14 +105,21 @@ def open_checkpoint(
         if (bare := family.bare(name)) != name and bare in names:
             raise twice(path, names[name], names[bare])
     spelled = {name: own for name, own in names.items() if name != own}
-    has_head = any(map(family.is_head, names))
+    labels = labels_of(config, str(file)) if any(map(family.is_head, names)) else None
+    if labels is not None and (final := family.final(names)):
+        outputs = specs(weights)[names[f"{final}.weight"]].shape[0]
+        if outputs != (len(labels) or 1):
+            raise BrokenCheckpoint(
+                f"{file} names {len(labels) or 1} labels, and the head has {outputs} outputs; "
+                "expected a name for each in its id2label"
+            )
     return Checkpoint(
         source=str(source),
         path=path,
         config=config,
         family=family,
         weights=weights if [*names] == [*weights] else renamed(weights, names),
-        labels=labels_of(config, str(file)) if has_head else None,
+        labels=labels,
         tasks=recorded_tasks(path),
         spelled=spelled,
         modules=cache(partial(read_pooling, path)),
