@@ -24,7 +24,7 @@ OTHER_BASES = {
     "topics": ("minilm-l6", "granite", "gte", "distilbert"),
     "glue": ("granite",),
     "emotions": ("granite",),
-    "domains": ("granite",),
+    "domains": ("granite", "distilbert"),
 }
 """Of settings with credit, that were repeated with three sets of experts: `topics-granite`."""
 GROUPS = {one: (one, *(f"{one}-{base}" for base in bases)) for one, bases in OTHER_BASES.items()}

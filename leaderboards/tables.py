@@ -143,6 +143,7 @@ def overview(place: Path) -> str:
     for name in BOARDS:
         tuned = [claims.mean(place, name, row, "ft-classifier") for row in ("average", "base")]
         experts = claims.mean(place, name, differences.experts_of(place, name), "current")
+        pairs = claims.pairs(place, name)
         rows.append(
             [
                 f"[{called(place, name)}](../leaderboards/{name}/board.md)",
@@ -151,7 +152,7 @@ def overview(place: Path) -> str:
                 *tuned,
                 claims.part(place, name, "average"),
                 claims.first(place, name),
-                f"{claims.reversed(place, name)} of {claims.pairs(place, name)}",
+                "no pair" if pairs == "none" else f"{claims.reversed(place, name)} of {pairs}",
             ]
         )
     heads = ["", "experts", "average, Current Eval", "average, tuned head", "base, tuned head"]

@@ -71,7 +71,7 @@ LANES = (
         *("seeds", "domains", "reference", "vision-one-start", "vision-other-start"),
         *("vision-starts-2", "vision-starts-3", "vision-two-starts", "vision"),
         *("topics-granite", "topics-gte", "topics-distilbert", "topics-minilm-l6"),
-        *("glue-granite", "domains-granite", "emotions-granite"),
+        *("glue-granite", "domains-granite", "domains-distilbert", "emotions-granite"),
     ),
     (
         *("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-tuned"),
