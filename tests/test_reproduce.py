@@ -39,6 +39,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, seed in enumerate((0, 1, 2, 2, 3, 3)):
         for place in (f"bases/vit-{number}", f"experts/vit-{number}/cifar10-{seed}"):
             shutil.copytree(base, out / place)
+        (out / place / "expert.json").write_text(json.dumps({"tasks": ["vision/cifar10"]}))
     for name in ("vehicles", "animals", "digits"):
         said = {"text": "text", "label": "label", "labels": ["no", "yes"], "files": name}
         (out / "tasks" / name).mkdir(parents=True)
