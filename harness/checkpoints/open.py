@@ -107,7 +107,7 @@ def open_checkpoint(
     spelled = {name: own for name, own in names.items() if name != own}
     labels = labels_of(config, str(file)) if any(map(family.is_head, names)) else None
     if labels is not None and (final := family.final(names)):
-        outputs = specs(weights)[names[f"{final}.weight"]].shape[0]
+        outputs = max(specs(weights)[names[f"{final}.weight"]].shape[:1], default=0)
         if outputs != (len(labels) or 1):
             raise BrokenCheckpoint(
                 f"{file} names {len(labels) or 1} labels, and the head has {outputs} outputs; "

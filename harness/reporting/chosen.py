@@ -90,24 +90,26 @@ def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
         ("train-limit", which.train_limit, _drawn_from),
         ("draws", which.draws, _draws),
     ):
+        if wanted is None:
+            continue
         there = dict.fromkeys(said for one in kept if (said := of(one)))
-        if wanted is not None and wanted not in there:
-            raise _missing(what, wanted, map(str, there or ["none"]))
-        kept = [one for one in kept if wanted is None or of(one) in ("", wanted)]
+        if str(wanted) not in there:
+            raise _missing(what, wanted, there or ["none"])
+        kept = [one for one in kept if of(one) in ("", str(wanted))]
     if asked and not kept:
         raise MissingScores(f"no record has the chosen {' and '.join(asked)} together; name fewer")
     return _of_models(kept, which.models) if which.models else kept
 
 
-def _drawn_from(line: Line) -> int | str:
+def _drawn_from(line: Line) -> str:
     """The limit of training rows of what adapts to some; '' of all else."""
-    return (line.train_limit or ALL) if line.shots and not line.transductive else ""
+    return str(line.train_limit or ALL) if line.shots and not line.transductive else ""
 
 
-def _draws(line: Line) -> int | str:
+def _draws(line: Line) -> str:
     """How many draws of rows were adapted to; '' of what adapts to none."""
     said = dict(line.work).get("draws", "")
-    return int(said) if said.isdecimal() else ""
+    return said if said.isdecimal() else ""
 
 
 def _of_bases(lines: Sequence[Line], names: Collection[str]) -> list[Line]:
