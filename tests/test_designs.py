@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -157,6 +158,8 @@ def seeds(name: str) -> str:
 def steps(name: str, data: Path, out: Path) -> dict[str, Step]:
     for place in ("vit-0/cifar10-0", "vit-1/cifar10-1"):
         (out / "experts" / place).mkdir(parents=True, exist_ok=True)
+        said = json.dumps({"tasks": ["vision/cifar10"]})
+        (out / "experts" / place / "expert.json").write_text(said)
         (out / "bases" / place.partition("/")[0]).mkdir(parents=True, exist_ok=True)
     return {one.name: one for one in steps_of(read_study(name, out), out, str(data))}
 
