@@ -513,7 +513,7 @@ def test_models_that_pool_differently_are_not_merged(room: Path, one: Path) -> N
             "a b",
             {"merger": Choice("fisher"), "tasks": ("toy/pairs",)},
             BadRecipe,
-            "a embedding --tasks",
+            "fisher a embedding",
         ),
         (
             "a b",

@@ -287,7 +287,8 @@ def _heads(
     recipe: Recipe, experts: Sequence[Checkpoint], tasks: Sequence[str], merger: Merger
 ) -> str:
     if check_poolings(experts) is not None:
-        unread = not any(need.embeds for one, _ in methods_of(recipe) for need in needs_of(one))
+        needs = (need for one, _ in methods_of(recipe) for need in needs_of(one))
+        unread = all(need.rows == "none" for need in needs)
         if (recipe.tasks and unread) or recipe.heads not in ("auto", "none"):
             flag = "--tasks" if recipe.tasks and unread else "--heads"
             raise BadRecipe(f"{experts[0].source} is an embedding model, of no task; omit {flag}")

@@ -145,9 +145,9 @@ class Fold:
         reading = [need for need in self.needs if need.rows != "none"]
         headed = [need for need in reading if first.pooling is None or not need.embeds]
         if first.labels is None and (headed or self.recipe.tune is not None):
-            what = f"needs {headed[0].name}" if headed else "is tuned by scores"
+            why = f"as its need '{headed[0].name}' does" if headed else "as it is tuned by scores"
             raise BadRecipe(
-                f"{self._called} {what}, which takes classifiers, and {first.source} has no head; "
+                f"{self._called} takes classifiers, {why}, and {first.source} has no head; "
                 "expected a method of weights alone, or regmean of embedding models"
             )
         for need in self.needs:
