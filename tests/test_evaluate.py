@@ -627,7 +627,7 @@ def test_records_of_two_numbers_of_draws_are_chosen_by_one(
     """What adapts to no row stays: the same folder has both, and what they are measured by."""
     for draws in ("2", "3"):
         evaluate.records(
-            room.same, "--protocols", "current,knn", "--shots", "1,2", "--draws", draws
+            room.same, "--protocols", "current,knn,fresh-head", "--shots", "1,2", "--draws", draws
         )
     out = tmp_path / "board"
     for command in (
@@ -642,7 +642,7 @@ def test_records_of_two_numbers_of_draws_are_chosen_by_one(
         refused([*command, "--draws", "7"], MissingScores, "draws 7 2 3")
     frame = pandas.read_parquet(out / "board.parquet")
     assert {*frame[frame.protocol == "knn"].draws} == {3}
-    assert {*frame.protocol} == {"current", "knn"}
+    assert {*frame.protocol} == {"current", "knn", "fresh-head"}
 
 
 def test_records_of_two_lengths_are_chosen_by_one(

@@ -107,9 +107,16 @@ def _drawn_from(line: Line) -> str:
 
 
 def _draws(line: Line) -> str:
-    """How many draws of rows were adapted to; '' of what adapts to none."""
+    """How many draws of rows were adapted to; '' of what adapts to none, or to all whatever is
+    asked."""
     said = dict(line.work).get("draws", "")
-    return said if said.isdecimal() else ""
+    return said if said.isdecimal() and not of_all_rows(line.protocol) else ""
+
+
+def of_all_rows(protocol: str) -> bool:
+    """Whether a protocol has one number of shots and of draws, whatever was asked: all rows."""
+    name = protocol.partition(":")[0]
+    return name in PROTOCOLS and PROTOCOLS[name].all_rows
 
 
 def _of_bases(lines: Sequence[Line], names: Collection[str]) -> list[Line]:

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from harness.data.shots import counted
 from harness.errors import MissingScores
-from harness.reporting.chosen import Chosen
+from harness.reporting.chosen import Chosen, of_all_rows
 from harness.reporting.grid import Grid
 from harness.reporting.lines import HEADLINE_SHOTS, Line, Setting, headlines, in_order
 from harness.types import Shots
@@ -48,21 +48,13 @@ def headline(known: Iterable[Setting], shots: Shots | None = None) -> list[Setti
     known = list(known)
     nearest = headlines(known, HEADLINE_SHOTS if shots is None else shots)
     for one in in_order(nearest.values()):
-        if shots is not None and one.shots not in (0, shots) and not _of_all_rows(one.protocol):
+        if shots is not None and one.shots not in (0, shots) and not of_all_rows(one.protocol):
             counts = (str(other.shots) for other in known if other.protocol == one.protocol)
             raise MissingScores(
                 f"no record of {one.protocol} has {counted(shots)}, found {', '.join(counts)}; "
                 f"make them with harness evaluate --model MODEL --shots {shots}"
             )
     return in_order(nearest.values())
-
-
-def _of_all_rows(protocol: str) -> bool:
-    """Whether a protocol has one number of shots, whatever was asked: `all`."""
-    from harness.registry import PROTOCOLS
-
-    name = protocol.partition(":")[0]
-    return name in PROTOCOLS and PROTOCOLS[name].all_rows
 
 
 def one_setting(what: str, scores: Grid, view: View) -> Setting:
