@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,3 +94,19 @@ def test_weights_of_integers_are_one_line(kind: torch.dtype, tmp_path: Path) -> 
     save_file({**state, name: state[name].to(kind)}, folder / "model.safetensors")
     with mistake(BrokenCheckpoint, name, folder, str(kind).removeprefix("torch."), "quantized"):
         open_checkpoint(folder)
+
+
+def test_a_head_of_other_outputs_than_labels_is_one_line(tmp_path: Path) -> None:
+    """transformers does not load it; one of multiple choice has one output, and is a base."""
+    folder = model(tmp_path / "three", ["a", "b", "c"])
+    said = json.loads((folder / "config.json").read_text())
+    bare = {key: one for key, one in said.items() if key not in ("id2label", "label2id")}
+    (folder / "config.json").write_text(json.dumps(bare))
+    with mistake(BrokenCheckpoint, folder, "2 labels", "3 outputs", "id2label"):
+        open_checkpoint(folder)
+    state = load_file(folder / "model.safetensors")
+    one = {name: t[:1].clone() if name.startswith("classifier") else t for name, t in state.items()}
+    save_file(one, folder / "model.safetensors")
+    bare["architectures"] = ["BertForMultipleChoice"]
+    (folder / "config.json").write_text(json.dumps(bare))
+    assert open_checkpoint(folder).labels == ("LABEL_0", "LABEL_1")

@@ -27,7 +27,14 @@ from harness.checkpoints.families.symmetry import NUMBER
 from harness.checkpoints.layout import ADAPTER_FILE, has_processor, is_adapter, odd, read_config
 from harness.checkpoints.named import parameters_of
 from harness.checkpoints.network import classifier_on_meta
-from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_file, twice
+from harness.checkpoints.open import (
+    check_counts,
+    check_outputs,
+    labels_of,
+    open_checkpoint,
+    open_file,
+    twice,
+)
 from harness.checkpoints.pooling import read_pooling
 from harness.checkpoints.provenance import recorded_tasks
 from harness.errors import BrokenCheckpoint
@@ -104,7 +111,7 @@ def open_adapter(
     adapter = _read(folder)
     model = _opened_base(adapter, base, allow_pickle)
     encoder = encoder_of(model, unit=UNITS.get(str(adapter.said.get("task_type")), "row"))
-    text = adapter.said.get("task_type") == OF_TEXT
+    text = bool(model.family.stacks) and adapter.said.get("task_type") == OF_TEXT
     # what a T5 makes text by is none of a classifier's
     outputs = [name for name in model.weights if text and model.family.is_pooler(name)]
     known = union(encoder.weights, select(model.weights, outputs))
@@ -119,17 +126,23 @@ def open_adapter(
     weights = select(union(head, changed, known), [*known, *head])
     config = _config(folder, encoder, head)
     if text and "architectures" in model.config:
-        config["architectures"] = model.config["architectures"]
+        config.setdefault("architectures", model.config["architectures"])
     check_counts(config, weights, str(adapter.file))
+    # what is saved whole may be the outputs of a model of text as well
+    labels = (
+        labels_of(config, str(adapter.file)) if any(map(encoder.family.is_head, head)) else None
+    )
     if head:
         _check_whole(adapter, model, config, weights)
+    if labels is not None and (final := encoder.family.final(head)):
+        check_outputs(specs(head)[f"{final}.weight"], labels, config, folder / "config.json")
     return replace(
         encoder,
         source=source,
         path=folder,
         config=config,
         weights=weights,
-        labels=labels_of(config, str(adapter.file)) if head else None,
+        labels=labels,
         tasks=recorded_tasks(folder),
         beside=None if has_processor(folder) else model.processor,
         narrow={name: specs(known)[name].dtype for name in changed},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -107,12 +107,7 @@ def open_checkpoint(
     spelled = {name: own for name, own in names.items() if name != own}
     labels = labels_of(config, str(file)) if any(map(family.is_head, names)) else None
     if labels is not None and (final := family.final(names)):
-        outputs = max(specs(weights)[names[f"{final}.weight"]].shape[:1], default=0)
-        if outputs != (len(labels) or 1):
-            raise BrokenCheckpoint(
-                f"{file} names {len(labels) or 1} labels, and the head has {outputs} outputs; "
-                "expected a name for each in its id2label"
-            )
+        check_outputs(specs(weights)[names[f"{final}.weight"]], labels, config, file)
     return Checkpoint(
         source=str(source),
         path=path,
@@ -124,6 +119,20 @@ def open_checkpoint(
         spelled=spelled,
         modules=cache(partial(read_pooling, path)),
     )
+
+
+def check_outputs(
+    weight: Spec, labels: Sequence[str], config: Mapping[str, Any], file: Path
+) -> None:
+    """Raise BrokenCheckpoint for the last layer of a classifier that has not an output for each of
+    the labels: transformers would not load it. One of multiple choice has one, whatever they are.
+    """
+    outputs, named = max(weight.shape[:1], default=0), len(labels) or 1
+    if outputs != named and "ForMultipleChoice" not in str(config.get("architectures")):
+        raise BrokenCheckpoint(
+            f"{file} names {named} labels, and the head has {outputs} outputs; expected a name for "
+            "each in its id2label"
+        )
 
 
 def _is_copy(
