@@ -135,17 +135,20 @@ def test_real_images_are_tasks() -> None:
         (["../secret.png"], ["row 1", "../secret.png"]),
         (["/etc/hostname"], ["row 1", "/etc/hostname"]),
         (["none.png"], ["row 1", "none.png"]),
+        (["a\0b"], ["row 1", "expected a file below"]),
+        (["loop.png"], ["row 1", "loop.png", "cannot be read"]),
         ([1.5], ["double", "picture"]),
         ([{"path": 3}], ["struct<path", "picture"]),
         ([{"bytes": [3]}], ["struct<bytes", "picture"]),
     ],
-    ids=["none", "outside", "absolute", "missing", "numbers", "path", "lists"],
+    ids=["none", "outside", "absolute", "missing", "null", "loop", "numbers", "path", "lists"],
 )
 def test_what_is_no_stored_image_is_one_line(
     values: list[Any], named: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "secret.png").write_bytes(b"secret")
     (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "loop.png").symlink_to(tmp_path / "data" / "loop.png")
     table = pyarrow.table({"picture": values, "colour": ["red", "green"][: len(values)]})
     pyarrow.parquet.write_table(table, tmp_path / "data" / "train.parquet")
     text = "image: picture\nlabel: colour\nlabels: [red, green]\nfiles: data\n"
@@ -520,6 +523,18 @@ def test_what_nothing_is_done_by_is_no_difference(
     image = PIL.new("RGB", (5, 7), (9, 90, 200))
     seen = [pixels(open_image_processor(one), [image], one) for one in (base, other)]
     assert torch.equal(*seen)
+
+
+def test_processors_of_the_same_keys_may_make_other_pixels(base: Path, tmp_path: Path) -> None:
+    """Levit's resizes to 256 / 224 of what it says before it crops."""
+    said = {**PROCESSING, "size": {"shortest_edge": 8}, "do_center_crop": True}
+    said["crop_size"] = {"height": 8, "width": 8}
+    for name, kind in (("one", "CLIPImageProcessor"), ("other", "LevitImageProcessor")):
+        folder = Path(shutil.copytree(base, tmp_path / name))
+        text = json.dumps({**said, "image_processor_type": kind})
+        (folder / "preprocessor_config.json").write_text(text)
+    with mistake(IncompatibleWeights, tmp_path / "other", "other pixels", tmp_path / "one"):
+        check_architecture([open_checkpoint(tmp_path / one) for one in ("one", "other")])
 
 
 def test_a_merge_has_the_processor_of_whoever_has_one(base: Path, tmp_path: Path) -> None:

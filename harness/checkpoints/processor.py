@@ -13,7 +13,14 @@ import torch
 import xxhash
 
 from harness.checkpoints.families.family import GENERIC
-from harness.checkpoints.layout import IMAGE_FILES, PROCESSOR_FILES, check_files, odd, refused
+from harness.checkpoints.layout import (
+    IMAGE_FILES,
+    PROCESSOR_FILES,
+    check_files,
+    has_processor,
+    odd,
+    refused,
+)
 from harness.checkpoints.network import silent
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights
 from harness.types import Checkpoint, Task
@@ -49,10 +56,8 @@ def processor_digest(path: Path) -> str:
 
 def copy_processor(sources: Sequence[Path], target: Path) -> None:
     """Copy the files of a tokenizer or an image processor, as they are, from the first of some
-    folders that has any."""
-    having = (one for one in sources if any((one / name).is_file() for name in PROCESSOR_FILES))
-    if (source := next(having, None)) is None:
-        return
+    folders that has one, else what the first has of it."""
+    source = next(filter(has_processor, sources), sources[0])
     for name in PROCESSOR_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)
@@ -150,13 +155,22 @@ def check_images_alike(models: Sequence[Checkpoint]) -> None:
     for first, other in pairwise(having):
         if processor_digest(first.processor) == processor_digest(other.processor):
             continue
-        expected, found = (_done(open_image_processor(m.processor)) for m in (first, other))
+        both = [open_image_processor(m.processor) for m in (first, other)]
+        expected, found = map(_done, both)
         for key in sorted({*expected, *found}):
             if found.get(key) != expected.get(key):
                 raise IncompatibleWeights(
                     f"the image processor of {other.source} has {key} {found.get(key)!r:.80}, "
                     f"expected {expected.get(key)!r:.80} as {first.source}; take models with one"
                 )
+        # a processor may do more than its keys say, or less
+        probe = pillow().Image.fromarray(np.arange(5 * 7 * RGB, dtype=np.uint8).reshape(5, 7, RGB))
+        seen = [pixels(one, [probe], m.source) for one, m in zip(both, (first, other), strict=True)]
+        if not torch.equal(*seen):
+            raise IncompatibleWeights(
+                f"the image processor of {other.source} makes other pixels of an image than that "
+                f"of {first.source}; take models with one"
+            )
 
 
 def _done(processor: Any) -> dict[str, Any]:

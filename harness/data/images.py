@@ -109,16 +109,24 @@ def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], 
 def _file(root: Path, name: str, where: str) -> bytes:
     """The content of a file below a folder; never of another."""
     path = root / name
-    if "\0" in name or not path.resolve().is_relative_to(root.resolve()):
-        is_link = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))
-        leads = ", which a link leads out of it" if is_link else ""
-        raise BadData(f"{where} names the image {name!r:.80}{leads}; expected a file below {root}")
     try:
+        if "\0" in name or not path.resolve().is_relative_to(root.resolve()):
+            is_link = "\0" not in name and _lies_in(path, root)
+            leads = ", which a link leads out of it" if is_link else ""
+            raise BadData(
+                f"{where} names the image {name!r:.80}{leads}; expected a file below {root}"
+            )
         return path.read_bytes()
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # the latter for a link to itself
         raise BadData(
-            f"{where} names the image {name!r:.80}, which cannot be read: {error.strerror}"
+            f"{where} names the image {name!r:.80}, which cannot be read: "
+            f"{getattr(error, 'strerror', None) or 'it is a link to itself'}"
         ) from error
+
+
+def _lies_in(path: Path, root: Path) -> bool:
+    """Whether a path is below a folder, whatever its links lead to."""
+    return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))
 
 
 def opened(stored: StoredImage) -> Any:

@@ -171,7 +171,8 @@ def _files(place: Path, said: Described) -> dict[str, str]:
         if other := one_of(others, str(place)):
             paths[VALIDATION] = paths.pop(other)
     if TRAIN not in paths:
-        classes = f"{Path(files, TRAIN)} with a folder for each class, " if said.image else ""
+        place_of = files.replace("{split}", TRAIN) if "{split}" in files else Path(files, TRAIN)
+        classes = f"{place_of} with a folder for each class, " if said.image else ""
         raise BadData(
             f"{place} has files '{files}', and there is none of the split '{TRAIN}'; expected "
             f"{classes}a file, a folder with {TRAIN} ending in {ENDINGS}, "
