@@ -286,7 +286,7 @@ def test_experts_that_are_given_make_sets_by_their_names(room: Path) -> None:
     for name in "abc":
         shutil.copytree(room / "base", room / name)
     asked: dict[str, Any] = {"sets": None, "mergers": ["average"]}
-    with mistake(BadRecipe, "two", "do not say their tasks", "score_on"):
+    with mistake(BadRecipe, "two", "do not each say one task", "score_on"):
         merges(room, experts=["a", "b"], **asked)
     asked["score_on"] = {"a": {"tasks": TASK}}
     assert merges(room, experts=["a", "b"], **asked) == ["two/average"]

@@ -37,7 +37,7 @@ def evaluations(
     tasks = [task for task in known_tasks if _has_head(study, reading, one, task)]
     if one.untold and not tasks:
         raise study.fault(
-            f"the folders of {one.name} do not say their tasks; name them, "
+            f"the folders of {one.name} do not each say one task; name all, "
             f"score_on: {{{name}: {{tasks: [...]}}}}"
         )
     flags = _flags(study, reading)

@@ -40,7 +40,10 @@ class Expert:
 
 @dataclass(frozen=True)
 class ExpertSet:
-    """Experts that are merged together, of one base; `untold` are folders that say no task."""
+    """Experts that are merged together, of one base.
+
+    Some that are `untold` are folders that do not say one task.
+    """
 
     name: str
     base: str
@@ -82,7 +85,7 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
             raise study.fault("folders of experts have one base; found several")
         base = relative(study.base[0], folder) if study.base else ""
         for name, places in experts.folders.items():
-            untold = all(os.path.isdir(p) and not recorded_tasks(Path(p)) for p in places)
+            untold = any(os.path.isdir(p) and len(recorded_tasks(Path(p))) != 1 for p in places)
             given = tuple(Expert(relative(p, folder)) for p in places)
             yield ExpertSet(name, base, given, untold)
         return
