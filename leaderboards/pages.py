@@ -25,7 +25,7 @@ MOVED = "experts/domains/*/conll2003-0"
 """The expert of README's picture."""
 AVERAGE = "merged/topics/*/seed-0/average"
 WHOLE = ("protocols", "vision", "vision-one-start")
-"""Packs that keep all resamples."""
+"""Packs that keep all resamples, as a test of what may join a board is of these."""
 FEWER = 500
 """Resamples that the others keep, as all that is committed has to stay small."""
 TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"
