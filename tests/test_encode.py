@@ -24,7 +24,15 @@ from harness.errors import BrokenCheckpoint, NotFinite
 from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes import prepared
-from harness.passes.features import content_key, encode, final_head, forward, one_pass
+from harness.passes.features import (
+    RUN_BY,
+    content_key,
+    encode,
+    final_head,
+    forward,
+    one_pass,
+    releases,
+)
 from harness.passes.placement import CPU
 from harness.readout import CLS, MEAN_MASKED
 from tests.mistakes import mistake
@@ -261,6 +269,28 @@ def test_key_does_not_follow_names(original: Path, tmp_path: Path) -> None:
         _name_or_path="elsewhere",
     )
     assert key(elsewhere, toy()) == key(original, toy())
+
+
+@pytest.mark.parametrize("name", RUN_BY)
+def test_features_of_another_release_are_not_taken_from_the_cache(
+    name: str, minis: Minis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record names the releases that run: its features are not those of an earlier one."""
+    checkpoint = open_checkpoint(minis("bert")["a"])
+    encoded(checkpoint, toy())
+    monkeypatch.setattr("harness.passes.features.one_pass", no_forward)
+    release = dict(zip(RUN_BY, releases(), strict=True))
+    monkeypatch.setattr(
+        "harness.passes.features.releases",
+        lambda: tuple({**release, name: f"{release[name]}.post1"}.values()),
+    )
+    with pytest.raises(AssertionError, match="a forward pass"):
+        encoded(checkpoint, toy())
+
+
+def test_a_release_is_the_same_for_every_machine() -> None:
+    assert not [one for one in releases() if "+" in one]
+    assert torch.__version__.startswith(releases()[RUN_BY.index("torch")])
 
 
 def test_key_follows_what_features_depend_on(original: Path, tmp_path: Path) -> None:

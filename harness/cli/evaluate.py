@@ -56,7 +56,7 @@ def evaluate(
     output: Path = option("Where records are written.", Path("records"), "--output-path"),
     allow_pickle: bool = flags.ALLOW_PICKLE,
     data_dir: str | None = flags.DATA_DIR,
-    as_json: bool = flags.JSON,
+    as_json: bool = flags.flag("Print the records as JSON, without resamples.", "--json"),
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Evaluate a model and its references under the protocols; print the table and a verdict."""
@@ -76,7 +76,9 @@ def evaluate(
     for line in shared_texts(records):
         say(f"harness: {plain(line)}", sys.stderr)
     if as_json:
-        print(json.dumps([record.model_dump(mode="json") for record in records], sort_keys=True))
+        without = {"resamples", "loss_resamples"}  # some 70 KB a record, which its file has
+        told = [record.model_dump(mode="json", exclude=without) for record in records]
+        print(json.dumps(told, sort_keys=True))
     elif records:
         print_evaluation(records, output)
     if failed is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
@@ -100,10 +102,21 @@ def content_key(
     """The content that something made of a model and rows depends on, as one hash, never a name.
 
     Of features, the `parts` are the name of their readout and what is said of a half precision.
+    Another release of what runs the model may make something else of it.
     """
-    known = [model_key(checkpoint, digest), rows.digest, max_length, *parts]
+    known = [model_key(checkpoint, digest), rows.digest, max_length, *releases(), *parts]
     known += ["word"] if kind_of(rows.task).split_into_words else []  # no segments of text
     return digest_of(known)
+
+
+RUN_BY = ("merging-harness", "torch", "transformers", "tokenizers")
+"""What turns rows and weights into features."""
+
+
+@cache
+def releases() -> tuple[str, ...]:
+    """The releases of what runs a model, whatever machine they are built for."""
+    return tuple(version(name).partition("+")[0] for name in RUN_BY)
 
 
 def model_key(checkpoint: Checkpoint, digest: str) -> str:
