@@ -24,8 +24,8 @@ ROOT = HERE.parent
 MOVED = "experts/domains/*/conll2003-0"
 """The expert of README's picture."""
 AVERAGE = "merged/topics/*/seed-0/average"
-WHOLE = ("protocols", "vision", "vision-one-start")
-"""Packs that keep all resamples, as a test of what may join a board is of these."""
+WHOLE = ("vision", "vision-one-start")
+"""Packs that keep all resamples, so that a test can check committed records whole."""
 FEWER = 500
 """Resamples that the others keep, as all that is committed has to stay small."""
 TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"
