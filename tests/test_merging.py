@@ -471,7 +471,8 @@ def test_a_dry_run_says_what_each_stage_asks_for_and_what_is_replaced(
     assert main([*command, *staged]) == 0
     lines = capsys.readouterr().out.splitlines()
     names(lines[-4], "stage 1 dare, a pre-merging method: drop_rate=")
-    names(lines[-3], "stage 2 fisher, a merger: needs fisher")
+    assert lines[-3].startswith("stage 2  fisher, a merger: normalize=")
+    assert "shown    each expert's own training rows, for fisher" in lines
     assert "heads/glue/rte/, heads/glue/mnli/, merge.json" in lines[-2]
     assert lines[-1] == "would replace the merge that is there (ties)"
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
@@ -480,8 +481,21 @@ def test_a_dry_run_says_what_each_stage_asks_for_and_what_is_replaced(
     assert last == f"wrote {out}, which replaces the merge that was there"
 
 
-def test_a_dry_run_says_whose_rows_every_kind_of_need_reads() -> None:
-    assert WHOSE.keys() == {*typing.get_args(Whose)}
+def test_a_merge_says_whose_rows_every_kind_of_need_reads(
+    minis: Minis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of one task alone, where experts are of two, are not what one would expect."""
+    assert WHOSE.keys() == {*typing.get_args(Whose)} - {"none"}
+    found, asked = minis("bert"), ["--tasks", "glue/rte,glue/mnli", "--dry-run"]
+    experts = ["merge", str(found["a"]), str(found["c"]), "--base", str(found["base"]), *asked]
+    for stage, told in (
+        ("activation_matching", ["training rows of the first expert's task, for activations"]),
+        ("permutation", []),
+    ):
+        assert main([*experts, "--premerge", stage, "--out", str(tmp_path / stage)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        shown = [line for line in lines if line.startswith("shown")]
+        assert shown == [f"shown    {one}" for one in told]
 
 
 def test_a_dry_run_of_a_merger_that_is_trained(
@@ -491,8 +505,9 @@ def test_a_dry_run_of_a_merger_that_is_trained(
     command = ["merge", str(found["a"]), str(found["c"]), "--base", str(found["base"])]
     command += ["--merger", "adamerging", "--tasks", "glue/rte,glue/mnli"]
     assert main([*command, "--out", str(tmp_path / "merged"), "--dry-run"]) == 0
-    stage = capsys.readouterr().out.splitlines()[-2]
-    names(stage, "adamerging, unlabeled")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("stage 1  adamerging, a merger: by=layer")
+    assert "shown    rows of each expert's own task, for unlabeled" in lines
 
 
 @pytest.mark.filterwarnings("default:there is one expert")

@@ -21,6 +21,14 @@ HEADS = {
     "none": "none beside the models, which are merged whole",
 }
 """What becomes of heads, by the policy of the recipe."""
+WHOSE: Mapping[Whose, str] = {
+    "own": "each expert's own training rows",
+    "each": "each expert's own training rows",
+    "tasks": "rows of each expert's own task",
+    "same": "training rows of the first expert's task",
+    "shared": "held-out rows",
+}
+"""Whose rows a need reads."""
 
 
 def summary(plan: MergePlan) -> list[str]:
@@ -32,6 +40,8 @@ def summary(plan: MergePlan) -> list[str]:
     base = plan.base.source if plan.base else _no_base(plan)
     lines.append(f"base     {base}")
     lines += [f"expert   {e.source} ({t})" for e, t in zip(plan.experts, tasks, strict=True)]
+    needs = {one.need.name: one.need.rows for one in plan.providers if one.need.rows != "none"}
+    lines += [f"shown    {WHOSE[whose]}, for {name}" for name, whose in needs.items()]
     if plan.recipe.tune is not None and (scorer := plan.merging.scorer) is not None:
         lines.append(f"tuned    {plan.recipe.tune} on {', '.join(scorer.splits)}")
     for choice, one in zip(plan.recipe.premerge, plan.measured, strict=False):
@@ -65,19 +75,7 @@ def forecast(plan: MergePlan, out: Path) -> list[str]:
 
 def _said(stage: Stage) -> str:
     options = ", ".join(f"{name}={_shown(value)}" for name, value in stage.options.items())
-    needs = [f"{one.need.name} ({WHOSE[one.need.rows]})" for one in stage.providers]
-    return (f": {options}" if options else "") + (f"; needs {', '.join(needs)}" if needs else "")
-
-
-WHOSE: Mapping[Whose, str] = {
-    "own": "of each expert's own training rows",
-    "each": "of each expert's own training rows",
-    "tasks": "of rows of each expert's own task",
-    "same": "of training rows of the first expert's task",
-    "shared": "of held-out rows",
-    "none": "of no rows",
-}
-"""Whose rows a need reads."""
+    return f": {options}" if options else ""
 
 
 def _shown(value: Scalar) -> str:
