@@ -37,9 +37,11 @@ def linear_probe(
 
     Classification: multinomial logistic regression of scikit-learn on the features as they are,
     (an intercept, half the squared norm of the weights times `penalty` beside the sum of the
-    losses, C = 1 / penalty). Tagging: the same, of the drawn words. Multi-label: one for each
-    class, of those that have it and those that have it not. Regression: ridge with alpha = penalty.
-    Classes of which nothing is drawn are never predicted, and where one alone is, it always is.
+    losses, C = 1 / penalty; of two classes one vector of weights is fitted, as scikit-learn does,
+    to which the same penalty is twice that of two vectors). Tagging: the same, of the drawn words.
+    Multi-label: one for each class, of those that have it and those that have it not. Regression:
+    ridge with alpha = penalty. Classes of which nothing is drawn are never predicted, and where one
+    alone is, it always is.
 
     `tolerance`: the largest entry of the gradient of the mean loss, of features of size 1, where
     the logistic regression ends. It has one minimum; ended earlier, as by scikit-learn's own 1e-4,

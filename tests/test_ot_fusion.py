@@ -141,6 +141,15 @@ def test_rows_by_hand() -> None:
     assert transport(torch.zeros(3, 2).double(), torch.zeros(3, 2).double()).tolist() == [0, 1, 2]
 
 
+def test_parallel_rows_stay_where_they_are() -> None:
+    """Their distance is 0, and products of 32 numbers round it to some 1e-8."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(10):
+        rows = torch.randn(64, 32, generator=generator, dtype=torch.float64)
+        rows[5], rows[20], rows[21] = 3 * rows[9], rows[30] / 2, 1.7 * rows[30]
+        assert transport(rows, rows.clone()).tolist() == [*range(64)]
+
+
 @pytest.mark.parametrize("unit", ["row", "word"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_permuted_copies_come_home_and_no_output_moves(variant: str, unit: Unit) -> None:

@@ -143,6 +143,23 @@ def test_a_generalized_analysis_is_that_of_plain_loops(shape: tuple[int, int], k
                     assert found.after == pytest.approx(spread(moved), abs=1e-9)
 
 
+@pytest.mark.parametrize("variant", ["algorithm1", "fixed_reference"])
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_long_matrices_of_few_ranks_are_turned_without_their_turns(rank: int, variant: Any) -> None:
+    """More rows than columns, of less than full rank together: zeros, and products of few."""
+    numbers = np.random.default_rng(rank)
+    common = numbers.normal(size=(100, rank))
+    matrices = [common @ numbers.normal(size=(rank, 8)) for _ in range(3)]
+    given = [torch.from_numpy(one) for one in matrices]
+    expected, _ = plain(matrices, [matrices[0]], variant, 30)
+    found = generalized(given, (0,), Rules(variant, 30), turns=False)
+    turned = found.turned
+    if turned is None:
+        turned = [turn(one) for turn, one in zip(found.turns, given, strict=True)]
+    for got, one, wanted in zip(turned, matrices, expected, strict=True):
+        np.testing.assert_allclose(got.numpy(), one @ wanted, atol=1e-9)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_turn_is_that_of_scipy(shape: tuple[int, int]) -> None:
     """W T, as T itself is not unique for fewer rows than columns."""

@@ -382,15 +382,15 @@ def test_an_interrupted_merge_goes_on_where_it_was(
 def test_a_model_run_block_by_block_is_the_model(loud: Loud) -> None:
     """With its own weights for the merged ones, what its head reads are its features."""
     rows = drawn(TOY, EXAMPLES, 0, None)
-    for family in FAMILIES:
+    for family in (*FAMILIES, "mpnet", "modernbert"):
         checkpoint = open_checkpoint(loud(family))
         reading = Readings((checkpoint,), lambda _: rows, CPU).of(0)
         cut, own = blocks_of(checkpoint), checkpoint.weights
         parts = blocks.TruncatedModel(reading, cut, 4)
-        for block in range(3):
+        for block in range(1 + checkpoint.config.get("num_hidden_layers", 2)):
             parts.pass_on({name: own[name] for name in own if cut.of(name) == block})
         stored, shared = parts.gram()
-        final = {"roberta": "classifier.out_proj", "electra": "classifier.out_proj"}
+        final = dict.fromkeys(("roberta", "electra", "mpnet"), "classifier.out_proj")
         name = f"{final.get(family, 'classifier')}.weight"
         x, _, _ = forward(checkpoint, rows, max_length=128, placement=CPU)
         expected = torch.from_numpy(x).double()

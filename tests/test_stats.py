@@ -85,6 +85,16 @@ def test_a_mean_is_one_of_every_draw_and_of_the_units_of_all() -> None:
     assert found.resamples == pytest.approx((tasks[0].resamples + tasks[1].resamples) / 2)
 
 
+def test_a_mean_over_tasks_of_unlike_draws_is_that_of_their_means() -> None:
+    """Three draws of five are paired with those of another task; the score is of all five."""
+    five, three = of_draws([0.1, 0.1, 0.1, 0.6, 0.6], 1e-4), of_draws([0.1, 0.2, 0.3], 1e-4)
+    found = mean_of([five, three])
+    assert found.point == pytest.approx((0.3 + 0.2) / 2)
+    assert found.values == pytest.approx([0.2, 0.25, 0.3])
+    low, high = interval(found)
+    assert low < 0.25 < high
+
+
 # Intervals ---------------------------------------------------------------------------------
 
 
@@ -160,7 +170,8 @@ def test_a_family_over_three_sets_is_significant_together_and_not_alone() -> Non
     assert max(together) < 0.01
     assert sum(p < 0.05 for p in alone) < 6
     assert prior_of([of_sets(0.1, 0.2)] * 4) is None, "two sets"
-    assert prior_of(models[:2]) is None
+    assert prior_of(models[:3]) is None, "too few to know what they have in common"
+    assert prior_of(models[:4]) is not None
 
 
 def test_differences_and_means_pair_sets_by_number() -> None:
@@ -346,6 +357,17 @@ def test_a_ratio_of_certain_numbers_is_certain() -> None:
     assert (found.point, found.ends) == (0.5, (0.5, 0.5))
 
 
+def test_an_interval_without_an_end_is_none() -> None:
+    """What is below is just significant by its own many units, and not by the few of what is above:
+    no share is ruled out."""
+    below = fixed(1.0, 0.495, units=40_000, seed=1)
+    above = fixed(0.9, 0.6, units=40_000, seed=2)
+    found = ratio(above, below)
+    assert found is not None
+    assert all(map(math.isfinite, found.ends))
+    assert ratio(replace(above, units=30), below) is None
+
+
 def test_fiellers_interval_by_the_quadratic() -> None:
     above, below = fixed(1.0, 0.2, seed=1), fixed(2.0, 0.3, seed=2)
     found = ratio(above, below)
@@ -437,7 +459,21 @@ def test_models_that_are_the_same_are_not_told_apart() -> None:
     assert pairs_over_tasks(always) == {(i, j) for i, j in product(range(4), range(4)) if i < j}
 
 
-@pytest.mark.parametrize("models", [2, 3, 4, 6])
+def test_how_alike_orders_are_by_counting() -> None:
+    """Of two tasks and eight models, of three and four: as often by chance as the p-value says."""
+    random = np.random.default_rng(0)
+    for models, tasks in ((8, 2), (5, 3), (8, 5)):
+        found = [friedman(random.normal(size=(models, tasks))) for _ in range(1000)]
+        for level in (0.05, 0.2):
+            assert np.mean(np.array(found) < level) == pytest.approx(level, rel=0.35)
+    once = np.arange(8.0)[:, None]
+    assert friedman(np.repeat(once, 2, axis=1)) < 0.001, "one order of 40,320"
+    assert friedman(np.repeat(once, 3, axis=1)) == pytest.approx(40320.0**-2)
+    assert friedman(once) == 1
+    assert friedman(np.array([[1.0, 1], [2, 2], [3, 3]])) == pytest.approx(0.369, abs=0.001)
+
+
+@pytest.mark.parametrize("models", [2, 3, 4, 6, 30, 57])
 def test_fewer_tasks_than_that_can_tell_nobody_apart(models: int) -> None:
     few = fewest_tasks(models)
     always = np.arange(float(models))[:, None] + np.zeros(few)

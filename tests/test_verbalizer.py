@@ -21,7 +21,7 @@ from harness.checkpoints.build import TEXT_HEAD, build_model
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.checkpoints.tokenizer import open_tokenizer
-from harness.checkpoints.verbalizer import under_words
+from harness.checkpoints.verbalizer import under_words, words_of
 from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
@@ -31,7 +31,7 @@ from harness.passes.features import dropping, final_head, forward
 from harness.passes.gram import gram, linear_layers
 from harness.passes.placement import CPU, Placement
 from harness.passes.prepared import prepare
-from harness.passes.reading import Reading, reading_of
+from harness.passes.reading import Reading, Readings, reading_of
 from harness.passes.statistics import drawn
 from harness.readout import LAST_LINEAR
 from harness.types import Checkpoint
@@ -558,3 +558,21 @@ def test_outputs_that_are_tied_to_no_table_must_be_there(made: Path, tmp_path: P
             under_words(lacking, said, TOY.labels)
     else:
         assert under_words(lacking, said, TOY.labels).labels == TOY.labels
+
+
+def test_each_stack_has_the_tokens_that_it_saw(made: Path) -> None:
+    """An encoder sees the rows, a decoder the words that come before an answer."""
+    rows = drawn(TOY, 10, 0, None)
+    pair = tuple(under(made, made / name) for name in "ab")
+    readings = Readings(pair, lambda _: rows, CPU)
+    given = harness.NEEDS["activations"].function(readings, examples=10, seed=0, batch_size=4)
+    batches = list(readings.of(0).inputs(4))
+    tokens = sum(int(one["attention_mask"].sum()) for one in batches)
+    answers = len(rows) * len(words_of(pair[0])["decoder"])
+    assert tokens != answers
+    for group, count in (("ffn.encoder.0", tokens), ("ffn.decoder.0", answers)):
+        assert given[0].products(given[1], group).count == count
+        products = given[0].products(given[0], group)
+        first = products.sums[0] / count
+        covariance = products.inner / count - torch.outer(first, first)
+        assert torch.linalg.eigvalsh(covariance)[0] > -1e-6 * covariance.trace()

@@ -21,7 +21,16 @@ from harness.errors import BrokenRecord
 from harness.evaluation.counting import SUMS, draws_of
 from harness.evaluation.predictions import Predicted
 from harness.evaluation.records import DrawScore, Interval
-from harness.evaluation.resamples import STEP_OF_LOSS, Resamples, range_of, values_of, written
+from harness.evaluation.resamples import (
+    MANY,
+    STEP,
+    STEP_OF_LOSS,
+    STEP_OF_MANY,
+    Resamples,
+    range_of,
+    values_of,
+    written,
+)
 from harness.kinds import kind_of
 from harness.rng import rng
 from harness.stats.estimate import Estimate
@@ -170,7 +179,8 @@ def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[R
         each = resampled_draws(predicted, shots)
         alone = each[:, : ALONE if len(each) > 1 else 0]
         points = values_of(scores, shots)
-        made.append(written(points, each.mean(axis=0), alone, shots=shots, **of))
+        step = STEP if of["units"] <= MANY else STEP_OF_MANY
+        made.append(written(points, each.mean(axis=0), alone, step=step, shots=shots, **of))
     return tuple(made)
 
 

@@ -29,6 +29,8 @@ LOSS = "loss"
 """The fact of Current Eval: what its head was trained to make small, in the mean over labels."""
 STEP = 0.0005
 """What scores on resamples are rounded to, doubled until the farthest fits into a byte."""
+MANY, STEP_OF_MANY = 10_000, STEP / 16
+"""Of more units two models may differ by less than these steps."""
 STEP_OF_LOSS = STEP / 1024
 """A loss may be near 0, and then differ by little."""
 FARTHEST = 127

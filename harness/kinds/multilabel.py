@@ -147,9 +147,11 @@ class Multilabel(Kind):
         return [group for group in super().short(counts, shots) if known[group // 2]]
 
     def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
-        """Class by class, of two groups: those that have it, and those that have it not."""
+        """Class by class, of two groups: those that have it, and those that have it not; none
+        of a class of which nothing is drawn."""
         pairs = zip(draw.rows[::2], draw.rows[1::2], strict=True)
-        return np.stack([1 - rule.group(pair) for pair in pairs], axis=1)
+        each = [(1 - rule.group(pair)) * any(map(len, pair)) for pair in pairs]
+        return np.stack(each, axis=1)
 
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor

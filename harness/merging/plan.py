@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -239,12 +240,15 @@ def _like(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
 
 
 def _filled(recipe: Recipe) -> Recipe:
-    """The recipe with every option, the seed of the recipe where a method draws numbers."""
+    """The recipe with every option, the seed of the recipe where a method draws numbers, and the
+    next one where the same method draws again: two stages of `dare` would drop the same entries."""
+    times: Counter[str] = Counter()
 
     def filled(entry: Method, choice: Choice) -> Choice:
         known = resolved(entry, faithful(choice, recipe.preset))
         if "seed" in known and "seed" not in choice.options:
-            known["seed"] = recipe.seed
+            known["seed"] = recipe.seed + times[choice.name]
+            times[choice.name] += 1
         return Choice(choice.name, known)
 
     return with_choices(recipe, filled)

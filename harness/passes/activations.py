@@ -17,8 +17,8 @@ from harness.passes.prepared import Inputs, rows_in
 from harness.passes.reading import Readings
 from harness.types import Checkpoint, Products, StateDict, Steps
 
-COUNT = "count"
-"""Where an entry of the cache says how many tokens there were."""
+COUNTS = "counts"
+"""Where an entry of the cache says how many tokens a group has seen: stacks see different ones."""
 PARTS = ("inner", "sums.0", "sums.1", "squares.0", "squares.1")
 
 
@@ -34,7 +34,7 @@ class Pairs:
     readings: Readings
     layers: Mapping[str, str]
     batch_size: int
-    _products: dict[tuple[int, int], tuple[StateDict, int]] = field(
+    _products: dict[tuple[int, int], tuple[StateDict, Mapping[str, int]]] = field(
         default_factory=dict, init=False
     )
 
@@ -42,38 +42,38 @@ class Pairs:
         """The products of a group of two experts, by their places."""
         if (first, second) not in self._products:
             self._products[first, second] = self._obtained(first, second)
-        tensors, count = self._products[first, second]
+        tensors, counts = self._products[first, second]
         inner, *sums = (tensors[f"{group}.{part}"] for part in PARTS)
-        return Products(inner, (sums[0], sums[1]), (sums[2], sums[3]), count)
+        return Products(inner, (sums[0], sums[1]), (sums[2], sums[3]), counts[group])
 
-    def _obtained(self, first: int, second: int) -> tuple[StateDict, int]:
+    def _obtained(self, first: int, second: int) -> tuple[StateDict, Mapping[str, int]]:
         readings, digests = self.readings, self.readings.digests
-        other = model_key(readings.checkpoints[second], digests[second])
+        size, other = self.batch_size, model_key(readings.checkpoints[second], digests[second])
         reading = readings.of(0)  # the same tokens for both, in every pair
-        path = readings.of(first).entry(digests[first], "activations", self.batch_size, other)
+        path = readings.of(first).entry(digests[first], "activations, counted", size, other)
         pair = [readings.checkpoints[place] for place in (first, second)]
         what = f"activations of {pair[0].name} and {pair[1].name}"
         step = readings.steps(what, len(reading.rows))
         tensors, said = obtained(
             path, lambda: self._run(pair[: len({first, second})], step), step, len(reading.rows)
         )
-        return tensors, said[COUNT]
+        return tensors, said[COUNTS]
 
     def _run(self, pair: Sequence[Checkpoint], step: Steps | None) -> CachedTensors:
         """The products of a pair, or of one with itself, by one pass over the rows."""
         placement = self.readings.placement
         models = [hooked(one, self.layers, placement) for one in pair]
         totals: dict[str, torch.Tensor] = {}
-        count = 0
+        counts = dict.fromkeys(self.layers, 0)
         for inputs in self.readings.of(0).inputs(self.batch_size):
             seen = [model(inputs) for model in models]
             for group in self.layers:
                 tokens = [one.pop(group).double() for one in seen]
                 _add(totals, group, tokens[0], tokens[-1])
-            count += len(tokens[0])
+                counts[group] += len(tokens[0])
             if step:
                 step(rows_in(inputs))
-        return {name: total.cpu() for name, total in totals.items()}, {COUNT: count}
+        return {name: total.cpu() for name, total in totals.items()}, {COUNTS: counts}
 
 
 def _add(

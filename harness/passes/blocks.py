@@ -61,6 +61,9 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
     return Blocks({name: len(lists[name]) for name in stacks}, checkpoint.family)
 
 
+ATTENTION = "attention_type"
+
+
 class StandIn(torch.nn.Module):
     """Stands for all layers of a stack that were run, and gives what the last of them gave; or for
     one whose turn has not come: nothing is run from there on."""
@@ -136,8 +139,11 @@ class TruncatedModel:
     def _arrange(self) -> None:
         """Put the layer of this block between those that were run and those that were not."""
         for block, (stack, passed, place) in enumerate(self._places, start=1):
-            ahead = self._layers[block - 1] if block == self.block else StandIn()
-            stack[place] = passed if block < self.block else ahead
+            layer = self._layers[block - 1]
+            one = passed if block < self.block else StandIn()
+            if kind := getattr(layer, ATTENTION, None):  # which a model reads of its layers
+                setattr(one, ATTENTION, kind)
+            stack[place] = layer if block == self.block else one
 
     def _keep(self, layer: torch.nn.Module, given: Any, output: Any) -> None:
         self._kept = output

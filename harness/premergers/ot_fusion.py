@@ -13,6 +13,8 @@ from harness.errors import BadOption
 from harness.options import Anchor, Layers
 
 TINY = 1e-9
+ALIKE = 1e-7
+"""Distance of two rows of norm 1 that are the same: products round to some 1e-8."""
 """Added to the norm of a row that is divided by it."""
 
 
@@ -109,4 +111,5 @@ def transport(rows: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
     """The order of rows [units, features] that costs least: j gets the row order[j]."""
     here, there = (one / (one.norm(dim=1, keepdim=True) + TINY) for one in (rows, goals))
     cost = torch.cdist(here, there)
+    cost[cost < ALIKE] = 0.0
     return weights.gainful(-cost, float(cost.trace()))

@@ -67,10 +67,11 @@ def minus(first: Estimate, second: Estimate, times: float = 1.0) -> Estimate:
 def mean_of(several: Sequence[Estimate]) -> Estimate:
     """The mean: of tasks, or of models on one. Draws by number: those of a task share their rows.
 
-    Its units are as many as have the degrees of freedom of the whole (Satterthwaite): the sum over
-    tasks that are alike, about those of one that has most of the variance. By hand: two tasks of
-    100 units with variances 1 and 3 have 16 / (1 / 100 + 9 / 100) = 160. Without a variance, any
-    may be of the smallest task: as many as it has for each.
+    Of a task with more draws than others as many are paired, moved to the mean of all. Its units
+    are as many as have the degrees of freedom of the whole (Satterthwaite): the sum over tasks that
+    are alike, about those of one that has most of the variance. By hand: two tasks of 100 units
+    with variances 1 and 3 have 16 / (1 / 100 + 9 / 100) = 160. Without a variance, any may be of
+    the smallest task: as many as it has for each.
     """
     return _over(several, np.mean)
 
@@ -84,6 +85,9 @@ def _over(several: Sequence[Estimate], how: Callable[..., Array64]) -> Estimate:
     if len(several) == 1:
         return several[0]
     draws, resamples, by_draw = map(np.stack, _alike(several))
+    for one, row in zip(several, draws, strict=True):
+        if 1 < draws.shape[1] < len(one.values):
+            row += one.point - row.mean()
     variances = np.array([one.resamples.var() for one in several])
     units = np.array([one.units for one in several])
     whole = variances.sum()

@@ -190,7 +190,8 @@ def ratio(above: Estimate, below: Estimate) -> Ratio | None:
     """Their ratio; None where what is below is not significantly greater than zero.
 
     The interval, Fieller's (1954), holds every value r for which `above` - r x `below` is not
-    significant.
+    significant. Where `above` has fewer degrees of freedom, that may be all from some value on:
+    then there is none either.
     """
     if interval(below)[0] <= 0:
         return None
@@ -214,7 +215,8 @@ def ratio(above: Estimate, below: Estimate) -> Ratio | None:
 
     if reach(minus(above, below, point), difference=False) < 10**-DIGITS:
         return Ratio(point, (point, point))
-    return Ratio(point, (round(end(-1), DIGITS), round(end(1), DIGITS)))
+    low, high = end(-1), end(1)
+    return Ratio(point, (round(low, DIGITS), round(high, DIGITS))) if high - low < _FAR else None
 
 
 _FAR = 1e6

@@ -17,11 +17,16 @@ from harness.stats.estimate import Estimate, Prior
 from harness.stats.intervals import FEWEST_SETS
 from harness.types import Array64
 
+FEWEST_MODELS = 4
+
 
 def prior_of(models: Sequence[Estimate]) -> Prior | None:
-    """From the scores of models on the same three sets or more; None of fewer than three models."""
+    """From the scores of models on the same three sets or more; None of fewer than four models:
+    one of three that varies more has too much weight in what all have in common."""
     numbers = [sorted(one.by_set) for one in models]
-    if len(models) < 3 or len(numbers[0]) < FEWEST_SETS or any(n != numbers[0] for n in numbers):
+    if len(models) < FEWEST_MODELS or len(numbers[0]) < FEWEST_SETS:
+        return None
+    if any(one != numbers[0] for one in numbers):
         return None
     return prior(np.array([[one.by_set[number] for number in numbers[0]] for one in models]))
 

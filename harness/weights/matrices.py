@@ -20,6 +20,8 @@ Others: TypeAlias = Literal["mean", "zero"]
 """What becomes of the task vectors of all other tensors."""
 EMBEDDING = re.compile(r"embed|\bshared\.weight$|relative_attention_bias")
 """What the name of every table of embeddings has in it, in all architectures that are known."""
+PROJECTION = re.compile(r"embeddings_project\b|embedding_hidden_mapping_in|\bembed_proj\b")
+"""What linear layers after a table are called, by ELECTRA, ALBERT and DeBERTa."""
 
 
 class Vectors(Sequence[torch.Tensor]):
@@ -48,7 +50,8 @@ class Vectors(Sequence[torch.Tensor]):
 
 def is_matrix(name: str, shape: tuple[int, ...], matrices: Matrices = "all") -> bool:
     """Whether a tensor of this name and shape is a matrix with entries."""
-    return len(shape) == 2 and 0 not in shape and (matrices == "all" or not EMBEDDING.search(name))
+    table = EMBEDDING.search(name) and not PROJECTION.search(name)
+    return len(shape) == 2 and 0 not in shape and (matrices == "all" or not table)
 
 
 def by_matrix(

@@ -156,7 +156,7 @@ def generalized(
     models = _narrow([*matrices] if fixed is None else [*matrices, fixed])
     narrowed = len(models[0]) < len(matrices[0])
     before = _apart(models[: len(matrices)])
-    cores = None if turns or len(starts) > 1 else _cores(models, models[starts[0]])
+    cores = None if turns or narrowed or len(starts) > 1 else _cores(models, models[starts[0]])
     models, basis = cores or (models, None)
     done = _analysed(models, len(matrices), starts, rules, along=turns or narrowed)
     if narrowed:
