@@ -51,6 +51,7 @@ from harness.reporting.difference import (
     in_points,
     significant_pairs,
 )
+from harness.reporting.sentences import p as p_of
 from harness.stats.estimate import Estimate, minus
 from harness.stats.intervals import credit as stats_credit
 from harness.stats.ranks import concordance, friedman
@@ -285,7 +286,7 @@ def _concordance(values: Mapping[str, Mapping[str, float]]) -> str:
     each = pandas.DataFrame(values).dropna().to_numpy()
     if len(each) < FEWEST_MERGES:
         return "none, of too few merges"
-    return f"W = {concordance(each):.2f}, p = {friedman(each):.2g}"
+    return f"W = {concordance(each):.2f}, p {p_of(friedman(each))}"
 
 
 def behind(place: Path, row: str, other: str, protocol: str, *names: str) -> str:

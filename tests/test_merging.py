@@ -401,7 +401,7 @@ def test_the_seed_decides_the_draw(minis: Minis, tmp_path: Path) -> None:
 
 
 def test_two_stages_of_one_method_draw_different_numbers(minis: Minis, tmp_path: Path) -> None:
-    """Or the second would drop what is dropped already, and what is left would be twice as large."""
+    """Or the second drops what is dropped already, and what is left is twice as large."""
     dropped = ("dare:drop_rate=0.5", "dare:drop_rate=0.5")
     asked = {**METHODS["dare[task_arithmetic]"], "premerge": dropped, "seed": 4}
     plan = merge(same_task(minis("bert"), **asked), out=tmp_path / "twice")

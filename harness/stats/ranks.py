@@ -134,7 +134,7 @@ def friedman(values: Array64) -> float:
     whole = found / concordance(values) + 2
     few = models - 1 - 2 / tasks
     ratio = (tasks - 1) * (found - 1) / (whole - (found - 1))
-    alike = math.factorial(models) ** -(tasks - 1.0)
+    alike = math.exp((1 - tasks) * math.lgamma(models + 1))
     return max(float(f.sf(ratio, few, (tasks - 1) * few)), alike)
 
 

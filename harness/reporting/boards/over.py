@@ -13,6 +13,7 @@ from harness.reporting.boards.board import Board
 from harness.reporting.boards.credit_table import away, leaf
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import grouped
+from harness.reporting.sentences import p
 from harness.stats.intervals import LEVEL, Ratio
 from harness.stats.ranks import concordance, friedman
 from harness.text import plain
@@ -140,14 +141,14 @@ def _agreement(
     merges = [one for one in merges if not any(one in of.staged for of in boards.values())]
     if len(merges) > 2 and len(boards) > 1:
         values = np.array([[of.credit[one].point for of in boards.values()] for one in merges])
-        p = friedman(values)
-        same = "more" if p < 1 - LEVEL else "no more"
+        chance = friedman(values)
+        same = "more" if chance < 1 - LEVEL else "no more"
         tasks = [of.work[1] for of in boards.values()]
         shared = len(frozenset.union(*tasks)) < sum(map(len, tasks))
         yield (
             f"The orders of {len(merges)} mergers alone on {_named([*boards])} have a Kendall's W "
             f"of {concordance(values):.2f} (1: the same order on all): they agree {same} than "
-            f"chance explains (Friedman's test, p = {p:.2g})."
+            f"chance explains (Friedman's test, p {p(chance)})."
             + " Some of these boards share tasks, so that p is too small."
             * shared
         )
