@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from harness.entries import Claim, Merger, Method, Postmerge, Premerge
 from harness.errors import BrokenPlugin, UnknownName
 from harness.options import options, resolve
+from harness.plugins import code_of_plugins
 from harness.registry import NEEDS
 from harness.text import hint
 from harness.types import Choice, Need, Scalar
@@ -25,6 +26,17 @@ def needs_of(entry: Method) -> tuple[Need, ...]:
                 f"without a default; expected one of {', '.join(NEEDS)}, or a default"
             )
     return tuple(NEEDS[name] for name in entry.needs)
+
+
+def code_of_methods(entries: Iterable[Method]) -> str:
+    """A hash of somebody else's code among methods and the needs that they ask for; '' where all is
+    of ours. What they compute may be other by the next time."""
+    return code_of_plugins(one for entry in entries for one in made_by(entry))
+
+
+def made_by(entry: Method) -> list[Callable[..., Any]]:
+    """What a method computes with: its own function, and those of its needs that are known."""
+    return [entry.function, *(NEEDS[name].function for name in entry.needs if name in NEEDS)]
 
 
 def functions(entry: Method) -> tuple[Callable[..., Any], ...]:

@@ -12,11 +12,11 @@ import sys
 import sysconfig
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache, partial
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import entry_points
 from pathlib import Path
 from traceback import extract_tb
@@ -114,39 +114,73 @@ def code_of(function: Callable[..., Any]) -> str | None:
     file = _file_of(function)
     if file is None:
         return None
-    own = _module(function).startswith(PREFIX)
-    files = sorted(_modules(file.parent) if own else file.parent.glob("*.py"))
-    texts = [*(path.read_bytes() for path in files), *_elsewhere(files)]
+    module = _module(function)
+    files = sorted(_modules(file.parent) if module.startswith(PREFIX) else file.parent.glob("*.py"))
+    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    parts = {path: path.parent.relative_to(file.parent).parts for path in files}
+    packages = {path: ".".join([package, *below]) for path, below in parts.items()}
+    texts = [*(path.read_bytes() for path in files), *_elsewhere(packages)]
     return xxhash.xxh3_128_hexdigest(b"\0".join(texts))
 
 
-def _elsewhere(files: Iterable[Path]) -> list[bytes]:
-    """What is in the files that Python files import, and in those that these import: neither of
-    Python, nor of an installed library, nor of ours; nor one whose file is gone, which the next
-    process could not import. Sorted: a set has another order every time."""
-    seen, left, found = {*files}, [*files], list[bytes]()
+def _elsewhere(packages: Mapping[Path, str]) -> list[bytes]:
+    """What is in the files that Python files of these packages import, be it when a function is
+    called, and in those that these import: neither of Python, nor of an installed library, nor of
+    ours; nor one whose file is gone, which the next process could not import. Sorted: a set has
+    another order every time."""
+    seen, left, found = {*packages}, [*packages.items()], list[bytes]()
     while left:
-        for name in _imports(left.pop().read_bytes()):
-            file = getattr(sys.modules.get(name), "__file__", None)
-            path = Path(file) if file else None
+        file, package = left.pop()
+        for name in _imports(file.read_bytes(), package):
+            path = _place_of(name)
             if path and path.suffix == ".py" and path not in seen and not _installed(path):
                 seen.add(path)
                 if path.is_file():  # `torch.ops` says _ops.py
                     found.append(path.read_bytes())
-                    left.append(path)
+                    within = name if path.name == "__init__.py" else name.rpartition(".")[0]
+                    left.append((path, within))
     return sorted(found)
 
 
+def _place_of(name: str) -> Path | None:
+    """The file of a module that was imported, or would be. Nothing is imported to find it: of a
+    package its folder is searched."""
+    if name in sys.modules:
+        file = getattr(sys.modules[name], "__file__", None)
+        return Path(file) if file else None
+    parent, _, last = name.rpartition(".")
+    if not last.isidentifier():
+        return None
+    spec = None
+    with suppress(ImportError, ValueError, AttributeError):
+        if not parent:
+            spec = importlib.util.find_spec(name)
+        elif (folders := _folders_of(parent)) is not None:
+            spec = PathFinder.find_spec(name, folders)
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
+
+
+def _folders_of(package: str) -> list[str] | None:
+    """Where the modules of a package lie; None of what is none, or lies nowhere."""
+    if package in sys.modules:
+        return getattr(sys.modules[package], "__path__", None)
+    file = _place_of(package)
+    return [str(file.parent)] if file and file.name == "__init__.py" else None
+
+
 @cache
-def _imports(text: bytes) -> frozenset[str]:
-    """The modules that a Python file may import by a full name; none of one that does not parse."""
+def _imports(text: bytes, package: str) -> frozenset[str]:
+    """The modules that a Python file of a package may import; none of one that does not parse."""
     names = set[str]()
     with suppress(SyntaxError, ValueError):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 names |= {one.name for one in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+            elif isinstance(node, ast.ImportFrom):
+                with suppress(ImportError):  # from beyond the uppermost package
+                    said = "." * node.level + (node.module or "")
+                    module = importlib.util.resolve_name(said, package) if node.level else said
+                    names |= {module, *(f"{module}.{one.name}" for one in node.names)}
     parts = (name.split(".") for name in names)
     return frozenset(".".join(one[: n + 1]) for one in parts for n in range(len(one)))
 

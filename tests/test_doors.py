@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from harness.cli import main
 from harness.errors import (
     BadRecipe,
     BrokenPlugin,
+    BrokenRecord,
     CannotWrite,
     CellsFailed,
     HarnessError,
@@ -438,7 +440,40 @@ def test_a_merge_of_other_code_is_told(room: Path) -> None:
             else:
                 with pytest.warns(UserWarning, match="one was made before the code"):
                     harness.evaluate(run)
-    harness.evaluate(run)  # where the plug-in is not, nothing is known of it
+    harness.evaluate(run)  # where no plug-in is, nothing is known of it
+    Path("mine/one.py").write_text(text.replace("'own'", "'other'") % "0.6")
+    with registries_kept():
+        harness.load_plugins("mine")
+        with pytest.warns(UserWarning, match="one was made by 'own', which no plug-in that is"):
+            harness.evaluate(run)
+
+
+def test_the_code_of_a_need_is_that_of_its_merge(room: Path) -> None:
+    """In a folder of its own: the method's is the same."""
+    need = "import harness\n@harness.need('halves', rows='none')\n"
+    need += "def halves(experts):\n    return [%s] * len(experts)\n"
+    Path("asked").mkdir()
+    Path("mine/one.py").write_text(
+        "import harness\nfrom harness.weights import each\n@harness.merger('asking')\n"
+        "def asking(experts, base, *, halves):\n"
+        "    return each(lambda one: one * halves[0], experts[0])\n"
+    )
+    run = harness.Run(model="one", tasks="t.yaml", protocols="current")
+    codes = []
+    for by in ("0.5", "0.6"):
+        Path("asked/need.py").write_text(need % by)
+        with registries_kept():
+            harness.load_plugins("asked")
+            harness.load_plugins("mine")
+            recipe = harness.Recipe(
+                experts=["a", "b"], base="base", merger="asking", tasks=("t.yaml",)
+            )
+            if codes:
+                with pytest.warns(UserWarning, match="one was made before the code"):
+                    harness.evaluate(run)
+            harness.merge(recipe, out="one", force=True)
+            codes.append(json.loads(Path("one/merge.json").read_text())["code"])
+    assert len({*codes}) == 2
 
 
 SCORER = """
@@ -475,7 +510,83 @@ def test_scores_by_code_that_changed_are_made_again_and_told_apart(
         codes = {json.loads(path.read_text())["settings"]["code"] for path in files}
         assert len(codes) == len(files) == 2
         if folder == "mine":
-            refused(["leaderboard", "mine/out", "--out", "b"], HarnessError, "two", "--plugins")
+            refused(["leaderboard", "mine/out", "--out", "b"], HarnessError, "code", "--plugins")
+
+
+def test_scores_of_two_codes_are_not_compared(room: Path) -> None:
+    """Each model is scored once, one before and one after the protocol was mended."""
+    for model, wrong in (("a", 1), ("b", 0)):
+        text = SCORER.replace("from helper import WRONG", f"WRONG = {wrong}")
+        Path("mine/scorer.py").write_text(text)
+        words = ["evaluate", "--model", model, "--tasks", "t.yaml", "--output-path", "out"]
+        with registries_kept():
+            assert main([*words, "--protocols", "picked", "--plugins", "mine"]) == 0
+        for name in [one for one in sys.modules if PREFIX in one]:
+            sys.modules.pop(name)
+    loaded, board = ["--plugins", "mine"], ["leaderboard", "out", "--out", "x"]
+    compare = ["compare", "a", "b", "--records", "out", "--protocol", "picked", *loaded]
+    for command in (compare, board, [*board, *loaded]):
+        with registries_kept():
+            refused(command, BrokenRecord, "code", "--plugins")
+        for name in [one for one in sys.modules if PREFIX in one]:
+            sys.modules.pop(name)
+    codes = {*harness.read_records("out").code}
+    assert len(codes) == 2
+
+
+FOUND = {
+    "a relative import": ("lab/__init__.py", "from .core import WRONG\n", "from lab import WRONG"),
+    "of a package's own": ("lab/__init__.py", "from . import core\nWRONG = core.WRONG\n",
+                           "from lab import WRONG"),
+    "when it is called": ("lab/__init__.py", "", "def later():\n    from lab.core import WRONG"),
+    "below, when it is called": ("lab/__init__.py", "", "def later():\n    import lab.core"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", FOUND)
+def test_code_that_is_imported_in_any_way_is_its_code(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Be it relatively, or within a function: nothing is imported to find it."""
+    file, text, imported = FOUND[how]
+    (tmp_path / "lib/lab").mkdir(parents=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "lib" / file).write_text(text)
+    core = tmp_path / "lib/lab/core.py"
+    core.write_text("WRONG = 0\n")
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    (tmp_path / "mine/one.py").write_text(
+        f"import harness\n{imported}\n"
+        "@harness.merger('by_lab')\ndef by_lab(experts, base):\n    return experts[0]\n"
+    )
+    with registries_kept():
+        harness.load_plugins(tmp_path / "mine")
+        function = harness.MERGERS["by_lab"].function
+        loaded = {*sys.modules}
+        before = code_of(function)
+        core.write_text("WRONG = 1\n")
+        assert code_of(function) != before
+        assert {*sys.modules} == loaded
+    for name in [one for one in sys.modules if PREFIX in one or one.partition(".")[0] == "lab"]:
+        sys.modules.pop(name)
+
+
+def test_relative_imports_of_a_module_that_is_named_are_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pack/sub").mkdir(parents=True)
+    for file in ("pack/__init__.py", "pack/sub/__init__.py"):
+        (tmp_path / file).write_text("")
+    common = tmp_path / "pack/common.py"
+    common.write_text("K = 1\n")
+    (tmp_path / "pack/sub/m.py").write_text("from ..common import K\ndef made():\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = importlib.import_module("pack.sub.m").made
+    before = code_of(made)
+    common.write_text("K = 2\n")
+    assert code_of(made) != before
+    for name in [one for one in sys.modules if one.partition(".")[0] == "pack"]:
+        sys.modules.pop(name)
 
 
 def test_an_option_without_a_value_is_told_from_a_module(

@@ -192,6 +192,26 @@ def test_what_are_no_replicates_stay_apart(why: str) -> None:
         board_of(lines)
 
 
+@pytest.mark.parametrize("differs", ["density", "code", "nothing"])
+def test_merges_of_sets_by_two_recipes_are_no_replicates(differs: str) -> None:
+    """A name leaves out what was the default when the merge was made, and the code of a plug-in."""
+
+    def by(one: Record, at: int) -> Record:
+        if one.method != "ties":
+            return one
+        options = {"density": 0.2 if differs == "density" and at else 0.1, "scale": 1.0, "seed": at}
+        code = f"{at if differs == 'code' else 0}" * 32
+        stage = RecordedStage(name="ties", options=options)
+        return one.model_copy(update={"recipe": RecordedRecipe(merger=stage, code=code)})
+
+    records = [by(one, at) for at in range(3) for one in study(at)]
+    if differs == "nothing":
+        assert {line.set for line in made(records).lines} == {0, 1, 2}
+        return
+    with mistake(BrokenRecord, "ties", differs, "expected one recipe"):
+        made(records)
+
+
 def test_sets_that_say_nothing_of_their_training_are_taken_for_trained_alike() -> None:
     """As records of before do not."""
     hows = [("r", "m"), (None, None), ("r", "m")]

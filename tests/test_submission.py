@@ -248,6 +248,16 @@ def other_design(said: Said) -> None:
     said["loss_resamples"] = None
 
 
+def other_level(said: Said) -> None:
+    said["intervals"][0]["level"] = 0.5
+
+
+def low_loss(said: Said) -> None:
+    """It lies as far below on some resamples as the score does."""
+    said["loss_resamples"] = said["resamples"][0]
+    said["scores"][0]["facts"]["loss"] = 1e-5
+
+
 def low_constant(said: Said) -> None:
     said["majority"] |= {"value": 0.1, "parts": {"accuracy": 0.1}}
 
@@ -284,6 +294,8 @@ FORGERIES: dict[str, tuple[str, Forgery, bool, str]] = {
     "score of no rows": ("current", lambda s: scored(s, lambda v: v + 1e-4), True, "of 2000 rows"),
     "resamples": ("current", lifted, False, "has the mean"),
     "resamples, intervals": ("current", lifted, True, "has the mean"),
+    "level": ("current", other_level, False, "has the intervals "),
+    "loss": ("current", low_loss, True, "expected none below zero"),
     "fewer resamples": ("current", fewer_resamples, True, "has 500 resamples of 2000"),
     "other resamples": ("current", other_design, True, "as the resamples of textcls/ag_news"),
     "no resamples": ("current", changed(resamples=[], loss_resamples=None), False, "no resamples"),

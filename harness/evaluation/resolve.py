@@ -36,7 +36,8 @@ from harness.errors import BadRecipe, MissingHead
 from harness.evaluation.evaluated import OpenedModel, recipe_of
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
-from harness.plugins import code_of_plugins
+from harness.methods import code_of_methods
+from harness.plugins import is_ours
 from harness.registry import STAGES
 from harness.types import Checkpoint, Task
 
@@ -99,10 +100,18 @@ def _tell_of_edited(models: Sequence[Checkpoint]) -> None:
 
 def _tell_of_other_code(source: str, merged: Merged | None) -> None:
     """Warn of a merge by a plug-in whose code, as it is loaded here, is another now."""
-    known = [(STAGES[stage], name) for stage, name in (merged.methods if merged else ())]
-    if merged is None or not merged.code or not all(name in of for of, name in known):
+    if merged is None or not merged.code:
         return
-    if code_of_plugins([of[name].function for of, name in known]) not in ("", merged.code):
+    known = [(STAGES[stage], name) for stage, name in merged.methods]
+    if gone := [name for of, name in known if name not in of]:
+        if any(not is_ours(one.function) for of in STAGES.values() for one in of.values()):
+            warnings.warn(
+                f"{source} was made by '{gone[0]}', which no plug-in that is loaded has: whether "
+                "its code is another now is not known",
+                stacklevel=3,
+            )
+        return
+    if code_of_methods(of[name] for of, name in known) not in ("", merged.code):
         warnings.warn(
             f"{source} was made before the code in the folder of its plug-in changed; merge it "
             "again for a merge of the code that is there",

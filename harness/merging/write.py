@@ -31,7 +31,7 @@ from harness.folders import new_folder
 from harness.merging.plan import MergePlan, short_method
 from harness.merging.premerge_report import measured, watched
 from harness.merging.stages import Stage, reported
-from harness.plugins import code_of_plugins
+from harness.methods import code_of_methods
 from harness.registry import TASKS
 from harness.text import markdown, plain
 from harness.types import Checkpoint, Choice, Progress, StateDict
@@ -182,7 +182,7 @@ def _record(
     devices = [stage.device for stage in plan.stages]  # methods of mergekit have the processor
     record = {
         "method": short_method(recipe),
-        "code": code_of_plugins([stage.entry.function for stage in plan.stages]),
+        "code": code_of_methods(stage.entry for stage in plan.stages),
         **digests,
         "tasks": list(dict.fromkeys(plan.tasks)),
         "base": origin(plan.base) if plan.base else None,

@@ -60,6 +60,7 @@ MADE_OF: Mapping[str, Callable[[Record], Any]] = {
     "train_limit": lambda record: record.settings.get("train_limit"),
     "seed": lambda record: record.settings.get("seed"),
     "versions": lambda record: json.dumps(record.versions),
+    "code": lambda record: str(record.settings.get("code") or ""),
 }
 """What it is of, beside."""
 TABLE = (

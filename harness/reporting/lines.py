@@ -95,6 +95,7 @@ class Line:
     units.
     `experts` are sources with their hash, `source` and `revision` where test rows are from,
     `versions` those of the libraries.
+    `made` are the options of a merge's methods, also those that are defaults and in no name.
     `trained` has task, seed, seed of the head (-1: unknown) and a hash of all else of the training
     ('': unknown) of each expert, if known, and `set` is the number of the set of experts that it is
     of (`in_sets`).
@@ -141,6 +142,7 @@ class Line:
     level: float | None
     majority: float | None
     work: tuple[tuple[str, str], ...]
+    made: tuple[tuple[str, str], ...]
     path: str
     resamples: Resamples
     set: int = 0
@@ -247,7 +249,23 @@ def _said(record: Record) -> dict[str, Any]:
         "transductive": adaptation is not None and adaptation.transductive,
         "made_on_test": record.transductive,
         "work": tuple(work(record).items()),
+        "made": _made(record.recipe),
     }
+
+
+def _made(recipe: RecordedRecipe | None) -> tuple[tuple[str, str], ...]:
+    """The options of the methods of a recipe but for seeds and what was tuned, and the code of
+    plug-ins among them."""
+    if recipe is None:
+        return ()
+    out = {"seed", *(name.rpartition(".")[2] for name in recipe.tuned)}
+    said = {
+        f"{stage.name}.{name}": str(value)
+        for _, stage in recipe.stages
+        for name, value in stage.options.items()
+        if name not in out
+    }
+    return tuple({**said, **({"code": recipe.code[:12]} if recipe.code else {})}.items())
 
 
 def _called(record: Record) -> dict[str, Any]:
@@ -377,6 +395,8 @@ def work(record: Record) -> dict[str, str]:
     if record.adaptation is not None:
         said |= {key: record.settings.get(key) for key in ("draws", "seed")}
         said |= {"stratified": record.settings.get("stratified", True)}
+    if (code := record.settings.get("code")) is not None:  # of plug-ins
+        said |= {"code": str(code)[:12]}
     before = LATER.get(record.protocol, {})
     said |= {key: record.options.get(key, value) for key, value in before.items()}
     return {key: str(value) for key, value in said.items()}

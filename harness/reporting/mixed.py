@@ -13,6 +13,7 @@ from harness.types import ALL
 def check_work(lines: Sequence[Line]) -> None:
     """Raise BrokenRecord, naming both, where a column would mix what is not the same work."""
     _check_sets(lines)
+    _check_recipes(lines)
     check_columns(lines)
 
 
@@ -37,6 +38,8 @@ def check_columns(lines: Iterable[Line]) -> None:
         )
         files = f", or leave out one of {other.path} and {line.path}" if line.path else ""
         how = f"choose {chosen}" if chosen else f"evaluate them alike{files}"
+        if differing == "code":
+            how = f"evaluate both with the code that is there, and give --plugins{files}"
         raise BrokenRecord(
             f"{line.task} under {line.setting}: '{line.model}' was evaluated with "
             f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "
@@ -68,6 +71,25 @@ def _check_sets(lines: Sequence[Line]) -> None:
             "their seeds alone: name a folder of one"
             f"{how and f', or choose its merges with {how}'}"
         )
+
+
+def _check_recipes(lines: Iterable[Line]) -> None:
+    """Raise BrokenRecord, naming both, for merges of two sets that share a name and no recipe: a
+    name leaves out defaults, which a plug-in may have changed, as it may all that it does."""
+    seen: dict[tuple[str, Setting, str], Line] = {}
+    for line in lines:
+        if line.role != "merged":
+            continue
+        other = seen.setdefault((line.task, line.setting, line.method), line)
+        mine, theirs = dict(line.made), dict(other.made)
+        differing = next((k for k in mine if mine[k] != theirs.get(k, mine[k])), None)
+        if line.set != other.set and differing is not None:
+            raise BrokenRecord(
+                f"merges by {line.method} are of two recipes: {differing} is {theirs[differing]} "
+                f"in {other.path or other.model} and {mine[differing]} in "
+                f"{line.path or line.model}; expected one recipe for all sets of experts: merge "
+                "the one again, or leave it out"
+            )
 
 
 def _merges_of(expert: str, lines: Iterable[Line]) -> list[str]:

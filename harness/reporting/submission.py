@@ -23,7 +23,7 @@ from harness.evaluation.faults import CLOSE
 from harness.evaluation.packs import SUFFIX
 from harness.evaluation.predictions import read_predictions
 from harness.evaluation.records import NAMED, Record, each_record, files_in, read_record, record_in
-from harness.evaluation.resamples import estimates_of
+from harness.evaluation.resamples import estimates_of, loss_of
 from harness.evaluation.task_split import ProtocolConfig
 from harness.methods import needs_of, resolved
 from harness.options import options
@@ -116,10 +116,16 @@ def _in_resamples(record: Record) -> Iterator[str]:
             return
     estimates = estimates_of(record.resamples, record.scores, record.metrics)
     again = intervals(record.metrics, estimates)
-    found, wanted = ([[one.low, one.high] for one in of] for of in (record.intervals, again))
+    found, wanted = (
+        [[one.low, one.high, one.level] for one in of] for of in (record.intervals, again)
+    )
     if len(found) != len(wanted) or not np.allclose(found, wanted, rtol=0, atol=2 * CLOSE):
         yield f"has the intervals {found}; expected {wanted}, of its scores and resamples"
     exact = record.metrics == ("accuracy",) and not record.settings.get("left_out")
+    if (loss := loss_of(record)) is not None:
+        least, kept_loss = loss.resamples.min(), record.loss_resamples
+        if kept_loss and least < -kept_loss.step:
+            yield f"has a loss of {least:.4f} on resamples; expected none below zero"
     for kept, one in zip(record.resamples, estimates.values(), strict=True):
         mean, spread = one.resamples.mean(), one.resamples.std()
         # other metrics are not linear in rows, and may be off by less than what chance does

@@ -15,6 +15,7 @@ from harness.errors import BadRecipe, BrokenRecord, HarnessError, OutputExists
 from harness.evaluation.run import DEFAULTS
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
+from harness.methods import made_by
 from harness.plugins import code_of
 from harness.registry import METRICS, PROTOCOLS, STAGES, TASKS, Registry
 from harness.studies.plan import Plan, latest_in, read_plan
@@ -127,15 +128,17 @@ def settle(step: Step, folder: Path, outcome: Outcome) -> None:
 def methods_code(step: Step) -> str | None:
     """A hash of somebody else's code that makes a merge, or scores it; None of ours and of what is
     not here."""
-    said = [(kind, one) for kind in STAGES for one in step.asked(kind)]
-    named: list[tuple[Registry[Any], str]] = [(STAGES[kind], one["name"]) for kind, one in said]
+    said = [(STAGES[kind], one["name"]) for kind in STAGES for one in step.asked(kind)]
+    used = [one for known, name in said if name in known for one in made_by(known[name])]
     if step.verb == "evaluate":
+        named: list[tuple[Registry[Any], str]]
         named = [(PROTOCOLS, one["name"]) for one in step.asked("protocols")]
         tasks = [text.partition("@")[0] for text in step.asked("tasks")]
         own = [name for task in tasks if task in TASKS for name in TASKS[task].metrics]
         metrics = step.asked("metrics") or own
         named += [(METRICS, name) for name in metrics]
-    codes = [code_of(known[name].function) for known, name in named if name in known]
+        used += [known[name].function for known, name in named if name in known]
+    codes = [code_of(one) for one in used]
     return digest_of(codes) if any(codes) else None
 
 

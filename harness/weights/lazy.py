@@ -226,12 +226,12 @@ def check_same(states: Sequence[StateDict], called: Sequence[str]) -> None:
         other = specs(state)
         for missing in sorted(first.keys() - other.keys()):
             raise IncompatibleWeights(
-                f"{name} has no tensor '{missing}' of {called[0]}; expected models of one class"
+                f"{name} has no tensor '{missing}' of {called[0]}; expected the same in both"
             )
         for extra in sorted(other.keys() - first.keys()):
             raise IncompatibleWeights(
                 f"{name} has a tensor '{extra}' that is none of {called[0]}; "
-                "expected models of one class"
+                "expected the same in both"
             )
         for key, spec in first.items():
             found = other[key]
