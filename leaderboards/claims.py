@@ -286,7 +286,8 @@ def _concordance(values: Mapping[str, Mapping[str, float]]) -> str:
     each = pandas.DataFrame(values).dropna().to_numpy()
     if len(each) < FEWEST_MERGES:
         return "none, of too few merges"
-    return f"W = {concordance(each):.2f}, p {p_of(friedman(each))}"
+    chance = p_of(friedman(each)).replace("<", "below")  # no sign of a mark
+    return f"W = {concordance(each):.2f}, p {chance}"
 
 
 def behind(place: Path, row: str, other: str, protocol: str, *names: str) -> str:

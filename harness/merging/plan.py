@@ -34,6 +34,7 @@ from harness.merging.recipes import Recipe, methods_of, with_choices
 from harness.merging.spool import Spool
 from harness.merging.stages import Fold, Stage, entering, reported
 from harness.methods import needs_of, reads_base, reads_norms, rereads, resolved
+from harness.options import options
 from harness.passes.placement import check_arithmetic, check_placement
 from harness.presets import faithful
 from harness.registry import MERGERS
@@ -248,7 +249,7 @@ def _filled(recipe: Recipe) -> Recipe:
         known = resolved(entry, faithful(choice, recipe.preset))
         if "seed" in known and "seed" not in choice.options:
             known["seed"] = recipe.seed + times[choice.name]
-            times[choice.name] += 1
+            times[choice.name] += "seed" in options(entry.function)  # not one of its rows alone
         return Choice(choice.name, known)
 
     return with_choices(recipe, filled)
