@@ -103,38 +103,63 @@ def attribute_of(kind: str, name: str) -> Any:
 
 
 def code_of(function: Callable[..., Any]) -> str | None:
-    """A hash of the code of somebody else: of all Python files beside the one it stands in, of a
-    folder that `load_folder` imported also of those below that it may import, and of what they
+    """A hash of the code of somebody else: of all Python files beside the one it stands in, or of
+    the folder that `load_folder` imported and those below that it may import, and of what they
     import from elsewhere, but for libraries that are installed.
 
-    Empty for code of ours, whose results change with a release; None where there is no file.
+    Empty for code of ours, whose results change with a release; None where there is no file. It is
+    made again where a file changed: the files of a library that lies in a folder take seconds.
     """
     if is_ours(function):
         return ""
-    file = _file_of(function)
+    file, module = _file_of(function), _module(function)
     if file is None:
         return None
-    module = _module(function)
-    files = sorted(_modules(file.parent) if module.startswith(PREFIX) else file.parent.glob("*.py"))
-    package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    parts = {path: path.parent.relative_to(file.parent).parts for path in files}
-    packages = {path: ".".join([package, *below]) for path, below in parts.items()}
-    texts = [*(path.read_bytes() for path in files), *_elsewhere(packages)]
-    return xxhash.xxh3_128_hexdigest(b"\0".join(texts))
+    folder, package = file.parent, module
+    if module.startswith(PREFIX):
+        package = module.partition(".")[0]
+        folder = Path(sys.modules[package].__path__[0])
+        files = sorted(_modules(folder))
+    else:
+        files = sorted(folder.glob("*.py"))
+        package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    known = _hashes.get(tuple(files))
+    if known and all(_stamp(path) == stamp for path, stamp in known[0].items()):
+        return known[1]
+    packages = {path: ".".join([package, *path.parent.relative_to(folder).parts]) for path in files}
+    stamps = {path: _stamp(path) for path in files}
+    texts = [*(path.read_bytes() for path in files), *_elsewhere(packages, stamps)]
+    made = xxhash.xxh3_128_hexdigest(b"\0".join(texts))
+    _hashes[tuple(files)] = (stamps, made)
+    return made
 
 
-def _elsewhere(packages: Mapping[Path, str]) -> list[bytes]:
+_Stamp = tuple[int, int] | None
+_hashes: dict[tuple[Path, ...], tuple[dict[Path, _Stamp], str]] = {}
+"""By the files of a plug-in: all that were read, and their hash."""
+
+
+def _stamp(path: Path) -> _Stamp:
+    """When a file was written, and its bytes; None of one that is gone."""
+    try:
+        known = path.stat()
+    except OSError:
+        return None
+    return known.st_mtime_ns, known.st_size
+
+
+def _elsewhere(packages: Mapping[Path, str], stamps: dict[Path, _Stamp]) -> list[bytes]:
     """What is in the files that Python files of these packages import, be it when a function is
     called, and in those that these import: neither of Python, nor of an installed library, nor of
     ours; nor one whose file is gone, which the next process could not import. Sorted: a set has
-    another order every time."""
-    seen, left, found = {*packages}, [*packages.items()], list[bytes]()
+    another order every time. All that is looked at has a stamp then."""
+    left, found = [*packages.items()], list[bytes]()
     while left:
         file, package = left.pop()
         for name in _imports(file.read_bytes(), package):
             path = _place_of(name)
-            if path and path.suffix == ".py" and path not in seen and not _installed(path):
-                seen.add(path)
+            if path and path.suffix == ".py" and path not in stamps and not _installed(path):
+                stamps[path] = _stamp(path)
                 if path.is_file():  # `torch.ops` says _ops.py
                     found.append(path.read_bytes())
                     within = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -143,29 +168,34 @@ def _elsewhere(packages: Mapping[Path, str]) -> list[bytes]:
 
 
 def _place_of(name: str) -> Path | None:
-    """The file of a module that was imported, or would be. Nothing is imported to find it: of a
-    package its folder is searched."""
+    """The file of a module that was imported, or would be; None of Python's own."""
     if name in sys.modules:
         file = getattr(sys.modules[name], "__file__", None)
         return Path(file) if file else None
-    parent, _, last = name.rpartition(".")
-    if not last.isidentifier():
-        return None
-    spec = None
-    with suppress(ImportError, ValueError, AttributeError):
-        if not parent:
-            spec = importlib.util.find_spec(name)
-        elif (folders := _folders_of(parent)) is not None:
-            spec = PathFinder.find_spec(name, folders)
+    spec = _spec_of(name)
     return Path(spec.origin) if spec and spec.has_location and spec.origin else None
 
 
-def _folders_of(package: str) -> list[str] | None:
-    """Where the modules of a package lie; None of what is none, or lies nowhere."""
-    if package in sys.modules:
-        return getattr(sys.modules[package], "__path__", None)
-    file = _place_of(package)
-    return [str(file.parent)] if file and file.name == "__init__.py" else None
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Where a module that is not imported is found. Nothing is imported for it: of a package its
+    folders are searched."""
+    parent, _, last = name.rpartition(".")
+    if name.partition(".")[0] in PYTHONS or not last.isidentifier():
+        return None
+    with suppress(Exception):  # finders of others raise what they like
+        if not parent:
+            return PathFinder.find_spec(name) or importlib.util.find_spec(name)
+        if parent in sys.modules:
+            folders = [*getattr(sys.modules[parent], "__path__", ())]
+        else:
+            above = _spec_of(parent)
+            folders = [*((above and above.submodule_search_locations) or ())]
+        return PathFinder.find_spec(name, folders) if folders else None
+    return None
+
+
+PYTHONS = sys.stdlib_module_names | {"distutils"}
+"""Modules of Python: to look for one that is gone, a library takes its place."""
 
 
 @cache

@@ -423,6 +423,37 @@ def test_code_below_a_plug_in_is_its_code(tmp_path: Path) -> None:
     assert code_of(function) != before
 
 
+def test_code_of_a_function_below_is_that_of_the_whole_folder(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    (mine / "deep").mkdir(parents=True)
+    (mine / "deep/made.py").write_text("def made(experts, base):\n    return experts[0]\n")
+    (mine / "one.py").write_text(
+        "import harness\nfrom .deep.made import made\nharness.merger('deeper')(made)\n"
+    )
+    with registries_kept():
+        harness.load_plugins(mine)
+        function = harness.MERGERS["deeper"].function
+        before = code_of(function)
+        assert code_of(function) == before
+        (mine / "one.py").write_text("K = 1\n")
+        assert code_of(function) != before
+
+
+@pytest.mark.parametrize("name", ["torch.classes", "distutils.core", "no.such", "json.tool"])
+def test_to_hash_code_imports_and_raises_nothing(name: str, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "one.py").write_text(
+        "import harness\n@harness.merger('lazy')\ndef lazy(experts, base):\n"
+        f"    from {name} import thing\n    return experts[0]\n"
+    )
+    with registries_kept():
+        harness.load_plugins(mine)
+        loaded = {*sys.modules}
+        assert code_of(harness.MERGERS["lazy"].function)
+        assert {*sys.modules} == loaded
+
+
 def test_a_merge_of_other_code_is_told(room: Path) -> None:
     """Two merges of two versions of a method have one recipe, and other weights."""
     text = "import harness\nfrom harness.weights import each\n@harness.merger('own')\n"
@@ -444,7 +475,7 @@ def test_a_merge_of_other_code_is_told(room: Path) -> None:
     Path("mine/one.py").write_text(text.replace("'own'", "'other'") % "0.6")
     with registries_kept():
         harness.load_plugins("mine")
-        with pytest.warns(UserWarning, match="one was made by 'own', which no plug-in that is"):
+        with pytest.warns(UserWarning, match="one was made with 'own', which no plug-in that is"):
             harness.evaluate(run)
 
 
@@ -540,6 +571,7 @@ FOUND = {
                            "from lab import WRONG"),
     "when it is called": ("lab/__init__.py", "", "def later():\n    from lab.core import WRONG"),
     "below, when it is called": ("lab/__init__.py", "", "def later():\n    import lab.core"),
+    "of a folder without __init__": ("lab/more.py", "", "def later():\n    from lab.core import K"),
 }  # fmt: skip
 
 

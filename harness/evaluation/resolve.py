@@ -37,8 +37,8 @@ from harness.evaluation.evaluated import OpenedModel, recipe_of
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
 from harness.methods import code_of_methods
-from harness.plugins import is_ours
-from harness.registry import STAGES
+from harness.plugins import code_of_plugins, is_ours
+from harness.registry import NEEDS, STAGES
 from harness.types import Checkpoint, Task
 
 
@@ -103,15 +103,20 @@ def _tell_of_other_code(source: str, merged: Merged | None) -> None:
     if merged is None or not merged.code:
         return
     known = [(STAGES[stage], name) for stage, name in merged.methods]
-    if gone := [name for of, name in known if name not in of]:
+    methods = [of[name] for of, name in known if name in of]
+    gone = [name for of, name in known if name not in of]
+    gone += [name for one in methods for name in one.needs if name not in NEEDS]
+    if gone:
         if any(not is_ours(one.function) for of in STAGES.values() for one in of.values()):
             warnings.warn(
-                f"{source} was made by '{gone[0]}', which no plug-in that is loaded has: whether "
+                f"{source} was made with '{gone[0]}', which no plug-in that is loaded has: whether "
                 "its code is another now is not known",
                 stacklevel=3,
             )
         return
-    if code_of_methods(of[name] for of, name in known) not in ("", merged.code):
+    # merges of before have a hash without needs
+    without = code_of_plugins([one.function for one in methods])
+    if merged.code not in (without, code_of_methods(methods)):
         warnings.warn(
             f"{source} was made before the code in the folder of its plug-in changed; merge it "
             "again for a merge of the code that is there",

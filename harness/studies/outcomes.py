@@ -129,7 +129,9 @@ def methods_code(step: Step) -> str | None:
     """A hash of somebody else's code that makes a merge, or scores it; None of ours and of what is
     not here."""
     said = [(STAGES[kind], one["name"]) for kind in STAGES for one in step.asked(kind)]
-    used = [one for known, name in said if name in known for one in made_by(known[name])]
+    own = [known[name] for known, name in said if name in known]
+    codes = [code_of(one.function) for one in own]
+    codes += filter(None, (code_of(need) for one in own for need in made_by(one)[1:]))
     if step.verb == "evaluate":
         named: list[tuple[Registry[Any], str]]
         named = [(PROTOCOLS, one["name"]) for one in step.asked("protocols")]
@@ -137,8 +139,7 @@ def methods_code(step: Step) -> str | None:
         own = [name for task in tasks if task in TASKS for name in TASKS[task].metrics]
         metrics = step.asked("metrics") or own
         named += [(METRICS, name) for name in metrics]
-        used += [known[name].function for known, name in named if name in known]
-    codes = [code_of(one) for one in used]
+        codes += [code_of(known[name].function) for known, name in named if name in known]
     return digest_of(codes) if any(codes) else None
 
 
