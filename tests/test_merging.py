@@ -402,10 +402,10 @@ def test_the_seed_decides_the_draw(minis: Minis, tmp_path: Path) -> None:
 
 def test_two_stages_of_one_method_draw_different_numbers(minis: Minis, tmp_path: Path) -> None:
     """Or the second drops what is dropped already, and what is left is twice as large."""
-    dropped = ("dare:drop_rate=0.5", "dare:drop_rate=0.5")
-    asked = {**METHODS["dare[task_arithmetic]"], "premerge": dropped, "seed": 4}
-    plan = merge(same_task(minis("bert"), **asked), out=tmp_path / "twice")
-    assert [one.options["seed"] for one in plan.recipe.premerge] == [4, 5]
+    for given, seeds in ((["dare"] * 3, [4, 5, 6]), (["dare:seed=5", "dare", "dare"], [5, 4, 6])):
+        asked = {**METHODS["dare[task_arithmetic]"], "premerge": given, "seed": 4}
+        plan = merge(same_task(minis("bert"), **asked), out=tmp_path / "out", dry_run=True)
+        assert [one.options["seed"] for one in plan.recipe.premerge] == seeds
 
 
 # The command line -----------------------------------------------------------------------------

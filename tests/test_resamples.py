@@ -115,6 +115,19 @@ def test_the_scores_are_those_of_the_repeated_rows() -> None:
             assert found[:, b] == pytest.approx(known, abs=1e-12)
 
 
+def test_steps_are_small_where_two_models_may_differ_by_few_of_many_rows() -> None:
+    """Of 12,000 rows; as records of before have them, they are made again in their steps."""
+    made = predicted(rows=12_000)
+    (kept,) = kept_resamples(made, scores(made))
+    assert kept.step < STEP / 2
+    (again,) = kept_resamples(made, scores(made), STEP)
+    assert again.step == STEP
+    near = [read(one, [0.8], ("accuracy",)).resamples for one in (kept, again)]
+    np.testing.assert_allclose(near[0], near[1], atol=STEP)
+    (few,) = kept_resamples(predicted(rows=9_000), scores(predicted(rows=9_000)))
+    assert few.step == STEP
+
+
 def test_more_resamples_of_fewer_units() -> None:
     """2,000 of 600 units or more; fewer of a metric that is asked one by one."""
     accuracy = ("accuracy",)

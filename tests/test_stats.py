@@ -470,10 +470,12 @@ def test_how_alike_orders_are_by_counting() -> None:
     assert friedman(np.repeat(once, 2, axis=1)) < 0.001, "one order of 40,320"
     assert friedman(np.repeat(once, 3, axis=1)) == pytest.approx(40320.0**-2)
     assert friedman(once) == 1
+    one_ahead = np.array([1.0] + [0.0] * 19)[:, None]
+    assert friedman(np.repeat(one_ahead, 2, axis=1)) == pytest.approx(1 / 20), "all others tie"
     assert friedman(np.array([[1.0, 1], [2, 2], [3, 3]])) == pytest.approx(0.369, abs=0.001)
 
 
-@pytest.mark.parametrize("models", [2, 3, 4, 6, 30, 57])
+@pytest.mark.parametrize("models", [2, 3, 4, 6, 30, 58, 80])
 def test_fewer_tasks_than_that_can_tell_nobody_apart(models: int) -> None:
     few = fewest_tasks(models)
     always = np.arange(float(models))[:, None] + np.zeros(few)

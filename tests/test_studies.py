@@ -294,6 +294,18 @@ def test_experts_that_are_given_make_sets_by_their_names(room: Path) -> None:
     assert merges(room, experts=two, **asked) == ["one/average", "other/average"]
 
 
+@pytest.mark.parametrize(("tasks", "cells"), [((TASK, TASK), 4), ((TASK, "glue/rte"), 8)])
+def test_cells_of_folders_are_of_the_tasks_that_they_say(
+    room: Path, tasks: tuple[str, ...], cells: int
+) -> None:
+    """Two merges under two protocols."""
+    for name, task in zip("ab", tasks, strict=True):
+        shutil.copytree(room / "base", room / name)
+        (room / name / EXPERT_FILE).write_text(json.dumps({"tasks": [task]}))
+    made = steps(room, experts=["a", "b"], sets=None)
+    assert sum(one.cells for one in made.values()) == cells
+
+
 def test_parts_of_a_task_are_experts_of_their_own(room: Path) -> None:
     experts = {"tasks": TASK, "seeds": [0, 1], "partition": 2}
     made = steps(room, experts=experts, sets={"by": "partition"}, mergers=["average"])

@@ -169,8 +169,11 @@ def resampled_draws(predicted: Predicted, shots: Shots | None) -> Array64:
     return np.where(np.isfinite(made), made, 0.0)
 
 
-def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[Resamples, ...]:
-    """What a record with these scores keeps for every number of shots.
+def kept_resamples(
+    predicted: Predicted, scores: Sequence[DrawScore], step: float | None = None
+) -> tuple[Resamples, ...]:
+    """What a record with these scores keeps for every number of shots, in steps of that or more:
+    records of before have others.
 
     Raises BrokenRecord where the labels leave a metric nothing to score.
     """
@@ -179,8 +182,8 @@ def kept_resamples(predicted: Predicted, scores: Sequence[DrawScore]) -> tuple[R
         each = resampled_draws(predicted, shots)
         alone = each[:, : ALONE if len(each) > 1 else 0]
         points = values_of(scores, shots)
-        step = STEP if of["units"] <= MANY else STEP_OF_MANY
-        made.append(written(points, each.mean(axis=0), alone, step=step, shots=shots, **of))
+        least = step or (STEP if of["units"] <= MANY else STEP_OF_MANY)
+        made.append(written(points, each.mean(axis=0), alone, step=least, shots=shots, **of))
     return tuple(made)
 
 

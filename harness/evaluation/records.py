@@ -109,7 +109,7 @@ class RecordedRecipe(Frozen):
     """How a merge was made, as its merge.json says.
 
     `tuned` are options of the merger, or METHOD.OPTION, that a search chose by scores on the rows
-    `tuned_on`. `code` is a hash of that of plug-ins among the methods.
+    `tuned_on`.
     """
 
     premerge: tuple[RecordedStage, ...] = ()
@@ -120,7 +120,6 @@ class RecordedRecipe(Frozen):
     preset: str | None = None
     tuned: dict[str, bool | float | str] = Field(default_factory=dict)
     tuned_on: tuple[str, ...] = ()
-    code: str = ""
 
     @property
     def stages(self) -> list[tuple[str, RecordedStage]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -243,13 +243,16 @@ def _like(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
 def _filled(recipe: Recipe) -> Recipe:
     """The recipe with every option, the seed of the recipe where a method draws numbers, and the
     next one where the same method draws again: two stages of `dare` would drop the same entries."""
-    times: Counter[str] = Counter()
+    given = [(entry, one) for entry, one in methods_of(recipe) if "seed" in one.options]
+    used = {(one.name, resolved(entry, one)["seed"]) for entry, one in given}
 
     def filled(entry: Method, choice: Choice) -> Choice:
         known = resolved(entry, faithful(choice, recipe.preset))
         if "seed" in known and "seed" not in choice.options:
-            known["seed"] = recipe.seed + times[choice.name]
-            times[choice.name] += "seed" in options(entry.function)  # not one of its rows alone
+            own = "seed" in options(entry.function)  # not one of its rows alone
+            free = (seed for seed in count(recipe.seed) if (choice.name, seed) not in used)
+            known["seed"] = next(free) if own else recipe.seed
+            used.add((choice.name, known["seed"]))
         return Choice(choice.name, known)
 
     return with_choices(recipe, filled)

@@ -12,9 +12,9 @@ from harness import StateDict, premerge, weights
 from harness.errors import BadOption
 from harness.options import Anchor, Layers
 
-TINY = 1e-9
 ALIKE = 1e-7
-"""Distance of two rows of norm 1 that are the same: products round to some 1e-8."""
+"""Distance of two rows of norm 1 that are the same: products round to less than that."""
+TINY = 1e-9
 """Added to the norm of a row that is divided by it."""
 
 

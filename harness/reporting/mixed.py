@@ -13,12 +13,13 @@ from harness.types import ALL
 def check_work(lines: Sequence[Line]) -> None:
     """Raise BrokenRecord, naming both, where a column would mix what is not the same work."""
     _check_sets(lines)
-    _check_recipes(lines)
     check_columns(lines)
 
 
 def check_columns(lines: Iterable[Line]) -> None:
     """As `check_work`, whatever experts are there."""
+    lines = [*lines]
+    _check_recipes(lines)
     seen: dict[tuple[str, Setting], Line] = {}
     for line in sorted(lines, key=lambda one: -len(one.work)):  # who says most of it first
         other = seen.setdefault((line.task, line.setting), line)
@@ -75,21 +76,19 @@ def _check_sets(lines: Sequence[Line]) -> None:
 
 def _check_recipes(lines: Iterable[Line]) -> None:
     """Raise BrokenRecord, naming both, for merges of two sets that share a name and no recipe: a
-    name leaves out defaults, which a plug-in may have changed, as it may all that it does."""
-    seen: dict[tuple[str, Setting, str], Line] = {}
+    name leaves out defaults, which a plug-in may have changed."""
+    seen: dict[tuple[str, Setting, str, str], tuple[str, Line]] = {}
     for line in lines:
-        if line.role != "merged":
-            continue
-        other = seen.setdefault((line.task, line.setting, line.method), line)
-        mine, theirs = dict(line.made), dict(other.made)
-        differing = next((k for k in mine if mine[k] != theirs.get(k, mine[k])), None)
-        if line.set != other.set and differing is not None:
-            raise BrokenRecord(
-                f"merges by {line.method} are of two recipes: {differing} is {theirs[differing]} "
-                f"in {other.path or other.model} and {mine[differing]} in "
-                f"{line.path or line.model}; expected one recipe for all sets of experts: merge "
-                "the one again, or leave it out"
-            )
+        for option, value in line.made if line.role == "merged" else ():
+            of = (line.task, line.setting, line.method, option)
+            known, other = seen.setdefault(of, (value, line))
+            if known != value and line.set != other.set:
+                raise BrokenRecord(
+                    f"merges by {line.method} are of two recipes: {option} is {known} in "
+                    f"{other.path or other.model} and {value} in {line.path or line.model}; "
+                    "expected one recipe for all sets of experts: merge the one again, or leave "
+                    "it out"
+                )
 
 
 def _merges_of(expert: str, lines: Iterable[Line]) -> list[str]:

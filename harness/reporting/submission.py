@@ -88,7 +88,8 @@ def _alone(record: Record, path: Path) -> Iterator[str]:
         yield from faults(record)
     if (beside := path.with_suffix(SUFFIX)).is_file():
         try:
-            again = kept_resamples(read_predictions(record, beside), record.scores)
+            least = min((one.step for one in record.resamples), default=None)
+            again = kept_resamples(read_predictions(record, beside), record.scores, least)
         except BrokenRecord as error:
             yield f"has predictions beside it that do not give it; expected its own: {error}"
         else:

@@ -21,9 +21,10 @@ from harness.types import Array64
 
 FEWEST_TASKS = 6
 """Tasks whose signs alone can be significant: all five of one sign happen by chance in 1 of 16."""
-_EVERY = 16
-"""Tasks up to which all changes of signs are tried; of more, as many as of these."""
-_AT_ONCE = 64
+_EVERY = 17
+"""Tasks up to which all changes of signs are tried; of more, as many as of these, by which all
+pairs of 80 models may be significant."""
+_AT_ONCE = 32
 """Differences of which all changes are held at once, 34 MB of them."""
 
 
@@ -121,7 +122,8 @@ def friedman(values: Array64) -> float:
     Babington Smith (1939, doi:10.1214/aoms/1177732186): by chi-squared two or three tasks that rank
     eight models alike are hardly significant. By hand: two tasks that rank three models 1, 2, 3
     have squared deviations 4, 0 and 4 of their sums; (8 - 1) / (8 + 2) is 0.7, F is 0.7 / 0.3, with
-    1 and 1 degrees of freedom: p = 0.37. It is no less than the chance that all tasks rank alike.
+    1 and 1 degrees of freedom: p = 0.37. It is no less than the chance that all tasks rank alike,
+    with as many ties as each has.
     """
     from scipy.stats import f
 
@@ -134,8 +136,15 @@ def friedman(values: Array64) -> float:
     whole = found / concordance(values) + 2
     few = models - 1 - 2 / tasks
     ratio = (tasks - 1) * (found - 1) / (whole - (found - 1))
-    alike = math.exp((1 - tasks) * math.lgamma(models + 1))
+    orders = [_orders(of_tasks[:, task]) for task in range(tasks)]
+    alike = math.exp(max(orders) - sum(orders))
     return max(float(f.sf(ratio, few, (tasks - 1) * few)), alike)
+
+
+def _orders(of_task: Array64) -> float:
+    """The logarithm of how many orders of models have the ties of these ranks."""
+    ties = np.unique(of_task, return_counts=True)[1]
+    return math.lgamma(len(of_task) + 1) - sum(math.lgamma(count + 1) for count in ties)
 
 
 def concordance(values: Array64) -> float:

@@ -67,7 +67,7 @@ def evaluations(
                 "evaluate",
                 asked.model_dump(mode="json", exclude_defaults=True),
                 needs=(merging.name, *(step.name for step in references.values() if step)),
-                cells=len(known) * (len(asked.tasks) or len(one.members)),
+                cells=len(known) * (len(asked.tasks) or one.told or 1),
                 base=one.base,
                 about=f"{task} {' '.join(map(str, protocols))} {asked.shots} {asked.draws}",
                 size=rows_of(task, asked.limit, data_dir, asked.first) if task else None,

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,15 @@ class Expert:
 class ExpertSet:
     """Experts that are merged together, of one base.
 
-    Some that are `untold` are folders that do not say one task.
+    Some that are `untold` are folders that do not say one task; `told` is how many tasks folders
+    say that are there already.
     """
 
     name: str
     base: str
     members: tuple[Expert, ...]
     untold: bool = False
+    told: int = 0
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -85,9 +87,10 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
             raise study.fault("folders of experts have one base; found several")
         base = relative(study.base[0], folder) if study.base else ""
         for name, places in experts.folders.items():
-            untold = any(os.path.isdir(p) and len(recorded_tasks(Path(p))) != 1 for p in places)
+            said = [recorded_tasks(Path(place)) for place in places if os.path.isdir(place)]
+            untold, told = any(len(one) != 1 for one in said), len({*chain(*said)})
             given = tuple(Expert(relative(p, folder)) for p in places)
-            yield ExpertSet(name, base, given, untold)
+            yield ExpertSet(name, base, given, untold, told)
         return
     if not study.base:
         raise study.fault("names no base to fine-tune; expected one: --base")

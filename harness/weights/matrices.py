@@ -20,8 +20,12 @@ Others: TypeAlias = Literal["mean", "zero"]
 """What becomes of the task vectors of all other tensors."""
 EMBEDDING = re.compile(r"embed|\bshared\.weight$|relative_attention_bias")
 """What the name of every table of embeddings has in it, in all architectures that are known."""
-PROJECTION = re.compile(r"embeddings_project\b|embedding_hidden_mapping_in|\bembed_proj\b")
-"""What linear layers after a table are called, by ELECTRA, ALBERT and DeBERTa."""
+PROJECTION = re.compile(
+    r"embeddings_project\b|embedding_hidden_mapping_in|\bembed_proj\b"
+    r"|\bembedding_transformation\b|\bembeddings\.projection\.weight$|\bentity_embedding_dense\b"
+)
+"""What linear layers after a table are called, by ELECTRA, ALBERT, DeBERTa, MobileBERT, FNet and
+LUKE."""
 
 
 class Vectors(Sequence[torch.Tensor]):
