@@ -23,7 +23,7 @@ SETTINGS = {
 OTHER_BASES = {
     "topics": ("minilm-l6", "granite", "gte", "distilbert"),
     "glue": ("granite",),
-    "emotions": ("granite",),
+    "emotions": ("granite", "distilbert"),
     "domains": ("granite", "distilbert"),
 }
 """Of settings with credit, that were repeated with three sets of experts: `topics-granite`."""
@@ -31,7 +31,9 @@ GROUPS = {one: (one, *(f"{one}-{base}" for base in bases)) for one, bases in OTH
 BOARDS = {name: SETTINGS[one] for one, names in GROUPS.items() for name in names}
 GROUPS["all"] = (*BOARDS,)
 """Of boards, as a claim names them: `@topics`; `!topics` behind it leaves one out."""
-OUT_OF_DOMAIN = dict.fromkeys(("emotions-out", "emotions-granite-out"), "emotions out of domain")
+OUT_OF_DOMAIN = dict.fromkeys(
+    (f"{name}-out" for name in GROUPS["emotions"]), "emotions out of domain"
+)
 EXPERTS = "experts, each on its own task"
 BASE = "base under the experts' heads"
 PROTOCOLS: Mapping[str, Mapping[str, str]] = {
