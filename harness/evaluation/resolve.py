@@ -114,9 +114,10 @@ def _tell_of_other_code(source: str, merged: Merged | None) -> None:
                 stacklevel=3,
             )
         return
-    # merges of before have a hash without needs
+    # merges of before have a hash without needs; '' where what made one is ours by now
     without = code_of_plugins([one.function for one in methods])
-    if merged.code not in (without, code_of_methods(methods)):
+    now = code_of_methods(methods)
+    if now and merged.code not in (without, now):
         warnings.warn(
             f"{source} was made before the code in the folder of its plug-in changed; merge it "
             "again for a merge of the code that is there",

@@ -129,9 +129,9 @@ def methods_code(step: Step) -> str | None:
     """A hash of somebody else's code that makes a merge, or scores it; None of ours and of what is
     not here."""
     said = [(STAGES[kind], one["name"]) for kind in STAGES for one in step.asked(kind)]
-    own = [known[name] for known, name in said if name in known]
-    codes = [code_of(one.function) for one in own]
-    codes += filter(None, (code_of(need) for one in own for need in made_by(one)[1:]))
+    methods = [known[name] for known, name in said if name in known]
+    codes = [code_of(one.function) for one in methods]
+    codes += filter(None, (code_of(need) for one in methods for need in made_by(one)[1:]))
     if step.verb == "evaluate":
         named: list[tuple[Registry[Any], str]]
         named = [(PROTOCOLS, one["name"]) for one in step.asked("protocols")]
