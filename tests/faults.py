@@ -219,6 +219,16 @@ def no_length(experts: Sequence[StateDict], base: StateDict) -> StateDict:
     return weights.each(fn, base, *weights.task_vectors(experts, base))
 
 
+def nothing_but_nan(experts: Sequence[StateDict], base: StateDict) -> StateDict:
+    """A mean that divides zero by zero."""
+
+    def fn(origin: torch.Tensor, *vectors: torch.Tensor) -> torch.Tensor:
+        nothing = torch.zeros_like(origin)
+        return origin + torch.stack(vectors).sum(0) * (nothing / nothing)
+
+    return weights.each(fn, base, *weights.task_vectors(experts, base))
+
+
 def by_position(experts: Sequence[StateDict], base: StateDict) -> StateDict:
     """Takes the tensors of all models to stand in one order."""
     vectors = [torch.cat([tensor.flatten() for tensor in e.values()]) for e in experts]

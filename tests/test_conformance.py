@@ -280,6 +280,7 @@ def test_a_pre_merging_method_that_does_nothing_keeps_every_property() -> None:
         (faults.alias, "inputs", "after writing to the output, base: 'bert.embeddings.LayerN"),
         (faults.running_mean, "order", "with experts in order 3, 2, 1, 'bert.embeddings"),
         (faults.no_length, "zero", "weight' at [0, 0] is nan, expected "),
+        (faults.nothing_but_nan, "order", "' at [0, 0] is nan, expected a number"),
         (faults.by_position, "bytes", "with the tensors of the inputs in another order, 'bert"),
         (faults.global_noise, "bytes", "run again, 'bert"),
         (faults.seeded_once, "bytes", "asked for its tensors backwards, 'bert"),

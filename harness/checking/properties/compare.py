@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,7 +51,8 @@ def _unlike(
     place = int(gap.argmax())
     at = [int(i) for i in np.unravel_index(place, tuple(have.shape))]
     index = f" at {at}" if at else ""
-    return f"{index} is {have.flatten()[place]:.9g}", f"{want.flatten()[place]:.9g}"
+    found, sought = (float(one.flatten()[place]) for one in (have, want))
+    return f"{index} is {found:.9g}", "a number" if math.isnan(sought) else f"{sought:.9g}"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
