@@ -195,7 +195,7 @@ def test_what_are_no_replicates_stay_apart(why: str) -> None:
         board_of(lines)
 
 
-@pytest.mark.parametrize("differs", ["density", "nothing"])
+@pytest.mark.parametrize("differs", ["density", "code", "nothing"])
 def test_merges_of_sets_by_two_recipes_are_no_replicates(differs: str, tmp_path: Path) -> None:
     """A name leaves out what was the default when the merge was made. 1 and 1.0 are one value."""
 
@@ -206,7 +206,8 @@ def test_merges_of_sets_by_two_recipes_are_no_replicates(differs: str, tmp_path:
         if at or differs == "nothing":  # an older record does not say it
             options["density"] = 0.2 if differs == "density" and at == 2 else 0.1
         stage = RecordedStage(name="ties", options=options)
-        return one.model_copy(update={"recipe": RecordedRecipe(merger=stage)})
+        code = "edited" if differs == "code" and at == 2 else "as it was" if at else ""
+        return one.model_copy(update={"recipe": RecordedRecipe(merger=stage, code=code)})
 
     records = [resampled(by(one, at)) for at in range(3) for one in study(at)]
     written(tmp_path, records)

@@ -134,7 +134,7 @@ def recipe_of(said: Merged | None) -> RecordedRecipe | None:
         return None
     several = {"__all__": STAGE}
     known: dict[str, Any] = {"premerge": several, "merger": STAGE, "postmerge": several}
-    known |= {"heads": True, "seed": True, "preset": True}
+    known |= dict.fromkeys(("heads", "seed", "preset", "code"), True)
     tuned = said.tuned
     return RecordedRecipe(
         **said.model_dump(include=known),

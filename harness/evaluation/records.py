@@ -108,8 +108,8 @@ class RecordedStage(Frozen):
 class RecordedRecipe(Frozen):
     """How a merge was made, as its merge.json says.
 
-    `tuned` are options of the merger, or METHOD.OPTION, that a search chose by scores on the rows
-    `tuned_on`.
+    `code` is a hash of that of plug-ins that made it. `tuned` are options of the merger, or
+    METHOD.OPTION, that a search chose by scores on the rows `tuned_on`.
     """
 
     premerge: tuple[RecordedStage, ...] = ()
@@ -118,6 +118,7 @@ class RecordedRecipe(Frozen):
     heads: str = ""
     seed: int = 0
     preset: str | None = None
+    code: str = ""
     tuned: dict[str, bool | float | str] = Field(default_factory=dict)
     tuned_on: tuple[str, ...] = ()
 

@@ -254,16 +254,18 @@ def _said(record: Record) -> dict[str, Any]:
 
 
 def _made(recipe: RecordedRecipe | None) -> tuple[tuple[str, str], ...]:
-    """The options of the methods of a recipe but for seeds and what was tuned; 1 is 1.0."""
+    """The options of the methods of a recipe but for seeds and what was tuned, and the code of
+    plug-ins; 1 is 1.0."""
     if recipe is None:
         return ()
     out = {"seed", *(name.rpartition(".")[2] for name in recipe.tuned)}
-    return tuple(
+    options = (
         (f"{stage.name}.{name}", str(float(value) if type(value) is int else value))
         for _, stage in recipe.stages
         for name, value in stage.options.items()
         if name not in out
     )
+    return (*options, *([("code", recipe.code[:12])] if recipe.code else []))
 
 
 def _called(record: Record) -> dict[str, Any]:
