@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
-from harness.errors import BrokenCheckpoint
+from harness.errors import BrokenCheckpoint, HarnessError
 from harness.files import LARGEST, read_json
 from harness.folders import Layout
 from harness.text import first_line
@@ -104,10 +104,12 @@ def refused(what: str, expected: str) -> Iterator[None]:
     """
     try:
         yield
+    except HarnessError:
+        raise
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             raise
-        reason = first_line(error)
+        reason = f"{type(error).__name__}: {first_line(error)}"
         raise BrokenCheckpoint(f"{what} ({reason:.300}); {expected}") from error
 
 

@@ -17,12 +17,13 @@ import torch
 from harness.checkpoints.build import LABEL_KEYS, built
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.t5 import OUTPUTS
+from harness.checkpoints.layout import refused
 from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.processor import pillow, processor_digest
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.checkpoints.verbalizer import as_asked, head_of, words_of
-from harness.errors import BrokenCheckpoint, HarnessError, MissingHead, NotFinite
+from harness.errors import BrokenCheckpoint, MissingHead, NotFinite
 from harness.files import cache_dir
 from harness.hashes import digest_of
 from harness.kinds import kind_of
@@ -30,7 +31,6 @@ from harness.passes.cache import keep, recall
 from harness.passes.placement import AUTOMATIC, Placement, exact, quicken
 from harness.passes.prepared import check_positions, prepare
 from harness.readout import LAST_LINEAR, Readout
-from harness.text import first_line
 from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps
 
 if TYPE_CHECKING:
@@ -347,19 +347,11 @@ def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) 
 def running(what: str) -> Iterator[None]:
     """A model's forward pass, in float32 where that is its type; whatever goes wrong as
     BrokenCheckpoint, in one line."""
-    try:
-        with exact():
-            yield
-    except HarnessError:
-        raise
     # transformers' models raise many types for a configuration that does not fit itself or the
     # rows: positions for fewer tokens than a row has, numbers of heads, of chunks, ...
-    except Exception as error:
-        reason = first_line(error)
-        raise BrokenCheckpoint(
-            f"{what} cannot be run ({type(error).__name__}: {reason:.300}); expected a config.json "
-            "that fits, positions for the longest row (--max-length), and memory (--batch-size)"
-        ) from error
+    fits = "a config.json that fits, positions for the longest row (--max-length)"
+    with refused(f"{what} cannot be run", f"expected {fits}, and memory (--batch-size)"), exact():
+        yield
 
 
 def final_module(model: torch.nn.Module, family: Family, source: str) -> torch.nn.Module:

@@ -15,18 +15,18 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from harness.checkpoints.build import TEXT_HEAD, build_model, encoder_of, labelled
 from harness.checkpoints.families.family import Family
+from harness.checkpoints.layout import refused
 from harness.checkpoints.network import classifier_on_meta, silent
 from harness.checkpoints.text_heads import text_head
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.checkpoints.verbalizer import words_of
 from harness.data.metrics import evaluation_module
-from harness.errors import BadData, BadOption, BrokenCheckpoint, HarnessError, NotFinite
+from harness.errors import BadData, BadOption, NotFinite
 from harness.kinds import IGNORED, kind_of
 from harness.passes.features import final_module
 from harness.passes.placement import Placement, tell_of_slow
 from harness.passes.prepared import Prepared, prepare, row_labels
 from harness.readout import LAST_LINEAR, Readout
-from harness.text import first_line
 from harness.types import AUTO, Array64, Checkpoint, Hyperparameters, Rows, Task
 
 LOOKED_AT = 100
@@ -134,20 +134,12 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
         config[TEXT_HEAD] = head.config[TEXT_HEAD]
     planned: Any = classifier_on_meta(config, source.source, unit=kind.unit)
     set_seed(seed)
-    try:
-        with silent():  # a new head is meant here, and nowhere else
-            # the tensors and not their folder: of a head in it nothing is read
-            made = type(planned).from_pretrained(
-                None,
-                config=copy.deepcopy(planned.config),
-                state_dict=state,
-                dtype=torch.float32,
-            )
-    except Exception as error:  # transformers raises many types, of quantized models, say
-        reason = first_line(error)
-        raise BrokenCheckpoint(
-            f"{source.source} cannot be loaded ({reason:.300}); expected an encoder in float32"
-        ) from error
+    what = f"{source.source} cannot be loaded"
+    with refused(what, "expected an encoder in float32"), silent():  # where a new head is meant
+        # the tensors and not their folder: of a head in it nothing is read
+        made = type(planned).from_pretrained(
+            None, config=copy.deepcopy(planned.config), state_dict=state, dtype=torch.float32
+        )
     for name, parameter in made.named_parameters() if fixed else ():
         parameter.requires_grad_(name.startswith(source.family.prefix))
     return made
@@ -167,17 +159,9 @@ def check_reads(
         counts, ids = [len(row) for row in tokens], [max(row, default=0) for row in tokens]
         picked = [int(np.argmax(counts)), int(np.argmax(ids))]
         what = f"a row of {max(counts)} tokens with ids up to {max(ids)}"
-    try:
-        batch = collate([rows[place] for place in picked])
-        with torch.no_grad():
-            model.eval()(**batch)
-    except HarnessError:
-        raise
-    except Exception as error:  # each model and tokenizer has its own way to fail
-        reason = first_line(error)
-        raise BrokenCheckpoint(
-            f"{source.source} cannot read {what} ({reason}): see its config.json and --max-length"
-        ) from error
+    what = f"{source.source} cannot read {what}"
+    with refused(what, "see its config.json and --max-length"), torch.no_grad():
+        model.eval()(**collate([rows[place] for place in picked]))
 
 
 def arguments(
