@@ -17,12 +17,13 @@ from pydantic import (
     model_validator,
 )
 
-from harness.errors import BadRecipe
+from harness.errors import BadRecipe, HarnessError
 from harness.options import parse_choice
 from harness.text import hint
 from harness.types import AUTO, MOST_TOKENS, Choice, Length
 
 Value = TypeVar("Value", bound="Frozen")
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def _choice(value: object) -> object:
@@ -96,14 +97,16 @@ class Asked(Frozen):
         return str(value) if isinstance(value, PurePath) else value
 
 
-def validated(kind: type[Value], values: Mapping[str, Any], where: str) -> Value:
-    """A recipe or run of the values. Raises BadRecipe, naming the field, for what does not fit."""
+def validated(
+    kind: type[Model], values: Mapping[str, Any], where: str, error: type[HarnessError] = BadRecipe
+) -> Model:
+    """The values as a model. Raises `error`, naming the field, for what does not fit."""
     if odd := [key for key in values if not isinstance(key, str)]:
-        raise BadRecipe(f"{where}: no field is called {odd[0]!r}; {hint('', kind.model_fields)}")
+        raise error(f"{where}: no field is called {odd[0]!r}; {hint('', kind.model_fields)}")
     try:
         return kind.model_validate(dict(values), context=where)
-    except ValidationError as error:
-        raise BadRecipe(f"{where}: {reason(error, kind)}") from error
+    except ValidationError as found:
+        raise error(f"{where}: {reason(found, kind)}") from found
 
 
 def reason(error: ValidationError, kind: type[BaseModel]) -> str:

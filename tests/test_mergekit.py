@@ -356,17 +356,17 @@ REFUSED: dict[str, tuple[Config, list[str]]] = {
         ["tokenizer supported"],
     ),
     "no method": (lambda b: {"modules": {}, "models": []}, ["modules supported"]),
-    "method is no text": (of("linear", merge_method=3), ["merge_method 3 text"]),
+    "method is no text": (of("linear", merge_method=3), ["merge_method is 3 valid string"]),
     "random masks": (
         of("dare_ties", parameters=ONE),
         ["merge_method dare_ties equal", "--merger mergekit:dare_ties"],
     ),
     "not ours": (of("sce"), ["merge_method sce equal", "linear"]),
-    "no models": (of("linear", models=[]), ["[], list"]),
-    "a model without name": (of("linear", models=[{}]), ["entry {}"]),
+    "no models": (of("linear", models=[]), ["models: at least 1 item"]),
+    "a model without name": (of("linear", models=[{}]), ["models.0.model: Field required"]),
     "a model with more": (
         lambda b: {"merge_method": "linear", "models": [{"model": b["a"], "layer_range": [0, 1]}]},
-        ["layer_range supported"],
+        ["layer_range model, parameters"],
     ),
     "one model twice": (of("linear", "a", "a", parameters=ONE), ["models has", "/a twice"]),
     "an adapter": (

@@ -28,9 +28,9 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.evaluate import evaluate
 from harness.evaluation.predictions import read_predictions
-from harness.evaluation.records import Record, predictions_of, read_as, safe
+from harness.evaluation.records import Record, predictions_of, safe
 from harness.evaluation.run import DEFAULTS, Run
-from harness.files import check_place, write_json
+from harness.files import check_place, read_json, write_json
 from harness.kinds import kind_of
 from harness.merging.merge import merge
 from harness.merging.plan import short_method
@@ -42,7 +42,7 @@ from harness.registry import MERGERS, PROTOCOLS, TASKS
 from harness.reporting.lines import HEADLINE_SHOTS, PROTOCOL_ORDER
 from harness.text import points
 from harness.types import TRAINED_ON, Choice, Progress, Scalar
-from harness.values import Frozen
+from harness.values import Frozen, validated
 from harness.weights import digest, join_digests
 
 MINIATURES = Path(__file__).parent / "miniatures"
@@ -344,7 +344,8 @@ def _notes(measured: Quality, kept: Quality | None, path: Path, recorded: bool) 
 
 def read_baseline(path: Path) -> Quality:
     """What a merger reached once. Raises BrokenRecord naming the file and what is wrong."""
-    return read_as(Quality, path, "a baseline")
+    said = read_json(path, "a baseline", error=BrokenRecord)
+    return validated(Quality, said, str(path), BrokenRecord)
 
 
 def _check_fresh(kept: Quality, choice: Choice, path: Path) -> None:

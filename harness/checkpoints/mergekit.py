@@ -6,10 +6,13 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.files import read_yaml
+from harness.values import Frozen, validated
 
 KEYS = ("models", "merge_method", "base_model", "parameters", "dtype", "out_dtype")
 """What is read of a configuration; of other keys but a tokenizer's only null is let through."""
@@ -22,30 +25,47 @@ ENDPOINTS = ("slerp", "nearswap", "arcee_fusion")
 
 INSTEAD = "or run mergekit itself: harness evaluate reads the folder that it writes"
 
-Models: TypeAlias = tuple[tuple[str, Mapping[str, Any]], ...]
-"""Names of models with the parameters given for each."""
+
+def _plain(name: str) -> str:
+    """The name of a model, unless it asks for more than a model."""
+    for sign, what in (("+", "an adapter"), ("@", "a revision")):
+        if sign in name and not os.path.exists(name):
+            raise ValueError(
+                f"{name} names {what}, expected a folder or Hub id: save one, {INSTEAD}"
+            )
+    return name
 
 
-@dataclass(frozen=True)
-class Config:
+Named = Annotated[str, AfterValidator(_plain)]
+Parameters = Annotated[dict[str, Any], BeforeValidator(lambda it: {} if it is None else it)]
+
+
+class Listed(Frozen):
+    """A model with the parameters given for it."""
+
+    model: Named
+    parameters: Parameters = Field(default_factory=dict)
+
+
+class Config(Frozen):
     """A mergekit configuration in its plain form: models with parameters, and a method.
 
     `rebuilt`: mergekit makes the tokenizer anew, and cuts the token embeddings to its size.
     """
 
     path: Path
-    method: str
-    models: Models
-    base: str | None
-    parameters: Mapping[str, Any]
+    method: str = Field(alias="merge_method")
+    models: tuple[Listed, ...] = Field(min_length=1)
+    base: Named | None = Field(None, alias="base_model")
+    parameters: Parameters = Field(default_factory=dict)
     dtype: str | None = None
     out_dtype: str | None = None
     rebuilt: bool = False
 
     @property
-    def experts(self) -> Models:
+    def experts(self) -> tuple[Listed, ...]:
         """The models that are not the base."""
-        return tuple((name, own) for name, own in self.models if name != self.base)
+        return tuple(one for one in self.models if one.model != self.base)
 
     def refuse(self, what: str) -> BadRecipe:
         """The error that says so, and what to do."""
@@ -55,31 +75,14 @@ class Config:
 def read_config(values: Mapping[str, Any], path: Path) -> Config:
     """The configuration in a YAML file. Raises BadRecipe, naming the key, for what is not read."""
     rebuilt = [key for key, value in values.items() if _same_tokens(key, value)]
-    for key, value in values.items():
-        if key not in (*KEYS, *rebuilt) and value is not None:
-            raise BadRecipe(f"{path}: '{key}' is not supported; leave it out, {INSTEAD}")
-    texts = ("merge_method", "base_model", "dtype", "out_dtype")
-    said = {key: values[key] for key in texts if values.get(key) is not None}
-    known = {key: _text(value, f"{path}: {key}") for key, value in said.items()}
-    if "merge_method" not in known:
-        raise BadRecipe(f"{path} has no merge_method, expected the name of one")
-    models = values.get("models")
-    if not isinstance(models, list) or not models:
-        raise BadRecipe(f"{path}: models is {models!r}, expected a list with a model in each entry")
-    listed = tuple(_model(entry, path) for entry in models)
-    names = [name for name, _ in listed]
+    said = {k: value for k, value in values.items() if value is not None and k not in rebuilt}
+    if odd := [key for key in said if key not in KEYS]:
+        raise BadRecipe(f"{path}: '{odd[0]}' is not supported; leave it out, {INSTEAD}")
+    config = validated(Config, {**said, "path": path, "rebuilt": bool(rebuilt)}, str(path))
+    names = [one.model for one in config.models]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise BadRecipe(f"{path}: models has {repeated[0]} twice, expected every model once")
-    return Config(
-        path,
-        known["merge_method"],
-        listed,
-        _plain(known["base_model"], path) if "base_model" in known else None,
-        _mapping(values.get("parameters"), f"{path}: parameters"),
-        known.get("dtype"),
-        known.get("out_dtype"),
-        bool(rebuilt),
-    )
+    return config
 
 
 def _same_tokens(key: str, value: object) -> bool:
@@ -87,37 +90,6 @@ def _same_tokens(key: str, value: object) -> bool:
     if key == "tokenizer" and isinstance(value, Mapping) and set(value) == {"source"}:
         value = value["source"]
     return key in ("tokenizer_source", "tokenizer") and value in ("base", "union")
-
-
-def _model(entry: object, path: Path) -> tuple[str, Mapping[str, Any]]:
-    if not isinstance(entry, Mapping) or "model" not in entry:
-        raise BadRecipe(f"{path}: models has the entry {entry!r}, expected model: FOLDER OR HUB ID")
-    if unknown := sorted(map(str, set(entry) - {"model", "parameters"})):
-        raise BadRecipe(f"{path}: '{unknown[0]}' of a model is not supported; {INSTEAD}")
-    name = _plain(_text(entry["model"], f"{path}: model"), path)
-    return name, _mapping(entry.get("parameters"), f"{path}: parameters of {name}")
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise BadRecipe(f"{where} is {value!r}, expected text")
-    return value
-
-
-def _mapping(value: object, where: str) -> Mapping[str, Any]:
-    if value is not None and not isinstance(value, Mapping):
-        raise BadRecipe(f"{where} is {value!r}, expected names with values")
-    return value or {}
-
-
-def _plain(name: str, path: Path) -> str:
-    """The name of a model, unless it asks for more than a model."""
-    for sign, what in (("+", "an adapter"), ("@", "a revision")):
-        if sign in name and not os.path.exists(name):
-            raise BadRecipe(
-                f"{path}: {name} names {what}, expected a folder or Hub id: save one, {INSTEAD}"
-            )
-    return name
 
 
 # What a folder was made of -------------------------------------------------------------------

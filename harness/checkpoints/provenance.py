@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from harness.errors import BrokenCheckpoint
 from harness.files import LARGEST, file_hash, read_json
 from harness.hashes import digest_of
 from harness.registry import TASKS, YAML
 from harness.types import Checkpoint, is_task_name
-from harness.values import reason
+from harness.values import validated
 from harness.weights import digest
 
 MERGE_FILE, EXPERT_FILE = "merge.json", "expert.json"
@@ -273,11 +273,7 @@ def check_unchanged(model: Checkpoint) -> None:
 def _read(kind: type[R], path: Path, what: str) -> R | None:
     if not path.is_file():
         return None
-    values = read_json(path, what)
-    try:
-        said: R = kind(**values)
-    except ValidationError as error:
-        raise BrokenCheckpoint(f"{path}: {reason(error, kind)}, as `harness` writes it") from error
+    said: R = validated(kind, read_json(path, what), str(path), BrokenCheckpoint)
     named = [*said.tasks]
     if isinstance(said, Merged):
         named += [origin.task for origin in said.experts if origin.task is not None]

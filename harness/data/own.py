@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.data.formats import ENDINGS, SUFFIXES
 from harness.data.sources import OTHERS, TRAIN, VALIDATION, label_values, one_of, only
@@ -20,7 +20,7 @@ from harness.kinds import KINDS, kind_of
 from harness.labels import NUMBER, called, composed, normal, spelling
 from harness.text import few
 from harness.types import HELD_OUT, Hyperparameters, KindName, Task
-from harness.values import Frozen, reason
+from harness.values import Frozen, validated
 
 SPLITS = ("test", VALIDATION)
 """Files of these names are splits to score, the first of them the reported one."""
@@ -89,13 +89,10 @@ def task_of_file(path: str) -> Task:
     train split is held out. Raises BadData, naming file and field, for what does not fit.
     """
     place = Path(path)
-    try:
-        what = "a task: kind, text, label, files"
-        written = read_yaml(place, what, error=BadData, loader=AsWritten)
-        said = Described(**{key: value for key, value in written.items() if value not in NOTHING})
-    except (ValidationError, TypeError) as error:
-        told = reason(error, Described) if isinstance(error, ValidationError) else error
-        raise BadData(f"{place}: {told}") from error
+    what = "a task: kind, text, label, files"
+    written = read_yaml(place, what, error=BadData, loader=AsWritten)
+    filled = {key: value for key, value in written.items() if value not in NOTHING}
+    said = validated(Described, filled, str(place), BadData)
     if bool(said.files) == bool(said.hub):
         sources = "both files and hub" if said.hub else "neither files nor hub"
         raise BadData(f"{place} says {sources}, expected one of them")

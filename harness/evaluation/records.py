@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import xxhash
 from pydantic import Field, ValidationError
@@ -18,16 +18,20 @@ from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.faults import check_record
 from harness.evaluation.packs import PREDICTED, SUFFIX, is_pack, unpacked, write_pack
 from harness.evaluation.resamples import Resamples, shortened, values_of
-from harness.files import check_values, json_text, parse_json, read_json, read_text, write_text
+from harness.files import check_values, json_text, parse_json, read_text, write_text
 from harness.hashes import digest_of
 from harness.types import Scalar, Shots
-from harness.values import Frozen, Value
+from harness.values import Frozen
 
 DECODER = "pillow"
 """What decodes images: a record of those has its version."""
 Role = Literal["merged", "base", "expert", "single", "ensemble", "ceiling", "reference"]
 """An `expert` is read on its own task, a `single` is one read on a task of another. A `ceiling` has
 parts of its own for each task, and is not one model."""
+
+
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+"""Beyond, counts are no longer told apart in a table."""
 
 
 class DrawScore(Frozen):
@@ -38,7 +42,7 @@ class DrawScore(Frozen):
 
     value: float
     parts: dict[str, float]
-    shots: Shots | None = None
+    shots: Annotated[Count, Field(gt=0)] | Literal["all"] | None = None
     seed: int | None = None
     facts: dict[str, float] = Field(default_factory=dict)
 
@@ -51,7 +55,7 @@ class Interval(Frozen):
     high: float
     shots: Shots | None = None
     method: Literal["student"]
-    level: float = 0.95
+    level: float = Field(0.95, gt=0, lt=1)
 
 
 Saw: TypeAlias = Literal[
@@ -75,8 +79,8 @@ class Adaptation(Frozen):
     """
 
     split: str
-    rows: int
-    drawn: dict[str, list[list[int]]] = Field(default_factory=dict)
+    rows: Count
+    drawn: dict[str, list[list[Count]]] = Field(default_factory=dict)
     sentences: dict[str, dict[str, list[int]]] = Field(default_factory=dict)
     unseen: list[int] = Field(default_factory=list)
     labels: Saw
@@ -158,14 +162,14 @@ class Record(Frozen):
     protocol: str
     options: dict[str, Any]
     settings: dict[str, Any]
-    metrics: tuple[str, ...]
-    rows: int
-    scores: tuple[DrawScore, ...]
+    metrics: tuple[str, ...] = Field(min_length=1)
+    rows: Count = Field(gt=0)
+    scores: tuple[DrawScore, ...] = Field(min_length=1)
     intervals: tuple[Interval, ...] = ()
     resamples: tuple[Resamples, ...] = ()
     loss_resamples: Resamples | None = None
     majority: DrawScore | None = None
-    unseen: int = 0
+    unseen: Count = 0
     predictions: str | None = None
     adaptation: Adaptation | None
     dataset: dict[str, Any]
@@ -285,7 +289,7 @@ def record_in(text: str | bytes, path: Path) -> Record:
     except ValidationError as error:
         said = text if isinstance(text, str) else text.decode("utf-8", "replace")
         parse_json(said, str(path), "a record", error=BrokenRecord)  # what is no JSON says so
-        raise _broken(error, path, "a record") from error
+        raise _broken(error, path) from error
     free = {"options": record.options, "settings": record.settings, "of": record.dataset}
     if record.recipe is not None:
         free["recipe"] = record.recipe.model_dump(mode="json")
@@ -296,20 +300,12 @@ def record_in(text: str | bytes, path: Path) -> Record:
     return record
 
 
-def read_as(kind: type[Value], path: Path, what: str) -> Value:
-    """The model of this kind in a JSON file. Raises BrokenRecord naming the file and the fault."""
-    try:
-        return kind(**read_json(path, what, error=BrokenRecord))
-    except ValidationError as error:
-        raise _broken(error, path, what) from error
-
-
-def _broken(error: ValidationError, path: Path, what: str) -> BrokenRecord:
+def _broken(error: ValidationError, path: Path) -> BrokenRecord:
     first = error.errors()[0]
     field = ".".join(map(str, first["loc"]))
     fault = f"field '{field}': {first['msg']}"
     if first["loc"] == (field,) and first["type"] == "missing":  # some other program's file
-        return BrokenRecord(f"{path} is not {what} of this project, or a folder of such: {fault}")
+        return BrokenRecord(f"{path} is not a record of this project, or a folder of such: {fault}")
     return BrokenRecord(f"{path}: {fault}")
 
 

@@ -14,6 +14,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from pydantic import Field
 
 from harness.evaluation.counting import SUMS
 from harness.stats.estimate import Estimate
@@ -69,10 +70,10 @@ class Resamples(Frozen):
 
     shots: Shots | None = None
     unit: Literal["row", "sentence", "document"]
-    units: int
-    count: int
-    step: float
-    design: str
+    units: int = Field(gt=0)
+    count: int = Field(gt=0)
+    step: float = Field(gt=0, le=BEYOND)
+    design: str = Field(pattern=r"^[0-9a-f]{16}$")
     values: str
     by_draw: str = ""
 

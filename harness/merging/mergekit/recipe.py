@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from harness.checkpoints.mergekit import Config, Models, read_config
+from harness.checkpoints.mergekit import Config, Listed, read_config
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint
@@ -126,10 +126,10 @@ def _check_parameters(config: Config, shared: tuple[str, ...], each: tuple[str, 
     for name in (one for one in config.parameters if one not in known):
         named = ", ".join(known)
         raise config.refuse(f"parameter '{name}' is not one of {config.method}'s: {named}")
-    for model, own in config.models:
-        for name in (one for one in own if one not in each):
+    for model in config.models:
+        for name in (one for one in model.parameters if one not in each):
             those = ", ".join(each) or "none"
-            where = f"{config.method} reads of {model}"
+            where = f"{config.method} reads of {model.model}"
             raise config.refuse(f"parameter '{name}' is not one that {where}: {those}")
 
 
@@ -137,10 +137,10 @@ def _read(
     config: Config,
     name: str,
     default: bool | float | None,
-    model: tuple[str, Mapping[str, Any]] | None = None,
+    model: Listed | None = None,
 ) -> Any:
     """A parameter: that of one model, else that of all, else the default, whose type it has."""
-    called, own = model or (config.method, {})
+    called, own = (model.model, model.parameters) if model else (config.method, {})
     value = own.get(name, config.parameters.get(name))
     value = default if value is None else value
     if value is None:
@@ -152,7 +152,9 @@ def _read(
         raise config.refuse(str(error)) from None
 
 
-def _each(config: Config, models: Models, name: str, default: float | None = None) -> list[float]:
+def _each(
+    config: Config, models: Sequence[Listed], name: str, default: float | None = None
+) -> list[float]:
     """A parameter of each model."""
     return [_read(config, name, default, model) for model in models]
 
@@ -181,15 +183,15 @@ SPARSE = ("normalize", "rescale", "int8_mask", "lambda")
 """What the family of task arithmetic shares. An int8_mask gives the same numbers either way."""
 
 
-def _names(models: Models) -> list[str]:
-    return [name for name, _ in models]
+def _names(models: Sequence[Listed]) -> list[str]:
+    return [one.model for one in models]
 
 
 def _linear(config: Config) -> Translated:
     """A base that is not in the list is one more model, of the weight given for all."""
     models = config.models
     if config.base is not None and config.base not in _names(models):
-        models = (*models, (config.base, {}))
+        models = (*models, Listed(model=config.base))
     options: dict[str, Scalar] = {
         "weights": _each(config, models, "weight"),
         "normalize": _read(config, "normalize", True),
