@@ -18,6 +18,7 @@ from harness.checkpoints.open import check_counts
 from harness.checkpoints.processor import check_image_processor
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint
+from harness.labels import as_config
 from harness.types import Checkpoint, StateDict
 from harness.weights import PROCESSOR, floating, here, specs
 
@@ -32,9 +33,7 @@ LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "
 def labelled(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     """A configuration with these labels, and without what it said of another head."""
     said = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
-    places = {name: place for place, name in enumerate(labels)}
-    names = {str(place): name for place, name in enumerate(labels)}
-    return {**said, "id2label": names, "label2id": places}
+    return {**said, **as_config(labels)}
 
 
 def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import width
-from harness.cli.flags import Names, argument, option, several, shots_of
+from harness.cli.flags import Names, argument, option, passed_on, several, shots_of
 
 
 @app.command()
@@ -33,19 +33,13 @@ def compare(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Compare two models, or rank several, by paired tests on the same test rows."""
+    given = locals()  # which are those of `harness.compare`
     from harness.reporting.compare import compare as run
 
     made = run(
         [*(names or ()), *models],
-        tasks=tasks,
-        protocol=protocol,
         shots=next(iter(shots_of(shots)), None),
-        records=records,
-        margin=margin,
         bases=base,
-        limit=limit,
-        train_limit=train_limit,
-        draws=draws,
-        max_length=max_length,
+        **passed_on(given, "names", "models", "shots", "base", "as_json"),
     )
     print(json.dumps(made.as_json(), sort_keys=True) if as_json else made.report(width()))

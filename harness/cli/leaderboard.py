@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import one_line
-from harness.cli.flags import Names, flag, option
+from harness.cli.flags import Names, flag, option, passed_on
 from harness.errors import BadOption, BrokenRecord
 
 
@@ -31,13 +30,10 @@ def leaderboard(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Make a board of records: Markdown, CSV, Parquet, LaTeX and an HTML page."""
+    asked = passed_on(locals(), "records", "submit_check", "board")
     from harness.reporting.boards.leaderboard import leaderboard as run
 
-    which: dict[str, Any] = {"tasks": tasks, "protocols": protocols, "models": models}
-    which |= {"limit": limit, "train_limit": train_limit}
-    which |= {"draws": draws, "max_length": max_length}
     if submit_check:
-        asked = {**which, "base": base, "out": out, "each": each}
         if given := [name.replace("_", "-") for name, value in asked.items() if value]:
             raise BadOption(f"--submit-check reads all and writes nothing; leave out --{given[0]}")
         _say(records, board or [])
@@ -46,7 +42,7 @@ def leaderboard(
         raise BadOption("--board is the board that records are to join; expected --submit-check")
     if out is None:
         raise BadOption("leaderboard has no --out; expected the folder for the board")
-    for path in run(records, out=out, bases=base, each=each, **which):
+    for path in run(records, bases=asked.pop("base"), **asked):
         print(f"wrote {path}")
 
 

@@ -28,6 +28,8 @@ class Crossing:
         """Tensors and states on the device, in lists and mappings as well; of what can be called,
         what it returns. All else stays, as do an expert's activations: these are the processor's.
         """
+        if weights.here(self.device):
+            return given
         if isinstance(given, torch.Tensor):
             return given.to(self.device)
         if is_state(given):
@@ -46,6 +48,8 @@ class Crossing:
     def returned(self, made: StateDict) -> StateDict:
         """A state on the processor; one on a line stays on it, as its direction is searched
         along."""
+        if weights.here(self.device):
+            return made
         if isinstance(made, weights.ScaledMerge):
             base, direction = map(self._here, (made.base, made.direction))
             return weights.ScaledMerge(base, direction, made.scale)

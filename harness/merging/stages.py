@@ -47,30 +47,21 @@ class Stage:
 
         Raises BrokenPlugin for what is no state or, before a merge, no list of such.
         """
-        given = {provider.need.name: provider.given for provider in self.providers}
         own, whose = own_options(self.entry, self.options), f"{self.entry.called} {self.entry.name}"
-        if weights.here(self.device):
-            crossing = None
-        else:
-            crossing = Crossing(self.device)
-            states = crossing.handed(states)
-            given = {name: crossing.handed(one) for name, one in given.items()}
-        function = self.entry.function
+        function, crossing = self.entry.function, Crossing(self.device)
+        states = crossing.handed(states)
+        given = {one.need.name: crossing.handed(one.given) for one in self.providers}
         with calling(whose, function):
             made = function(*states, **own, **given)
         if not isinstance(self.entry, Premerge):
-            return _back(_state(made, whose, function), crossing)
+            return crossing.returned(_state(made, whose, function))
         if not isinstance(made, list | tuple):
             raise _other(whose, made, "a list of experts")
-        return [_back(_state(one, whose, function), crossing) for one in made]
+        return [crossing.returned(_state(one, whose, function)) for one in made]
 
     def statistics(self) -> list[dict[str, Any]]:
         """What its needs were met with, for the record."""
         return [one for provider in self.providers for one in provider.described()]
-
-
-def _back(made: StateDict, crossing: Crossing | None) -> StateDict:
-    return made if crossing is None else crossing.returned(made)
 
 
 def _state(made: Any, whose: str, function: Callable[..., Any]) -> StateDict:
