@@ -11,7 +11,7 @@ from harness.cli.flags import option
 
 @app.command()
 def demo(out: Path = option("Where everything is written.", Path("demo"))) -> None:
-    """Make two bases and seven experts, merge three ways, evaluate, print tables and verdicts."""
+    """Make two bases and seven experts, merge and evaluate them, print tables and verdicts."""
     from harness.demo import demo as run
 
     run(out, width())

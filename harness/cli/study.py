@@ -156,7 +156,7 @@ def plan(
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Say what a study takes: steps, cells, rows through models, bytes, time; do nothing."""
+    """Say what a study takes: steps, cells, rows through models, bytes, time; run nothing."""
     given = locals()
     from harness.studies import outcomes, status
     from harness.studies.plan import write_plan
