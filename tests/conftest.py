@@ -149,6 +149,19 @@ def interrupted(by: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
             yield
 
 
+def resumes(train: Callable[[Path], object], place: Path) -> None:
+    """Raise AssertionError where a training that stops after its first epoch, of several, and is
+    given again comes to other weights than one that does not stop."""
+    train(place / "whole")
+    with interrupted():
+        train(place / "cut")
+    train(place / "cut")
+    files = [path.relative_to(place / "whole") for path in (place / "whole").rglob("*.safetensors")]
+    assert files
+    for file in files:
+        assert (place / "cut" / file).read_bytes() == (place / "whole" / file).read_bytes()
+
+
 @contextmanager
 def no_file_above(size: int) -> Iterator[None]:
     """A system that lets nobody write more than so many bytes into a file."""

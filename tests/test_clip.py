@@ -32,7 +32,7 @@ from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
 from tests.clips import PROJECTION, clip, expert
-from tests.conftest import registries_kept
+from tests.conftest import registries_kept, resumes
 from tests.images import FILE, colours, folders
 from tests.mistakes import mistake, refused
 from tests.resampled import read_records
@@ -342,6 +342,11 @@ def test_a_statistic_of_an_expert_alone_is_that_of_a_merge(made: Path, tmp_path:
     run(*command, "--statistics", ",".join(files), "--out", tmp_path / "files")
     digests = [weights.digest(open_checkpoint(tmp_path / n).weights) for n in ("own", "files")]
     assert digests[0] == digests[1]
+
+
+def test_an_interrupted_run_resumes(made: Path, tmp_path: Path) -> None:
+    task, few = str(made / "colours.yaml"), {"epochs": 2, "limit": 16, "progress": False}
+    resumes(lambda out: harness.finetune(made / "base", task, out=out, **few), tmp_path)
 
 
 def test_finetuning_leaves_head_and_projection_as_they_are(made: Path, tmp_path: Path) -> None:

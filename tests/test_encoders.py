@@ -17,7 +17,7 @@ from harness.data.rows import load_rows
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
-from tests.conftest import FAST, NEWER
+from tests.conftest import FAST, NEWER, resumes
 from tests.toys import TAGS, THREE, TOY, registered
 
 Minis = Callable[[str], dict[str, Path]]
@@ -60,6 +60,12 @@ def test_features_are_those_of_transformers(
     for size in (1, 4):
         x, *_ = forward(checkpoint, rows, max_length=64, batch_size=size, placement=CPU)
         np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+@every_family
+def test_an_interrupted_run_resumes(minis: Minis, family: str, tmp_path: Path) -> None:
+    base, few = minis(family)["base"], {**FAST, "epochs": 2, "limit": 16}
+    resumes(lambda out: harness.finetune(base, "toy/three", out=out, **few), tmp_path)
 
 
 @every_family

@@ -28,6 +28,7 @@ from harness.data.splits import parse_task
 from harness.errors import (
     BadOption,
     BrokenCheckpoint,
+    CannotWrite,
     HarnessError,
     NotFinite,
     OutputExists,
@@ -41,7 +42,16 @@ from harness.training import single as trainers
 from harness.training.single import with_new_head
 from harness.weights import digest
 from harness.weights.threads import one_thread
-from tests.conftest import FAMILIES, FAST, SIZE, interrupted, is_head, model, no_file_above
+from tests.conftest import (
+    FAMILIES,
+    FAST,
+    SIZE,
+    interrupted,
+    is_head,
+    model,
+    no_file_above,
+    resumes,
+)
 from tests.mistakes import mistake, refused
 
 TASK, REGRESSION = "glue/sst2", "glue/stsb"
@@ -154,6 +164,25 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     assert not (room / "again.unfinished").exists()
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_interrupted_run_resumes_whatever_the_family(
+    family: str, room: Path, minis: Callable[[str], dict[str, Path]], tmp_path: Path
+) -> None:
+    base, few = minis(family)["base"], {"epochs": 2, "limit": 16}
+    resumes(lambda out: trained(room, out, base, **few), tmp_path)
+
+
+def test_a_checkpoint_under_other_names_is_not_gone_on_from(room: Path, tmp_path: Path) -> None:
+    """The Trainer would say so in a warning, and go on with the tensors of the base."""
+    with interrupted():
+        trained(room, tmp_path / "out")
+    (checkpoint,) = (tmp_path / "out.unfinished").glob("checkpoint-*")
+    tensors = load_file(checkpoint / WEIGHTS)
+    save_file({f"old.{name}": one for name, one in tensors.items()}, checkpoint / WEIGHTS)
+    with mistake(BrokenCheckpoint, checkpoint.name, "bert.embeddings", "remove out.unfinished"):
+        trained(room, tmp_path / "out")
+
+
 @pytest.mark.parametrize(("rate", "told"), [(1e-9, 1), (FAST["learning_rate"], 0)])
 def test_an_expert_that_is_no_better_than_a_constant_is_told_of(
     rate: float, told: int, room: Path, tmp_path: Path
@@ -179,12 +208,20 @@ def test_an_interrupted_run_is_begun_anew_with_force(room: Path, tmp_path: Path)
     assert contents(tmp_path / "out") == contents(tmp_path / "new")
 
 
-def test_a_training_that_nobody_reads_is_resumed(room: Path, tmp_path: Path) -> None:
-    """As of `harness finetune ... | head`: what failed otherwise leaves nothing to resume."""
-    for error, left in ((BrokenPipeError, True), (RuntimeError, False)):
-        with interrupted(error):
-            trained(room, tmp_path / "out", room / "base")
-        assert (tmp_path / "out.unfinished").exists() is left
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [(BrokenPipeError, True), (RuntimeError, True), (CannotWrite, True), (NotFinite, False)],
+)
+def test_a_training_that_fails_after_a_checkpoint_is_resumed(
+    error: type[Exception], left: bool, room: Path, expert: Path, tmp_path: Path
+) -> None:
+    """As of `harness finetune ... | head`, or on a disk without room; but not where weights are no
+    longer finite, which would come again."""
+    with interrupted(error):
+        trained(room, tmp_path / "expert", room / "base")
+    assert (tmp_path / "expert.unfinished").exists() is left
+    trained(room, tmp_path / "expert", room / "base")
+    assert contents(tmp_path / "expert") == contents(expert)
 
 
 def test_seeds_of_head_and_data_are_apart(room: Path, expert: Path) -> None:
@@ -707,16 +744,19 @@ def test_a_run_killed_while_weights_are_written_comes_to_the_same(
     assert [path.name for path in tmp_path.iterdir()] == ["expert"]
 
 
-def test_a_state_that_was_cut_short_is_not_gone_on_from(
-    room: Path, expert: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    "name", ["trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", WEIGHTS]
+)
+def test_a_checkpoint_that_was_cut_short_is_not_gone_on_from(
+    name: str, room: Path, expert: Path, tmp_path: Path
 ) -> None:
     with stopped("training_step", 40):
         trained(room, tmp_path / "expert")
     unfinished = tmp_path / "expert.unfinished"
     (newest,) = unfinished.glob("checkpoint-*")
     older = shutil.copytree(newest, unfinished / "checkpoint-99")
-    state = (older / "trainer_state.json").read_text()
-    (older / "trainer_state.json").write_text(state[:-20])
+    file = older / name
+    file.write_bytes(file.read_bytes()[:-20])
     trained(room, tmp_path / "expert")
     assert contents(tmp_path / "expert") == contents(expert)
 

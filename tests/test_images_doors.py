@@ -32,7 +32,7 @@ from harness.errors import (
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.training.single import dataset
-from tests.conftest import model, registries_kept
+from tests.conftest import model, registries_kept, resumes
 from tests.images import (
     FILE,
     NEWER,
@@ -105,6 +105,12 @@ def test_training_again_is_the_same(trained: Path, tmp_path: Path) -> None:
     )
     first, again = (weights.digest(open_checkpoint(p / "e1").weights) for p in (trained, tmp_path))
     assert first == again
+
+
+def test_an_interrupted_run_resumes(trained: Path, tmp_path: Path) -> None:
+    """transformers writes a ViT under other names than its module has."""
+    task, few = str(trained / "colours.yaml"), {"epochs": 2, "limit": 16, "progress": False}
+    resumes(lambda out: harness.finetune(trained / "base", task, out=out, **few), tmp_path)
 
 
 def test_a_base_in_the_other_spelling_makes_the_same_expert(trained: Path, tmp_path: Path) -> None:

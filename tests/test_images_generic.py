@@ -21,6 +21,7 @@ from harness.errors import UnknownName
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.statistic_file import read_statistic
+from tests.conftest import resumes
 from tests.images import FILE, OTHERS, colours, vit
 from tests.mistakes import refused
 from tests.resampled import read_records
@@ -124,6 +125,11 @@ def test_it_is_fine_tuned(room: Path, tmp_path: Path) -> None:
     command = ["finetune", "--base", str(room / "base"), "--task", str(room / "colours.yaml")]
     assert main([*command, "--epochs", "1", "--limit", "16", "--out", str(tmp_path / "e")]) == 0
     assert open_checkpoint(tmp_path / "e").weights.keys() == {*load_file(room / "a" / FILE)}
+
+
+def test_an_interrupted_run_resumes(room: Path, tmp_path: Path) -> None:
+    task, few = str(room / "colours.yaml"), {"epochs": 2, "limit": 16, "progress": False}
+    resumes(lambda out: harness.finetune(room / "base", task, out=out, **few), tmp_path)
 
 
 def test_images_of_another_size_than_a_configuration_says_are_read(tmp_path: Path) -> None:

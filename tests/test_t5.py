@@ -50,6 +50,7 @@ from harness.types import Checkpoint, Rows
 from harness.weights import Symmetry
 from tests import test_regmean_plus_plus as plus
 from tests.conftest import TAGS as LABELS
+from tests.conftest import resumes
 from tests.mistakes import mistake, refused
 from tests.symmetries import far, logits, tensors
 from tests.t5 import FILE, t5
@@ -598,6 +599,12 @@ def test_a_tagger_and_a_classifier_of_rows_share_no_decoder(minis: Path, tmp_pat
     refused(
         [*command, "--tasks", "toy/pairs,toy/tags"], IncompatibleWeights, minis / "tag-a", "decoder"
     )
+
+
+@pytest.mark.parametrize("task", ["toy/three", "toy/tags"])
+def test_an_interrupted_run_resumes(minis: Path, task: str, tmp_path: Path) -> None:
+    few: dict[str, Any] = {"epochs": 2, "limit": 16, "progress": False}
+    resumes(lambda out: harness.finetune(minis / "base", task, out=out, **few), tmp_path)
 
 
 def test_an_expert_is_tuned_merged_and_scored(minis: Path, tmp_path: Path) -> None:

@@ -40,7 +40,13 @@ from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
 from harness.text import first_line, points
 from harness.training.multi import check_shared, multi_task, save_tensors
-from harness.training.resumed import last_checkpoint, unfinished, workdir_of
+from harness.training.resumed import (
+    check_names,
+    last_checkpoint,
+    saved_as_read,
+    unfinished,
+    workdir_of,
+)
 from harness.training.single import (
     Shown,
     Training,
@@ -333,9 +339,10 @@ def _train(
 
     if shown == "nothing":
         trainer.remove_callback(PrinterCallback)
-    last = last_checkpoint(workdir)
+    if last := last_checkpoint(workdir):
+        check_names(last, trainer.model)
     # the Trainer prints its log; results alone go to stdout
-    with redirect_stdout(sys.stderr), _bars_of(trainer), exact():
+    with redirect_stdout(sys.stderr), _bars_of(trainer), exact(), saved_as_read(trainer.model):
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     check_weights(trainer.model, trainer.state)
     heldout = trainer.eval_dataset

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import re
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from harness.checkpoints.layout import TOKENIZER_FILES
-from harness.errors import BrokenCheckpoint, OutputExists
+from harness.errors import BrokenCheckpoint, NotFinite, OutputExists
 from harness.files import as_json, read_json
 from harness.folders import FILES, Layout, check_output
 
 REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
+WEIGHTS, ARCHIVES = "model.safetensors", ("optimizer.pt", "scheduler.pt", "rng_state.pth")
 OF_A_CHECKPOINT = (
-    "model.safetensors",
+    WEIGHTS,
     "pytorch_model.bin",
     "config.json",
-    "optimizer.pt",
-    "scheduler.pt",
-    "rng_state.pth",
+    *ARCHIVES,
     "training_args.bin",
     STATE_FILE,
     *TOKENIZER_FILES,
@@ -43,10 +46,11 @@ def workdir_of(out: Path) -> Path:
 
 @contextmanager
 def unfinished(out: Path, request: Mapping[str, Any], *, force: bool = False) -> Iterator[Path]:
-    """The folder of a run that is not finished: it stays when the run is interrupted, or nobody
-    reads what it prints.
+    """The folder of a run that is not finished: it stays when the run is interrupted, and when it
+    fails for want of room, say, after a checkpoint.
 
-    It is gone when the block succeeds, and when it fails: there is nothing to resume then. Raises
+    It is gone when the block succeeds, and where there is nothing to resume: without a checkpoint,
+    or when weights are no longer finite, which would come again. Raises
     OutputExists for one left by a run with other arguments that has come to a checkpoint, unless
     with `force`, which begins anew.
     """
@@ -56,10 +60,9 @@ def unfinished(out: Path, request: Mapping[str, Any], *, force: bool = False) ->
     UNFINISHED.write(workdir, request)
     try:
         yield workdir
-    except BrokenPipeError:
-        raise
-    except Exception:
-        _remove(workdir)
+    except Exception as error:
+        if isinstance(error, NotFinite) or last_checkpoint(workdir) is None:
+            _remove(workdir)
         raise
     _remove(workdir)
 
@@ -108,11 +111,46 @@ def _remove_checkpoints(workdir: Path, but: Path | None = None) -> None:
 
 
 def last_checkpoint(workdir: Path) -> Path | None:
-    """The newest checkpoint that is whole: its state is what the Trainer writes last of it."""
+    """The newest checkpoint that is whole: its state is what the Trainer writes last of it, and all
+    else can be opened, which a loss of power may have cut short."""
     steps = {path: path.name.rpartition("-")[2] for path in workdir.glob("checkpoint-*")}
     numbered = [path for path, step in steps.items() if step.isdecimal()]
     for path in sorted(numbered, key=lambda path: int(steps[path]), reverse=True):
-        with suppress(BrokenCheckpoint):
+        with suppress(BrokenCheckpoint, SafetensorError, OSError):
             read_json(path / STATE_FILE, "the state of a training")
-            return path
+            with safe_open(path / WEIGHTS, framework="pt"):
+                if all(zipfile.is_zipfile(path / name) for name in ARCHIVES):
+                    return path
     return None
+
+
+@contextmanager
+def saved_as_read(model: Any) -> Iterator[None]:
+    """Have the Trainer write checkpoints under the names by which it reads them.
+
+    transformers writes a ViT, say, under the names of older releases, as an expert is; the Trainer
+    reads a checkpoint by the names of the module, and leaves what it does not find as it was.
+    """
+    from transformers import PreTrainedModel
+
+    if not isinstance(model, PreTrainedModel):  # of others it writes the state dict
+        yield
+        return
+    model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
+    try:
+        yield
+    finally:
+        del model.save_pretrained
+
+
+def check_names(checkpoint: Path, model: Any) -> None:
+    """Raise BrokenCheckpoint for a checkpoint without a parameter of the model: the Trainer would
+    go on with that of the base."""
+    with safe_open(checkpoint / WEIGHTS, framework="pt") as file:
+        saved = {*file.keys()}
+    for name, _ in model.named_parameters():
+        if name not in saved:
+            raise BrokenCheckpoint(
+                f"{checkpoint} has no '{name}', expected one that this release of the harness and "
+                f"of transformers wrote; remove {checkpoint.parent}, and train again"
+            )
