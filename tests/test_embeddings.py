@@ -228,6 +228,7 @@ def test_as_a_base_it_is_the_encoder_that_it_was(room: Path, one: Path) -> None:
         ("sentence_bert_config.json", {"max_seq_length": 0}, "length 0 positive"),
         ("config_sentence_transformers.json", {"prompts": {"query": "query: "}}, "prompts none"),
         ("config_sentence_transformers.json", {"prompts": "query: "}, "prompts none"),
+        ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim 8 none"),
         ("modules.json", 5, "list of modules"),
         ("modules.json", {}, "list of modules"),
         ("modules.json", ["x"], "list of modules"),
@@ -725,3 +726,48 @@ def test_a_cross_encoder_is_a_classifier(room: Path, tmp_path: Path) -> None:
     found = evaluated(tmp_path / "out", tmp_path / "records", "current", "cosine")
     assert {(r.role, r.protocol) for r in found} >= {("merged", "current"), ("expert", "cosine")}
     assert all(np.isfinite(record.scores[0].value) for record in found)
+
+
+def test_a_merged_cross_encoder_has_the_function_of_its_first_expert(
+    room: Path, tmp_path: Path
+) -> None:
+    """As the release that wrote it says it: after 5.0 in a file of its own."""
+    said = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
+    for seed, name in enumerate("ab", start=1):
+        folder = model(tmp_path / name, [], seed=seed, near=room / "plain")
+        kind = "sentence_transformers.base.modules.transformer.Transformer"
+        put(folder / "modules.json", [{"idx": 0, "name": "0", "path": "", "type": kind}])
+        put(folder / "config_sentence_transformers.json", {**said, "of": name})
+        put(folder / "sentence_bert_config.json", {"module_output_name": "scores"})
+    asked = recipe(tmp_path, "a", "b", merger=Choice("average"), tasks=("toy/alike",))
+    merge(asked, out=tmp_path / "out")
+    for file in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "a" / file).read_bytes()
+    assert open_checkpoint(tmp_path / "out").pooling is None
+    outside = tmp_path / "outside.json"
+    (tmp_path / "a" / "config_sentence_transformers.json").rename(outside)
+    (tmp_path / "a" / "config_sentence_transformers.json").symlink_to(outside)
+    with mistake(BrokenCheckpoint, "config_sentence_transformers.json link"):
+        merge(asked, out=tmp_path / "other")
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_pooler_that_no_embedding_reads_is_in_nobody_s_way(
+    several: bool, one: Path, tmp_path: Path
+) -> None:
+    """transformers draws one, of its own for each model, where the folder of a base has none."""
+    folders = [Path(shutil.copytree(one, tmp_path / name)) for name in ("a", "b", "base")]
+    for number, folder in enumerate(folders):
+        tensors = load_file(folder / FILE)
+        kept = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
+        if number < 1 + several:
+            drawn = torch.Generator().manual_seed(number)
+            kept["pooler.dense.weight"] = torch.randn(16, 16, generator=drawn)
+            kept["pooler.dense.bias"] = torch.zeros(16)
+        save_file(kept, folder / FILE, metadata={"format": "pt"})
+    for base in ("base", None):
+        asked = recipe(tmp_path, "a", "b", base=base and str(folders[2]), merger=Choice("average"))
+        merge(asked, out=tmp_path / f"out-{base}")
+        merged = load_file(tmp_path / f"out-{base}" / FILE)
+        assert any("pooler" in name for name in merged) is (several and base is None)
+        assert open_checkpoint(tmp_path / f"out-{base}").pooling is not None

@@ -10,7 +10,7 @@ from harness.checkpoints.families.symmetry import in_any_layer
 from harness.checkpoints.settings import check_settings
 from harness.errors import IncompatibleWeights
 from harness.types import Checkpoint
-from harness.weights import renamed, specs, union
+from harness.weights import renamed, select, specs, union
 
 
 def check_architecture(models: Sequence[Checkpoint]) -> None:
@@ -101,6 +101,21 @@ def whole_base(base: Checkpoint | None, pattern: Checkpoint) -> Checkpoint | Non
 def in_all(models: Sequence[Checkpoint]) -> Checkpoint:
     """The first model with the tensors that any of them has: what a base may have to give."""
     return replace(models[0], weights=union(*(model.weights for model in models)))
+
+
+def with_shared_poolers(
+    base: Checkpoint | None, models: Sequence[Checkpoint]
+) -> tuple[Checkpoint, ...]:
+    """Embedding models without a pooler that another of them or the base lacks: transformers draws
+    one where a folder has none, and no embedding is read through it."""
+    states = [model.weights for model in (*models, base) if model]
+    poolers = filter(models[0].family.is_pooler, union(*states))
+    odd = {name for name in poolers if any(name not in state for state in states)}
+    kept = [[name for name in model.weights if name not in odd] for model in models]
+    return tuple(
+        replace(model, weights=select(model.weights, names))
+        for model, names in zip(models, kept, strict=True)
+    )
 
 
 def new_in_any(base: Checkpoint | None, experts: Sequence[Checkpoint]) -> tuple[str, ...]:

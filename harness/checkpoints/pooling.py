@@ -70,6 +70,8 @@ def read_pooling(folder: Path) -> Pooling | None:
     prompts = said.get(PROMPTS, {}).get("prompts") or {}
     if any(prompts.values() if isinstance(prompts, dict) else [prompts]):
         raise odd(folder / PROMPTS, "prompts", prompts, "none, as rows are read as they are")
+    if (size := said.get(PROMPTS, {}).get("truncate_dim")) is not None:
+        raise odd(folder / PROMPTS, "truncate_dim", size, "none: embeddings are read whole")
     mode = _mode(said.get(own[0], {}), folder / own[0])
     return Pooling(mode, len(places) > 1, _length(folder, said), tuple(files))
 
@@ -145,8 +147,22 @@ def check_poolings(models: Sequence[Checkpoint]) -> Pooling | None:
 
 
 def copy_modules(model: Checkpoint, target: Path) -> None:
-    """Copy what makes a folder that of an embedding model, as it is."""
+    """Copy what makes a folder that of an embedding model, or of a CrossEncoder, as it is."""
     pooling = model.pooling
-    for name in pooling.files if pooling else ():
+    for name in pooling.files if pooling else _of_cross_encoder(model.path):
         (target / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(model.path / name, target / name)
+
+
+def _of_cross_encoder(folder: Path) -> list[str]:
+    """Files that say what function a CrossEncoder has after its outputs, and how it reads rows."""
+    if not (folder / PROMPTS).is_file():  # older releases write it into config.json
+        return []
+    check_link(folder / PROMPTS, folder)
+    if read_json(folder / PROMPTS, "a JSON object").get("model_type") != "CrossEncoder":
+        return []
+    names = [MODULES, PROMPTS, *(path.name for path in sorted(folder.glob(READING)))]
+    found = [name for name in names if (folder / name).is_file()]
+    for name in found:
+        check_link(folder / name, folder)
+    return found

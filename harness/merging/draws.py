@@ -24,6 +24,8 @@ def check_one_draw(plan: MergePlan) -> None:
     with is told by their records, else by their weights: its matrices are strangers where the rest
     of the two encoders is not. Those that have nothing in common are left to whoever merges them.
     """
+    if plan.experts[0].pooling is not None:  # no embedding is read through a pooler
+        return
     family = plan.experts[0].family
     tops = plan.tops[0] if plan.recipe.heads != "keep" else {}
     merged = weights.specs(weights.union(plan.bodies[0], tops))

@@ -143,6 +143,8 @@ def plan(
         experts = ordered
     if base is not None:
         base = align.aligned_base(base, align.in_all(experts))
+    if experts[0].pooling is not None:
+        experts = align.with_shared_poolers(base, experts)
     fresh = align.new_in_any(base, experts)
     recipe = recipe.but(heads=heads, tasks=tasks)
     fold = Fold(recipe, fresh, progress, spool)

@@ -69,7 +69,8 @@ def write(
         first = plan.experts[0]
         sources = (*plan.experts, *((plan.base,) if plan.base else ()))
         copy_processor([one.processor for one in sources], folder)
-        copy_modules(first, folder)
+        if first.pooling or plan.recipe.heads not in ("keep", "none"):
+            copy_modules(first, folder)
         wanted = plan.recipe.heads == "keep" or words_of(first)
         if wanted and (kept := _write_heads(plan, folder, hashes)):
             digests["head_digests"] = kept
