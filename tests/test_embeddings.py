@@ -771,3 +771,11 @@ def test_a_pooler_that_no_embedding_reads_is_in_nobody_s_way(
         merged = load_file(tmp_path / f"out-{base}" / FILE)
         assert any("pooler" in name for name in merged) is (several and base is None)
         assert open_checkpoint(tmp_path / f"out-{base}").pooling is not None
+
+
+def test_an_encoder_in_a_folder_of_its_own_is_one_line(one: Path, tmp_path: Path) -> None:
+    """As older releases wrote it."""
+    (one / "0_Transformer").mkdir()
+    (one / "config.json").rename(one / "0_Transformer" / "config.json")
+    command = ["merge", one, one, "--merger", "average", "--out", tmp_path / "out"]
+    refused(command, BrokenCheckpoint, "config.json is missing; modules.json save it")

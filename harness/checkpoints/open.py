@@ -22,6 +22,7 @@ from harness.checkpoints.layout import (
     INDEX,
     MERGEKIT_FILE,
     MODEL_FILES,
+    MODULES,
     PICKLES,
     PROCESSOR_FILES,
     SINGLE,
@@ -180,6 +181,11 @@ def at_hand(source: str, revision: str | None = None) -> Path | None:
 def _config(path: Path) -> dict[str, Any]:
     """The configuration in a folder, of a model whose weights are those that are read."""
     file = path / "config.json"
+    if (path / MODULES).is_file() and not file.is_file():  # older: 0_Transformer
+        raise BrokenCheckpoint(
+            f"{file} is missing; expected the encoder beside {MODULES}: load the folder with a "
+            "newer sentence-transformers, and save it"
+        )
     config = read_config(file)
     for key in OTHER_WEIGHTS:
         if config.get(key):

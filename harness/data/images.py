@@ -49,13 +49,13 @@ def read_folder(task: Task, folder: Path) -> Any:
     outside = [file.name for file in files if file.parent == folder]
     if others := [p for p in each if p.suffix.lower() not in SUFFIXES and p.parent != folder]:
         warnings.warn(
-            f"{len(others)} files below {folder} are passed over, as {others[0].name!r:.80} is: "
+            f"files below {folder} are passed over: {len(others)}, {others[0].name!r:.80} first; "
             f"images end in {', '.join(SUFFIXES)}",
             stacklevel=2,
         )
     if not files or outside:
-        where = f"{outside[0]} outside of them" if outside else "none"
-        raise BadData(f"{folder} has images {where}; expected CLASS/NAME, {', '.join(SUFFIXES)}")
+        found = f"the image {outside[0]} in no folder of a class" if outside else "no images"
+        raise BadData(f"{folder} has {found}; expected CLASS/NAME, {', '.join(SUFFIXES)}")
     names = [file.relative_to(folder).as_posix() for file in files]
     classes = [name.partition("/")[0] for name in names]
     top = (path.name for path in seen if path.parent == folder and path.is_dir())

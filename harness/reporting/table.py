@@ -113,8 +113,8 @@ def shared_texts(records: Sequence[Record]) -> list[str]:
     """A line for every task with rows whose text stands in its training rows, too."""
     shared = {r.task: (r.dataset.get("shared_with_train"), r.rows) for r in records}
     return [
-        f"{count} of {rows} rows of {task} have a text that is also in its training rows, which an "
-        "expert may have memorised (shared_with_train in the records)"
+        f"{count} of {rows} rows of {task} have a text or image that is also in its training rows, "
+        "which an expert may have memorised (shared_with_train in the records)"
         for task, (count, rows) in shared.items()
         if count
     ]
