@@ -128,8 +128,8 @@ def credit(place: Path, name: str = "protocols") -> str:
         rows.append([bar["place"], f"`{bar['called']}`", *shown])
     constant = claims.constant(place, name)
     rows.append(["", CONSTANT, constant, "", constant, "", ""])
-    heads = ["place", "merge", "Current Eval", "place under it", "tuned head", "credit", "by task"]
-    return table(heads, rows)
+    current = ["Current Eval", "place, Current Eval"]
+    return table(["place", "merge", *current, "tuned head", "credit", "by task"], rows)
 
 
 def called(place: Path, name: str) -> str:
