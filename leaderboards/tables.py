@@ -28,6 +28,7 @@ from frames import (
     OUT_OF_DOMAIN,
     PROTOCOLS,
     SETTINGS,
+    TUNED,
     board,
     means,
     number,
@@ -274,9 +275,9 @@ def fresh(place: Path) -> str:
     return table(["", "Current Eval", "tuned head", "credit", "fresh head", "credit"], rows)
 
 
-def options(place: Path) -> str:
+def options(place: Path, name: str) -> str:
     """Mergers with an option that is chosen on held-out rows by Current Eval, and as they are."""
-    name, rows = "topics-tuned", []
+    rows = []
     for row, (chosen, values) in differences.chosen(place, name).items():
         cells = [f"`{row}`", ", ".join(values)]
         for protocol in ("current", "ft-classifier"):
@@ -390,7 +391,7 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "heads": heads,
     "leads": leads,
     "fresh": fresh,
-    "options-topics": options,
+    **{f"options-{one}": partial(options, name=f"{one}-tuned") for one in TUNED},
     "foretold": foretold,
     **{f"bases-{one}": partial(bases, boards=GROUPS[one]) for one in OTHER_BASES},
     "pairs": pairs,

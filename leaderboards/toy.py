@@ -76,7 +76,7 @@ LANES = (
     ),
     (
         *("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-tuned"),
-        *("fresh-head", "glue"),
+        *("fresh-head", "glue", "emotions-tuned"),
     ),
 )
 """Studies that share no expert with the other lane, and take about as long."""
