@@ -129,8 +129,8 @@ def credit(place: Path, name: str = "protocols") -> str:
         rows.append([bar["place"], f"`{bar['called']}`", *shown])
     constant = claims.constant(place, name)
     rows.append(["", CONSTANT, constant, "", constant, "", ""])
-    current = ["Current Eval", "place, Current Eval"]
-    return table(["place", "merge", *current, "tuned head", "credit", "by task"], rows)
+    both = ["Current Eval", "place, Current Eval"]
+    return table(["place", "merge", *both, "tuned head", "credit", "by task"], rows)
 
 
 def called(place: Path, name: str) -> str:

@@ -149,13 +149,32 @@ def interrupted(by: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
             yield
 
 
+@contextmanager
+def trained_steps() -> Iterator[list[int]]:
+    """The steps of the Trainer, as it does them."""
+    from transformers import Trainer
+
+    steps: list[int] = []
+    trained = Trainer.training_step
+
+    def counted(self: Any, *args: Any, **given: Any) -> Any:
+        steps.append(self.state.global_step)
+        return trained(self, *args, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "training_step", counted)
+        yield steps
+
+
 def resumes(train: Callable[[Path], object], place: Path) -> None:
     """Raise AssertionError where a training that stops after its first epoch, of several, and is
     given again comes to other weights than one that does not stop."""
     train(place / "whole")
     with interrupted():
         train(place / "cut")
-    train(place / "cut")
+    with trained_steps() as steps:
+        train(place / "cut")
+    assert min(steps) > 0, "or it began anew"
     files = [path.relative_to(place / "whole") for path in (place / "whole").rglob("*.safetensors")]
     assert files
     for file in files:

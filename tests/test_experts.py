@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 import sys
@@ -51,6 +53,7 @@ from tests.conftest import (
     model,
     no_file_above,
     resumes,
+    trained_steps,
 )
 from tests.mistakes import mistake, refused
 
@@ -139,11 +142,7 @@ def test_training_learns(room: Path, expert: Path) -> None:
     assert score(task, kind_of(task).predicted(logits), rows.labels).value > 0.7
 
 
-def test_an_interrupted_run_resumes_to_the_same_weights(
-    room: Path, expert: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import Trainer
-
+def test_an_interrupted_run_resumes_to_the_same_weights(room: Path, expert: Path) -> None:
     out = room / "again"
     with interrupted():
         harness.finetune(room / "base", TASK, out=out, data_dir=room / "data", **FAST)
@@ -151,14 +150,8 @@ def test_an_interrupted_run_resumes_to_the_same_weights(
     assert list((room / "again.unfinished").glob("checkpoint-*"))
     with mistake(OutputExists, "again.unfinished seed 0 1 --force"):
         harness.finetune(room / "base", TASK, out=out, data_dir=room / "data", seed=1, **FAST)
-    steps: list[int] = []
-    trained = Trainer.training_step
-    monkeypatch.setattr(
-        Trainer,
-        "training_step",
-        lambda self, *a, **k: (steps.append(self.state.global_step), trained(self, *a, **k))[1],
-    )
-    harness.finetune(room / "base", TASK, out=out, data_dir=room / "data", **FAST)
+    with trained_steps() as steps:
+        harness.finetune(room / "base", TASK, out=out, data_dir=room / "data", **FAST)
     assert steps == list(range(18, 54)), "the second and third epoch are left to do"
     assert contents(out) == contents(expert)
     assert not (room / "again.unfinished").exists()
@@ -217,9 +210,11 @@ def test_a_training_that_fails_after_a_checkpoint_is_resumed(
 ) -> None:
     """As of `harness finetune ... | head`, or on a disk without room; but not where weights are no
     longer finite, which would come again."""
-    with interrupted(error):
+    with warnings.catch_warnings(record=True) as told, interrupted(error):
+        warnings.simplefilter("always")
         trained(room, tmp_path / "expert", room / "base")
     assert (tmp_path / "expert.unfinished").exists() is left
+    assert ["expert.unfinished keeps the last" in str(one.message) for one in told] == [True] * left
     trained(room, tmp_path / "expert", room / "base")
     assert contents(tmp_path / "expert") == contents(expert)
 
@@ -742,6 +737,51 @@ def test_a_run_killed_while_weights_are_written_comes_to_the_same(
     trained(room, tmp_path / "expert")
     assert contents(tmp_path / "expert") == contents(expert)
     assert [path.name for path in tmp_path.iterdir()] == ["expert"]
+
+
+def test_a_disk_that_fills_as_the_expert_is_written_costs_no_training(
+    room: Path, expert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.training.finetune.copy_processor", full)
+        with pytest.warns(UserWarning, match="keeps the last"), mistake(CannotWrite, "No space"):
+            trained(room, tmp_path / "expert")
+    with trained_steps() as steps:
+        trained(room, tmp_path / "expert")
+    assert steps == []
+    assert contents(tmp_path / "expert") == contents(expert)
+
+
+def test_a_file_that_cannot_be_read_now_costs_no_checkpoint(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with interrupted():
+        trained(room, tmp_path / "out")
+    before = contents(tmp_path / "out.unfinished")
+    monkeypatch.setattr("harness.training.resumed.safe_open", fails)
+    with mistake(HarnessError, "out"):
+        trained(room, tmp_path / "out")
+    assert contents(tmp_path / "out.unfinished") == before
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_a_checkpoint_that_was_spoilt_within_is_not_gone_on_from(
+    name: str, room: Path, expert: Path, tmp_path: Path
+) -> None:
+    with interrupted():
+        trained(room, tmp_path / "expert")
+    (file,) = (tmp_path / "expert.unfinished").glob(f"checkpoint-*/{name}")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3 : len(content) // 3 + 200] = bytes(200)
+    file.write_bytes(content)
+    trained(room, tmp_path / "expert")
+    assert contents(tmp_path / "expert") == contents(expert)
 
 
 @pytest.mark.parametrize(

@@ -363,10 +363,10 @@ REFUSED: dict[str, tuple[Config, list[str]]] = {
     ),
     "not ours": (of("sce"), ["merge_method sce equal", "linear"]),
     "no models": (of("linear", models=[]), ["models: at least 1 item"]),
-    "a model without name": (of("linear", models=[{}]), ["models.0.model: Field required"]),
+    "a model without name": (of("linear", models=[{}]), ["models.0 entry {} FOLDER"]),
     "a model with more": (
         lambda b: {"merge_method": "linear", "models": [{"model": b["a"], "layer_range": [0, 1]}]},
-        ["layer_range model, parameters"],
+        ["layer_range supported", "run mergekit itself"],
     ),
     "one model twice": (of("linear", "a", "a", parameters=ONE), ["models has", "/a twice"]),
     "an adapter": (

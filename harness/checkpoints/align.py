@@ -94,6 +94,8 @@ def whole_base(base: Checkpoint | None, pattern: Checkpoint) -> Checkpoint | Non
     if base is None:
         return None
     aligned = aligned_base(base, pattern)
+    if pattern.pooling is not None:
+        (pattern,) = with_shared_poolers(aligned, [pattern])
     new_in_experts(aligned, pattern)
     return aligned
 
@@ -109,7 +111,9 @@ def with_shared_poolers(
     """Embedding models without a pooler that another of them or the base lacks: transformers draws
     one where a folder has none, and no embedding is read through it."""
     states = [model.weights for model in (*models, base) if model]
-    poolers = filter(models[0].family.is_pooler, union(*states))
+    family = models[0].family
+    called = {name: (name, family.prefix + name) for name in union(*states)}
+    poolers = [name for name, both in called.items() if any(map(family.is_pooler, both))]
     odd = {name for name in poolers if any(name not in state for state in states)}
     kept = [[name for name in model.weights if name not in odd] for model in models]
     return tuple(

@@ -109,7 +109,8 @@ def refused(what: str, expected: str) -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
             raise
-        reason = f"{type(error).__name__}: {first_line(error)}"
+        kind, reason = type(error).__name__, first_line(error)
+        reason = kind if reason == kind else f"{kind}: {reason}"
         raise BrokenCheckpoint(f"{what} ({reason:.300}); {expected}") from error
 
 

@@ -47,6 +47,15 @@ class Listed(Frozen):
     parameters: Parameters = Field(default_factory=dict)
 
 
+def _listed(entry: object) -> object:
+    """An entry of the models; what is none says what it is."""
+    if not isinstance(entry, Mapping) or "model" not in entry:
+        raise ValueError(f"the entry is {entry!r:.80}, expected model: FOLDER OR HUB ID")
+    if unknown := sorted(map(str, set(entry) - {*Listed.model_fields})):
+        raise ValueError(f"'{unknown[0]}' of a model is not supported; {INSTEAD}")
+    return entry
+
+
 class Config(Frozen):
     """A mergekit configuration in its plain form: models with parameters, and a method.
 
@@ -55,7 +64,7 @@ class Config(Frozen):
 
     path: Path
     method: str = Field(alias="merge_method")
-    models: tuple[Listed, ...] = Field(min_length=1)
+    models: tuple[Annotated[Listed, BeforeValidator(_listed)], ...] = Field(min_length=1)
     base: Named | None = Field(None, alias="base_model")
     parameters: Parameters = Field(default_factory=dict)
     dtype: str | None = None
@@ -78,6 +87,8 @@ def read_config(values: Mapping[str, Any], path: Path) -> Config:
     said = {k: value for k, value in values.items() if value is not None and k not in rebuilt}
     if odd := [key for key in said if key not in KEYS]:
         raise BadRecipe(f"{path}: '{odd[0]}' is not supported; leave it out, {INSTEAD}")
+    if "merge_method" not in said:
+        raise BadRecipe(f"{path} has no merge_method, expected the name of one")
     config = validated(Config, {**said, "path": path, "rebuilt": bool(rebuilt)}, str(path))
     names = [one.model for one in config.models]
     if repeated := [name for name in names if names.count(name) > 1]:

@@ -118,8 +118,9 @@ def _in_resamples(record: Record) -> Iterator[str]:
         yield f"keeps {found}, expected one for each of {shots}: evaluate again"
         return
     for one in kept:
-        if one.units > record.rows:
-            yield f"has resamples of {one.units} units, of {record.rows} rows"
+        if one.units > record.rows or one.step > BEYOND:
+            counts = f"{one.units} units in steps of {one.step}"
+            yield f"has resamples of {counts}, expected at most {record.rows} in smaller ones"
             return
         draws = record.values(one.shots)
         try:

@@ -302,7 +302,8 @@ def record_in(text: str | bytes, path: Path) -> Record:
 
 def _broken(error: ValidationError, path: Path) -> BrokenRecord:
     first = error.errors()[0]
-    field = ".".join(map(str, first["loc"]))
+    # of a union pydantic names the member as well: constrained-int
+    field = ".".join(str(one) for one in first["loc"] if str(one).replace("_", "a").isalnum())
     fault = f"field '{field}': {first['msg']}"
     if first["loc"] == (field,) and first["type"] == "missing":  # some other program's file
         return BrokenRecord(f"{path} is not a record of this project, or a folder of such: {fault}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 from collections.abc import Sequence
 from math import fsum
 from typing import TYPE_CHECKING, Any, Literal
@@ -54,6 +55,8 @@ def range_of(metrics: Sequence[str]) -> tuple[float, float]:
 
 
 def _range(metric: str) -> tuple[float, float]:
+    if metric == LOSS:  # of large labels it has no bound
+        return 0.0, math.inf
     if metric in CORRELATIONS:
         return -1.0, 1.0
     return (0.0, 1.0) if metric in SUMS else (-BEYOND, BEYOND)
@@ -72,7 +75,7 @@ class Resamples(Frozen):
     unit: Literal["row", "sentence", "document"]
     units: int = Field(gt=0)
     count: int = Field(gt=0)
-    step: float = Field(gt=0, le=BEYOND)
+    step: float = Field(gt=0)
     design: str = Field(pattern=r"^[0-9a-f]{16}$")
     values: str
     by_draw: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -144,7 +145,13 @@ def plan(
     if base is not None:
         base = align.aligned_base(base, align.in_all(experts))
     if experts[0].pooling is not None:
-        experts = align.with_shared_poolers(base, experts)
+        whole, experts = experts, align.with_shared_poolers(base, experts)
+        if sum(len(one.weights) for one in experts) < sum(len(one.weights) for one in whole):
+            warnings.warn(
+                "not all of these models have a pooler, and no embedding is read through it: the "
+                "merge has none",
+                stacklevel=2,
+            )
     fresh = align.new_in_any(base, experts)
     recipe = recipe.but(heads=heads, tasks=tasks)
     fold = Fold(recipe, fresh, progress, spool)

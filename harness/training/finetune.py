@@ -114,10 +114,10 @@ def finetune(
     part, seeds, hyperparameters, digests of base and rows, and the scores on `task@heldout10` in
     expert.json.
 
-    An interrupted run resumes when it is called again with the same arguments, to the same weights;
-    one that failed leaves nothing. Raises BrokenCheckpoint for a base that is not whole or not
-    finite, NotFinite when the training diverges, and OutputExists for an `out` that holds the base,
-    or that another run is writing.
+    A run that is interrupted, or fails after a checkpoint (a full disk), resumes when it is called
+    again with the same arguments, to the same weights; one that diverged leaves nothing. Raises
+    BrokenCheckpoint for a base that is not whole or not finite, NotFinite when the training
+    diverges, and OutputExists for an `out` that holds the base, or that another run is writing.
     """
     source = open_checkpoint(base)
     learn([source], by_file([*tasks, *([task] if task else [])]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -52,7 +53,7 @@ def unfinished(out: Path, request: Mapping[str, Any], *, force: bool = False) ->
     It is gone when the block succeeds, and where there is nothing to resume: without a checkpoint,
     or when weights are no longer finite, which would come again. Raises
     OutputExists for one left by a run with other arguments that has come to a checkpoint, unless
-    with `force`, which begins anew.
+    with `force`, by which such a run begins anew.
     """
     workdir = workdir_of(out)
     _clear(workdir, request, force)
@@ -63,6 +64,12 @@ def unfinished(out: Path, request: Mapping[str, Any], *, force: bool = False) ->
     except Exception as error:
         if isinstance(error, NotFinite) or last_checkpoint(workdir) is None:
             _remove(workdir)
+        elif not isinstance(error, BrokenCheckpoint):
+            warnings.warn(
+                f"{workdir} keeps the last checkpoint: the same command goes on from it; to begin "
+                "anew, remove it",
+                stacklevel=2,
+            )
         raise
     _remove(workdir)
 
@@ -78,8 +85,9 @@ def _clear(workdir: Path, request: Mapping[str, Any], force: bool) -> None:
     if other and not force:
         name, before, now = other
         raise OutputExists(
-            f"{workdir} holds an interrupted training whose {name} is {before!s:.80}, found "
-            f"{now!s:.80}; repeat its options to go on, or give --force to begin anew"
+            f"{workdir} holds an unfinished training whose {name} is {before!s:.80}, found "
+            f"{now!s:.80}; with what it had it goes on; to begin anew remove it, or give finetune "
+            "--force"
         )
     last = None if other else last
     _remove_checkpoints(workdir, but=last)
@@ -112,16 +120,22 @@ def _remove_checkpoints(workdir: Path, but: Path | None = None) -> None:
 
 def last_checkpoint(workdir: Path) -> Path | None:
     """The newest checkpoint that is whole: its state is what the Trainer writes last of it, and all
-    else can be opened, which a loss of power may have cut short."""
+    else can be read, which a loss of power may have cut short."""
     steps = {path: path.name.rpartition("-")[2] for path in workdir.glob("checkpoint-*")}
     numbered = [path for path, step in steps.items() if step.isdecimal()]
     for path in sorted(numbered, key=lambda path: int(steps[path]), reverse=True):
-        with suppress(BrokenCheckpoint, SafetensorError, OSError):
+        with suppress(BrokenCheckpoint, SafetensorError, zipfile.BadZipFile, FileNotFoundError):
             read_json(path / STATE_FILE, "the state of a training")
             with safe_open(path / WEIGHTS, framework="pt"):
-                if all(zipfile.is_zipfile(path / name) for name in ARCHIVES):
+                if not any(map(_spoilt, (path / name for name in ARCHIVES))):
                     return path
     return None
+
+
+def _spoilt(archive: Path) -> str | None:
+    """What of a zip file, which torch writes, is not as it was written."""
+    with zipfile.ZipFile(archive) as file:
+        return file.testzip()
 
 
 @contextmanager

@@ -52,7 +52,8 @@ def _unlike(
     at = [int(i) for i in np.unravel_index(place, tuple(have.shape))]
     index = f" at {at}" if at else ""
     found, sought = (float(one.flatten()[place]) for one in (have, want))
-    return f"{index} is {found:.9g}", "a number" if math.isnan(sought) else f"{sought:.9g}"
+    never = math.isnan(found) and math.isnan(sought)
+    return f"{index} is {found:.9g}", "a number" if never else f"{sought:.9g}"
 
 
 def dtype_name(dtype: torch.dtype) -> str:
