@@ -224,6 +224,18 @@ def test_a_board_begins_with_where_the_score_goes(tmp_path: Path) -> None:
     assert "style=" not in page  # which the policy of the page forbids
 
 
+def test_a_merge_that_lacks_a_task_is_named(tmp_path: Path) -> None:
+    """On the board, and in the picture: what is said of the others is not said of it."""
+    some = [r for r in records() if (r.model, r.task) != ("ties", TASKS[1])]
+    made = board(tmp_path, [*map(resampled, some)])
+    for text in made.values():
+        assert "Left out, as not evaluated on all tasks: ties." in " ".join(text.split())
+    harness.plot("credit", [tmp_path / "records"], out=tmp_path / "drawn.svg")
+    assert "left out, as not evaluated on all tasks: ties" in (tmp_path / "drawn.svg").read_text()
+    whole = board(tmp_path / "whole", [*map(resampled, records())])
+    assert "Left out" not in "".join(whole.values())
+
+
 def test_the_sign_of_no_credit_is_explained_where_it_is_shown(tmp_path: Path) -> None:
     """On the page, which has a cell for each task; Markdown has how many tasks are left."""
     low = {"scores": record("expert", TASKS[1], TASKS[1], "current", 0.3).scores}

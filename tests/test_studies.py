@@ -738,7 +738,9 @@ def test_a_merge_of_other_code_is_told(room: Path, monkeypatch: pytest.MonkeyPat
     assert "experts/" not in line
     lines = told("a", "b", "failed")  # of which nothing was kept
     assert lines
+    *lines, last = lines
     assert all(one.startswith("failed: ") for one in lines)
+    names(last, "again --retry-failed")
 
 
 def test_merges_go_when_they_are_scored_and_stay_done(room: Path) -> None:

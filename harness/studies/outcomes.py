@@ -78,8 +78,8 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
         return Outcome("missing", step.request)
     if other:
         raise BadRecipe(
-            f"{other[0]} is not what it was when {folder / step.name} was made; expected the same "
-            "model or data: put it back, or choose another --out"
+            f"{other[0]}, or what it names, is not what it was when {folder / step.name} was made; "
+            "expected the same model or data: put it back, or choose another --out"
         )
     before, after = ({name: one.get(name) for name in apart} for one in (then, now))
     raise BadRecipe(

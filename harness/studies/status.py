@@ -86,6 +86,7 @@ def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
     kept = f"made before the code in the folder of their plug-ins changed, and kept: {few(old)}"
     alike = grouped(failed, itemgetter(1))
     lines = [f"failed: {', '.join(name for name, _ in of)}: {why}" for why, of in alike.items()]
+    lines += ["what failed is done again with --retry-failed"] * bool(failed)
     return lines + [f"{kept}; for new ones add --remake-changed"] * bool(old)
 
 

@@ -133,7 +133,7 @@ class Credits:
     `pairs` are those significant both by credit and under Current Eval, `reversed` how many of
     them the two order differently. `several_metrics`: credit is the median over the tasks where
     it is defined, as their mean has no scale, and has no place. `others` are merges that are not
-    among these.
+    among these, as they score lower, `unscored` those that lack a score on one of the tasks.
     """
 
     merges: tuple[MergeCredit, ...]
@@ -144,6 +144,7 @@ class Credits:
     reversed: int
     several_metrics: bool = False
     others: int = 0
+    unscored: tuple[str, ...] = ()
 
     @cached_property
     def defined(self) -> tuple[MergeCredit, ...]:
@@ -294,7 +295,7 @@ def credits_of(board: Board) -> Credits | None:
     kept = sorted(scored, key=lambda row: -fsum(one.point for one in scored[row].tuned))[:MOST]
     tasks, whole = sorted(board.tasks), board.scores.columns[-1]
     lines = [board.tasks[task] for task in tasks]
-    return ranked(
+    placed = ranked(
         {row: one for row, one in scored.items() if row in kept},
         setting=heads[-1],
         tasks=tasks,
@@ -304,6 +305,7 @@ def credits_of(board: Board) -> Credits | None:
         others=len(scored) - len(kept),
         priors=(board.priors[heads[1], whole], board.priors[heads[0], whole]),
     )
+    return replace(placed, unscored=tuple(row for row in merges if row not in scored))
 
 
 def _scored(

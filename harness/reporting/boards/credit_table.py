@@ -12,7 +12,7 @@ from harness.reporting.grid import short_task
 from harness.reporting.names import marked
 from harness.reporting.sentences import said, span
 from harness.stats.intervals import Ratio
-from harness.text import breaks, plain, points
+from harness.text import breaks, few, plain, points
 
 TASKS = 8
 """Columns of tasks beside a bar: of more, the page has the range alone."""
@@ -57,6 +57,8 @@ def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]
 
     several = 1 < len(credits.tasks) <= TASKS
     of = f" The highest of {len(credits.merges) + credits.others} merges." if credits.others else ""
+    if credits.unscored:
+        of += f" Left out, as not evaluated on all tasks: {plain(few(credits.unscored))}."
     shared = ", ".join(f"{name} {points(value)}" for name, value in credits.shared.items())
     bars = [_bar(one, at, low) for one in credits.merges]
     cells = [one["range"] for one in bars]
