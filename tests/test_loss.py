@@ -146,6 +146,26 @@ def test_a_loss_is_of_the_head_that_a_model_came_with_alone(tmp_path: Path) -> N
         assert (record.loss_resamples is not None) == own
 
 
+def test_the_loss_of_large_labels_has_no_bound(tmp_path: Path) -> None:
+    """As of prices of houses, whose squared errors are some billions."""
+    (tmp_path / "data").mkdir()
+    for split, word in (("train", "a"), ("test", "b")):
+        rows = [f"{word} word{i % 9} word{i % 7},{3e5 + 1e4 * i}" for i in range(30)]
+        (tmp_path / "data" / f"{split}.csv").write_text("\n".join(["text,price", *rows]))
+    task = tmp_path / "houses.yaml"
+    task.write_text("kind: regression\ntext: text\nlabel: price\nfiles: data\n")
+    asked = {"tasks": (str(task),), "protocols": (Choice("current"),), "output": tmp_path / "out"}
+    harness.evaluate(Run(model=str(model(tmp_path / "model", [], seed=1)), **asked))
+    (path,) = (tmp_path / "out").rglob("*.json")
+    record = read_record(path)
+    kept = loss_of(record)
+    assert kept is not None
+    labels = 3e5 + 1e4 * np.arange(30)
+    assert record.scores[0].facts[LOSS] == pytest.approx((labels**2).mean(), rel=1e-3)
+    assert kept.resamples.mean() == pytest.approx((labels**2).mean(), rel=0.02)
+    assert kept.resamples.std() > 1e9
+
+
 def test_a_frame_and_a_board_say_the_loss(tmp_path: Path) -> None:
     record = read(expert(tmp_path, TOY), TOY, tmp_path / "records")
     (facts,) = harness.read_records(tmp_path / "records").facts
