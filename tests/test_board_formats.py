@@ -747,9 +747,9 @@ def test_records_are_found_from_the_board(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"rows": 10**20}, "rows shots count"),
-        ({"rows": -1}, "rows shots count"),
-        ({"scores": []}, "scores"),
+        ({"rows": 10**20}, "'rows' less than"),
+        ({"rows": -1}, "'rows' greater than 0"),
+        ({"scores": []}, "'scores' at least 1"),
         ({"scores": [{"value": float("nan"), "parts": {}}]}, "score nan"),
         ({"scores": [{"value": 0.5, "parts": {"f1": float("inf")}}]}, "score inf"),
         ({"scores": [{"value": 0, "parts": {}, "facts": {"x": -math.inf}}]}, "score -inf"),
@@ -764,7 +764,7 @@ def test_what_no_table_can_hold_is_one_line(
     path.write_text(json.dumps({**full()[1].model_dump(mode="json"), **values}))
     for command in (["leaderboard"], ["export", "--format", "lm-eval"]):
         err = refused([*command, str(path), "--out", str(tmp_path / "out")], BrokenRecord)
-        assert err.startswith(f"harness: {path} ")
+        assert err.startswith(f"harness: {path}")
         names(err, says)
     assert not (tmp_path / "out").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from math import fsum, isclose, isfinite
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 CLOSE = 1e-6
 """Scores that differ by less are the same, whatever added them up."""
+DESIGN = re.compile(r"[0-9a-f]{16}")
 
 
 def check_record(record: Record, where: str) -> None:
@@ -122,6 +124,8 @@ def _in_resamples(record: Record) -> Iterator[str]:
             counts = f"{one.units} units in steps of {one.step}"
             yield f"has resamples of {counts}, expected at most {record.rows} in smaller ones"
             return
+        if not DESIGN.fullmatch(one.design):
+            yield f"has resamples of the design '{one.design:.40}', expected 16 hexadecimal digits"
         draws = record.values(one.shots)
         try:
             said = read(one, draws, record.metrics)

@@ -56,7 +56,7 @@ def range_of(metrics: Sequence[str]) -> tuple[float, float]:
 
 def _range(metric: str) -> tuple[float, float]:
     if metric == LOSS:  # of large labels it has no bound
-        return 0.0, math.inf
+        return -math.inf, math.inf
     if metric in CORRELATIONS:
         return -1.0, 1.0
     return (0.0, 1.0) if metric in SUMS else (-BEYOND, BEYOND)
@@ -76,7 +76,7 @@ class Resamples(Frozen):
     units: int = Field(gt=0)
     count: int = Field(gt=0)
     step: float = Field(gt=0)
-    design: str = Field(pattern=r"^[0-9a-f]{16}$")
+    design: str
     values: str
     by_draw: str = ""
 
