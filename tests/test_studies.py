@@ -33,6 +33,7 @@ from harness.errors import (
     BadOption,
     BadRecipe,
     BrokenCheckpoint,
+    CannotWrite,
     HarnessError,
     OutputExists,
     UnknownName,
@@ -832,6 +833,25 @@ def test_what_fails_is_said_with_its_reason_and_stays_until_it_is_retried(
     weights.write_bytes(whole)
     assert main(command) == 0  # what it failed on is another expert
     assert main(["study", "status", str(room / "out")]) == 0
+
+
+def test_what_a_full_disk_ended_is_done_by_the_next_run(
+    room: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise CannotWrite("there is no room")
+
+    file = write(room)
+    command = ["study", "run", str(file), "--out", str(room / "out"), "--device", "cpu"]
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.studies.work.merge", full)
+        assert main(command) == 3
+    assert "no room" in capsys.readouterr().err
+    assert {one.state for one in states_of(latest(room), room / "out").values()} == {
+        "done",
+        "missing",
+    }
+    assert main(command) == 0
 
 
 def test_a_study_of_which_all_fails_says_why_and_has_no_board(

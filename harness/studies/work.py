@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.errors import CellsFailed, HarnessError, OutputExists
+from harness.errors import CannotWrite, CellsFailed, HarnessError, OutputExists
 from harness.evaluation.evaluate import evaluate
 from harness.evaluation.records import Record, path_of
 from harness.evaluation.run import Run
@@ -95,6 +95,8 @@ def _done(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
     except CellsFailed as error:
         paths = _paths(step, error.records)
         return Outcome("failed", step.request, reason=str(error), records=paths)
+    except CannotWrite as error:  # for want of room: neither model nor data are at fault
+        return Outcome("missing", step.request, reason=str(error))
     except HarnessError as error:
         return Outcome("failed", step.request, reason=str(error))
     except Exception as error:  # of a library: the step's fault, and not that of the others
