@@ -27,7 +27,7 @@ OTHER_BASES = {
     "domains": ("granite", "distilbert"),
 }
 """Of settings with credit, that were repeated with three sets of experts: `topics-granite`."""
-TUNED = ("topics", "emotions")
+TUNED = ("topics", "emotions", "domains")
 """Settings of which `topics-tuned` has mergers with an option that is chosen on held-out rows."""
 GROUPS = {one: (one, *(f"{one}-{base}" for base in bases)) for one, bases in OTHER_BASES.items()}
 BOARDS = {name: SETTINGS[one] for one, names in GROUPS.items() for name in names}

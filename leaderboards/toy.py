@@ -72,7 +72,7 @@ LANES = (
         *("vision-starts-2", "vision-starts-3", "vision-two-starts", "vision"),
         *("topics-granite", "topics-gte", "topics-distilbert", "topics-minilm-l6"),
         *("glue-granite", "domains-granite", "domains-distilbert", "emotions-granite"),
-        "emotions-distilbert",
+        *("emotions-distilbert", "domains-tuned"),
     ),
     (
         *("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-tuned"),
