@@ -22,6 +22,7 @@ from tests.test_boards import written as stored
 
 TUNED = Setting(2, "ft-classifier", 5)
 TASKS = ("own/one@test", "own/two@test")
+LEFT_OUT = "Not evaluated under both heads on all tasks, and left out: ties."
 
 
 def estimate(point: float, seed: int = 0, error: float = 0.002) -> Estimate:
@@ -224,16 +225,18 @@ def test_a_board_begins_with_where_the_score_goes(tmp_path: Path) -> None:
     assert "style=" not in page  # which the policy of the page forbids
 
 
-def test_a_merge_that_lacks_a_task_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["a task", "a head"])
+def test_a_merge_that_lacks_a_score_is_named(how: str, tmp_path: Path) -> None:
     """On the board, and in the picture: what is said of the others is not said of it."""
-    some = [r for r in records() if (r.model, r.task) != ("ties", TASKS[1])]
+    lacks = ("ties", TASKS[1]) if how == "a task" else ("ties", "ft-classifier")
+    some = [r for r in records() if lacks not in ((r.model, r.task), (r.model, r.protocol))]
     made = board(tmp_path, [*map(resampled, some)])
     for text in made.values():
-        assert "Left out, as not evaluated on all tasks: ties." in " ".join(text.split())
+        assert LEFT_OUT in " ".join(text.split())
     harness.plot("credit", [tmp_path / "records"], out=tmp_path / "drawn.svg")
-    assert "left out, as not evaluated on all tasks: ties" in (tmp_path / "drawn.svg").read_text()
+    assert LEFT_OUT in (tmp_path / "drawn.svg").read_text()
     whole = board(tmp_path / "whole", [*map(resampled, records())])
-    assert "Left out" not in "".join(whole.values())
+    assert "left out" not in "".join(whole.values())
 
 
 def test_the_sign_of_no_credit_is_explained_where_it_is_shown(tmp_path: Path) -> None:

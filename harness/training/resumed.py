@@ -14,15 +14,15 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from harness.checkpoints.layout import TOKENIZER_FILES
+from harness.checkpoints.layout import SINGLE, TOKENIZER_FILES
 from harness.errors import BrokenCheckpoint, NotFinite, OutputExists
 from harness.files import as_json, read_json
 from harness.folders import FILES, Layout, check_output
 
 REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
-WEIGHTS, ARCHIVES = "model.safetensors", ("optimizer.pt", "scheduler.pt", "rng_state.pth")
+ARCHIVES = ("optimizer.pt", "scheduler.pt", "rng_state.pth")
 OF_A_CHECKPOINT = (
-    WEIGHTS,
+    SINGLE,
     "pytorch_model.bin",
     "config.json",
     *ARCHIVES,
@@ -126,7 +126,7 @@ def last_checkpoint(workdir: Path) -> Path | None:
     for path in sorted(numbered, key=lambda path: int(steps[path]), reverse=True):
         with suppress(BrokenCheckpoint, SafetensorError, zipfile.BadZipFile, FileNotFoundError):
             read_json(path / STATE_FILE, "the state of a training")
-            with safe_open(path / WEIGHTS, framework="pt"):
+            with safe_open(path / SINGLE, framework="pt"):
                 if not any(map(_spoilt, (path / name for name in ARCHIVES))):
                     return path
     return None
@@ -160,7 +160,7 @@ def saved_as_read(model: Any) -> Iterator[None]:
 def check_names(checkpoint: Path, model: Any) -> None:
     """Raise BrokenCheckpoint for a checkpoint without a parameter of the model: the Trainer would
     go on with that of the base."""
-    with safe_open(checkpoint / WEIGHTS, framework="pt") as file:
+    with safe_open(checkpoint / SINGLE, framework="pt") as file:
         saved = {*file.keys()}
     for name, _ in model.named_parameters():
         if name not in saved:

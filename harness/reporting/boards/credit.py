@@ -31,7 +31,7 @@ from harness.stats.estimate import Estimate, Prior
 from harness.stats.intervals import LEVEL, Ratio, credit, median_credit
 from harness.stats.ranks import places
 from harness.stats.tests import holm, p_value
-from harness.text import points
+from harness.text import few, plain, points
 
 if TYPE_CHECKING:
     from harness.reporting.boards.board import Board
@@ -133,7 +133,7 @@ class Credits:
     `pairs` are those significant both by credit and under Current Eval, `reversed` how many of
     them the two order differently. `several_metrics`: credit is the median over the tasks where
     it is defined, as their mean has no scale, and has no place. `others` are merges that are not
-    among these, as they score lower, `unscored` those that lack a score on one of the tasks.
+    among these, as they score lower, `unscored` those that lack a score under one of the heads.
     """
 
     merges: tuple[MergeCredit, ...]
@@ -157,6 +157,12 @@ class Credits:
         scores = [x for one in self.merges for x in (one.base, one.current, one.tuned, one.experts)]
         low = min(*scores, self.constant or 0.0)
         return low, max(*scores, low + LEAST)
+
+    @property
+    def left_out(self) -> str:
+        """A sentence on the merges that are not among these, though they may score higher."""
+        known = plain(few(self.unscored))
+        return f"Not evaluated under both heads on all tasks, and left out: {known}." * bool(known)
 
     @property
     def shared(self) -> dict[str, float]:

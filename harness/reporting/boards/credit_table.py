@@ -12,7 +12,7 @@ from harness.reporting.grid import short_task
 from harness.reporting.names import marked
 from harness.reporting.sentences import said, span
 from harness.stats.intervals import Ratio
-from harness.text import breaks, few, plain, points
+from harness.text import breaks, plain, points
 
 TASKS = 8
 """Columns of tasks beside a bar: of more, the page has the range alone."""
@@ -57,8 +57,6 @@ def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]
 
     several = 1 < len(credits.tasks) <= TASKS
     of = f" The highest of {len(credits.merges) + credits.others} merges." if credits.others else ""
-    if credits.unscored:
-        of += f" Left out, as not evaluated on all tasks: {plain(few(credits.unscored))}."
     shared = ", ".join(f"{name} {points(value)}" for name, value in credits.shared.items())
     bars = [_bar(one, at, low) for one in credits.merges]
     cells = [one["range"] for one in bars]
@@ -69,7 +67,7 @@ def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]
     seen |= {"tick"} if any(one["tick"] is not None for one in bars) else set()
     return {
         "finding": [plain(text) for text in credits.finding],
-        "about": f"{about}{of} Tuned head: {plain(credits.setting)}.",
+        "about": f"{about}{of} Tuned head: {plain(credits.setting)}. {credits.left_out}".strip(),
         "axis": f"{points(low)} to {points(high)}" + (f": {shared}" if shared else ""),
         "heads": [breaks(short_task(t, credits.tasks)) for t in credits.tasks] if several else [],
         "bars": bars,

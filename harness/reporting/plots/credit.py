@@ -29,7 +29,7 @@ from harness.reporting.plots.marks import (
 )
 from harness.reporting.plots.scores import View
 from harness.reporting.sentences import span
-from harness.text import few, plain, points
+from harness.text import plain, points
 
 MAKE = "harness evaluate --model MODEL --experts E1,E2 --protocols current,ft-classifier"
 TITLE = "Where the score goes"
@@ -130,9 +130,8 @@ def _axis(credits: Credits, unit: str) -> str:
     """What the scores are, with those that all bars share."""
     said = [f"{name} {points(value)}" for name, value in credits.shared.items()]
     others = f"; {credits.others} more merges score lower" if credits.others else ""
-    if credits.unscored:
-        others += f"\nleft out, as not evaluated on all tasks: {plain(few(credits.unscored))}"
-    return f"{unit}\n{', '.join(said)}; tuned head: {plain(credits.setting)}{others}"
+    last = f"{', '.join(said)}; tuned head: {plain(credits.setting)}{others}"
+    return "\n".join(filter(None, (unit, last, credits.left_out)))
 
 
 def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
