@@ -144,22 +144,13 @@ def finetune(
     named_part = None if part is None else part_named(part, seed, limit)
     parts = [_part(source, *one, length, readout, data_dir, limit, named_part) for one in asked]
     whole, encoder = _whole(source, parts)
-    request = {
-        "base": str(base),
-        "tasks": [part.task.name for part in parts],
-        "base_digest": read_digest(source),
-        **encoder,
-        "split": TRAINED_ON,
+    how = {
         **seeds,
         "bf16": bf16,
         **({"part": named_part.model_dump()} if named_part else {}),
         **({"device": where.type} if where.type != "cpu" else {}),
-        **({"readout": readout.name} if readout != LAST_LINEAR else {}),
-        **({TEXT_HEAD: words_of(source)} if words_of(source) else {}),
-        **_described(parts),
-        **_annotated(parts),
-        **({"inherited": [*seen], "seen": seen} if (seen := rows_shown(source.path)) else {}),
     }
+    request = {"base": str(base), **_request(source, encoder, parts, how)}
     shown = _shown(progress)
     with (
         new_folder(out, EXPERT, force=force) as folder,  # locked: no two runs train in one place
@@ -176,14 +167,7 @@ def finetune(
         settings = arguments(parts, workdir, shown, seed=seed, bf16=bf16, where=where)
         trainer = made(args=settings, callbacks=[watch(shown)])
         scores = _train(trainer, source, parts, workdir, shown)
-        if words_of(source):
-            # as transformers does, without the words that it is under
-            save_tensors(trainer.model, folder, source.family.bare)
-            write_json(folder / "config.json", {**plain_config(source), "dtype": "float32"})
-        else:
-            trainer.model.save_pretrained(folder)
-        # the base's own files: what transformers writes depends on the machine and on the rows
-        copy_processor([source.processor], folder)
+        _write_model(trainer.model, source, folder)
         record = {
             **request,
             **described(request["tasks"], out),
@@ -312,6 +296,29 @@ def _whole(base: Checkpoint, parts: Sequence[Training]) -> tuple[Checkpoint, dic
     return whole, {"base_weights": known, "drawn": digests}
 
 
+def _request(
+    source: Checkpoint,
+    encoder: Mapping[str, Any],
+    parts: Sequence[Training],
+    how: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What decides the weights of an expert, but for the name of its base: an interrupted run is
+    resumed by one of the same."""
+    readout, words, seen = parts[0].readout, words_of(source), rows_shown(source.path)
+    return {
+        "tasks": [part.task.name for part in parts],
+        "base_digest": read_digest(source),
+        **encoder,
+        "split": TRAINED_ON,
+        **how,
+        **({"readout": readout.name} if readout != LAST_LINEAR else {}),
+        **({TEXT_HEAD: words} if words else {}),
+        **_described(parts),
+        **_annotated(parts),
+        **({"inherited": [*seen], "seen": seen} if seen else {}),
+    }
+
+
 def _described(parts: Sequence[Training]) -> dict[str, Any]:
     """Rows and hyperparameters, of the task or by task."""
     by_task: dict[str, dict[str, Any]] = {
@@ -329,6 +336,18 @@ def _annotated(parts: Sequence[Training]) -> dict[str, Any]:
     known = [(part.task, kind_of(part.task).annotated(part.train)) for part in parts]
     some = {task.name: list(labels) for task, labels in known if labels != task.labels}
     return {"annotated": some} if some else {}
+
+
+def _write_model(model: Any, source: Checkpoint, folder: Path) -> None:
+    """The trained model as transformers reads it, with the base's own tokenizer, or processor."""
+    if words_of(source):
+        # as transformers does, without the words that it is under
+        save_tensors(model, folder, source.family.bare)
+        write_json(folder / "config.json", {**plain_config(source), "dtype": "float32"})
+    else:
+        model.save_pretrained(folder)
+    # the base's own files: what transformers writes depends on the machine and on the rows
+    copy_processor([source.processor], folder)
 
 
 def _train(
