@@ -205,9 +205,13 @@ def test_merges_are_ordered_on_the_boards_that_they_have_in_common() -> None:
         ["x", "y", "z", "x2"], ["x2", "w"], ["z", "x2"]
     ]  # fmt: skip
     first, agree = found["finding"]
-    assert first == "a has the most credit on 2 of 3 boards with it that differ in base or tasks."
+    assert first == (
+        "a has the most credit on 2 of its 3 boards, those of one base and the same tasks counted "
+        "once."
+    )
     assert agree.startswith(
-        "The orders of 3 mergers alone on x2, y, z have a Kendall's W of 0.78 ("
+        "On x2, y, z the orders of 3 mergers alone agree no more than by chance: Kendall's W is "
+        "0.78 ("
     )
     twice = {  # a merge behind a stage that changes nothing is no second witness
         name: of._replace(
@@ -218,7 +222,9 @@ def test_merges_are_ordered_on_the_boards_that_they_have_in_common() -> None:
     }
     assert over(twice)["finding"][1] == agree
     found = over({name: of for name, of in boards.items() if name != "x"})
-    assert found["finding"][0] == "a has the most credit on 2 of 3 boards with it."
+    assert found["finding"][0] == "a has the most credit on 2 of its 3 boards."
+    many = {f"{name}-{n}": of for n in range(2) for name, of in boards.items() if "a" in of.credit}
+    assert over(many)["groups"][0]["common"] == "8 boards"
 
 
 def test_rows_that_are_one_are_apart_in_the_table() -> None:

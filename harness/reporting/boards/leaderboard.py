@@ -23,8 +23,9 @@ from harness.reporting.boards.templates import source, template
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.difference import Difference
 from harness.reporting.frame import as_csv, table
-from harness.reporting.grid import named_rows
+from harness.reporting.grid import named_rows, short_task
 from harness.reporting.lines import Line, grouped
+from harness.text import few, plain
 from harness.values import validated
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ def leaderboard(
                     raise BadRecipe(f"two boards would be {place}; expected places of other names")
                 check_ours({place / one: mark for one, mark in MARKS.items()})
                 board = board_of(lines)
-                said[called] = {**about(board), "finding": finding(board)}
+                tasks = few([short_task(one, board.scores.tasks) for one in board.tasks])
+                said[called] = {**about(board), "tasks": plain(tasks), "finding": finding(board)}
                 credits[called] = credit_of(board)
                 for file, content in rendered(board, place):
                     written.append(place / file)

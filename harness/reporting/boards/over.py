@@ -20,6 +20,8 @@ from harness.text import plain
 
 FEWEST = 2
 """Boards that a merge of the table is on."""
+NAMED = 4
+"""Boards that are named in a sentence: of more, how many there are."""
 
 
 class Credited(NamedTuple):
@@ -106,7 +108,7 @@ def _ordered(boards: Mapping[str, Credited], merges: list[str]) -> list[str]:
 
 
 def _named(boards: list[str]) -> str:
-    return ", ".join(map(plain, boards))
+    return f"{len(boards)} boards" if len(boards) > NAMED else ", ".join(map(plain, boards))
 
 
 def _cell(credit: Ratio | None) -> tuple[str, str, int]:
@@ -125,12 +127,12 @@ def _widest(known: Mapping[str, Credited]) -> dict[str, Credited]:
 def _first(known: Mapping[str, Credited]) -> Iterator[str]:
     """Which merge is first most often."""
     widest = _widest(known)
-    once = " that differ in base or tasks" if len(widest) < len(known) else ""
+    once = ", those of one base and the same tasks counted once" * (len(widest) < len(known))
     first = Counter(next(iter(of.credit)) for of in widest.values())
     for merge, on in first.most_common(1):
         if on > 1:
             having = sum(merge in of.credit for of in widest.values())
-            yield f"{plain(merge)} has the most credit on {on} of {having} boards with it{once}."
+            yield f"{plain(merge)} has the most credit on {on} of its {having} boards{once}."
 
 
 def _agreement(
@@ -146,9 +148,9 @@ def _agreement(
         tasks = [of.work[1] for of in boards.values()]
         shared = len(frozenset.union(*tasks)) < sum(map(len, tasks))
         yield (
-            f"The orders of {len(merges)} mergers alone on {_named([*boards])} have a Kendall's W "
-            f"of {concordance(values):.2f} (1: the same order on all): they agree {same} than "
-            f"chance explains (Friedman's test, p {p(chance)})."
+            f"On {_named([*boards])} the orders of {len(merges)} mergers alone agree {same} than "
+            f"by chance: Kendall's W is {concordance(values):.2f} (1: the same order on all; "
+            f"Friedman's test, p {p(chance)})."
             + " Some of these boards share tasks, so that p is too small."
             * shared
         )
