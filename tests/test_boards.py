@@ -32,7 +32,7 @@ from harness.evaluation.records import (
     Source,
 )
 from harness.reporting import table as tables
-from harness.reporting.boards.about import about, finding, in_a_line
+from harness.reporting.boards.about import in_a_line, summary
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import index, rendered
 from harness.reporting.boards.over import credit_of
@@ -1059,7 +1059,7 @@ def test_what_is_bold_and_places_say_the_same(name: str) -> None:
 
 def test_the_committed_page_over_all_boards_is_what_their_records_render_to() -> None:
     boards = {name: committed(name) for name in BOARDS}
-    said = {name: {**about(one), "finding": finding(one)} for name, one in boards.items()}
+    said = {name: summary(one) for name, one in boards.items()}
     credits = {name: credit_of(one) for name, one in boards.items()}
     assert (LEADERBOARDS / "index.html").read_text(encoding="utf-8") == index(said, credits)
 

@@ -9,7 +9,7 @@ from harness.reporting.grid import short_task
 from harness.reporting.names import CONSTANT
 from harness.reporting.sentences import said
 from harness.reporting.verdict import against_of, mean
-from harness.text import plain, points
+from harness.text import few, plain, points
 
 
 def about(board: Board) -> dict[str, str]:
@@ -31,6 +31,12 @@ def about(board: Board) -> dict[str, str]:
         "tasks": str(len(board.tasks)),
         "models ran in": " and ".join(sorted({one.half for one in board.lines} - {""})),
     }
+
+
+def summary(board: Board) -> dict[str, str]:
+    """What the page over boards says of one: what it is of, its tasks by name, and the finding."""
+    tasks = few([short_task(one, board.scores.tasks) for one in board.tasks])
+    return {**about(board), "tasks": plain(tasks), "finding": _finding(board)}
 
 
 def in_a_line(board: Board) -> str:
@@ -72,7 +78,7 @@ def _experts(board: Board) -> str:
     return f"{'one' if each == '1' else each} of each task"
 
 
-def finding(board: Board) -> str:
+def _finding(board: Board) -> str:
     """Which merge is first, by credit; without it, in the mean under the first setting."""
     if board.credits:
         return plain(board.credits.finding[0])

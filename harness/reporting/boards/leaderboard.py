@@ -15,7 +15,7 @@ from harness.evaluation.packs import SUFFIX
 from harness.files import check_ours, check_place, write_files
 from harness.reporting.bases import by_base
 from harness.reporting.boards import latex, markdown, page
-from harness.reporting.boards.about import about, finding
+from harness.reporting.boards.about import summary
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.over import Credited, credit_of, over
 from harness.reporting.boards.page import hash_of, shades
@@ -23,9 +23,8 @@ from harness.reporting.boards.templates import source, template
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.difference import Difference
 from harness.reporting.frame import as_csv, table
-from harness.reporting.grid import named_rows, short_task
+from harness.reporting.grid import named_rows
 from harness.reporting.lines import Line, grouped
-from harness.text import few, plain
 from harness.values import validated
 
 if TYPE_CHECKING:
@@ -86,8 +85,7 @@ def leaderboard(
                     raise BadRecipe(f"two boards would be {place}; expected places of other names")
                 check_ours({place / one: mark for one, mark in MARKS.items()})
                 board = board_of(lines)
-                tasks = few([short_task(one, board.scores.tasks) for one in board.tasks])
-                said[called] = {**about(board), "tasks": plain(tasks), "finding": finding(board)}
+                said[called] = summary(board)
                 credits[called] = credit_of(board)
                 for file, content in rendered(board, place):
                     written.append(place / file)
