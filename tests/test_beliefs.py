@@ -645,6 +645,32 @@ def test_tags_in_another_order_are_matched_by_name(trained: Path, tmp_path: Path
         torch.testing.assert_close(tensor, found[name])
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "order"), [("a", "b", [1, 0]), ("tagger", "tagger", [4, 2, 0, 1, 3])]
+)
+def test_the_base_is_read_under_heads_in_one_order(
+    first: str, second: str, order: list[int], trained: Path, tmp_path: Path
+) -> None:
+    """Their mean is of rows of one label, also of an expert with its labels in another order."""
+    plain = Path(shutil.copytree(trained / second, tmp_path / "plain"))
+    other = turned(trained / second, tmp_path / "other", order, str.upper)
+    bases = []
+    for expert in (plain, other):
+        out = merged(trained, tmp_path / f"with-{expert.name}", first, str(expert), base="base")
+        run = Run(model=str(out), protocols=CURRENT, device="cpu", output=str(tmp_path / "records"))
+        bases += [one.digest for one in harness.evaluate(run) if one.role == "base"]
+    assert len(bases) == 2
+    assert len({*bases}) == 1
+
+
+def test_heads_are_compared_by_label(trained: Path, tmp_path: Path) -> None:
+    other = turned(trained / "b", tmp_path / "other", [1, 0], str.upper)
+    found = harness.inspect([trained / "b", other, trained / "a"], base=trained / "base")
+    same, *unlike = found.pairs
+    assert all(one.apart2 == 0 for one in same.places.values())
+    assert all(any(one.apart2 for one in pair.places.values()) for pair in unlike)
+
+
 def one_label_more(source: Path, out: Path) -> Path:
     """A model whose head has one more output, called `more`, that nothing was trained for."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness import weights
 from harness.checkpoints.heads import with_head, without_head
+from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.pooling import Pooling
 from harness.checkpoints.provenance import Merged, Trained, merged_by, rows_shown, trained_by
 from harness.checkpoints.verbalizer import words_of
@@ -256,7 +257,9 @@ def models_on(
         state, owners = model.base.weights, []
         if one.pooling is None:
             heads = [one.members[0] for one in own] or model.others_of(task)
-            fresh = _fresh(merged, model.base, heads)
+            # rows of one place are of one label
+            alike = [ordered_as(one, merged.labels) for one in heads]
+            fresh = _fresh(merged, model.base, alike)
             owners = heads if fresh else []
             known = weights.union(without_head(model.base), fresh, merged.weights)
             state = weights.select(known, list(merged.weights))

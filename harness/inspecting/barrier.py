@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.checkpoints.described import by_file, learn
+from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
 from harness.data.groups import expanded
 from harness.errors import BadOption, LabelMismatch
@@ -16,7 +17,6 @@ from harness.evaluation.run import Run
 from harness.evaluation.task_split import task_split
 from harness.files import check_ours, check_place, write_files
 from harness.labels import same
-from harness.merging.label_rows import ordered_as
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.reporting.barrier import MARKS, BarrierLine, as_csv, draw, lines_between, table

@@ -14,6 +14,7 @@ from harness.checkpoints import align
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.symmetry import TensorPlace, in_table, place_in
+from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadOption, BadRecipe, NotFinite
 from harness.folders import check_output
@@ -101,7 +102,7 @@ def inspect(
     elif units:
         raise BadOption("the units of a layer are drawn, and there is no --out; name a folder")
     opened = [_opened(source, allow_pickle, base) for source in models]
-    checkpoints = [one for one, _ in opened]
+    checkpoints = _in_one_order([one for one, _ in opened])
     origin = [_opened(base, allow_pickle)] if base is not None else []
     align.check_architecture([*checkpoints, *(one for one, _ in origin)])
     work = _work(checkpoints, *(one for one, _ in origin))
@@ -141,6 +142,16 @@ def _opened(
     observed = weights.Observed(checkpoint.weights, checkpoint.source)
     state = weights.Lazy(weights.specs(checkpoint.weights), observed.__getitem__)
     return align.under_prefix(replace(checkpoint, weights=state)), observed
+
+
+def _in_one_order(models: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Classifiers of the same labels with their outputs as the first of these has them."""
+    ordered: list[Checkpoint] = []
+    for model in models:
+        for before in ordered:
+            model = ordered_as(model, before.labels)
+        ordered.append(model)
+    return ordered
 
 
 def _names(models: Sequence[Checkpoint]) -> list[str]:

@@ -18,6 +18,7 @@ from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.known import FAMILIES
 from harness.checkpoints.families.symmetry import as_stored, in_table
+from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.pooling import check_poolings
 from harness.checkpoints.text_heads import given_heads, made_whole
@@ -28,7 +29,7 @@ from harness.entries import Merger, Method, Premerge
 from harness.errors import BadOption, BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import one_space
 from harness.labels import generic, same
-from harness.merging.label_rows import of_those_who_know, ordered_as
+from harness.merging.label_rows import of_those_who_know
 from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeStep, StageClock
 from harness.merging.providers import Provider
 from harness.merging.recipes import Recipe, methods_of, with_choices

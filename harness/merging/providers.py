@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 
 from harness import weights
 from harness.checkpoints.build import check_ready, unit_of
+from harness.checkpoints.label_order import as_stored, tensors_ordered_as
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import Part
 from harness.data.sources import TRAIN, at_hand
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, HarnessError
 from harness.kinds import kind_of
-from harness.merging.label_rows import as_stored, tensors_ordered_as
 from harness.merging.recipes import Recipe
 from harness.passes import statistics
 from harness.passes.lengths import at_length
