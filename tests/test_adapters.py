@@ -174,6 +174,7 @@ def test_adapters_are_merged_and_read_like_models(
         torch.testing.assert_close(tensor, mean.float(), rtol=0, atol=1e-6)
     loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
     assert loaded.config.num_labels == 2
+    assert loaded.config.architectures == ["BertForSequenceClassification"]
     assert all((tmp_path / "merged" / name).is_file() for name in TOKENIZER)
     data = tmp_path / "data" / "glue" / "rte"
     data.mkdir(parents=True)

@@ -18,6 +18,7 @@ from harness.errors import BrokenCheckpoint
 from harness.weights import digest, floating, specs
 from tests.conftest import model
 from tests.mistakes import mistake
+from tests.t5 import t5
 
 Minis = Callable[[str], dict[str, Path]]
 
@@ -110,3 +111,96 @@ def test_a_head_of_other_outputs_than_labels_is_one_line(tmp_path: Path) -> None
     bare["architectures"] = ["BertForMultipleChoice"]
     (folder / "config.json").write_text(json.dumps(bare))
     assert open_checkpoint(folder).labels == ("LABEL_0", "LABEL_1")
+
+
+# Layouts that people have ---------------------------------------------------------------------
+
+
+def with_config(folder: Path, **changes: Any) -> Path:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
+
+
+def stored(folder: Path, name: Callable[[str], str]) -> Path:
+    """The model with its tensors under other names."""
+    state = load_file(folder / "model.safetensors")
+    state = {name(key): tensor for key, tensor in state.items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "found", "expected"),
+    [
+        ({"num_hidden_layers": 1}, "2 layers", "expected 1"),
+        ({"num_hidden_layers": 3}, "2 layers", "expected 3"),
+        ({"vocab_size": 46}, "(45, 16)", "(46, 16)"),
+        ({"intermediate_size": 12}, "(24,)", "(12,)"),
+    ],
+)
+def test_no_merge_is_written_that_its_config_says_otherwise(
+    changes: dict[str, int], found: str, expected: str, tmp_path: Path
+) -> None:
+    """transformers reads it without its last layer, or makes up one more."""
+    first, second = (model(tmp_path / name, ["a", "b"]) for name in ("first", "second"))
+    with_config(first, **changes)
+    for experts in ((first, second), (second, first)):
+        recipe = Recipe(experts=tuple(map(str, experts)))
+        with mistake(BrokenCheckpoint, str(first), found, expected, "config.json says"):
+            merge(recipe, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_stack_that_is_not_as_its_config_says_is_named(tmp_path: Path) -> None:
+    folders = [t5(tmp_path / name, ["a", "b"]) for name in ("first", "second")]
+    merge(Recipe(experts=tuple(map(str, folders))), out=tmp_path / "out")
+    with_config(folders[1], num_decoder_layers=3)
+    with mistake(BrokenCheckpoint, str(folders[1]), "2 layers of its decoder", "expected 3"):
+        merge(Recipe(experts=tuple(map(str, folders))), out=tmp_path / "other")
+
+
+@pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "model."])
+def test_a_model_inside_another_is_named(wrapper: str, tmp_path: Path) -> None:
+    folder = stored(model(tmp_path / "expert", ["a", "b"]), lambda name: wrapper + name)
+    with mistake(BrokenCheckpoint, str(folder), f"'{wrapper}'", "save the one inside"):
+        open_checkpoint(folder)
+
+
+def test_an_encoder_without_its_prefix_has_its_head(tmp_path: Path) -> None:
+    """As transformers reads it."""
+    folder = model(tmp_path / "expert", ["a", "b"])
+    known = digest(open_checkpoint(folder).weights)
+    found = open_checkpoint(stored(folder, lambda name: name.removeprefix("bert.")))
+    assert "bert.pooler.dense.weight" in found.weights
+    assert digest(found.weights) == known
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_pickle_of_an_old_torch_is_read(tmp_path: Path) -> None:
+    folder = model(tmp_path / "expert", ["a", "b"])
+    known = open_checkpoint(folder).weights
+    trained = {name: torch.nn.Parameter(known[name]) for name in known}
+    torch.save(trained, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    (folder / "model.safetensors").unlink()
+    found = open_checkpoint(folder, allow_pickle=True).weights
+    assert digest(found) == digest(known)
+    assert not any(found[name].requires_grad for name in found)
+
+
+def test_what_is_no_model_says_where_one_is(tmp_path: Path) -> None:
+    model(tmp_path / "run" / "checkpoint-60", ["a", "b"])
+    with mistake(BrokenCheckpoint, str(tmp_path / "run"), "is missing", "checkpoint-60"):
+        open_checkpoint(tmp_path / "run")
+    folder = model(tmp_path / "expert", ["a", "b"])
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    (folder / "model.safetensors").write_text(pointer)
+    with mistake(BrokenCheckpoint, str(folder), "git lfs pull"):
+        open_checkpoint(folder)
+
+
+def test_places_of_labels_may_be_texts(tmp_path: Path) -> None:
+    folder = with_config(model(tmp_path / "expert", ["a", "b"]), label2id={"a": "0", "b": "1"})
+    assert open_checkpoint(folder).labels == ("a", "b")
+    with mistake(BrokenCheckpoint, "label2id", "'a' in the place"):
+        open_checkpoint(with_config(folder, label2id={"a": "1", "b": "0"}))

@@ -110,7 +110,8 @@ def open_adapter(
     """
     adapter = _read(folder)
     model = _opened_base(adapter, base, allow_pickle)
-    encoder = encoder_of(model, unit=UNITS.get(str(adapter.said.get("task_type")), "row"))
+    unit = UNITS.get(str(adapter.said.get("task_type")))
+    encoder = encoder_of(model, unit=unit or "row")
     text = bool(model.family.stacks) and adapter.said.get("task_type") == OF_TEXT
     # what a T5 makes text by is none of a classifier's
     outputs = [name for name in model.weights if text and model.family.is_pooler(name)]
@@ -132,8 +133,11 @@ def open_adapter(
     labels = (
         labels_of(config, str(adapter.file)) if any(map(encoder.family.is_head, head)) else None
     )
-    if head:
-        _check_whole(adapter, model, config, weights)
+    if head and unit:  # an adapter of no known task may be of words
+        made = classifier_on_meta(config, model.source, unit=unit)
+        _check_whole(folder, model, parameters_of(made), weights)
+        if type(made).__module__.startswith("transformers."):
+            config.setdefault("architectures", [type(made).__name__])
     if labels is not None and (final := encoder.family.final(head)):
         check_outputs(specs(head)[f"{final}.weight"], labels, config, folder / "config.json")
     return replace(
@@ -279,21 +283,16 @@ def _siblings(
             yield place
 
 
-def _check_whole(
-    adapter: Adapter, base: Checkpoint, config: Mapping[str, Any], weights: StateDict
-) -> None:
-    """Raise BrokenCheckpoint for tensors of the classifier that neither adapter nor base has: a
-    pooler that the base was published without, say. An adapter of no known task may be of words."""
-    unit, bare = UNITS.get(str(adapter.said.get("task_type"))), base.family.bare
-    if unit is None:
-        return
-    wanted = parameters_of(classifier_on_meta(config, base.source, unit=unit))
+def _check_whole(folder: Path, base: Checkpoint, wanted: Iterable[str], weights: StateDict) -> None:
+    """Raise BrokenCheckpoint for wanted tensors that neither adapter nor base has: a pooler that
+    the base was published without, say."""
+    bare = base.family.bare
     if lacking := [name for name in wanted if name not in weights]:
         own = [*lacking, *filter(base.family.is_head, weights)]
         missing = "', '".join(lacking)
         modules = dict.fromkeys(bare(name).partition(".")[0] for name in own)
         raise BrokenCheckpoint(
-            f"{adapter.file.parent} has no tensor '{missing}', nor has its base "
+            f"{folder} has no tensor '{missing}', nor has its base "
             f"{base.source}, and a classifier needs it; expected the adapter to save it: train it "
             f"with modules_to_save={json.dumps([*modules])} in peft's LoraConfig"
         )

@@ -11,6 +11,7 @@ import torch
 
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.family import Unit
+from harness.checkpoints.families.symmetry import layer_in
 from harness.checkpoints.layout import odd
 from harness.checkpoints.named import canonical, in_memory, parameters_of
 from harness.checkpoints.network import classifier_on_meta, network
@@ -200,6 +201,35 @@ def check_whole(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     has and the checkpoint has not; no tensor is read."""
     model = classifier_on_meta(checkpoint.config, checkpoint.source, unit=unit)
     _check_none_lacks(model, floating(checkpoint.weights), checkpoint.source)
+
+
+def check_configured(model: Checkpoint) -> None:
+    """Raise BrokenCheckpoint for an encoder that its config.json says otherwise: of other layers,
+    or with a tensor of another shape. No tensor is read.
+
+    transformers leaves out layers beyond those, and draws those that lack.
+    """
+    family, known = model.family, specs(model.weights)
+    wanted: dict[str, tuple[int, ...]] = {}
+    units: tuple[Unit, ...] = ("row", "word") if family.word else ("row",)
+    for unit in units:
+        made = parameters_of(classifier_on_meta(model.config, model.source, unit=unit))
+        wanted |= {name: tuple(one.shape) for name, one in made.items()}
+    encoder = [name for name in floating(model.weights) if not family.is_head(name)]
+    for name in encoder:
+        if (shape := wanted.get(name, known[name].shape)) != known[name].shape:
+            raise BrokenCheckpoint(
+                f"{model.source}: '{name}' is {known[name].shape}, expected {shape} as config.json "
+                "says"
+            )
+    have, said = ({layer_in(family, name) for name in of} - {None} for of in (encoder, wanted))
+    for stack in family.stacks or ("",):
+        found, expected = ({str(n) for n in of if str(n).startswith(stack)} for of in (have, said))
+        if found and found != expected:  # a tagger may have no decoder
+            raise BrokenCheckpoint(
+                f"{model.source} has {len(found)} layers{f' of its {stack}' * bool(stack)}, "
+                f"expected {len(expected)} as config.json says"
+            )
 
 
 def _check_none_lacks(model: torch.nn.Module, names: Collection[str], what: str) -> None:

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from safetensors import SafetensorError, safe_open
 
+from harness.checkpoints.align import under_prefix
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.known import WHOLE
@@ -35,6 +37,7 @@ from harness.checkpoints.pooling import read_pooling
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, check_listed, recorded_tasks
 from harness.errors import BrokenCheckpoint
 from harness.files import is_text, read_json
+from harness.text import few
 from harness.types import Checkpoint, StateDict
 from harness.weights import Lazy, Spec, renamed, select, specs, union
 
@@ -63,6 +66,13 @@ DTYPES = {
 """By safetensors' names, in the order in which it lays tensors out in a file."""
 
 
+POINTER = b"version https://git-lfs"
+"""How a file begins that git-lfs has not fetched."""
+WRAPPERS = ("module.", "_orig_mod.", "model.")
+"""What torch puts before all names of a model in a DataParallel, or compiled, and what others do
+of one in a class of their own."""
+
+
 def open_checkpoint(
     source: str | Path,
     *,
@@ -89,6 +99,7 @@ def open_checkpoint(
     config, weights = _part(config, weights, str(file))
     check_counts(config, weights, str(file))
     family = family_of(config, str(source))
+    _check_unwrapped(path, family, weights)
     names: dict[str, str] = {}
     for name in sorted(weights, key=lambda name: family.canonical(name) != name):
         known = names.setdefault(family.canonical(name), name)
@@ -109,7 +120,7 @@ def open_checkpoint(
     labels = labels_of(config, str(file)) if any(map(family.is_head, names)) else None
     if labels is not None and (final := family.final(names)):
         check_outputs(specs(weights)[names[f"{final}.weight"]], labels, config, file)
-    return Checkpoint(
+    opened = Checkpoint(
         source=str(source),
         path=path,
         config=config,
@@ -120,6 +131,18 @@ def open_checkpoint(
         spelled=spelled,
         modules=cache(partial(read_pooling, path)),
     )
+    return opened if labels is None else under_prefix(opened)
+
+
+def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
+    """Raise BrokenCheckpoint for the model in something else: none of its names is one of it."""
+    for wrapper in WRAPPERS:
+        named = bool(weights) and all(name.startswith(wrapper) for name in weights)
+        if named and not family.prefix.startswith(wrapper):
+            raise BrokenCheckpoint(
+                f"{path} has '{next(iter(weights))}', and all else with '{wrapper}' before its "
+                "name; expected the model as transformers names it: save the one inside"
+            )
 
 
 def check_outputs(
@@ -185,6 +208,11 @@ def _config(path: Path) -> dict[str, Any]:
         raise BrokenCheckpoint(
             f"{file} is missing; expected the encoder beside {MODULES}: load the folder with a "
             "newer sentence-transformers, and save it"
+        )
+    inside = [one.parent.name for one in sorted(path.glob("*/config.json"))]
+    if inside and not file.is_file():
+        raise BrokenCheckpoint(
+            f"{file} is missing; expected a model, as there is in {few(inside)} of this folder"
         )
     config = read_config(file)
     for key in OTHER_WEIGHTS:
@@ -252,7 +280,8 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
         raise odd(where, "id2label", names, "one name for each of 0, 1, ..., no two alike")
     places = config.get("label2id")
     places = places if isinstance(places, dict) else {}
-    if other := [name for at, name in ordered.items() if places.get(name, at) != at]:
+    # both are written: numbers, and numbers as texts
+    if other := [name for at, name in ordered.items() if str(places.get(name, at)) != str(at)]:
         expected = f"{other[0]!r:.80} in the place that id2label gives it"
         raise odd(where, "label2id", places, expected)
     if count == 1:
@@ -347,6 +376,12 @@ def _open_plain(path: Path) -> StateDict:
     except FileNotFoundError:
         raise BrokenCheckpoint(f"{path} is missing; expected a safetensors file") from None
     except (SafetensorError, OSError, MemoryError) as error:  # memory: the file is mapped whole
+        with path.open("rb") as file:
+            pointer = file.read(len(POINTER)) == POINTER
+        if pointer:
+            raise BrokenCheckpoint(
+                f"{path} is a pointer of git-lfs, expected the file itself: git lfs pull"
+            ) from error
         raise BrokenCheckpoint(f"{path} cannot be read as safetensors: {error}") from error
     return Lazy(headers, handle.get_tensor, digests=Hashed(path, identity, handle.get_tensor))
 
@@ -355,14 +390,15 @@ def _open_pickle(path: Path) -> StateDict:
     if path.suffix == ".json":
         raise BrokenCheckpoint(f"{path}: sharded pickles are not read; convert to safetensors")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        mapped = is_zipfile(path)  # torch below 1.6 wrote another format
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch raises many types for a broken or unsafe pickle
         raise BrokenCheckpoint(f"{path} cannot be read as weights only: {error}") from error
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()
     ):
         raise BrokenCheckpoint(f"{path} holds no tensors by name, expected a state dict")
-    return _modern(state, path)
+    return _modern({name: tensor.detach() for name, tensor in state.items()}, path)
 
 
 def _modern(state: StateDict, path: Path) -> StateDict:

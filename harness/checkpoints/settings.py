@@ -23,7 +23,8 @@ IDLE = re.compile(
 """Keys of a configuration that do not decide what a classifier of given weights computes: names,
 versions and types, the head's labels, training, what generates, and what is given besides."""
 SIZES = re.compile(
-    r".*vocab_size|.*(hidden|embedding|intermediate|projection)_(size|dim)|dim|.*n?_layers|is_encoder_decoder"
+    r".*vocab_size|.*(hidden|embedding|intermediate|projection)_(size|dim)|dim"
+    r"|(num_(\w+_)?|n_)layers|is_encoder_decoder"
 )
 """Keys that the shapes and names of tensors say as well, in a family with a table of them."""
 

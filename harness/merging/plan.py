@@ -14,6 +14,7 @@ import torch
 from harness import weights
 from harness.checkpoints import align
 from harness.checkpoints.bases import check_bases
+from harness.checkpoints.build import check_configured
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.known import FAMILIES
@@ -153,6 +154,8 @@ def plan(
                 "merge has none",
                 stacklevel=2,
             )
+    for expert in experts:
+        check_configured(expert)
     fresh = align.new_in_any(base, experts)
     recipe = recipe.but(heads=heads, tasks=tasks)
     fold = Fold(recipe, fresh, progress, spool)
