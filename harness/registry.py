@@ -55,7 +55,7 @@ class Registry(Mapping[str, V], Generic[V]):
     hints: dict[str, str] = field(default_factory=dict)  # for who asks for a name not known
     _values: dict[str, V] = field(default_factory=dict)
     _origins: dict[str, str] = field(default_factory=dict)
-    _spelled: dict[str, str] = field(default_factory=dict)
+    _asked: dict[str, V] = field(default_factory=dict)  # by `module:attribute`, or file
     _scanned: bool = False
 
     def add(self, value: V, origin: str) -> V:
@@ -96,16 +96,22 @@ class Registry(Mapping[str, V], Generic[V]):
 
     def spelled(self, name: str) -> str | None:
         """The `module:attribute` or file that a value was asked for by, if it was."""
-        return self._spelled.get(name)
+        return next((text for text, one in self._asked.items() if one.name == name), None)
+
+    def loaded(self, name: str) -> V | None:
+        """The value of a name, or of the `module:attribute` that somebody asked for it by; None
+        without one. Nothing is imported."""
+        self._scan()
+        return self._asked.get(name) or self._values.get(name)
 
     @contextmanager
     def undone_by_errors(self) -> Iterator[None]:
         """What is registered in the block stays only if the block succeeds."""
-        before = dict(self._values), dict(self._origins), dict(self._spelled)
+        before = dict(self._values), dict(self._origins), dict(self._asked)
         try:
             yield
         except BaseException:
-            self._values, self._origins, self._spelled = before
+            self._values, self._origins, self._asked = before
             raise
 
     @contextmanager
@@ -168,8 +174,9 @@ class Registry(Mapping[str, V], Generic[V]):
             thing = f"{self.kind} '{value.name}'"
             raise HarnessError(f"{name} describes the {thing}, registered by {taken}; rename it")
         self._origins.pop(value.name, None)
-        self._spelled[value.name] = name
-        return self.add(value, name)
+        self._asked = {text: one for text, one in self._asked.items() if one.name != value.name}
+        self._asked[name] = self.add(value, name)
+        return value
 
     def _import(self, name: str) -> V:
         module, _, attribute = name.partition(":")
@@ -185,11 +192,11 @@ class Registry(Mapping[str, V], Generic[V]):
             raise UnknownName(f"{error}, or a value: {name}=VALUE") from error
         for value in self._values.values():
             if target is value or getattr(value, "function", None) is target:
-                self._spelled[value.name] = name
+                self._asked[name] = value
                 return value
         adopted = self.adopt(name, target)
-        self._spelled[adopted.name] = name
-        return adopted if adopted.name == name else self.add(adopted, module)
+        self._asked[name] = adopted if adopted.name == name else self.add(adopted, module)
+        return adopted
 
 
 @contextmanager

@@ -372,7 +372,7 @@ def registries_kept() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for known in (MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS):
             len(known)  # our own are registered before the copies are made
-            for kept in ("_values", "_origins", "_spelled"):
+            for kept in ("_values", "_origins", "_asked"):
                 patch.setattr(known, kept, dict(getattr(known, kept)))
         before = set(sys.modules)
         yield

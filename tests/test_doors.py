@@ -18,6 +18,7 @@ import pytest
 import torch
 
 import harness
+from harness.checking.battery import battery
 from harness.cli import main
 from harness.errors import (
     BadRecipe,
@@ -29,6 +30,7 @@ from harness.errors import (
     UnknownName,
 )
 from harness.plugins import PREFIX, code_of
+from harness.reporting.submission import findings
 from harness.weights import each
 from tests.conftest import registries_kept
 from tests.mistakes import mistake, names, refused
@@ -372,6 +374,31 @@ def test_a_protocol_that_raises_leaves_the_others(room: Path) -> None:
     assert [one.protocol for one in caught.value.records] == ["current"]
 
 
+@pytest.mark.parametrize("whose", ["no draw", "one draw"])
+def test_predictions_of_some_draws_alone_are_one_line(whose: str, room: Path) -> None:
+    """Their record would be refused by all that reads records."""
+
+    def mine(encoded: harness.Encoded) -> list[harness.Predictions]:
+        draw = encoded.draws[0] if whose == "one draw" else None
+        return [harness.Predictions(encoded.test.labels, draw) for _ in encoded.draws]
+
+    harness.protocol("mine", adapts="labeled")(mine)
+    run = harness.Run(model="a", tasks="t.yaml", protocols=["mine"], shots=(1,), draws=2)
+    with pytest.raises(CellsFailed) as caught:
+        harness.evaluate(run)
+    (line,) = caught.value.failures
+    names(line, "a t@heldout10 mine draws encoded.draws")
+
+
+def test_a_method_that_ends_python_breaks_its_properties() -> None:
+    def leaves(experts: Any, base: Any) -> Any:
+        sys.exit(7)
+
+    harness.merger("mine")(leaves)
+    found = battery("merger", harness.Choice("mine")).findings()
+    assert any("SystemExit: 7" in str(one) for one in found)
+
+
 def test_a_protocol_that_writes_to_its_features_changes_no_other(room: Path) -> None:
     """Whatever was scored after it was scored on what it had written, under the same name."""
 
@@ -482,6 +509,28 @@ def test_a_merge_of_other_code_is_told(room: Path, monkeypatch: pytest.MonkeyPat
             harness.evaluate(run)
 
 
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_merge_by_a_function_that_was_imported_is_told_alike(
+    registered: bool, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By `module:function`, whether that is registered or not: who made it knows its code."""
+    monkeypatch.syspath_prepend(room / "lib")
+    Path("lib").mkdir()
+    text = "import harness\nfrom harness.weights import each\n"
+    text += "@harness.merger('imported')\n" * registered
+    text += "def made(experts, base):\n    return each(lambda one: one * 0.5, experts[0])\n"
+    name = f"imported_{registered}".lower()
+    Path(f"lib/{name}.py").write_text(text)
+    run = harness.Run(model="one", tasks="t.yaml", protocols="current")
+    with registries_kept():
+        recipe = harness.Recipe(experts=["a", "b"], base="base", merger=f"{name}:made")
+        harness.merge(recipe, out="one")
+        harness.evaluate(run)  # without a warning, which is an error
+        Path(f"lib/{name}.py").write_text(text.replace("0.5", "0.6"))
+        with pytest.warns(UserWarning, match="one was made before the code"):
+            harness.evaluate(run)
+
+
 def test_the_code_of_a_need_is_that_of_its_merge(room: Path) -> None:
     """In a folder of its own: the method's is the same."""
     need = "import harness\n@harness.need('halves', rows='none')\n"
@@ -545,6 +594,11 @@ def test_scores_by_code_that_changed_are_made_again_and_told_apart(
         assert len(codes) == len(files) == 2
         if folder == "mine":
             refused(["leaderboard", "mine/out", "--out", "b"], HarnessError, "code", "--plugins")
+            with registries_kept():
+                harness.load_plugins("mine")
+                told = [line for lines in findings(["mine/out"]).values() for line in lines]
+            sys.modules.pop("helper")
+            assert sum("by other code than is loaded" in line for line in told) == 1
 
 
 def test_scores_of_two_codes_are_not_compared(room: Path) -> None:
@@ -647,7 +701,8 @@ PREDICTED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a list of labels": (lambda labels: [harness.Predictions([*labels])], "list array"),
     "words": (lambda labels: [harness.Predictions(labels.astype(str))], "<U32 array"),
     "too few": (lambda labels: [harness.Predictions(labels[:1])], "(1,) (2,)"),
-    "no label": (lambda labels: [harness.Predictions(labels + 7)], "8 1"),
+    "no label": (lambda labels: [harness.Predictions(labels + 7)], "8 whole 1"),
+    "a share": (lambda labels: [harness.Predictions(labels * 0 + 0.5)], "0.5 whole 1"),
 }
 
 

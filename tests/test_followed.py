@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.* was edited since it was written"),  # by these tests
 ]
 LINES = FIVE_LINES["classification"][0]
-KEPT = ("_values", "_origins", "_spelled", "hints")
+KEPT = ("_values", "_origins", "_asked", "hints")
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ from harness.data.rows import load_rows
 from harness.errors import (
     BadOption,
     BadRecipe,
+    BrokenCheckpoint,
     BrokenPlugin,
     HarnessError,
     IncompatibleWeights,
@@ -419,6 +420,28 @@ def test_what_changed_code_computes_is_computed_anew(
             harness.merge(asked, out=tmp_path / str(place))
         digests.append(record_of(tmp_path / str(place))["digest"])
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_file_that_other_code_wrote_is_refused(
+    mine: Path, loud: Loud, minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a merge of rows computes it anew: the merge would say that the new code had made it."""
+    for place, code in enumerate([LOUD, LOUD.replace("abs()", "square()")]):
+        (mine / "loud.py").write_text(code)
+        forget()
+        with monkeypatch.context() as patch:
+            for known in (harness.PREMERGE, harness.NEEDS):
+                patch.setattr(known, "_values", dict(known._values))
+                patch.setattr(known, "_origins", dict(known._origins))
+            harness.load_plugins(mine)
+            if place == 0:
+                files = files_of(loud, tmp_path, "magnitudes:examples=8")
+            asked = recipe(loud, minis, premerge=["by_inputs:examples=8"], statistics=files)
+            if place == 0:
+                harness.merge(asked, out=tmp_path / "out")
+            else:
+                with mistake(BrokenCheckpoint, files[0], "'magnitudes'", "harness statistics"):
+                    harness.merge(asked, out=tmp_path / "other")
 
 
 # Several methods of one merge --------------------------------------------------------------

@@ -721,6 +721,33 @@ def test_a_field_that_a_version_adds_to_tasks_changes_no_input(
     assert any(task.startswith(TASK) for of in known for task in of)
 
 
+READER = """
+from dataclasses import replace
+import harness
+
+def read(row):
+    return (row["text"]{more},)
+
+known = harness.TASKS["embedded/topic"]
+harness.task(replace(known, name="own/rows", read=read))
+"""
+
+
+@pytest.mark.usefixtures("as_found")
+def test_how_a_task_reads_its_rows_is_part_of_what_it_says(room: Path) -> None:
+    (room / "mine").mkdir()
+    asked = {"experts": {**TWO["experts"], "tasks": "own/rows"}, "protocols": "current"}
+    known = []
+    for more in ("", "", ".upper()"):
+        (room / "mine/one.py").write_text(READER.format(more=more))
+        with registries_kept():
+            harness.load_plugins(room / "mine")
+            made = [*steps(room, **asked).values()]
+            known.append([one.inputs for one in with_inputs(made, room / "out", None)])
+    assert known[0] == known[1]
+    assert known[0] != known[2]
+
+
 def test_a_merge_of_other_code_is_told(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a plug-in that was edited meanwhile; ours change with a release."""
     made = plan(room)
@@ -1503,6 +1530,50 @@ def test_merges_of_other_code_are_made_again_where_that_is_asked(
     (room / "mine/one.py").write_text(MERGER.format(scale=0.3))
     with registries_kept():
         refused([*command, "--remake-changed"], OutputExists, "topic/own notes.txt")
+
+
+METRIC = """
+import harness
+
+@harness.metric("own_share", kinds=("classification",))
+def own_share(predicted, labels):
+    return {scale} * float((predicted == labels).mean())
+"""
+
+
+@pytest.mark.parametrize("how", ["a file of a task", "what experts say"])
+@pytest.mark.usefixtures("as_found")
+def test_what_a_metric_of_other_code_scored_is_scored_again(room: Path, how: str) -> None:
+    """Whoever names it: no step of a study does."""
+    (room / "mine").mkdir()
+    named = enumerate(("good", "bad") * 30)
+    rows = [{"text": f"number {at} is {word}", "label": word} for at, word in named]
+    for split, of in (("train", rows[:40]), ("test", rows[40:])):
+        (room / f"{split}.jsonl").write_text("\n".join(map(json.dumps, of)))
+    task = {"text": "text", "label": "label", "labels": ["bad", "good"], "files": str(room)}
+    (room / "own.yaml").write_text(json.dumps({**task, "metric": ["accuracy", "own_share"]}))
+    more = ["--out", str(room / "out"), "--plugins", str(room / "mine")]
+    experts = {**TWO["experts"], "tasks": str(room / "own.yaml")}
+    if how == "what experts say":
+        (room / "mine/one.py").write_text(METRIC.format(scale=1))
+        nothing: dict[str, Any] = dict.fromkeys(("sets", "mergers", "protocols", "evaluate"))
+        first = write(room, study="first", experts=experts, **nothing)
+        with registries_kept():
+            assert main(["study", "run", str(first), *more]) == 0
+        made = [str(one.parent) for one in sorted((room / "out/experts").rglob("expert.json"))]
+        experts = {"folders": {"two": made}}
+    sets = None if "folders" in experts else TWO["sets"]
+    asked = write(room, experts=experts, sets=sets, mergers="average", protocols="current")
+    worst = []
+    for scale in (1, 0.5):
+        (room / "mine/one.py").write_text(METRIC.format(scale=scale))
+        with registries_kept():
+            assert main(["study", "run", str(asked), *more]) == 0
+        board = pandas.read_parquet(room / "out/boards/two/board.parquet")
+        parts = [json.loads(one) for one in board.parts]
+        worst.append([one["own_share"] / one["accuracy"] for one in parts if one["accuracy"]])
+    assert {*worst[0]} == {1.0}
+    assert {*worst[1]} == {0.5}
 
 
 @pytest.mark.usefixtures("as_found")

@@ -77,7 +77,7 @@ class Battery:
             with global_seed(0), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 remark = checked.check(self.method)
-        except Exception as error:  # a method may fail in any way, and that is the finding
+        except (Exception, SystemExit) as error:  # in any way, and that is the finding
             return self._broken(checked, error)
         detail = f"{checked.promise}: {remark}" if remark else checked.promise
         if checked.name in self.breaks and not self.explicit:
@@ -92,7 +92,7 @@ class Battery:
         """What comes of every property."""
         return [self.find(checked) for checked in self.properties]
 
-    def _broken(self, checked: Property, error: Exception) -> Finding:
+    def _broken(self, checked: Property, error: BaseException) -> Finding:
         declared = checked.name in (*self.breaks, *self.unclaimed)
         # to break a property is to give another result or to refuse, not to crash
         foreseen = isinstance(error, (Broken, HarnessError))
@@ -109,7 +109,7 @@ class Battery:
         return f" ({', '.join(notes)})" if notes else ""
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """What went wrong, in one line: a finding of ours as it is, anything else with its type."""
     text = " ".join(str(error).split())
     text = text if isinstance(error, Broken) else f"{type(error).__name__}: {text}"
@@ -166,7 +166,7 @@ def _on_enough(method: CheckedMethod) -> CheckedMethod:
         tried = replace(method, experts=count)
         family = tried.family()
         # any other failure is for the properties to find
-        with warnings.catch_warnings(), suppress(Exception):
+        with warnings.catch_warnings(), suppress(Exception, SystemExit):
             warnings.simplefilter("ignore")
             try:
                 tried(family)

@@ -238,6 +238,8 @@ def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
     else:
         shape = encoded.test.labels.shape
         fault = next(filter(None, (_odd(one, cell.data.task, shape) for one in made)), None)
+        if not fault and {one.draw for one in made} != {*(encoded.draws or [None])}:
+            fault = "predictions of some draws alone; expected one of each in encoded.draws"
     if fault:
         raise BrokenPlugin(f"protocol {cell.protocol.entry.name} returned {fault}")
     return [*made]
@@ -253,9 +255,13 @@ def _odd(one: object, task: Task, shape: tuple[int, ...]) -> str | None:
         return f"predictions that are a {found}, expected an array of numbers"
     if values.shape != shape:
         return f"predictions {values.shape}, expected {shape} as the labels"
-    if kind_of(task).whole and ((values < 0) | (values >= len(task.labels))).any():
-        most = len(task.labels) - 1
-        return f"the label {np.nanmax(np.abs(values)):g}, expected numbers from 0 to {most}"
+    classes = 2 if values.ndim > 1 else len(task.labels) if kind_of(task).whole else None
+    if classes is None:
+        return None
+    wrong = np.isfinite(values) & ~np.isin(values, np.arange(classes))
+    if wrong.any():
+        expected = f"whole numbers from 0 to {classes - 1}"
+        return f"the label {max(values[wrong], key=abs):g}, expected {expected}"
     return None
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from harness import weights
 from harness.errors import BrokenCheckpoint
 from harness.passes.cache import SEAL, is_whole, read_sealed
+from harness.plugins import code_of
 from harness.registry import NEEDS
 from harness.types import Checkpoint, Need, StateDict
 from harness.values import reason
@@ -38,7 +39,7 @@ class Said(BaseModel):
 
     `need`, which is written as "kind", is the need they meet, by name; `digest` is that of the
     weights they were computed on, `task` is `name@split`; `shared` maps the weights that have
-    another's tensor to that one.
+    another's tensor to that one; `code` is a hash of somebody else's code that computed them.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -51,10 +52,14 @@ class Said(BaseModel):
     facts: Facts = Facts.model_construct()
     shared: dict[str, str] = {}
     versions: dict[str, str] = {}
+    code: str = ""
 
     def written(self, exclude: set[str] | None = None) -> dict[str, Any]:
-        """As it stands in a file: without a placement where none is said, as in files of before."""
+        """As it stands in a file: without a placement and code where none is said, as in files of
+        before."""
         values = self.model_dump(mode="json", by_alias=True, exclude=exclude)
+        if not self.code:
+            del values["code"]
         if not self.facts.placement:
             del values["facts"]["placement"]
         return values
@@ -134,9 +139,15 @@ def check_statistic(statistic: Statistic, checkpoint: Checkpoint) -> None:
 
     Every tensor is there, or said to be of a weight that the pass did not reach, of the shape and
     type that the need gives it, finite, and nothing that the need knows to be a fault; the file is
-    as it was written. Raises UnknownName for a need that is not registered.
+    as it was written, by the code that is loaded. Raises UnknownName for a need that is not
+    registered.
     """
     need = NEEDS.from_file(statistic.need, statistic.source)
+    if statistic.said.code != (code_of(need.function) or ""):
+        raise BrokenCheckpoint(
+            f"{statistic.source} was computed by other code of the need '{need.name}' than is "
+            "loaded; make it again with `harness statistics`"
+        )
     known, tensors = shapes_of(need, checkpoint), statistic.tensors
     have = weights.specs(tensors)
     for name, spec in known.items():

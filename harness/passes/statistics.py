@@ -183,6 +183,7 @@ def said(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str
         model=reading.checkpoint.name,
         facts=Facts.model_validate(facts),
         versions={name: version(name) for name in ("merging-harness", "torch")},
+        code=code_of(need.function) or "",
     )
 
 

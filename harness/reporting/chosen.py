@@ -199,11 +199,11 @@ def _each(places: Iterable[str | Path]) -> Iterator[tuple[str, Record]]:
         by_code.setdefault(cell, {}).setdefault(str(code), []).append((str(path), one))
     for codes in by_code.values():
         several = codes if len(codes) > 1 else {}
-        now = several.get(_code_of(next(iter(codes.values()))[0][1]))
+        now = several.get(loaded_code(next(iter(codes.values()))[0][1]))
         yield from now or chain.from_iterable(codes.values())
 
 
-def _code_of(record: Record) -> str:
+def loaded_code(record: Record) -> str:
     """The hash of the code, as it is loaded here, that would make a score; '' where some is not."""
     try:
         return scoring_code(PROTOCOLS[record.protocol], record.metrics)

@@ -28,6 +28,7 @@ from harness.evaluation.task_split import ProtocolConfig
 from harness.methods import needs_of, resolved
 from harness.options import options
 from harness.registry import PROTOCOLS, STAGES, TASKS
+from harness.reporting.chosen import loaded_code
 from harness.reporting.grid import SINGLES
 from harness.reporting.lines import Line, lines_of, stages_of
 from harness.reporting.sets import in_sets
@@ -61,6 +62,10 @@ def findings(
             record = read_record(path) if packed is None else record_in(packed, path)
         except BrokenRecord as error:
             found[path] = [str(error)]
+            continue
+        code = record.settings.get("code")
+        if code is not None and loaded_code(record) not in ("", code):
+            found[path] = [f"{path} was scored by other code than is loaded; leave it out"]
             continue
         sent.append((str(path), record))
         found[path] = [f"{path} {said}" for said in _alone(record, path)]

@@ -17,7 +17,7 @@ from harness.files import read_json, write_json
 from harness.hashes import digest_of
 from harness.methods import made_by
 from harness.plugins import code_of
-from harness.registry import METRICS, PROTOCOLS, STAGES, TASKS, Registry
+from harness.registry import METRICS, PROTOCOLS, STAGES
 from harness.studies.plan import Plan, latest_in, read_plan
 from harness.studies.step import Step
 from harness.studies.steps import difference
@@ -133,13 +133,11 @@ def methods_code(step: Step) -> str | None:
     codes = [code_of(one.function) for one in methods]
     codes += filter(None, (code_of(need) for one in methods for need in made_by(one)[1:]))
     if step.verb == "evaluate":
-        named: list[tuple[Registry[Any], str]]
-        named = [(PROTOCOLS, one["name"]) for one in step.asked("protocols")]
-        tasks = [text.partition("@")[0] for text in step.asked("tasks")]
-        own = [name for task in tasks if task in TASKS for name in TASKS[task].metrics]
-        metrics = step.asked("metrics") or own
-        named += [(METRICS, name) for name in metrics]
-        codes += [code_of(known[name].function) for known, name in named if name in known]
+        # which metrics it has is for its tasks to say, and these may be for its experts to say
+        asked = [one["name"] for one in step.asked("protocols")]
+        scoring = [PROTOCOLS[name].function for name in asked if name in PROTOCOLS]
+        scoring += [one.function for one in METRICS.values()]
+        codes += filter(None, map(code_of, scoring))
     return digest_of(codes) if any(codes) else None
 
 
