@@ -210,11 +210,10 @@ def check_configured(model: Checkpoint) -> None:
     transformers leaves out layers beyond those, and draws those that lack.
     """
     family, known = model.family, specs(model.weights)
-    wanted: dict[str, tuple[int, ...]] = {}
-    units: tuple[Unit, ...] = ("row", "word") if family.word else ("row",)
-    for unit in units:
-        made = parameters_of(classifier_on_meta(model.config, model.source, unit=unit))
-        wanted |= {name: tuple(one.shape) for name, one in made.items()}
+    # one for all experts of a base, whatever their labels: a tagger has no tensor beside these
+    bare = {key: value for key, value in model.config.items() if key not in OF_THE_HEAD}
+    made = parameters_of(classifier_on_meta(bare, model.source))
+    wanted = {name: tuple(one.shape) for name, one in made.items()}
     encoder = [name for name in floating(model.weights) if not family.is_head(name)]
     for name in encoder:
         if (shape := wanted.get(name, known[name].shape)) != known[name].shape:
