@@ -204,8 +204,8 @@ def check_whole(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
 
 
 def check_configured(model: Checkpoint) -> None:
-    """Raise BrokenCheckpoint for an encoder that its config.json says otherwise: of other layers,
-    or with a tensor of another shape. No tensor is read.
+    """Raise BrokenCheckpoint for an encoder with other layers than its config.json says, or with a
+    tensor of another shape. No tensor is read.
 
     transformers leaves out layers beyond those, and draws those that lack.
     """

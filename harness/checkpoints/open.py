@@ -69,8 +69,8 @@ DTYPES = {
 POINTER = b"version https://git-lfs"
 """How a file begins that git-lfs has not fetched."""
 WRAPPERS = ("module.", "_orig_mod.", "model.")
-"""What torch puts before all names of a model in a DataParallel, or compiled, and what others do
-of one in a class of their own."""
+"""What stands before all names of a model in a DataParallel, compiled, or in a class of one's own.
+"""
 
 
 def open_checkpoint(
@@ -135,7 +135,7 @@ def open_checkpoint(
 
 
 def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
-    """Raise BrokenCheckpoint for the model in something else: none of its names is one of it."""
+    """Raise BrokenCheckpoint where all names begin as those of a module around the model."""
     for wrapper in WRAPPERS:
         named = bool(weights) and all(name.startswith(wrapper) for name in weights)
         if named and not family.prefix.startswith(wrapper):

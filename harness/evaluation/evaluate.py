@@ -239,7 +239,7 @@ def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
         shape = encoded.test.labels.shape
         fault = next(filter(None, (_odd(one, cell.data.task, shape) for one in made)), None)
         if not fault and {one.draw for one in made} != {*(encoded.draws or [None])}:
-            fault = "predictions of some draws alone; expected one of each in encoded.draws"
+            fault = "no predictions of some draws; expected one of each in encoded.draws"
     if fault:
         raise BrokenPlugin(f"protocol {cell.protocol.entry.name} returned {fault}")
     return [*made]
