@@ -64,8 +64,6 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 """By safetensors' names, in the order in which it lays tensors out in a file."""
-
-
 POINTER = b"version https://git-lfs"
 """How a file begins that git-lfs has not fetched."""
 WRAPPERS = ("module.", "_orig_mod.", "model.")
