@@ -8,9 +8,9 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -670,18 +670,31 @@ def last(experts, base, *, twice: bool = False):
 """
 
 
-def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # no answer needs asserts told in detail, and pytest would rewrite those of the whole library
-    plain = ["-p", "no:cacheprovider", "--assert=plain", "-W", "error"]
-    command = [sys.executable, "-m", "pytest", *plain, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+# no answer needs asserts told in detail, and pytest would rewrite those of the whole library
+PLAIN = ["-p", "no:cacheprovider", "--assert=plain", "--import-mode=importlib", "-W", "error"]
+
+Plugged: TypeAlias = "Callable[..., tuple[int, str, str]]"
+
+
+@pytest.fixture
+def plugged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Plugged:
+    """Runs pytest in the folder of the test, in this process, which has imported torch."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.chdir(tmp_path)
+        status = pytest.main([*PLAIN, *arguments])
+        return (int(status), *capsys.readouterr())
+
+    return run
 
 
 def test_the_plugin_runs_the_properties_with_no_test_file(tmp_path: Path) -> None:
     (tmp_path / "median.py").write_text(MEDIAN)
-    done = pytest_in(
-        tmp_path, "-v", "--merger=median:median", "--merger=median:last:twice=true", "-k", "order"
-    )
+    flags = ["-v", "--merger=median:median", "--merger=median:last:twice=true", "-k", "order"]
+    command = [sys.executable, "-m", "pytest", *PLAIN, *flags]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "merger median:median[order] PASSED" in done.stdout
     assert "merger median:last:twice=true[order] FAILED" in done.stdout
@@ -690,20 +703,20 @@ def test_the_plugin_runs_the_properties_with_no_test_file(tmp_path: Path) -> Non
     assert f"1 failed, 1 passed, {others} deselected" in done.stdout
 
 
-def test_the_plugin_adds_properties_to_other_tests(tmp_path: Path) -> None:
+def test_the_plugin_adds_properties_to_other_tests(tmp_path: Path, plugged: Plugged) -> None:
     (tmp_path / "test_own.py").write_text("def test_own():\n    pass\n")
     flags = ("--merger", "average", "--premerge", "dare:drop_rate=0.0", "-k", "own or shapes")
-    done = pytest_in(tmp_path, "-q", *flags)
-    assert done.returncode == 0, done.stdout + done.stderr
+    status, out, err = plugged("-q", *flags)
+    assert status == 0, out + err
     others = len(MERGER_PROPERTIES) + len(PREMERGE_PROPERTIES) - 2
-    assert f"3 passed, {others} deselected" in done.stdout
+    assert f"3 passed, {others} deselected" in out
 
 
-def test_the_plugin_says_a_wrong_name_in_one_line(tmp_path: Path) -> None:
-    done = pytest_in(tmp_path, "--merger", "avrage")
-    assert done.returncode == 4
-    names(done.stderr.strip(), "ERROR: --merger avrage: avrage average")
-    assert "Traceback" not in done.stdout + done.stderr
+def test_the_plugin_says_a_wrong_name_in_one_line(plugged: Plugged) -> None:
+    status, out, err = plugged("--merger", "avrage")
+    assert status == 4
+    names(err.strip(), "ERROR: --merger avrage: avrage average")
+    assert "Traceback" not in out + err
 
 
 def test_the_plugin_costs_nothing_where_no_flag_is_given(tmp_path: Path) -> None:
