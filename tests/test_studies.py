@@ -11,13 +11,13 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import stdev
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas
 import psutil
@@ -125,6 +125,40 @@ def run(
     made, say = plan(room, **changed), ([] if said is None else said).append
     path = write_plan(made, room / "out")
     return run_plan(made, path, room / "out", jobs=jobs, where=WHERE, say=say)
+
+
+def command(room: Path, **changed: Any) -> None:
+    """Do a study as a user does, boards and all."""
+    assert main(["study", "run", str(write(room, **changed)), "--out", str(room / "out")]) == 0
+
+
+Kept: TypeAlias = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def done_once(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """What a study leaves in a room, done once for all tests; they take copies of it."""
+    made: dict[str, Path] = {}
+
+    def of(do: Callable[..., object], changed: Mapping[str, Any]) -> Path:
+        key = f"{do.__name__} {json.dumps(changed)}"
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("done")
+            shutil.copytree(base, made[key] / "base")
+            do(made[key], **changed)
+        return made[key] / "out"
+
+    return of
+
+
+@pytest.fixture
+def done(room: Path, done_once: Callable[..., Path]) -> Kept:
+    """Puts into the room what it has when a study has been done there."""
+
+    def put(do: Callable[..., object] = run, **changed: Any) -> None:
+        shutil.copytree(done_once(do, changed), room / "out")
+
+    return put
 
 
 def latest(room: Path) -> Plan:
@@ -541,12 +575,13 @@ def test_a_study_is_what_its_commands_do_one_by_one(room: Path, monkeypatch: Any
             assert one[key] == by_hand[path][key], (path, key)
 
 
-def test_what_is_done_is_not_done_again_and_what_is_gone_is(room: Path) -> None:
-    done = run(room)
+def test_what_is_done_is_not_done_again_and_what_is_gone_is(room: Path, done: Kept) -> None:
+    done()
+    known = states_of(plan(room), room / "out")
     times = {path: path.stat().st_mtime_ns for path in (room / "out/outcomes").rglob("*.json")}
-    assert run(room) == done
+    assert run(room) == known
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    of_ties = done["records/two/merged/base/topic/ties/topic"].records
+    of_ties = known["records/two/merged/base/topic/ties/topic"].records
     gone = room / "out" / next(path for path in of_ties if path.startswith("records/two/ties/"))
     gone.unlink()
     again = run(room)
@@ -571,8 +606,8 @@ def test_time_left_is_told_by_what_steps_cost(room: Path, monkeypatch: pytest.Mo
     assert told == [(70, 149), (70, 149), (1, 149), (4, 149), (4, 149)]
 
 
-def test_a_setting_that_changed_under_a_name_is_refused_with_both(room: Path) -> None:
-    run(room)
+def test_a_setting_that_changed_under_a_name_is_refused_with_both(room: Path, done: Kept) -> None:
+    done()
     experts: Any = TWO["experts"]
     other = {**experts, "finetune": {"epochs": 1, "limit": 30}}
     with mistake(BadRecipe, "limit", "40", "30", "--out"):
@@ -591,19 +626,18 @@ AMENDED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", AMENDED)
-def test_what_is_added_to_a_study_is_done_and_nothing_else(room: Path, what: str) -> None:
+def test_what_is_added_to_a_study_is_done_and_nothing_else(
+    room: Path, done: Kept, what: str
+) -> None:
     """By the same command: models and scores that are there stay as they are."""
     before: dict[str, Any] = {
         "experts": {**TWO["experts"], "seeds": [0, 1, 2, 3]},
         "sets": {"by": "task", "choose": 2, "disjoint": True},
     }
-    command = ["study", "run", str(room / "two.yaml"), "--out", str(room / "out")]
-    write(room, **before)
-    assert main(command) == 0
+    done(command, **before)
     kept = [*(room / "out/records").rglob("*.json"), *(room / "out").rglob("*.safetensors")]
     times = {path: path.stat().st_mtime_ns for path in kept}
-    write(room, **{**before, **AMENDED[what]})
-    assert main(command) == 0
+    command(room, **{**before, **AMENDED[what]})
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert len(records(room / "out")) > sum(path.suffix == ".json" for path in kept)
     assert {one.state for one in states_of(latest(room), room / "out").values()} == {"done"}
@@ -664,10 +698,10 @@ def test_what_cannot_be_scored_is_left_out_with_a_warning(room: Path) -> None:
     ids=str,
 )
 def test_what_is_asked_otherwise_and_is_no_more_is_refused(
-    room: Path, asked: dict[str, Any], things: tuple[str, ...]
+    room: Path, done: Kept, asked: dict[str, Any], things: tuple[str, ...]
 ) -> None:
     """Though something is added as well."""
-    run(room, mergers=["average"], protocols=["knn"])
+    done(mergers=["average"], protocols=["knn"])
     changed = {"evaluate": asked, "mergers": ["average"], "protocols": ["knn", "current"]}
     again = ["study", "run", write(room, **changed), "--out", room / "out"]
     refused(again, BadRecipe, "records/two/merged/base/topic/average/topic", *things, "--out")
@@ -797,16 +831,16 @@ def test_boards_that_are_gone_and_figures_that_are_new_are_drawn(room: Path) -> 
     assert len([*(out / "boards").rglob("*.svg")]) > len(pictures)
 
 
-def test_a_merge_that_another_study_keeps_or_that_holds_more_stays(room: Path) -> None:
+def test_a_merge_that_another_study_keeps_or_that_holds_more_stays(room: Path, done: Kept) -> None:
     """Two studies of one folder share their merges: one that keeps none takes none of the other."""
-    run(room)
+    done()
     kept = sorted((room / "out/merged").rglob("merge.json"))
     assert kept
     asked = study(room, study="three", keep_merges=False, protocols=["linear-probe:shots=2"])
     made = planned("three", steps_of(asked, room / "out"), keep_merges=False)
     path, said = write_plan(made, room / "out"), list[str]()
-    done = run_plan(made, path, room / "out", where=WHERE, say=said.append)
-    assert {one.state for one in done.values()} == {"done"}
+    found = run_plan(made, path, room / "out", where=WHERE, say=said.append)
+    assert {one.state for one in found.values()} == {"done"}
     assert sorted((room / "out/merged").rglob("merge.json")) == kept
 
 
@@ -1633,9 +1667,9 @@ def test_sets_of_two_bases_are_never_pooled() -> None:
 
 
 def test_a_study_without_records_leaves_the_boards_of_others(
-    room: Path, capsys: pytest.CaptureFixture[str]
+    room: Path, done: Kept, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(room)
+    done()
     write(room, study="another", mergers=["wudi"])
     out = ["--out", str(room / "out")]
     assert main(["study", "plan", str(room / "two.yaml"), *out, "--write"]) == 0
@@ -1645,8 +1679,9 @@ def test_a_study_without_records_leaves_the_boards_of_others(
     names(said.err.strip(), "no record", "another")
 
 
-def test_one_set_says_nothing_of_how_far_sets_differ(room: Path) -> None:
-    known = run(room)
+def test_one_set_says_nothing_of_how_far_sets_differ(room: Path, done: Kept) -> None:
+    done()
+    known = states_of(latest(room), room / "out")
     with mistake(BadRecipe, "two", "sets", "seeds"):
         spreads(latest(room), known, room / "out", 1.0)
 
