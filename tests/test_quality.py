@@ -203,7 +203,7 @@ KINDS = {"words": ("names", "names-1"), "classes": ("mentions", "mentions-1")}
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two experts of tags of words and two of several classes, of a third of the usual training."""
+    """Two experts of tags of words and two of several classes, of a sixth of the usual training."""
     root = tmp_path_factory.mktemp("others")
     base = Path(shutil.copytree(MINIATURES / "base", root / "base"))
     for name in (name for experts in KINDS.values() for name in experts):
@@ -215,6 +215,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
             seed=int(seed or 0),
             learning_rate=2e-3,
             epochs=1,
+            limit=1000,
             batch_size=16 if task == "mentions" else 32,
             progress=False,
         )
