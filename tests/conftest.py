@@ -53,7 +53,14 @@ imported = 0
 
 
 def pytest_runtest_setup() -> None:
-    """Spare collections what has been imported: every training asks for one, of all there is."""
+    spare_collections()
+
+
+def spare_collections() -> None:
+    """Of what has been imported: every training asks for one, and so does every step of a study.
+
+    A test that imports most of what it uses by itself, and then has many of them, calls this, too.
+    """
     global imported
     if len(sys.modules) > imported + 50:
         gc.collect()

@@ -26,6 +26,7 @@ from harness.ranges import choices
 from harness.studies.study import Experts, Figure, MergerAxis, ScoreOn, Sets, Study
 from harness.types import DERIVED, FeaturesName
 from harness.values import Frozen
+from tests.conftest import spare_collections
 
 DOCS = Path(__file__).parents[1] / "docs"
 #: written by `make docs`, and in no repository: nothing links to it
@@ -68,6 +69,7 @@ def run(language: str, text: str, names: dict[str, Any]) -> None:
         command, *words = shlex.split(line)
         assert command == "harness"
         assert main(words) == 0, line
+        spare_collections()
 
 
 INDEX = re.findall(r"^\| \[.*\]\((.*\.md)\)", (DOCS / "README.md").read_text(), flags=re.MULTILINE)
