@@ -10,9 +10,9 @@ import shutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -59,6 +59,7 @@ from tests.mistakes import mistake, refused
 
 TASK, REGRESSION = "glue/sst2", "glue/stsb"
 WEIGHTS = "model.safetensors"
+Begun: TypeAlias = Callable[..., Path]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -165,11 +166,11 @@ def test_an_interrupted_run_resumes_whatever_the_family(
     resumes(lambda out: trained(room, out, base, **few), tmp_path)
 
 
-def test_a_checkpoint_under_other_names_is_not_gone_on_from(room: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_under_other_names_is_not_gone_on_from(
+    room: Path, begun: Begun, tmp_path: Path
+) -> None:
     """The Trainer would say so in a warning, and go on with the tensors of the base."""
-    with interrupted():
-        trained(room, tmp_path / "out")
-    (checkpoint,) = (tmp_path / "out.unfinished").glob("checkpoint-*")
+    (checkpoint,) = begun(tmp_path / "out").glob("checkpoint-*")
     tensors = load_file(checkpoint / WEIGHTS)
     save_file({f"old.{name}": one for name, one in tensors.items()}, checkpoint / WEIGHTS)
     with mistake(BrokenCheckpoint, checkpoint.name, "bert.embeddings", "remove out.unfinished"):
@@ -711,6 +712,25 @@ def stopped(method: str, call: int) -> Iterator[None]:
             yield
 
 
+def in_the_third_epoch() -> AbstractContextManager[None]:
+    return stopped("training_step", 40)
+
+
+@pytest.fixture(scope="module")
+def begun(room: Path, tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    """Puts what a run that was stopped leaves beside a folder; it is done once for all tests."""
+    made: dict[str, Path] = {}
+
+    def put(out: Path, stop: Callable[[], AbstractContextManager[None]] = interrupted) -> Path:
+        if stop.__name__ not in made:
+            made[stop.__name__] = tmp_path_factory.mktemp("begun") / "expert.unfinished"
+            with stop():
+                trained(room, made[stop.__name__].with_suffix(""))
+        return shutil.copytree(made[stop.__name__], out.with_name(f"{out.name}.unfinished"))
+
+    return put
+
+
 @pytest.mark.parametrize(
     ("method", "call"),
     [("training_step", 1), ("training_step", 30), ("_save_rng_state", 1), ("_save_rng_state", 2)],
@@ -756,14 +776,12 @@ def test_a_disk_that_fills_as_the_expert_is_written_costs_no_training(
 
 
 def test_a_file_that_cannot_be_read_now_costs_no_checkpoint(
-    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    room: Path, begun: Begun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with interrupted():
-        trained(room, tmp_path / "out")
-    before = contents(tmp_path / "out.unfinished")
+    before = contents(begun(tmp_path / "out"))
     monkeypatch.setattr("harness.training.resumed.safe_open", fails)
     with mistake(HarnessError, "out"):
         trained(room, tmp_path / "out")
@@ -772,11 +790,9 @@ def test_a_file_that_cannot_be_read_now_costs_no_checkpoint(
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
 def test_a_checkpoint_that_was_spoilt_within_is_not_gone_on_from(
-    name: str, room: Path, expert: Path, tmp_path: Path
+    name: str, room: Path, expert: Path, begun: Begun, tmp_path: Path
 ) -> None:
-    with interrupted():
-        trained(room, tmp_path / "expert")
-    (file,) = (tmp_path / "expert.unfinished").glob(f"checkpoint-*/{name}")
+    (file,) = begun(tmp_path / "expert").glob(f"checkpoint-*/{name}")
     content = bytearray(file.read_bytes())
     content[len(content) // 3 : len(content) // 3 + 200] = bytes(200)
     file.write_bytes(content)
@@ -788,11 +804,9 @@ def test_a_checkpoint_that_was_spoilt_within_is_not_gone_on_from(
     "name", ["trainer_state.json", "optimizer.pt", "scheduler.pt", "rng_state.pth", WEIGHTS]
 )
 def test_a_checkpoint_that_was_cut_short_is_not_gone_on_from(
-    name: str, room: Path, expert: Path, tmp_path: Path
+    name: str, room: Path, expert: Path, begun: Begun, tmp_path: Path
 ) -> None:
-    with stopped("training_step", 40):
-        trained(room, tmp_path / "expert")
-    unfinished = tmp_path / "expert.unfinished"
+    unfinished = begun(tmp_path / "expert", in_the_third_epoch)
     (newest,) = unfinished.glob("checkpoint-*")
     older = shutil.copytree(newest, unfinished / "checkpoint-99")
     file = older / name
@@ -834,11 +848,9 @@ def test_a_run_without_a_checkpoint_blocks_nobody(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_one_run_at_a_time(room: Path, tmp_path: Path) -> None:
+def test_one_run_at_a_time(room: Path, begun: Begun, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with interrupted():
-        trained(room, out)
-    before = contents(tmp_path / "out.unfinished")
+    before = contents(begun(out))
     flags = ("--task", TASK, "--learning-rate", "5e-3")
     with new_folder(out, EXPERT):
         refused(command(room, out, *flags), OutputExists, out)
