@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,14 @@ def said_by_t5(folder: Path, task: harness.Task = TOY, split: str = "test") -> n
     Row by row, without padding, as its own generation has it. Where a question is asked of each
     label, yes less no.
     """
+    return _said_by_t5(folder, (folder / FILE).read_bytes(), task.name, split)
+
+
+@cache  # of the experts and the base, which every merger is asked to be beside
+def _said_by_t5(folder: Path, _: bytes, name: str, split: str) -> np.ndarray[Any, Any]:
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-    words = AutoTokenizer.from_pretrained(folder)
+    task, words = harness.TASKS[name], AutoTokenizer.from_pretrained(folder)
     model: Any = exact_norms(AutoModelForSeq2SeqLM.from_pretrained(folder).double().eval())
     answers = ["word5", "word6", "word7"] if task is THREE else ["word3", "word4"]
     start = [0, *([words.convert_tokens_to_ids(PREFIX)] if task is not THREE else [])]
