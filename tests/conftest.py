@@ -351,26 +351,28 @@ def loud(
     return of
 
 
-@pytest.fixture(scope="session")
-def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Folders, one after another; pytest would read through all there are to number the next."""
+@pytest.fixture(scope="session", autouse=True)
+def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Iterator[Path]]:
+    """Folders, one after another; pytest would read through all there are to number the next.
+
+    What lives longer than a test has one of its own, and not the user's.
+    """
     root = tmp_path_factory.mktemp("caches")
-    return (root / str(number) for number in count())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_CACHE_DIR", str(root / "shared"))
+        yield (root / str(number) for number in count())
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(_caches: Iterator[Path]) -> Iterator[None]:
     """Features of the tests are cached apart from the user's, and no test has another's tokens."""
-    before = os.environ.get("HARNESS_CACHE_DIR")
     cache = next(_caches)
     cache.mkdir()
-    os.environ["HARNESS_CACHE_DIR"] = str(cache)
     importlib.import_module("harness.passes.prepared")._remembered.clear()
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HARNESS_CACHE_DIR", str(cache))
+        yield
     shutil.rmtree(cache, ignore_errors=True)
-    os.environ.pop("HARNESS_CACHE_DIR")
-    if before is not None:
-        os.environ["HARNESS_CACHE_DIR"] = before
 
 
 @contextmanager
