@@ -42,6 +42,7 @@ from harness.passes.statistics import drawn
 from harness.readout import POOLINGS
 from tests.conftest import FAMILIES, model
 from tests.mistakes import mistake, refused
+from tests.t5 import t5
 from tests.toys import TAGS, TOY, VALUE, pairs, registered
 
 FILE, LEN = "model.safetensors", 26
@@ -190,6 +191,12 @@ def test_newer_folders_leave_the_length_to_the_tokenizer(one: Path) -> None:
     found = open_checkpoint(one).pooling
     assert found is not None
     assert found.max_length == 40
+
+
+def test_embeddings_of_two_stacks_are_refused_before_they_are_merged(tmp_path: Path) -> None:
+    folders = [str(as_embedding(t5(tmp_path / name))) for name in ("one", "two")]
+    with mistake(BrokenCheckpoint, folders[0], "'t5'", "an encoder"):
+        harness.merge(Recipe(experts=tuple(folders)), out=tmp_path / "out")
 
 
 def test_as_a_base_it_is_the_encoder_that_it_was(room: Path, one: Path) -> None:

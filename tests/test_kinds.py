@@ -34,7 +34,7 @@ from harness.evaluation.records import predictions_of
 from harness.evaluation.task_split import TaskSplit
 from harness.kinds import KINDS, information, kind_of, multilabel
 from harness.kinds.multilabel import Multilabel, known_cross_entropy
-from harness.kinds.tagging import Tagging, entities, scheme
+from harness.kinds.tagging import Tagging, entities, scheme, seen_cross_entropy
 from harness.passes import features, prepared
 from harness.rng import rng
 from harness.training import single
@@ -805,6 +805,37 @@ def test_the_loss_of_classes_leaves_out_what_nobody_said() -> None:
     torch.testing.assert_close(known_cross_entropy(outputs, labels), expected)
     (gradient,) = torch.autograd.grad(known_cross_entropy(outputs, labels), outputs)
     assert (gradient[~known] == 0).all()
+
+
+def test_the_loss_of_tags_is_that_of_transformers_and_of_no_word_0() -> None:
+    """Sentences without a word that makes a token may fill a batch: the mean of none is NaN."""
+    outputs = torch.randn(2, 3, 4, requires_grad=True)
+    labels = torch.tensor([[1, -100, 3], [-100, 0, -100]])
+    expected = torch.nn.CrossEntropyLoss()(outputs.view(-1, 4), labels.view(-1))
+    assert torch.equal(seen_cross_entropy(outputs, labels), expected)
+    nothing = seen_cross_entropy(outputs, torch.full((2, 3), -100))
+    (gradient,) = torch.autograd.grad(nothing, outputs)
+    assert float(nothing.detach()) == 0
+    assert (gradient == 0).all()
+
+
+def test_sentences_without_words_do_not_end_a_training(tmp_path: Path) -> None:
+    rows = [{"words": [f"word{n % 9}", "word3"], "tags": ["O", "B-X"]} for n in range(40)]
+    rows += [{"words": [], "tags": []}] * 6
+    for split, of in (("train", rows), ("test", [{"words": ["word7"], "tags": ["B-X"]}])):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, of)))
+    task = replace(
+        TAGS, name="toy/empty", text=("words",), label="tags", labels=("O", "B-X"),
+        generate=None, splits={"train": "train", "test": "test"},
+        files={split: str(tmp_path / f"{split}.jsonl") for split in ("train", "test")},
+    )  # fmt: skip
+    with registered(task):
+        model(tmp_path / "base")
+        harness.finetune(
+            tmp_path / "base", task.name, out=tmp_path / "out", epochs=1, batch_size=2,
+            progress=False,
+        )  # fmt: skip
+    assert (tmp_path / "out/expert.json").is_file()
 
 
 @pytest.mark.parametrize("task", [TAGS, MOODS])

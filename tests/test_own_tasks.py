@@ -176,6 +176,15 @@ def test_words_in_lines(tmp_path: Path) -> None:
     assert [list(words) for words in load_rows(task, "test").texts] == made
 
 
+@pytest.mark.parametrize("ending", ["\r\n", "\r"])
+def test_lines_end_as_on_any_machine(ending: str, tmp_path: Path) -> None:
+    """A file with carriage returns alone was one word."""
+    text = ending.join(["word1 B-X", "word2 O", "", "word3 O", ""])
+    (tmp_path / "train.conll").write_bytes(text.encode())
+    task, _ = parse_task(described(tmp_path, FIVE_LINES["tagging"][0].replace("data", ".")))
+    assert load_rows(task, "train").texts == (("word1", "word2"), ("word3",))
+
+
 def test_comments_are_no_words(tmp_path: Path) -> None:
     lines = ["# id 1 domain=en", "# _ _ O", "word1 _ _ B-X", "", "#text = two", "word2 _ _ O"]
     (tmp_path / "train.conll").write_text("\n".join(lines))

@@ -750,6 +750,12 @@ def test_the_share_of_a_rotation_has_its_interval(share: Any, determined: bool, 
     assert says in found
 
 
+def test_a_rotation_that_loses_more_recovers_nothing() -> None:
+    found = basis(60, 55, **spread((-0.25, -1.0, 0.5)))
+    assert "a rotation of the features recovers none of the 20.0 points lost under" in found
+    assert "change of basis" not in found
+
+
 @pytest.mark.parametrize(
     ("control", "above", "nothing"),
     [(80.0, (-1, 1), True), (79.0, (-1, 3), True), (70.0, (8, 12), False)],

@@ -235,6 +235,7 @@ def test_every_expert_of_a_merge_keeps_its_function(
         assert {*load_file(out / FILE)} == {*load_file(folders / name / FILE)}
     said = json.loads((out / "merge.json").read_text())
     assert "residual" in json.dumps(said)
+    assert "distance" not in said["premerge"][0], "of other entries before and after"
     assert '"absorbed": 5' in json.dumps(said)
 
 

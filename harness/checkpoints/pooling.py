@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.layout import MODULES, PROMPTS, READING, check_link, odd
+from harness.checkpoints.families.known import KNOWN
+from harness.checkpoints.layout import MODULES, PROMPTS, READING, check_link, odd, read_config
 from harness.errors import IncompatibleWeights
 from harness.files import parse_objects, read_json, read_text
 from harness.readout import POOLINGS, Readout, embedding
@@ -55,6 +56,9 @@ def read_pooling(folder: Path) -> Pooling | None:
     """
     if not (folder / MODULES).is_file():
         return None
+    kind = read_config(folder / "config.json").get("model_type")
+    if (family := KNOWN.get(str(kind))) and family.stacks:
+        raise odd(folder, "model_type", kind, "an encoder: embeddings of two stacks are not read")
     places = _places(folder)
     beside = [path.name for path in sorted(folder.glob(READING)) if path.is_file()]
     own = [f"{place}/config.json" for place in places]

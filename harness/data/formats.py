@@ -226,8 +226,8 @@ def _read_conll(task: Task, path: Path) -> Any:
     sentences: list[tuple[list[str], list[str], int]] = [([], [], 0)]
     columns: tuple[int, int] | None = None
     text = read_text(path, what, error=BadData).removeprefix("\ufeff")
-    for number, whole in enumerate(text.split("\n"), start=1):
-        line = whole.strip(" \t\r")
+    for number, whole in enumerate(re.split("\r\n|\r|\n", text), start=1):
+        line = whole.strip(" \t")
         starts = line.startswith("-DOCSTART-")
         if not line or starts:
             sentences.append(([], [], sentences[-1][2] + starts))

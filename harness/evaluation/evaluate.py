@@ -238,7 +238,9 @@ def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
     else:
         shape = encoded.test.labels.shape
         fault = next(filter(None, (_odd(one, cell.data.task, shape) for one in made)), None)
-        if not fault and {one.draw for one in made} != {*(encoded.draws or [None])}:
+        transductive = cell.protocol.transductive or not encoded.draws
+        wanted = {None} if transductive else {*encoded.draws}
+        if not fault and {one.draw for one in made} != wanted:
             fault = "no predictions of some draws; expected one of each in encoded.draws"
     if fault:
         raise BrokenPlugin(f"protocol {cell.protocol.entry.name} returned {fault}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import reprlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -16,8 +16,21 @@ from harness.kinds.kind import IGNORED, class_indices, numbered
 from harness.rng import rng
 from harness.types import Array, Array64, Row, Rows, Task, Units
 
+if TYPE_CHECKING:
+    import torch
+
 OUTSIDE = "O"
 """The tag of a word that is of no entity."""
+
+
+def seen_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross entropy in the mean over the words that are seen, as transformers has it; of a batch
+    without any it is 0, and teaches nothing: the mean of none is NaN."""
+    from torch.nn.functional import cross_entropy
+
+    if not bool((labels != IGNORED).any()):
+        return 0 * outputs.sum()
+    return cross_entropy(outputs.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)
 
 
 class Tagging(Classification):
@@ -102,6 +115,11 @@ class Tagging(Classification):
     def labelled(self, outputs: Array, labels: Array) -> Array:
         """The words that the model saw: at their first tokens."""
         return np.asarray(outputs[labels != IGNORED])
+
+    @property
+    def loss(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """Cross entropy of the words that are seen."""
+        return seen_cross_entropy
 
     def examples(
         self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int

@@ -59,7 +59,8 @@ def measured(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport,
     """What each pre-merging stage did to the experts, whose squares are `known` where it was read.
 
     The distance is the mean over pairs of experts of the L2 norm of their difference, over all
-    parameters of the encoder, summed in float64; None for a single expert.
+    parameters of the encoder, summed in float64; None for a single expert, and of a stage that
+    absorbed norms.
     The drift is in the logits of 16 training rows of the expert's task, in float32, of a local
     folder or generated; nothing is downloaded, and none is measured of a recipe that says so.
     """
@@ -70,7 +71,12 @@ def measured(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport,
     for states, squares in zip(_between(plan.steps), known, strict=True):
         encoders = [weights.select(state, plan.steps[0].encoder) for state in states]
         far.append(distance(encoders, squares))
-    distances = [None if a is None or b is None else (a, b) for a, b in pairwise(far)]
+    # before norms are absorbed into what reads them entries are not those of after
+    alike = ["absorbed" not in one.report for one in plan.steps]
+    pairs = zip(alike, pairwise(far), strict=True)
+    distances = [
+        (a, b) if same and a is not None and b is not None else None for same, (a, b) in pairs
+    ]
     for step, both in zip(plan.steps, distances, strict=True):
         if both:
             _call_out(step, *both)

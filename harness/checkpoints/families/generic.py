@@ -32,9 +32,9 @@ def family_of(config: Mapping[str, Any], what: str = "the model") -> Family:
     if (told := generic(config, what)) is None:
         raise UnknownName(
             f"{what} is of the architecture {model_type!r:.80}, expected one of "
-            f"{', '.join(KNOWN)}, or a classifier of text or images with a single final linear "
-            "layer, in a head called classifier or classification_head, and an encoder below one "
-            "prefix"
+            f"{', '.join(KNOWN)}, or one of which transformers has a single classifier of text or "
+            "images, with one final linear layer in a head called classifier or "
+            "classification_head, and an encoder below one prefix"
         )
     return _BY_RULES.setdefault(model_type, told)
 
