@@ -43,7 +43,7 @@ os.fsync = lambda _: None
 
 for package in BESIDE:  # found by path, so that tests can import from them
     import_all(package)
-for taker in ("harness.merging.validation", "harness.training.finetune"):
+for taker in ("harness.merging.validation", "harness.training.heldout"):
     # they take `forward` by name, and must have it before a test puts another in its place
     importlib.import_module(taker)
 

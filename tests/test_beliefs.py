@@ -671,6 +671,16 @@ def test_heads_are_compared_by_label(trained: Path, tmp_path: Path) -> None:
     assert all(any(one.apart2 for one in pair.places.values()) for pair in unlike)
 
 
+def test_heads_of_two_ways_to_write_entities_are_told(trained: Path, tmp_path: Path) -> None:
+    """In IOB1 an I- begins most entities, in IOB2 none."""
+    tagger = said(trained / "tagger")
+    assert tagger["schemes"] == {TAGS.name: "IOB2"}
+    other = unlisted(Path(shutil.copytree(trained / "tagger", tmp_path / "other")))
+    (other / "expert.json").write_text(json.dumps({**said(other), "schemes": {TAGS.name: "IOB1"}}))
+    with pytest.warns(UserWarning, match="tagger: IOB2, .*other: IOB1.*rewrite the tags of one"):
+        merged(trained, tmp_path / "m", "tagger", str(other))
+
+
 def one_label_more(source: Path, out: Path) -> Path:
     """A model whose head has one more output, called `more`, that nothing was trained for."""
 

@@ -201,7 +201,10 @@ def test_a_word_with_a_hash_is_a_word_whatever_its_tag(tmp_path: Path) -> None:
     task, _ = parse_task(described(tmp_path, said + ", I: I-X}"))
     assert load_rows(task, "train").texts == (("#one", "word1", "#two"),)
     task, _ = parse_task(described(tmp_path, said + "}", "other"))
-    with mistake(BadData, "word 3 other@train 'I' O B-X"):
+    with mistake(BadData, "word 3 row 1 other@train 'I' O B-X"):
+        load_rows(task, "train")
+    (tmp_path / "train.conll").write_text("one O\ntwo O\n\nthree O\nfour B-Y\nfive O\n")
+    with mistake(BadData, "word 2 row 2 other@train 'B-Y'"):
         load_rows(task, "train")
 
 

@@ -149,7 +149,8 @@ class Trained(MadeRecord):
     that the training read of the base, `base_weights` of its encoder alone. `drawn` are the
     digests of tensors that the base lacks, as they were drawn. `seed` ordered the rows, `head_seed`
     drew the head. `rows` of this digest were trained on, of each task where there are several;
-    `part` says which, where these are not the first.
+    `part` says which, where these are not the first. `schemes` are how entities are written in
+    them, by task.
     """
 
     files: dict[str, str] | None = None
@@ -163,6 +164,7 @@ class Trained(MadeRecord):
     head_seed: int | None = None
     readout: Literal["last_linear", "mean_all"] = "last_linear"
     annotated: dict[str, list[str]] = Field(default_factory=dict)
+    schemes: dict[str, str] = Field(default_factory=dict)
     hyperparameters: dict[str, Any] | None = None
     bf16: bool = False
 

@@ -217,6 +217,12 @@ class Cell:
         wanted = units_in(pool.draws, self.sentences) if pool else {*range(units)}
         gone = wanted - units_in(encoded.draws, self.sentences)
         unseen = sorted(pool.places[unit] if pool else unit for unit in gone)
+        if unseen and self.protocol.draws and not self.sentences:
+            warnings.warn(
+                f"{saw.split}: of {len(wanted)} words that are drawn {len(unseen)} are cut off or "
+                "make no token, and nothing is fitted to them: see --max-length auto",
+                stacklevel=2,
+            )
         return {**values, "adaptation": saw.model_copy(update={"unseen": unseen})}
 
     @property

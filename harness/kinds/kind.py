@@ -302,8 +302,11 @@ def _tell_of_order(task: Task, where: str) -> None:
     )
 
 
-def class_indices(task: Task, values: Sequence[Any], where: str, *, unit: str = "row") -> Array64:
-    """The index of each value among the task's labels. Raises BadData for one that is no label."""
+def class_indices(
+    task: Task, values: Sequence[Any], where: str, words: Sequence[int] | None = None
+) -> Array64:
+    """The index of each value among the task's labels, one for each row, or for each of so many
+    `words` of a row. Raises BadData for one that is no label."""
     place = placing(task)
     places = [place(value) for value in values]
     if None not in places:
@@ -312,8 +315,12 @@ def class_indices(task: Task, values: Sequence[Any], where: str, *, unit: str = 
     value, several = values[number], len({*map(str, values)})
     odd = several > 20 and 2 * several > len(values)
     ask = f"; {several} differ in {len(values)}: are the labels in '{task.label}'?" if odd else ""
+    unit = f"row {number + 1}"
+    if words is not None:
+        row = int(np.searchsorted(np.cumsum(words), number, side="right"))
+        unit = f"word {number + 1 - sum(words[:row])} of row {row + 1}"
     raise BadData(
-        f"{unit} {number + 1} of {where} has the label {reprlib.repr(value)}, expected one of "
+        f"{unit} of {where} has the label {reprlib.repr(value)}, expected one of "
         f"{few(task.labels)}{_hint(task, value)}{ask}"
     )
 

@@ -77,7 +77,7 @@ class Tagging(Classification):
                     "expected a list with one for each"
                 )
             tags += given
-        return class_indices(task, tags, where, unit="word")
+        return class_indices(task, tags, where, [len(row[task.label]) for row in rows])
 
     def units(self, rows: Rows) -> Units:
         """Its words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +11,19 @@ from harness import weights
 from harness.checkpoints.provenance import Trained, trained_by
 from harness.labels import spelling
 from harness.types import Checkpoint, StateDict
+
+
+def tell_of_schemes(experts: Sequence[Checkpoint]) -> None:
+    """Warn of heads with the same tags that write entities in several ways."""
+    said = {expert.source: trained_by(expert.path) or Trained() for expert in experts}
+    known = {source: [*of.schemes.values()] for source, of in said.items() if of.schemes}
+    if len({scheme for of in known.values() for scheme in of}) > 1:
+        told = ", ".join(f"{source}: {of[0]}" for source, of in known.items())
+        warnings.warn(
+            f"the heads that are merged write entities in several ways ({told}), in which one tag "
+            "means several things; expected one way: rewrite the tags of one, and train it again",
+            stacklevel=3,
+        )
 
 
 def annotated_by(expert: Checkpoint) -> frozenset[str]:

@@ -30,7 +30,7 @@ from harness.entries import Merger, Method, Premerge
 from harness.errors import BadOption, BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import one_space
 from harness.labels import generic, same
-from harness.merging.label_rows import of_those_who_know
+from harness.merging.label_rows import of_those_who_know, tell_of_schemes
 from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeStep, StageClock
 from harness.merging.providers import Provider
 from harness.merging.recipes import Recipe, methods_of, with_choices
@@ -347,6 +347,7 @@ def _heads(
             f"expected {', '.join(first.labels or ()) or 'none (regression)'} as {first.source}; "
             f"{f'write the names into id2label of {unnamed}/config.json' if unnamed else tip}"
         )
+    tell_of_schemes(experts)
     if recipe.heads == "auto":
         return "average" if merger.task_vectors else "merge"
     return recipe.heads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
@@ -17,7 +16,6 @@ from harness.checkpoints.bases import encoder_digests, read_digest
 from harness.checkpoints.build import TEXT_HEAD, drawn_layers, quiet
 from harness.checkpoints.described import by_file, described, learn
 from harness.checkpoints.layout import EXPERT
-from harness.checkpoints.named import canonical
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
 from harness.checkpoints.provenance import Part, rows_shown
@@ -25,20 +23,20 @@ from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.checkpoints.verbalizer import as_asked, plain_config, words_of
 from harness.data.apart import check_apart
 from harness.data.groups import expanded
-from harness.data.metrics import check_scored, finished, score
 from harness.data.parts import part_named, part_of
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
-from harness.errors import BadData, BadOption, BadRecipe, CannotWrite, OutputExists
+from harness.errors import BadOption, BadRecipe, CannotWrite, OutputExists
 from harness.files import saying, write_json
 from harness.folders import check_output, new_folder
 from harness.kinds import kind_of
-from harness.passes.features import check_readout, forward
+from harness.passes.features import check_readout
 from harness.passes.lengths import length_of, resolved, tell_of_cut
-from harness.passes.placement import REFERENCE, Placement, exact, placement
+from harness.passes.placement import REFERENCE, exact, placement
 from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
-from harness.text import first_line, points
+from harness.text import first_line
+from harness.training.heldout import can_be_scored, scored, tell_of_constant
 from harness.training.multi import check_shared, multi_task, save_tensors
 from harness.training.resumed import (
     check_names,
@@ -53,7 +51,6 @@ from harness.training.single import (
     arguments,
     check_bf16,
     check_weights,
-    readings,
     single_task,
     trained_on,
     watch,
@@ -314,7 +311,7 @@ def _request(
         **({"readout": readout.name} if readout != LAST_LINEAR else {}),
         **({TEXT_HEAD: words} if words else {}),
         **_described(parts),
-        **_annotated(parts),
+        **_of_labels(parts),
         **({"inherited": [*seen], "seen": seen} if seen else {}),
     }
 
@@ -331,11 +328,16 @@ def _described(parts: Sequence[Training]) -> dict[str, Any]:
     return {key: values[parts[0].task.name] for key, values in by_task.items()}
 
 
-def _annotated(parts: Sequence[Training]) -> dict[str, Any]:
-    """The labels that the rows of a task say something of, by task, where those are not all."""
+def _of_labels(parts: Sequence[Training]) -> dict[str, Any]:
+    """The labels that the rows of a task say something of, where those are not all, and how their
+    entities are written, by task."""
     known = [(part.task, kind_of(part.task).annotated(part.train)) for part in parts]
-    some = {task.name: list(labels) for task, labels in known if labels != task.labels}
-    return {"annotated": some} if some else {}
+    facts = [(part.task, kind_of(part.task).facts(part.train)) for part in parts]
+    said = {
+        "annotated": {task.name: [*labels] for task, labels in known if labels != task.labels},
+        "schemes": {task.name: of["scheme"] for task, of in facts if "scheme" in of},
+    }
+    return {name: of for name, of in said.items() if of}
 
 
 def _write_model(model: Any, source: Checkpoint, folder: Path) -> None:
@@ -368,56 +370,11 @@ def _train(
     rows = [*heldout.values()] if len(parts) > 1 else [heldout]
     scores = {}
     for number, part in enumerate(parts):
-        if _can_be_scored(part):
-            made = _scored(trainer, source, part, rows[number], number)
-            _tell_of_constant(part, made)
+        if can_be_scored(part):
+            made = scored(trainer, source, part, rows[number], number)
+            tell_of_constant(part, made)
             scores[f"{part.task}@{HELD_OUT}"] = made
     return scores
-
-
-def _tell_of_constant(part: Training, made: Score) -> None:
-    """Warn of a score that the best prediction that is the same for every row has as well."""
-    task, rows, kind = part.task, part.heldout, kind_of(part.task)
-    constants = kind.constants(task, rows.labels)
-    units = kind.units(rows)
-    best = max(score(task, one, rows.labels, units).value for one in constants)
-    if made.value <= best:
-        told = (
-            f"the expert scores {points(100 * made.value)}, no more than the best constant "
-            f"prediction ({points(100 * best)}): train it longer or otherwise"
-        )
-        if best == 1:
-            told = f"its {len(rows.labels)} labels are all alike, which says nothing of an expert"
-        warnings.warn(f"{task}@{HELD_OUT}: {told}", stacklevel=2)
-
-
-def _can_be_scored(part: Training) -> bool:
-    """Whether held-out rows say anything of a model."""
-    rows = part.heldout
-    try:
-        check_scored(part.task, rows.labels, kind_of(part.task).units(rows), str(part.task))
-    except BadData:
-        return False
-    return True
-
-
-def _scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: int) -> Score:
-    """The score of a trained model on held-out rows of its task, of this number."""
-    task, kind = part.task, kind_of(part.task)
-    if not kind.split_into_words:
-        # grouping by length shuffles the rows as well: labels as the Trainer hands them back
-        outputs = trainer.predict(rows)
-        return score(task, readings(task, outputs), outputs.label_ids)
-    # of words that were cut off the Trainer knows nothing
-    models = list(getattr(trainer.model, "classifiers", [trainer.model]))
-    made = models[number]
-    weights = canonical(made, made.state_dict())
-    trained = replace(source, config=made.config.to_dict(), weights=weights)
-    there = Placement(device=str(trainer.args.device))
-    length = part.settings.max_length
-    _, logits, seen = forward(trained, part.heldout, max_length=length, placement=there)
-    values = finished(task, kind.predicted(logits), seen)
-    return score(task, values, part.heldout.labels, kind.units(part.heldout))
 
 
 @contextmanager
