@@ -103,9 +103,9 @@ def _tell_of_other_code(source: str, merged: Merged | None) -> None:
     if merged is None or not merged.code:
         return
     known = [(STAGES[stage], name) for stage, name in merged.methods]
-    found = {name: of.loaded(name) for of, name in known}
-    methods = [one for one in found.values() if one is not None]
-    gone = [name for name, one in found.items() if one is None]
+    found = [(name, of.loaded(name)) for of, name in known]
+    methods = [one for _, one in found if one is not None]
+    gone = [name for name, one in found if one is None]
     gone += [name for one in methods for name in one.needs if name not in NEEDS]
     if gone:
         if any(not is_ours(one.function) for of in STAGES.values() for one in of.values()):
