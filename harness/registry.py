@@ -96,7 +96,8 @@ class Registry(Mapping[str, V], Generic[V]):
 
     def spelled(self, name: str) -> str | None:
         """The `module:attribute` or file that a value was asked for by, if it was."""
-        return next((text for text, one in self._asked.items() if one.name == name), None)
+        asked = reversed(self._asked.items())  # what was typed last
+        return next((text for text, one in asked if one.name == name), None)
 
     def loaded(self, name: str) -> V | None:
         """The value of a name, or of the `module:attribute` that somebody asked for it by; None
@@ -192,9 +193,11 @@ class Registry(Mapping[str, V], Generic[V]):
             raise UnknownName(f"{error}, or a value: {name}=VALUE") from error
         for value in self._values.values():
             if target is value or getattr(value, "function", None) is target:
+                self._asked.pop(name, None)
                 self._asked[name] = value
                 return value
         adopted = self.adopt(name, target)
+        self._asked.pop(name, None)
         self._asked[name] = adopted if adopted.name == name else self.add(adopted, module)
         return adopted
 

@@ -27,6 +27,7 @@ from harness.errors import BrokenCheckpoint
 from harness.passes.features import forward
 from tests.conftest import model
 from tests.mistakes import mistake, refused
+from tests.test_embeddings import as_embedding
 
 PREFIX = "base_model.model."
 QUERY = "bert.encoder.layer.{}.attention.self.query"
@@ -465,6 +466,16 @@ def with_own_pooler(folder: Path) -> None:
     said = json.loads((folder / "adapter_config.json").read_text())
     said["modules_to_save"] = ["pooler", "classifier"]
     (folder / "adapter_config.json").write_text(json.dumps(said))
+
+
+def test_an_adapter_of_an_embedding_model_has_its_pooling(base: Path, tmp_path: Path) -> None:
+    """It has no config.json of its own."""
+    folder = adapter(tmp_path / "lora", base, task_type="FEATURE_EXTRACTION", modules_to_save=None)
+    kept = load_file(folder / "adapter_model.safetensors")
+    kept = {name: tensor for name, tensor in kept.items() if "lora" in name}
+    save_file(kept, folder / "adapter_model.safetensors")
+    pooling = open_checkpoint(as_embedding(folder)).pooling
+    assert str(pooling) == "mean, normalized"
 
 
 def test_a_base_that_is_an_adapter_or_a_pickle_is_one_line(base: Path, tmp_path: Path) -> None:

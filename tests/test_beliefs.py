@@ -677,7 +677,7 @@ def test_heads_of_two_ways_to_write_entities_are_told(trained: Path, tmp_path: P
     assert tagger["schemes"] == {TAGS.name: "IOB2"}
     other = unlisted(Path(shutil.copytree(trained / "tagger", tmp_path / "other")))
     (other / "expert.json").write_text(json.dumps({**said(other), "schemes": {TAGS.name: "IOB1"}}))
-    with pytest.warns(UserWarning, match="tagger: IOB2, .*other: IOB1.*rewrite the tags of one"):
+    with pytest.warns(UserWarning, match="tagger: IOB2, .*other: IOB1.* some begin with I-"):
         merged(trained, tmp_path / "m", "tagger", str(other))
 
 

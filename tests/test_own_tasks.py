@@ -176,7 +176,7 @@ def test_words_in_lines(tmp_path: Path) -> None:
     assert [list(words) for words in load_rows(task, "test").texts] == made
 
 
-@pytest.mark.parametrize("ending", ["\r\n", "\r"])
+@pytest.mark.parametrize("ending", ["\r\n", "\r", "\r\r\n"])
 def test_lines_end_as_on_any_machine(ending: str, tmp_path: Path) -> None:
     """A file with carriage returns alone was one word."""
     text = ending.join(["word1 B-X", "word2 O", "", "word3 O", ""])

@@ -755,33 +755,6 @@ def test_a_field_that_a_version_adds_to_tasks_changes_no_input(
     assert any(task.startswith(TASK) for of in known for task in of)
 
 
-READER = """
-from dataclasses import replace
-import harness
-
-def read(row):
-    return (row["text"]{more},)
-
-known = harness.TASKS["embedded/topic"]
-harness.task(replace(known, name="own/rows", read=read))
-"""
-
-
-@pytest.mark.usefixtures("as_found")
-def test_how_a_task_reads_its_rows_is_part_of_what_it_says(room: Path) -> None:
-    (room / "mine").mkdir()
-    asked = {"experts": {**TWO["experts"], "tasks": "own/rows"}, "protocols": "current"}
-    known = []
-    for more in ("", "", ".upper()"):
-        (room / "mine/one.py").write_text(READER.format(more=more))
-        with registries_kept():
-            harness.load_plugins(room / "mine")
-            made = [*steps(room, **asked).values()]
-            known.append([one.inputs for one in with_inputs(made, room / "out", None)])
-    assert known[0] == known[1]
-    assert known[0] != known[2]
-
-
 def test_a_merge_of_other_code_is_told(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a plug-in that was edited meanwhile; ours change with a release."""
     made = plan(room)

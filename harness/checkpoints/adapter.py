@@ -150,7 +150,7 @@ def open_adapter(
         tasks=recorded_tasks(folder),
         beside=None if has_processor(folder) else model.processor,
         narrow={name: specs(known)[name].dtype for name in changed},
-        modules=cache(partial(read_pooling, folder)),
+        modules=cache(partial(read_pooling, folder, model.family)),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from harness.checkpoints.align import aligned_base
-from harness.checkpoints.families.family import Unit
+from harness.checkpoints.families.family import Family, Unit
 from harness.checkpoints.families.symmetry import layer_in
 from harness.checkpoints.layout import odd
 from harness.checkpoints.named import canonical, in_memory, parameters_of
@@ -221,14 +221,21 @@ def check_configured(model: Checkpoint) -> None:
                 f"{model.source}: '{name}' is {known[name].shape}, expected {shape} as config.json "
                 "says"
             )
-    have, said = ({layer_in(family, name) for name in of} - {None} for of in (encoder, wanted))
     for stack in family.stacks or ("",):
-        found, expected = ({str(n) for n in of if str(n).startswith(stack)} for of in (have, said))
-        if found and found != expected:  # a tagger may have no decoder
+        have = _layers(family, encoder, stack)
+        said = _layers(family, wanted, stack)
+        if have and have != said:  # a tagger may have no decoder
+            whose = f" of its {stack}" * bool(stack)
             raise BrokenCheckpoint(
-                f"{model.source} has {len(found)} layers{f' of its {stack}' * bool(stack)}, "
-                f"expected {len(expected)} as config.json says"
+                f"{model.source} has {len(have)} layers{whose}, expected {len(said)} as its "
+                f"config.json says: layer {min(have ^ said)} is of one alone"
             )
+
+
+def _layers(family: Family, names: Iterable[str], stack: str) -> set[str]:
+    """The layers that tensors of these names are in, of one stack."""
+    found = (str(layer_in(family, name)) for name in names if layer_in(family, name) is not None)
+    return {layer for layer in found if layer.startswith(stack)}
 
 
 def _check_none_lacks(model: torch.nn.Module, names: Collection[str], what: str) -> None:

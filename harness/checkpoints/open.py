@@ -127,7 +127,7 @@ def open_checkpoint(
         labels=labels,
         tasks=recorded_tasks(path),
         spelled=spelled,
-        modules=cache(partial(read_pooling, path)),
+        modules=cache(partial(read_pooling, path, family)),
     )
     return opened if labels is None else under_prefix(opened)
 
@@ -136,7 +136,8 @@ def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
     """Raise BrokenCheckpoint where all names begin as those of a module around the model."""
     for wrapper in WRAPPERS:
         named = bool(weights) and all(name.startswith(wrapper) for name in weights)
-        if named and not family.prefix.startswith(wrapper):
+        own = family.prefix.startswith(wrapper)
+        if named and (not own or any(name.startswith(wrapper + family.prefix) for name in weights)):
             raise BrokenCheckpoint(
                 f"{path} has '{next(iter(weights))}', and all else with '{wrapper}' before its "
                 "name; expected the model as transformers names it: save the one inside"
@@ -278,8 +279,8 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
         raise odd(where, "id2label", names, "one name for each of 0, 1, ..., no two alike")
     places = config.get("label2id")
     places = places if isinstance(places, dict) else {}
-    # both are written: numbers, and numbers as texts
-    if other := [name for at, name in ordered.items() if str(places.get(name, at)) != str(at)]:
+    # some write numbers as texts
+    if other := [name for at, name in ordered.items() if places.get(name, at) not in (at, str(at))]:
         expected = f"{other[0]!r:.80} in the place that id2label gives it"
         raise odd(where, "label2id", places, expected)
     if count == 1:

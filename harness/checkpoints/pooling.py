@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.families.known import KNOWN
-from harness.checkpoints.layout import MODULES, PROMPTS, READING, check_link, odd, read_config
+from harness.checkpoints.families.family import Family
+from harness.checkpoints.layout import MODULES, PROMPTS, READING, check_link, odd
 from harness.errors import IncompatibleWeights
 from harness.files import parse_objects, read_json, read_text
 from harness.readout import POOLINGS, Readout, embedding
@@ -48,17 +48,16 @@ class Pooling:
         return embedding(self.mode, normalized=self.normalized)
 
 
-def read_pooling(folder: Path) -> Pooling | None:
-    """The pooling that the files of a folder say; None without them.
+def read_pooling(folder: Path, family: Family) -> Pooling | None:
+    """The pooling that the files of a folder say, of a model of this family; None without them.
 
     Raises BrokenCheckpoint for modules, a pooling or prompts that are not supported, and for files
     outside of the folder. Types that the files name are compared, and nothing of them is run.
     """
     if not (folder / MODULES).is_file():
         return None
-    kind = read_config(folder / "config.json").get("model_type")
-    if (family := KNOWN.get(str(kind))) and family.stacks:
-        raise odd(folder, "model_type", kind, "an encoder: embeddings of two stacks are not read")
+    if family.stacks:
+        raise odd(folder, "model_type", family.name, "an encoder: of two stacks none are read")
     places = _places(folder)
     beside = [path.name for path in sorted(folder.glob(READING)) if path.is_file()]
     own = [f"{place}/config.json" for place in places]

@@ -226,7 +226,7 @@ def _read_conll(task: Task, path: Path) -> Any:
     sentences: list[tuple[list[str], list[str], int]] = [([], [], 0)]
     columns: tuple[int, int] | None = None
     text = read_text(path, what, error=BadData).removeprefix("\ufeff")
-    for number, whole in enumerate(re.split("\r\n|\r|\n", text), start=1):
+    for number, whole in enumerate(re.split(r"\r*\n|\r", text), start=1):
         line = whole.strip(" \t")
         starts = line.startswith("-DOCSTART-")
         if not line or starts:

@@ -44,7 +44,7 @@ from harness.passes.workload import Workload
 from harness.plugins import calling, is_ours
 from harness.presets import preset
 from harness.text import few
-from harness.types import Encoded, Predictions, Progress, Task
+from harness.types import Draw, Encoded, Predictions, Progress, Task
 
 
 def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
@@ -238,10 +238,11 @@ def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
     else:
         shape = encoded.test.labels.shape
         fault = next(filter(None, (_odd(one, cell.data.task, shape) for one in made)), None)
-        transductive = cell.protocol.transductive or not encoded.draws
-        wanted = {None} if transductive else {*encoded.draws}
+        none = cell.protocol.transductive or not encoded.draws
+        wanted = {None} if none else {*encoded.draws}
         if not fault and {one.draw for one in made} != wanted:
-            fault = "no predictions of some draws; expected one of each in encoded.draws"
+            expected = "no draw" if none else "one of each in encoded.draws"
+            fault = f"predictions of other draws, expected {expected}"
     if fault:
         raise BrokenPlugin(f"protocol {cell.protocol.entry.name} returned {fault}")
     return [*made]
@@ -251,6 +252,8 @@ def _odd(one: object, task: Task, shape: tuple[int, ...]) -> str | None:
     """What is returned in place of predictions of this shape, and what was expected."""
     if not isinstance(one, Predictions):
         return f"a list of {type(one).__name__}, expected one of harness.Predictions"
+    if not isinstance(one.draw, Draw | None):
+        return f"predictions of the draw {one.draw!r:.80}, expected one in encoded.draws"
     values: Any = one.values
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
         found = getattr(values, "dtype", type(values).__name__)

@@ -258,7 +258,7 @@ def models_on(
         if one.pooling is None:
             heads = [one.members[0] for one in own] or model.others_of(task)
             # rows of one place are of one label
-            alike = [ordered_as(one, merged.labels) for one in heads]
+            alike = [ordered_as(expert, merged.labels) for expert in heads]
             fresh = _fresh(merged, model.base, alike)
             owners = heads if fresh else []
             known = weights.union(without_head(model.base), fresh, merged.weights)

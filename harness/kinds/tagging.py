@@ -30,7 +30,7 @@ def seen_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Ten
 
     if not bool((labels != IGNORED).any()):
         return 0 * outputs.sum()
-    return cross_entropy(outputs.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)
+    return cross_entropy(outputs.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED)
 
 
 class Tagging(Classification):

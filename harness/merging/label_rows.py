@@ -18,10 +18,11 @@ def tell_of_schemes(experts: Sequence[Checkpoint]) -> None:
     said = {expert.source: trained_by(expert.path) or Trained() for expert in experts}
     known = {source: [*of.schemes.values()] for source, of in said.items() if of.schemes}
     if len({scheme for of in known.values() for scheme in of}) > 1:
-        told = ", ".join(f"{source}: {of[0]}" for source, of in known.items())
+        told = ", ".join(f"{source}: {'/'.join(dict.fromkeys(of))}" for source, of in known.items())
         warnings.warn(
-            f"the heads that are merged write entities in several ways ({told}), in which one tag "
-            "means several things; expected one way: rewrite the tags of one, and train it again",
+            f"the heads that are merged were trained on entities that are written in several ways "
+            f"({told}): of IOB1 some begin with I-, of IOB2 none; expected one way, or tags mean "
+            "several things",
             stacklevel=3,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,7 +144,14 @@ def check_statistic(statistic: Statistic, checkpoint: Checkpoint) -> None:
     registered.
     """
     need = NEEDS.from_file(statistic.need, statistic.source)
-    if statistic.said.code != (code_of(need.function) or ""):
+    code = code_of(need.function) or ""
+    if code and not statistic.said.code:
+        warnings.warn(
+            f"{statistic.source} does not say which code of the need '{need.name}' computed it, as "
+            "files of before: make it again if that changed",
+            stacklevel=2,
+        )
+    elif statistic.said.code != code:
         raise BrokenCheckpoint(
             f"{statistic.source} was computed by other code of the need '{need.name}' than is "
             "loaded; make it again with `harness statistics`"

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache, partial
-from inspect import getsource
 from pathlib import Path
-from typing import Any
 
 from harness.checkpoints.layout import MODEL_FILES
 from harness.checkpoints.open import at_hand, described
@@ -27,7 +25,6 @@ from harness.merging.plan import check_family, checked
 from harness.merging.recipes import Recipe, methods_of
 from harness.merging.tune import grid
 from harness.options import options
-from harness.plugins import is_ours
 from harness.studies.step import ROWS, Step
 from harness.text import few
 from harness.types import Checkpoint, Task
@@ -205,21 +202,10 @@ def _of_file(path: Path, _size: int, _time: int) -> str | None:
 
 
 def _said(task: Task) -> dict[str, str]:
-    """What a task says of itself that is no default; of functions, how they are written.
+    """What a task says of itself that is no default; of functions, whether there are any.
 
     So a field that a later version adds changes nothing.
     """
     said = {one.name: (getattr(task, one.name), one.default) for one in fields(task)}
     kept = {name: of for name, (of, usual) in said.items() if of != usual and name not in APART}
-    return {name: _written(of) if callable(of) else str(of) for name, of in kept.items()}
-
-
-def _written(function: Callable[..., Any]) -> str:
-    """The text of somebody else's function, as far as there is one; one of ours is of a release.
-
-    Not all of its file, which may have methods that change while data stay.
-    """
-    if not is_ours(function):
-        with suppress(OSError, TypeError):
-            return getsource(function)
-    return "a function"
+    return {name: "a function" if callable(of) else str(of) for name, of in kept.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +17,9 @@ from harness.evaluation.run import DEFAULTS
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
 from harness.methods import made_by
-from harness.plugins import code_of
-from harness.registry import METRICS, PROTOCOLS, STAGES
+from harness.plugins import code_of, is_ours
+from harness.registry import METRICS, PROTOCOLS, STAGES, Registry
+from harness.studies.inputs import task_of
 from harness.studies.plan import Plan, latest_in, read_plan
 from harness.studies.step import Step
 from harness.studies.steps import difference
@@ -70,7 +72,7 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
     then, now = dict(known.request), dict(step.request)
     if then == now and not other:
         # records have a hash of the code that scored: those of before stay where they are
-        again = step.verb == "evaluate" and of_other_code(step, known)
+        again = step.verb == "evaluate" and of_other_code(step, known, folder)
         return Outcome("missing", step.request) if again else known
     apart = [name for name in {**then, **now} if not _more(step, name, then, now)]
     more = not apart and not other
@@ -121,24 +123,36 @@ def _more(step: Step, name: str, then: Mapping[str, Any], now: Mapping[str, Any]
 def settle(step: Step, folder: Path, outcome: Outcome) -> None:
     """Write what became of a step, whole or not at all."""
     said = {**vars(outcome), "request": dict(step.request), "records": list(outcome.records)}
-    said |= {"code": methods_code(step), "inputs": dict(step.inputs)}
+    said |= {"code": methods_code(step, folder), "inputs": dict(step.inputs)}
     write_json(_path(step, folder), said)
 
 
-def methods_code(step: Step) -> str | None:
-    """A hash of somebody else's code that makes a merge, or scores it; None of ours and of what is
-    not here."""
+def methods_code(step: Step, folder: Path) -> str | None:
+    """A hash of somebody else's code that makes a merge, or scores it, in a study's folder; None of
+    ours and of what is not here."""
     said = [(STAGES[kind], one["name"]) for kind in STAGES for one in step.asked(kind)]
     methods = [known[name] for known, name in said if name in known]
     codes = [code_of(one.function) for one in methods]
     codes += filter(None, (code_of(need) for one in methods for need in made_by(one)[1:]))
     if step.verb == "evaluate":
-        # which metrics it has is for its tasks to say, and these may be for its experts to say
-        asked = [one["name"] for one in step.asked("protocols")]
-        scoring = [PROTOCOLS[name].function for name in asked if name in PROTOCOLS]
-        scoring += [one.function for one in METRICS.values()]
-        codes += filter(None, map(code_of, scoring))
+        named: list[tuple[Registry[Any], str]]
+        named = [(PROTOCOLS, one["name"]) for one in step.asked("protocols")]
+        metrics = step.asked("metrics") or _metrics_of(step, folder)
+        named += [(METRICS, name) for name in metrics]
+        codes += [code_of(known[name].function) for known, name in named if name in known]
     return digest_of(codes) if any(codes) else None
+
+
+def _metrics_of(step: Step, folder: Path) -> list[str]:
+    """The metrics of the tasks of an evaluation; of tasks that its experts say, all that are not
+    ours."""
+    if not step.asked("tasks"):
+        return [name for name, one in METRICS.items() if not is_ours(one.function)]
+    found = list[str]()
+    for text in step.asked("tasks"):
+        with suppress(HarnessError):  # of a file that is gone the step itself has to say that
+            found += task_of(text, folder).metrics
+    return found
 
 
 def there(step: Step, folder: Path) -> bool:
@@ -178,9 +192,9 @@ def forgive(plan: Plan, folder: Path) -> None:
             _path(step, folder).unlink()
 
 
-def of_other_code(step: Step, known: Outcome) -> bool:
+def of_other_code(step: Step, known: Outcome, folder: Path) -> bool:
     """Whether somebody else's code that did a step is another now."""
-    now = methods_code(step) if known.code else None
+    now = methods_code(step, folder) if known.code else None
     return now not in (None, known.code)
 
 
@@ -193,7 +207,7 @@ def remake(plan: Plan, folder: Path) -> None:
     """
     steps = [one for one in plan.steps.values() if one.verb == "merge"]
     known = {one.name: outcome_of(one, folder) for one in steps}
-    old = [one for one in steps if of_other_code(one, known[one.name])]
+    old = [one for one in steps if of_other_code(one, known[one.name], folder)]
     made = [one for one in old if known[one.name].state == "done" and there(one, folder)]
     for one in made:
         if odd := MERGE.foreign(folder / one.name):

@@ -82,7 +82,7 @@ def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
         needed = f" ({waiting} steps need it)" * bool(waiting)
         failed.append((name, f"{known[name].reason}{needed}"))
     made = [(plan.steps[name], one) for name, one in known.items() if one.state == "done"]
-    old = [one.name for one, of in made if one.verb == "merge" and of_other_code(one, of)]
+    old = [one.name for one, of in made if one.verb == "merge" and of_other_code(one, of, Path())]
     kept = f"made before the code in the folder of their plug-ins changed, and kept: {few(old)}"
     alike = grouped(failed, itemgetter(1))
     lines = [f"failed: {', '.join(name for name, _ in of)}: {why}" for why, of in alike.items()]
