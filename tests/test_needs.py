@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -403,45 +404,46 @@ def test_a_dry_run_reads_no_row(
     harness.merge(asked, out=tmp_path / "out", dry_run=True)
 
 
+@contextmanager
+def loud_as(mine: Path, code: str) -> Iterator[None]:
+    """The user's folder, loaded with this code in one of its files."""
+    (mine / "loud.py").write_text(code)
+    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        for known in (harness.PREMERGE, harness.NEEDS):
+            patch.setattr(known, "_values", dict(known._values))
+            patch.setattr(known, "_origins", dict(known._origins))
+        harness.load_plugins(mine)
+        yield
+
+
+OTHERWISE = LOUD.replace("abs()", "square()")
+
+
 def test_what_changed_code_computes_is_computed_anew(
-    mine: Path, loud: Loud, minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: Path, loud: Loud, minis: Minis, tmp_path: Path
 ) -> None:
     """In whichever file of the plug-in the code stands; and what did not change is kept."""
     asked = recipe(loud, minis, premerge=["by_inputs:examples=8"])
     digests = []
-    for place, code in enumerate([LOUD, LOUD, LOUD.replace("abs()", "square()")]):
-        (mine / "loud.py").write_text(code)
-        forget()
-        with monkeypatch.context() as patch:
-            for known in (harness.PREMERGE, harness.NEEDS):
-                patch.setattr(known, "_values", dict(known._values))
-                patch.setattr(known, "_origins", dict(known._origins))
-            harness.load_plugins(mine)
+    for place, code in enumerate([LOUD, LOUD, OTHERWISE]):
+        with loud_as(mine, code):
             harness.merge(asked, out=tmp_path / str(place))
         digests.append(record_of(tmp_path / str(place))["digest"])
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_a_file_that_other_code_wrote_is_refused(
-    mine: Path, loud: Loud, minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: Path, loud: Loud, minis: Minis, tmp_path: Path
 ) -> None:
     """As a merge of rows computes it anew: the merge would say that the new code had made it."""
-    for place, code in enumerate([LOUD, LOUD.replace("abs()", "square()")]):
-        (mine / "loud.py").write_text(code)
-        forget()
-        with monkeypatch.context() as patch:
-            for known in (harness.PREMERGE, harness.NEEDS):
-                patch.setattr(known, "_values", dict(known._values))
-                patch.setattr(known, "_origins", dict(known._origins))
-            harness.load_plugins(mine)
-            if place == 0:
-                files = files_of(loud, tmp_path, "magnitudes:examples=8")
-            asked = recipe(loud, minis, premerge=["by_inputs:examples=8"], statistics=files)
-            if place == 0:
-                harness.merge(asked, out=tmp_path / "out")
-            else:
-                with mistake(BrokenCheckpoint, files[0], "'magnitudes'", "harness statistics"):
-                    harness.merge(asked, out=tmp_path / "other")
+    with loud_as(mine, LOUD):
+        files = files_of(loud, tmp_path, "magnitudes:examples=8")
+        asked = recipe(loud, minis, premerge=["by_inputs:examples=8"], statistics=files)
+        harness.merge(asked, out=tmp_path / "out")
+    said = mistake(BrokenCheckpoint, files[0], "'magnitudes'", "harness statistics")
+    with loud_as(mine, OTHERWISE), said:
+        harness.merge(asked, out=tmp_path / "other")
 
 
 # Several methods of one merge --------------------------------------------------------------
