@@ -152,6 +152,14 @@ def test_no_merge_is_written_that_its_config_says_otherwise(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_gap_between_layers_is_named(tmp_path: Path) -> None:
+    folders = [model(tmp_path / name, ["a", "b"]) for name in ("first", "second")]
+    for folder in folders:
+        stored(folder, lambda name: name.replace("encoder.layer.1.", "encoder.layer.2."))
+    with mistake(BrokenCheckpoint, "2 layers", "expected 2", "layer 1 is of one alone"):
+        merge(Recipe(experts=tuple(map(str, folders))), out=tmp_path / "out")
+
+
 def test_a_stack_that_is_not_as_its_config_says_is_named(tmp_path: Path) -> None:
     folders = [t5(tmp_path / name, ["a", "b"]) for name in ("first", "second")]
     merge(Recipe(experts=tuple(map(str, folders))), out=tmp_path / "out")

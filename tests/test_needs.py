@@ -446,6 +446,18 @@ def test_a_file_that_other_code_wrote_is_refused(
         harness.merge(asked, out=tmp_path / "other")
 
 
+def test_a_file_of_before_that_names_no_code_is_told(
+    mine: Path, loud: Loud, minis: Minis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with loud_as(mine, LOUD):
+        with monkeypatch.context() as before:
+            before.setattr("harness.passes.statistics.code_of", lambda function: None)
+            files = files_of(loud, tmp_path, "magnitudes:examples=8")
+        asked = recipe(loud, minis, premerge=["by_inputs:examples=8"], statistics=files)
+        with pytest.warns(UserWarning, match="does not say which code of the need 'magnitudes'"):
+            harness.merge(asked, out=tmp_path / "out")
+
+
 # Several methods of one merge --------------------------------------------------------------
 
 
