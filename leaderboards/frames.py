@@ -22,7 +22,7 @@ SETTINGS = {
 """By the board that has most merges."""
 OTHER_BASES = {
     "topics": ("minilm-l6", "granite", "gte", "distilbert"),
-    "glue": ("granite",),
+    "glue": ("granite", "distilbert"),
     "emotions": ("granite", "distilbert"),
     "domains": ("granite", "distilbert"),
 }

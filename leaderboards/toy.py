@@ -72,7 +72,7 @@ LANES = (
         *("vision-starts-2", "vision-starts-3", "vision-two-starts", "vision"),
         *("topics-granite", "topics-gte", "topics-distilbert", "topics-minilm-l6"),
         *("glue-granite", "domains-granite", "domains-distilbert", "emotions-granite"),
-        *("emotions-distilbert", "domains-tuned"),
+        *("emotions-distilbert", "domains-tuned", "glue-distilbert"),
     ),
     (
         *("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-tuned"),
