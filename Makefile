@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 DEMO ?= demo
 BIN := $(VENV)/bin
-PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
+CONSTRAINTS ?= constraints.txt
+PIP := PIP_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --quiet --disable-pip-version-check
 KIT_PIP := PIP_CONSTRAINT="constraints.txt tests/mergekit/constraints.txt" \
 	.venv-mergekit/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-fast test-pythons test-studies test-designs docs fuzz simulate test-mergekit test-browser test-tex test-slurm install install-test install-mergekit
+.PHONY: demo test test-fast test-pythons test-lowest test-studies test-designs docs fuzz simulate test-mergekit test-browser test-tex test-slurm install install-test install-mergekit
 .PHONY: install-browser lint types clean
 
 demo: install
@@ -46,6 +47,16 @@ FAST := $(addprefix tests/test_,$(addsuffix .py,architecture console checkpoints
 	exports figures metrics merging own_tasks plugins settings tasks weights wheel))
 test-fast: install-test
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal $(FAST)
+
+# The oldest releases that pyproject.toml allows, as an environment that has been in use holds them; of
+# torch the pinned one. What they warn of is no fault.
+test-lowest: LOWEST := .venv-lowest.txt
+test-lowest:
+	(sed -n 's/^  "\(.*\)>=\(.*\)",$$/\1==\2/p' pyproject.toml | grep -v '^torch=='; \
+		grep '^torch==' constraints.txt) > $(LOWEST)
+	$(MAKE) --no-print-directory VENV=.venv-lowest CONSTRAINTS=$(LOWEST) install-test
+	.venv-lowest/bin/harness demo --out .venv-lowest/demo
+	.venv-lowest/bin/python -m pytest --numprocesses auto --maxprocesses 8 -o filterwarnings= $(FAST)
 
 # The page of all public names, from their docstrings, and what methods.md has of each method.
 docs: install

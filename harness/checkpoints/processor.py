@@ -96,7 +96,8 @@ def open_image_processor(path: Path) -> Any:
         raise BrokenCheckpoint(
             f"{path} has no image processor; expected {IMAGE_FILES[0]}, that of its base"
         )
-    from transformers import AutoImageProcessor
+    # releases 5.4 to 5.17 have it at the top only where torchvision is installed
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     what = f"{path} has no image processor that can be read"
     with refused(what, f"fix {IMAGE_FILES[0]}"), silent():

@@ -89,7 +89,7 @@ def _unfit(kind: str, model: Any) -> str | None:
         return "which pools padding with tokens, so that features depend on the batch of a row"
     if kind in writes and kind not in fills:
         return "which generates text; expected an encoder"
-    if getattr(type(model.config), "is_encoder_decoder", False):  # whatever this configuration says
+    if type(model.config)().is_encoder_decoder:  # by default, whatever this configuration says
         return "an encoder-decoder; expected an encoder, or t5 or mt5"
     if any(isinstance(one, torch.nn.modules.batchnorm._BatchNorm) for one in model.modules()):
         return "with batch normalisation, whose running statistics cannot be merged as weights are"
