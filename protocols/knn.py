@@ -183,6 +183,8 @@ def distances(x: Array, anchors: Array) -> Array64:
     Each is that of a pair, subtracted before it is squared: the square expanded, as faiss has it
     for a search of many, cancels where rows lie close together.
     """
+    if not len(anchors):  # faiss looks for one at least
+        return np.empty((len(x), 0))
     index: Any = faiss.IndexFlatL2(anchors.shape[1])
     index.add(np.ascontiguousarray(anchors))
     rows, squared = np.ascontiguousarray(x), np.empty((len(x), len(anchors)), dtype=np.float32)

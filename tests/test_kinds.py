@@ -771,6 +771,15 @@ def test_words_that_are_cut_off_are_no_entities_and_are_counted(room: Path, tmp_
             assert set(np.array(table[name])[cut]) == {0.0}
 
 
+def test_where_no_drawn_word_is_seen_nothing_is_found(room: Path, tmp_path: Path) -> None:
+    """Two tokens hold no word, and no class has one to be near to."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        records = harness.evaluate(run(room, "tagging", tmp_path, max_length=2))
+    assert "of 20 words that are drawn 20 are cut off" in str(told[-1].message)
+    assert {one.value for record in records for one in record.scores} == {0.0}
+
+
 def test_a_word_is_read_at_its_first_piece(tmp_path: Path) -> None:
     """Of a tokenizer that makes several tokens of a word."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
