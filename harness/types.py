@@ -187,7 +187,7 @@ def _fault(task: Task) -> str | None:
         if not isinstance(given, tuple) or not all(isinstance(one, str) and one for one in given):
             return f"{field_name} {given!r}, expected a tuple of names"
         if len(set(given)) < len(given):
-            return f"the {field_name} {', '.join(given)}, expected each of them once"
+            return f"{max(given, key=given.count)!r:.80} twice in its {field_name}, expected once"
     for name, value in vars(task.finetune).items():
         if expected := unfit(name, value):
             return f"the {name} {value!r:.40} to be fine-tuned with, expected {expected}"

@@ -9,11 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from harness.code import is_ours
 from harness.entries import Metric
 from harness.errors import BadData, NotFinite
 from harness.kinds import IGNORED, check_labels, kind_of
 from harness.kinds.tagging import OUTSIDE, entities
-from harness.plugins import calling, is_ours
+from harness.plugins import calling
 from harness.registry import METRICS, metric
 from harness.types import Array64, KindName, Score, Task, Units
 
@@ -180,12 +181,11 @@ def _f1(predicted: Array64, labels: Array64, average: str = "binary") -> float:
 
 
 def _mean_f1(predicted: Array64, labels: Array64) -> float:
-    each = []
-    for guesses, truth in zip(predicted.T, labels.T, strict=True):
-        known = truth != IGNORED
-        if (truth[known] == 1).any():
-            each.append(_f1(guesses[known], truth[known]))
-    return float(np.mean(each)) if each else 0.0
+    # not by scikit-learn, whose checks of each class take most of the time where there are many
+    guessed, true = (labels != IGNORED) & (predicted == 1), labels == 1
+    both, either = (guessed & true).sum(axis=0), guessed.sum(axis=0) + true.sum(axis=0)
+    held = true.any(axis=0)
+    return float(np.mean(2 * both[held] / either[held])) if held.any() else 0.0
 
 
 def _correlation(function: Any, predicted: Array64, labels: Array64) -> float:

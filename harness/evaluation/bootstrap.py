@@ -124,17 +124,18 @@ def _design(drawn: _Drawn) -> Design:
     whole = Design(np.ones((1, units), dtype=np.uint8), known.documents, "")
     if not _defined(drawn, whole).all():
         raise BrokenRecord(f"{known.task} has nothing to score, expected labels with {of}")
-    parts: list[Counts] = []
+    counts, filled = np.empty((count, units), dtype=np.uint8), 0
     for first in range(0, TRIES * count, size):
         made = _taken(drawn.seed, units, first, size)
-        parts.append(made[_defined(drawn, replace(whole, counts=made))])
-        if sum(map(len, parts)) >= count:
+        kept = made[_defined(drawn, replace(whole, counts=made))][: count - filled]
+        counts[filled : filled + len(kept)] = kept
+        filled += len(kept)
+        if filled == count:
             break
     else:
         raise BrokenRecord(f"{known.task} leaves {of} undefined in resamples; expected more rows")
-    counts = np.concatenate(parts)[:count]
     counts.flags.writeable = False
-    digest = hashlib.blake2b(counts.tobytes(), digest_size=8).hexdigest()
+    digest = hashlib.blake2b(counts.reshape(-1).data, digest_size=8).hexdigest()
     return Design(counts, known.documents, digest)
 
 
