@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import re
 import shutil
 import sys
@@ -14,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -218,6 +220,24 @@ def test_a_training_that_fails_after_a_checkpoint_is_resumed(
     assert ["expert.unfinished keeps the last" in str(one.message) for one in told] == [True] * left
     trained(room, tmp_path / "expert", room / "base")
     assert contents(tmp_path / "expert") == contents(expert)
+
+
+def test_what_is_drawn_after_a_training_is_the_caller_s(
+    room: Path, expert: Path, tmp_path: Path
+) -> None:
+    """And without gradients, as a notebook may be."""
+    drawn = []
+    for seed in (1, 2):
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002  (what a notebook does)
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            harness.finetune(
+                room / "base", TASK, out=tmp_path / str(seed), data_dir=room / "data", **FAST
+            )
+        drawn.append([random.random(), np.random.rand(), torch.rand(1).item()])  # noqa: NPY002
+        assert (tmp_path / str(seed) / WEIGHTS).read_bytes() == (expert / WEIGHTS).read_bytes()
+    assert not {*drawn[0]} & {*drawn[1]}
 
 
 def test_seeds_of_head_and_data_are_apart(room: Path, expert: Path) -> None:

@@ -673,6 +673,19 @@ def test_ties_keeps_all_that_tie_at_a_global_threshold(convention: str) -> None:
     assert merge_lists("ties", [vector], **options) == [1, -1, 0, 1, 2]
 
 
+def test_ties_is_the_same_under_another_default_of_torch() -> None:
+    """A tenth is another number in 32 bits than in 64: entries that tie with it stay."""
+    vector = (0.1, -0.1, 0.05, 0.1, 2)
+    options = {"density": 0.4, "convention": "original"}
+    expected = merge_lists("ties", [vector], **options)
+    assert np.count_nonzero(expected) == 4
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert merge_lists("ties", [vector], **options) == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_ties_keeps_the_first_that_tie_in_a_tensor() -> None:
     vector = (1, -1, 0.5, 1, 2)
     assert merge_lists("ties", [vector], density=0.6, trim="tensor") == [1, -1, 0, 0, 2]

@@ -6,6 +6,8 @@ import json
 import platform
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,24 @@ def test_what_is_drawn_again_is_placed_too(loud: Loud, monkeypatch: pytest.Monke
     again = dropping(checkpoint, rows, max_length=LENGTH, readout=LAST_LINEAR, placement=HALF)
     assert again([0, 1], 0).dtype == np.float32
     assert seen == {torch.bfloat16}
+
+
+def test_what_is_drawn_again_is_the_same_in_threads(loud: Loud) -> None:
+    """Units are dropped by the generator that all threads share."""
+    checkpoint, rows = open_checkpoint(loud("bert")), load_rows(TOY, "test")
+    config = {**checkpoint.config, "hidden_dropout_prob": 0.3}
+    dropped = replace(checkpoint, config=config)
+    each = [
+        dropping(dropped, rows, max_length=LENGTH, readout=LAST_LINEAR, placement=CPU)
+        for _ in range(2)
+    ]
+    units = range(len(rows.labels))
+    expected = [each[0](units, seed) for seed in range(4)]
+    assert not np.array_equal(expected[0], expected[1])
+    with ThreadPoolExecutor(2) as pool:
+        found = [*pool.map(lambda again: [again(units, seed) for seed in range(4)], each)]
+    for made in found:
+        np.testing.assert_array_equal(made, expected)
 
 
 @pytest.mark.skipif(

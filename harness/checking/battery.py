@@ -15,7 +15,6 @@ from harness.checking.properties.property import (
     CheckedMethod,
     Property,
     StageName,
-    global_seed,
 )
 from harness.entries import Method, Premerge
 from harness.errors import BadOption, HarnessError, UnknownName
@@ -24,6 +23,7 @@ from harness.plugins import line_of
 from harness.registry import STAGES
 from harness.text import hint
 from harness.types import Choice
+from harness.weights import seeded
 
 COUNTS = (3, 2, 4, 5)
 """How many experts are tried, until a method takes them."""
@@ -74,7 +74,7 @@ class Battery:
         try:
             # a method that draws from the global state is found at the same entry every time, and
             # the caller's state is left alone; a warning about its options is no finding
-            with global_seed(0), warnings.catch_warnings():
+            with seeded(0), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 remark = checked.check(self.method)
         except (Exception, SystemExit) as error:  # in any way, and that is the finding

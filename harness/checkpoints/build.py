@@ -21,7 +21,7 @@ from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.labels import as_config
 from harness.types import Checkpoint, StateDict
-from harness.weights import PROCESSOR, floating, here, specs
+from harness.weights import PROCESSOR, floating, here, seeded, specs
 
 TEXT_HEAD = "text_head"
 """The key of a configuration that says which texts its head is made of."""
@@ -75,8 +75,7 @@ def drawn_layers(base: Checkpoint, seed: int, *, unit: Unit = "row") -> dict[str
     lacking = [n for n in wanted if not family.is_head(n) and n not in encoder.weights]
     if not lacking:
         return {}
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         drawn = network(encoder.config, base.source, unit)
     made = canonical(drawn, drawn.state_dict())
     return {name: made[name] for name in lacking}

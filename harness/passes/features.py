@@ -32,6 +32,7 @@ from harness.passes.placement import AUTOMATIC, Placement, exact, quicken
 from harness.passes.prepared import check_positions, prepare
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps
+from harness.weights import seeded
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -237,8 +238,7 @@ def dropping(
         picked = list(dict.fromkeys(picked)) if ready.rows.first else picked
         # so many rows at a time whatever the user's batch size: the draws go by the batch
         batches = [picked[start : start + DROPPING] for start in range(0, len(picked), DROPPING)]
-        with torch.random.fork_rng([where] if where.type == "cuda" else []):
-            torch.manual_seed(seed)
+        with seeded(seed, where):
             read = [*ready.each(batches)]
         x = np.concatenate([x for _, _, (x, _) in read])
         if ready.rows.first is None:

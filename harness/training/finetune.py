@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 
 from harness import presets
@@ -67,7 +68,7 @@ from harness.types import (
     Task,
     unfit,
 )
-from harness.weights import digest, join_digests, tensor_digest, union
+from harness.weights import digest, generators_kept, join_digests, tensor_digest, union
 
 WRITING_FAILED = ("Error while serializing", "enforce fail at inline_container")
 """How safetensors and torch begin when the system does not let them write."""
@@ -152,6 +153,9 @@ def finetune(
     with (
         new_folder(out, EXPERT, force=force) as folder,  # locked: no two runs train in one place
         quiet(),
+        # what is drawn after it is the caller's own, as is whether gradients are kept
+        generators_kept(where),
+        torch.enable_grad(),
         _disk(out),
         unfinished(out, request, force=force) as workdir,
     ):

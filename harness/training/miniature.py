@@ -24,6 +24,7 @@ from harness.kinds import kind_of
 from harness.registry import TASKS
 from harness.training.single import supervised
 from harness.types import TRAINED_ON, Rows
+from harness.weights.generators import seeded
 from harness.weights.threads import one_thread
 
 SUITE = ("embedded/comparison", "embedded/outcome", "embedded/topic")
@@ -66,9 +67,8 @@ def _made(out: str | Path, *, seed: int, **said: int) -> Iterator[Path]:
     with (
         new_folder(Path(out), MINIATURE, force=True) as folder,
         one_thread(),
-        torch.random.fork_rng([]),
+        seeded(seed),
     ):
-        torch.manual_seed(seed)
         yield folder
         MINIATURE.write(folder, {"seed": seed, **said})
 

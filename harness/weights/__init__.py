@@ -53,6 +53,8 @@ from harness.weights.election import global_trim as global_trim
 from harness.weights.election import majority_sign as majority_sign
 from harness.weights.frank_wolfe import objective as objective
 from harness.weights.frank_wolfe import universe as universe
+from harness.weights.generators import generators_kept as generators_kept
+from harness.weights.generators import seeded as seeded
 from harness.weights.lazy import Lazy as Lazy
 from harness.weights.lazy import Spec as Spec
 from harness.weights.lazy import after as after

@@ -92,7 +92,8 @@ def _trim_entries(vector: torch.Tensor, threshold: float) -> torch.Tensor:
     Compared in float32, as the threshold was found: a wider entry must not fall below itself.
     """
     if vector.dtype == torch.float32:
-        below = torch.nextafter(torch.tensor(threshold), torch.tensor(-1.0))
+        least = torch.tensor(threshold, dtype=torch.float32)  # whatever the default is
+        below = torch.nextafter(least, -torch.ones_like(least))
         return torch.nn.functional.hardshrink(vector, float(below))
     return vector.masked_fill_(vector.abs().to(torch.float32) < threshold, 0)
 

@@ -13,7 +13,7 @@ import torch
 from harness import weights
 from harness.checking import toys
 from harness.checking.properties.compare import alike, all_alike, copied, dtype_name, same_names
-from harness.checking.properties.property import Broken, CheckedMethod, checks, global_seed
+from harness.checking.properties.property import Broken, CheckedMethod, checks
 from harness.checking.toys import ToyExperts
 from harness.types import Choice, StateDict
 
@@ -132,10 +132,10 @@ def same_bytes(method: CheckedMethod) -> None:
     Whatever the global random state, the order of the tensors in the files, the order in which
     they are asked for, and the size of the pieces that are worked on.
     """
-    with global_seed(1):
+    with weights.seeded(1):
         expected = [copied(state) for state in method(method.family())]
     check = partial(all_alike, method, expected=expected)
-    with global_seed(2):
+    with weights.seeded(2):
         check(states=method(method.family()), when="run again, ")
     backwards = [
         {name: state[name].clone() for name in reversed(list(state))}

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import random
 import typing
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
-
-import numpy as np
-import torch
 
 from harness import weights
 from harness.checking import toys
@@ -95,18 +90,3 @@ def checks(
         return check
 
     return add
-
-
-@contextmanager
-def global_seed(seed: int) -> Iterator[None]:
-    """With the global generators at this seed, and afterwards as they were."""
-    python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002  (a method's, not ours)
-    with torch.random.fork_rng([]):
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002  (the same)
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numbers)  # noqa: NPY002  (the same)
