@@ -139,4 +139,5 @@ def _door(verb: Callable[..., Any]) -> Callable[..., Any]:
             mistake = error.with_traceback(None)
         raise mistake from None
 
+    called.__module__, called.__qualname__ = __name__, verb.__name__  # where pickle finds it
     return called

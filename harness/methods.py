@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from harness.code import code_of_plugins
 from harness.entries import Claim, Merger, Method, Postmerge, Premerge
 from harness.errors import BrokenPlugin, UnknownName
 from harness.options import options, resolve
-from harness.plugins import code_of_plugins
 from harness.registry import NEEDS
 from harness.text import hint
 from harness.types import Choice, Need, Scalar

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import errno
 import importlib
 import importlib.util
 import os
 import pkgutil
 import sys
-import sysconfig
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from functools import cache, partial
-from importlib.machinery import ModuleSpec, PathFinder
+from functools import cache
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
 from traceback import extract_tb
@@ -24,17 +22,13 @@ from typing import Any
 
 import xxhash
 
+from harness.code import HERE, PREFIX, beside, file_of, is_ours, keep, stamps_of
 from harness.errors import BrokenPlugin, HarnessError, UnknownName
 
 FOLDERS = "HARNESS_PLUGINS"
 """Names the folders of a user's own tasks, protocols and methods, parted as paths are."""
-BESIDE = ("harness.protocols", "harness.tasks")
-"""Packages that stand beside this one in the repository, and inside of it once installed."""
-PREFIX = "harness_plugins_"
-"""How the packages are called that folders of a user are imported as."""
 BROKEN: list[str] = []
 """Plug-ins of other distributions that could not be loaded, a line for each: whose, and why."""
-HERE = Path(__file__).resolve().parent
 Undo = Callable[[], AbstractContextManager[None]]
 
 _registrar: ContextVar[str] = ContextVar("registrar", default="this program")
@@ -58,18 +52,12 @@ def registering(name: str) -> Iterator[None]:
 @cache
 def import_all(package: str) -> None:
     """Import a module of ours, and those of its folder if it is a package."""
-    folder = _beside().get(package)
+    folder = beside().get(package)
     with registering(package):
         root = _package(package, folder) if folder else importlib.import_module(package)
     for module in pkgutil.iter_modules(getattr(root, "__path__", [])):  # sorted by their names
         with registering(f"{package}.{module.name}"):
             importlib.import_module(f"{package}.{module.name}")
-
-
-def _beside() -> dict[str, Path]:
-    """The folders of packages of ours that stand beside this one: none of an installed one."""
-    names = {package: package.rpartition(".")[2] for package in BESIDE}
-    return {one: HERE.parent / name for one, name in names.items() if not (HERE / name).is_dir()}
 
 
 def _package(name: str, folder: Path) -> types.ModuleType:
@@ -94,162 +82,14 @@ def attribute_of(kind: str, name: str) -> Any:
     """What stands at `module:attribute`. Raises UnknownName where there is none."""
     module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
+        keep(module)
+        return found
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         reason = _told(error)
     raise UnknownName(f"no {kind} at '{name}': {reason}; expected an importable module:attribute")
-
-
-def code_of(function: Callable[..., Any]) -> str | None:
-    """A hash of the code of somebody else: of all Python files beside the one it stands in, or of
-    the folder that `load_folder` imported and those below that it may import, and of what they
-    import from elsewhere, but for libraries that are installed.
-
-    Empty for code of ours, whose results change with a release; None where there is no file. It is
-    made again where a file changed: the files of a library that lies in a folder take seconds.
-    """
-    if is_ours(function):
-        return ""
-    file, module = _file_of(function), _module(function)
-    if file is None:
-        return None
-    folder, package = file.parent, module
-    if module.startswith(PREFIX):
-        package = module.partition(".")[0]
-        folder = Path(sys.modules[package].__path__[0])
-        files = sorted(_modules(folder))
-    else:
-        files = sorted(folder.glob("*.py"))
-        package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    known = _hashes.get(tuple(files))
-    if known and all(_stamp(path) == stamp for path, stamp in known[0].items()):
-        return known[1]
-    packages = {path: ".".join([package, *path.parent.relative_to(folder).parts]) for path in files}
-    stamps = {path: _stamp(path) for path in files}
-    texts = [*(path.read_bytes() for path in files), *_elsewhere(packages, stamps)]
-    made = xxhash.xxh3_128_hexdigest(b"\0".join(texts))
-    _hashes[tuple(files)] = (stamps, made)
-    return made
-
-
-_Stamp = tuple[int, int] | None
-_hashes: dict[tuple[Path, ...], tuple[dict[Path, _Stamp], str]] = {}
-"""By the files of a plug-in: all that were read, and their hash."""
-
-
-def _stamp(path: Path) -> _Stamp:
-    """When a file was written, and its bytes; None of one that is gone."""
-    try:
-        known = path.stat()
-    except OSError:
-        return None
-    return known.st_mtime_ns, known.st_size
-
-
-def _elsewhere(packages: Mapping[Path, str], stamps: dict[Path, _Stamp]) -> list[bytes]:
-    """What is in the files that Python files of these packages import, be it when a function is
-    called, and in those that these import: neither of Python, nor of an installed library, nor of
-    ours; nor one whose file is gone, which the next process could not import. Sorted: a set has
-    another order every time. All that is looked at has a stamp then."""
-    left, found = [*packages.items()], list[bytes]()
-    while left:
-        file, package = left.pop()
-        for name in _imports(file.read_bytes(), package):
-            path = _place_of(name)
-            if path and path.suffix == ".py" and path not in stamps and not _installed(path):
-                stamps[path] = _stamp(path)
-                if path.is_file():  # `torch.ops` says _ops.py
-                    found.append(path.read_bytes())
-                    within = name if path.name == "__init__.py" else name.rpartition(".")[0]
-                    left.append((path, within))
-    return sorted(found)
-
-
-def _place_of(name: str) -> Path | None:
-    """The file of a module that was imported, or would be; None of Python's own."""
-    if name in sys.modules:
-        file = getattr(sys.modules[name], "__file__", None)
-        return Path(file) if file else None
-    spec = _spec_of(name)
-    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
-
-
-def _spec_of(name: str) -> ModuleSpec | None:
-    """Where a module that is not imported is found. Nothing is imported for it: of a package its
-    folders are searched."""
-    parent, _, last = name.rpartition(".")
-    if name.partition(".")[0] in PYTHONS or not last.isidentifier():
-        return None
-    with suppress(Exception):  # finders of others raise what they like
-        if not parent:
-            return PathFinder.find_spec(name) or importlib.util.find_spec(name)
-        if parent in sys.modules:
-            folders = [*getattr(sys.modules[parent], "__path__", ())]
-        else:
-            above = _spec_of(parent)
-            folders = [*((above and above.submodule_search_locations) or ())]
-        return PathFinder.find_spec(name, folders) if folders else None
-    return None
-
-
-PYTHONS = sys.stdlib_module_names | {"distutils"}
-"""Modules of Python: to look for one that is gone, a library takes its place."""
-
-
-@cache
-def _imports(text: bytes, package: str) -> frozenset[str]:
-    """The modules that a Python file of a package may import; none of one that does not parse."""
-    names = set[str]()
-    with suppress(SyntaxError, ValueError):
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Import):
-                names |= {one.name for one in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                with suppress(ImportError):  # from beyond the uppermost package
-                    said = "." * node.level + (node.module or "")
-                    module = importlib.util.resolve_name(said, package) if node.level else said
-                    names |= {module, *(f"{module}.{one.name}" for one in node.names)}
-    parts = (name.split(".") for name in names)
-    return frozenset(".".join(one[: n + 1]) for one in parts for n in range(len(one)))
-
-
-@cache
-def _installed(path: Path) -> bool:
-    """Whether a file is of Python, of an installed library, or of ours."""
-    roots = (HERE, Path(sysconfig.get_path("stdlib")), *_beside().values())
-    return bool({"site-packages", "dist-packages"} & {*path.parts}) or any(
-        path.is_relative_to(root) for root in roots
-    )
-
-
-def is_ours(function: Callable[..., Any]) -> bool:
-    """Whether a function is of the harness itself."""
-    return _module(function).partition(".")[0] == __name__.partition(".")[0]
-
-
-def _module(function: Callable[..., Any]) -> str:
-    """The module that a function is of, or what some of its arguments are given to."""
-    while isinstance(function, partial):
-        function = function.func
-    return function.__module__
-
-
-def _file_of(function: Callable[..., Any]) -> Path | None:
-    """The file of the module that a function is of."""
-    file = getattr(sys.modules.get(_module(function)), "__file__", None)
-    return None if file is None else Path(file)
-
-
-def _modules(folder: Path) -> Iterator[Path]:
-    """The Python files of a folder, and of those below it that have some and that a module may lie
-    in: neither of `.venv` nor of `site-packages`."""
-    found = sorted(folder.glob("*.py"))
-    yield from found
-    for below in folder.iterdir() if found else ():
-        if below.name.isidentifier() and below.is_dir() and below.name != "__pycache__":
-            yield from _modules(below)
 
 
 @contextmanager
@@ -270,31 +110,26 @@ def calling(whose: str, function: Callable[..., Any]) -> Iterator[None]:
 
 def line_of(error: BaseException, function: Callable[..., Any]) -> str:
     """Where in the file of a function an error came from, in brackets, if it did."""
-    file = _file_of(function)
+    file = file_of(function)
     own = [one for one in extract_tb(error.__traceback__) if Path(one.filename) == file]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-
-
-def code_of_plugins(functions: Iterable[Callable[..., Any]]) -> str:
-    """A hash of somebody else's code among functions; '' where all is of ours. What they compute
-    may be other by the next time."""
-    codes = [code_of(one) or "" for one in functions if not is_ours(one)]
-    return xxhash.xxh3_128_hexdigest(" ".join(codes).encode()) if any(codes) else ""
 
 
 def load_folder(folder: str | Path, *, undo: Undo) -> None:
     """Import every Python file of a folder: what they register is known from now on.
 
-    A folder is loaded once. Raises BrokenPlugin, naming the file, for one that cannot be imported,
-    and then nothing of the folder is registered.
+    A folder is loaded once, and again where a file of it is another or new. Raises BrokenPlugin,
+    naming the file, for one that cannot be imported, and then nothing of the folder is registered.
     """
     place = Path(folder)
     if not place.is_dir():
         raise BrokenPlugin(f"{place} is no folder; expected one with Python files: see --plugins")
     place = place.resolve()
     package = f"{PREFIX}{xxhash.xxh3_64_hexdigest(os.fsencode(place))}"
-    if package in sys.modules:
+    stamps = stamps_of(place)
+    if package in sys.modules and _loaded.get(package) == stamps:
         return
+    before = {name: sys.modules.pop(name) for name in _within(package)}
     stems = {path.stem for path in place.glob("*.py") if path.stem.isidentifier()}
     try:
         with undo():
@@ -306,9 +141,22 @@ def load_folder(folder: str | Path, *, undo: Undo) -> None:
                     else:
                         importlib.import_module(f"{package}.{name}")
     except BaseException:
-        for known in [one for one in sys.modules if one.partition(".")[0] == package]:
-            del sys.modules[known]
+        for name in _within(package):
+            del sys.modules[name]
+        sys.modules.update(before)
         raise
+    _loaded[package] = stamps
+    for name in _within(package):
+        keep(name)
+
+
+_loaded: dict[str, object] = {}
+"""By the packages that folders were loaded as: what their files were then."""
+
+
+def _within(package: str) -> list[str]:
+    """The modules of a package that were imported."""
+    return [name for name in sys.modules if name.partition(".")[0] == package]
 
 
 @contextmanager
@@ -354,4 +202,4 @@ def others_declared() -> bool:
 
 def files_of_ours() -> list[Path]:
     """All Python files that register something of ours, or that it is made with."""
-    return sorted(path for root in (HERE, *_beside().values()) for path in root.rglob("*.py"))
+    return sorted(path for root in (HERE, *beside().values()) for path in root.rglob("*.py"))

@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 from harness import plugins
+from harness.code import PREFIX, code_of_plugins, keep
 from harness.entries import Entry, EvaluationProtocol, Merger, Metric, MetricFn, Postmerge, Premerge
 from harness.errors import HarnessError, UnknownName
 from harness.text import hint
@@ -226,7 +227,7 @@ def load_plugins(folder: str | Path) -> None:
 def _origin(function: Callable[..., Any]) -> str:
     """Who registers a function: the module that it is of, or the file of a user's folder."""
     module = function.__module__
-    return plugins.registrar() if module.startswith(plugins.PREFIX) else module
+    return plugins.registrar() if module.startswith(PREFIX) else module
 
 
 def _check_labels(value: Task) -> None:
@@ -310,7 +311,11 @@ def _adding(registry: Registry[Any], entry: Callable[..., Any]) -> Any:
     """A decorator that registers a function by a name, and by what an entry says of one."""
 
     def named(name: str, **said: Any) -> Callable[[F], F]:
+        if not isinstance(name, str):
+            raise HarnessError(f"a {registry.kind} is {name!r:.80}, expected @...('NAME') above it")
+
         def register(function: F) -> F:
+            keep(str(function.__module__))
             registry.add(entry(name, function, **said), _origin(function))
             return function
 
@@ -334,7 +339,7 @@ metric = _adding(METRICS, Metric)
 def scoring_code(scored_by: EvaluationProtocol, metrics: Sequence[str]) -> str:
     """A hash of somebody else's code that makes a score: of a protocol and of metrics by name."""
     used = [METRICS[name].function for name in metrics]
-    return plugins.code_of_plugins([scored_by.function, *used])
+    return code_of_plugins([scored_by.function, *used])
 
 
 def task(value: Task) -> Task:

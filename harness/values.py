@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from numbers import Integral
 from pathlib import PurePath
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
@@ -23,6 +24,7 @@ from harness.text import hint
 from harness.types import AUTO, MOST_TOKENS, Choice, Length
 
 Value = TypeVar("Value", bound="Frozen")
+Request = TypeVar("Request", bound="Asked")
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -86,10 +88,15 @@ class Asked(Frozen):
         except ValidationError as error:
             raise BadRecipe(f"{about.context or cls.__name__}: {reason(error, cls)}") from error
 
+    def but(self: Request, **changed: Any) -> Request:
+        """The same with some fields changed, which are read as when it is made."""
+        made = type(self)(**{**dict(self), **changed})
+        return self.model_copy(update={name: getattr(made, name) for name in changed})
+
     @classmethod
     def _spelled(cls, name: str, value: Any) -> Any:
         field = cls.model_fields.get(name)
-        alone = isinstance(value, str | int | PurePath | Choice | Mapping)
+        alone = isinstance(value, str | Integral | PurePath | Choice | Mapping)
         alone = alone and not isinstance(value, bool)
         several = field is not None and get_origin(field.annotation) is tuple
         if several and (alone or isinstance(value, list | tuple)):

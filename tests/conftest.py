@@ -18,7 +18,8 @@ from typing import Any, Literal
 import pytest
 
 from harness import MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS
-from harness.plugins import BESIDE, PREFIX, import_all
+from harness.code import BESIDE, PREFIX
+from harness.plugins import import_all
 
 # A miniature takes several times as long on threads that wait for one another; torch reads this
 # when it is imported. Tests of what threads do take the fixture `two_threads`.

@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("unfinished",),
     ("rng", "hashes", "text", "files", "ranges", "labels", "readout"),
     ("folders",),
-    ("options", "kinds", "caches"),
+    ("options", "kinds", "caches", "code"),
     ("plugins", "entries"),
     ("registry", "presets"),
     ("methods", "values", "weights", "stats"),

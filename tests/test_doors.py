@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -14,12 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import harness
 from harness.checking.battery import battery
 from harness.cli import main
+from harness.code import PREFIX, code_of
 from harness.errors import (
     BadRecipe,
     BrokenPlugin,
@@ -29,7 +32,6 @@ from harness.errors import (
     HarnessError,
     UnknownName,
 )
-from harness.plugins import PREFIX, code_of
 from harness.reporting.submission import findings
 from harness.weights import each
 from tests.conftest import registries_kept
@@ -431,6 +433,13 @@ def test_a_metric_that_writes_to_labels_changes_no_other(room: Path) -> None:
     assert both.parts["accuracy"] == one.parts["accuracy"]
 
 
+def forget(*packages: str) -> None:
+    """As a new process: modules of plug-ins, and of these packages, are not imported."""
+    for name in [*sys.modules]:
+        if name.startswith(PREFIX) or name.partition(".")[0] in packages:
+            sys.modules.pop(name)
+
+
 def test_code_below_a_plug_in_is_its_code(tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     for folder in ("lib", ".venv", "site-packages"):
@@ -441,13 +450,16 @@ def test_code_below_a_plug_in_is_its_code(tmp_path: Path) -> None:
         "@harness.merger('deep')\ndef deep(experts, base):\n    return experts[0]\n"
     )
     harness.load_plugins(mine)
-    function = harness.MERGERS["deep"].function
-    before = code_of(function)
+    before = code_of(harness.MERGERS["deep"].function)
     for folder in (".venv", "site-packages"):
         (mine / folder / "helper.py").write_text("K = 2")
-    assert code_of(function) == before
+    forget()
+    harness.load_plugins(mine)
+    assert code_of(harness.MERGERS["deep"].function) == before
     (mine / "lib/helper.py").write_text("K = 2")
-    assert code_of(function) != before
+    assert code_of(harness.MERGERS["deep"].function) == before  # which runs
+    harness.load_plugins(mine)
+    assert code_of(harness.MERGERS["deep"].function) != before
 
 
 def test_code_of_a_function_below_is_that_of_the_whole_folder(tmp_path: Path) -> None:
@@ -462,7 +474,7 @@ def test_code_of_a_function_below_is_that_of_the_whole_folder(tmp_path: Path) ->
         function = harness.MERGERS["deeper"].function
         before = code_of(function)
         assert code_of(function) == before
-        (mine / "one.py").write_text("K = 1\n")
+        (mine / "two.py").write_text("K = 1\n")
         assert code_of(function) != before
 
 
@@ -499,7 +511,7 @@ def test_a_merge_of_other_code_is_told(room: Path, monkeypatch: pytest.MonkeyPat
                 with pytest.warns(UserWarning, match="one was made before the code"):
                     harness.evaluate(run)
                 with monkeypatch.context() as ours:  # what made it has become ours
-                    ours.setattr("harness.plugins.is_ours", lambda function: True)
+                    ours.setattr("harness.code.is_ours", lambda function: True)
                     harness.evaluate(run)
     harness.evaluate(run)  # where no plug-in is, nothing is known of it
     Path("mine/one.py").write_text(text.replace("'own'", "'other'") % "0.6")
@@ -527,6 +539,9 @@ def test_a_merge_by_a_function_that_was_imported_is_told_alike(
         harness.merge(recipe, out="one")
         harness.evaluate(run)  # without a warning, which is an error
         Path(f"lib/{name}.py").write_text(text.replace("0.5", "0.6"))
+        harness.evaluate(run)  # what runs is as it was
+        forget(name)
+        assert harness.MERGERS[f"{name}:made"]
         with pytest.warns(UserWarning, match="one was made before the code"):
             harness.evaluate(run)
 
@@ -587,8 +602,7 @@ def test_scores_by_code_that_changed_are_made_again_and_told_apart(
                 assert main([*board, *asked[1:]]) == 0
                 shown = Path(folder, "board/board.csv").read_text()
                 assert (",100.000000," in shown) == (not wrong)
-            for name in ("helper", "scorer", *(one for one in sys.modules if PREFIX in one)):
-                sys.modules.pop(name, None)
+            forget("helper", "scorer")
         files = [*Path(folder, "out").rglob("*.json")]
         codes = {json.loads(path.read_text())["settings"]["code"] for path in files}
         assert len(codes) == len(files) == 2
@@ -609,15 +623,13 @@ def test_scores_of_two_codes_are_not_compared(room: Path) -> None:
         words = ["evaluate", "--model", model, "--tasks", "t.yaml", "--output-path", "out"]
         with registries_kept():
             assert main([*words, "--protocols", "picked", "--plugins", "mine"]) == 0
-        for name in [one for one in sys.modules if PREFIX in one]:
-            sys.modules.pop(name)
+        forget()
     loaded, board = ["--plugins", "mine"], ["leaderboard", "out", "--out", "x"]
     compare = ["compare", "a", "b", "--records", "out", "--protocol", "picked", *loaded]
     for command in (compare, board, [*board, *loaded]):
         with registries_kept():
             refused(command, BrokenRecord, "code", "--plugins")
-        for name in [one for one in sys.modules if PREFIX in one]:
-            sys.modules.pop(name)
+        forget()
     codes = {*harness.read_records("out").code}
     assert len(codes) == 2
 
@@ -650,14 +662,14 @@ def test_code_that_is_imported_in_any_way_is_its_code(
     )
     with registries_kept():
         harness.load_plugins(tmp_path / "mine")
-        function = harness.MERGERS["by_lab"].function
         loaded = {*sys.modules}
-        before = code_of(function)
-        core.write_text("WRONG = 1\n")
-        assert code_of(function) != before
+        before = code_of(harness.MERGERS["by_lab"].function)
         assert {*sys.modules} == loaded
-    for name in [one for one in sys.modules if PREFIX in one or one.partition(".")[0] == "lab"]:
-        sys.modules.pop(name)
+        core.write_text("WRONG = 1\n")
+        forget("lab")
+        harness.load_plugins(tmp_path / "mine")
+        assert code_of(harness.MERGERS["by_lab"].function) != before
+    forget("lab")
 
 
 def test_relative_imports_of_a_module_that_is_named_are_its_code(
@@ -670,12 +682,69 @@ def test_relative_imports_of_a_module_that_is_named_are_its_code(
     common.write_text("K = 1\n")
     (tmp_path / "pack/sub/m.py").write_text("from ..common import K\ndef made():\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
-    made = importlib.import_module("pack.sub.m").made
-    before = code_of(made)
+    before = code_of(importlib.import_module("pack.sub.m").made)
     common.write_text("K = 2\n")
-    assert code_of(made) != before
-    for name in [one for one in sys.modules if one.partition(".")[0] == "pack"]:
-        sys.modules.pop(name)
+    forget("pack")
+    assert code_of(importlib.import_module("pack.sub.m").made) != before
+    forget("pack")
+
+
+RUNS = """
+import harness, numpy as np
+@harness.protocol("runs", adapts="nothing")
+def runs(encoded):
+    return [harness.Predictions(np.full(len(encoded.test.labels), {}.0))]
+"""
+
+
+@pytest.mark.parametrize("again", ["load_plugins", "reload", "cell"])
+def test_a_score_is_of_the_code_that_ran(
+    again: str, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is edited changes nothing until it is loaded again; then all is scored again."""
+    monkeypatch.syspath_prepend(room / "mine")
+    run = harness.Run(
+        model="a",
+        tasks="t.yaml",
+        protocols="of_notebook:runs" if again == "reload" else "runs",
+    )
+
+    def scored() -> tuple[float, object]:
+        (one,) = harness.evaluate(run)
+        return one.scores[0].value, one.settings["code"]
+
+    cell: dict[str, object] = {"__name__": "a_notebook"}
+    with registries_kept():
+        found = []
+        for number in (0, 1):
+            if again == "cell":
+                exec(RUNS.format(number), cell)
+            else:
+                Path("mine/of_notebook.py").write_text(RUNS.format(number))
+                if number:
+                    assert scored() == found[0]  # the file is not loaded again yet
+            if again == "load_plugins":
+                harness.load_plugins("mine")
+            elif number and again == "reload":
+                importlib.reload(sys.modules["of_notebook"])
+            found.append(scored())
+        assert found[0][0] + found[1][0] == pytest.approx(1)  # of two classes
+        assert found[0][1] != found[1][1]
+    forget("of_notebook")
+
+
+def test_what_is_typed_is_known_by_what_it_does() -> None:
+    """And by what it calls, wherever it stands in a notebook and whatever else is there."""
+    text = "{}\ndef helper(x):\n    return x * {}\n"
+    text += "def mine(x, scale=2):\n    return [helper(y) for y in x]"
+
+    def typed(*said: object) -> str | None:
+        cell: dict[str, object] = {"__name__": "a_notebook"}
+        exec(text.format(*said), cell)
+        return code_of(cell["mine"])  # type: ignore[arg-type]
+
+    assert typed("", 3) == typed("other = 1\n# moved\n", 3) != typed("", 4)
+    assert code_of(len) is None
 
 
 def test_an_option_without_a_value_is_told_from_a_module(
@@ -726,6 +795,31 @@ def test_a_mistake_in_python_shows_the_call_and_the_line(room: Path) -> None:
     assert "nowhere" in shown[-1]
     assert sum(line.startswith('  File "') for line in shown) <= 3
     assert harness.merge.__doc__
+
+
+def test_verbs_go_to_other_processes() -> None:
+    for name in ("merge", "evaluate", "finetune", "read_records"):
+        verb = getattr(harness, name)
+        assert pickle.loads(pickle.dumps(verb)) is verb
+
+
+def test_what_is_no_request_is_one_line(room: Path) -> None:
+    with mistake(BadRecipe, "run", "'a'", "harness.Run"):
+        harness.evaluate("a")  # type: ignore[arg-type]
+    with mistake(BadRecipe, "recipe", "'experts'", "harness.Recipe"):
+        harness.merge({"experts": ["a"]}, out="o")  # type: ignore[arg-type]
+
+
+def test_a_changed_field_is_read_as_one_that_is_given() -> None:
+    run = harness.Run(model="a").but(protocols="knn", shots=np.int64(3))
+    assert run == harness.Run(model="a", protocols=[harness.Choice("knn")], shots=(3,))
+    with mistake(BadRecipe, "Run", "'draw'", "'draws'"):
+        run.but(draw=3)
+
+
+def test_a_decorator_without_a_name_is_one_line() -> None:
+    with mistake(HarnessError, "merger", "function", "NAME"):
+        harness.merger(lambda experts, base: experts[0])  # type: ignore[call-overload]
 
 
 def test_an_interrupt_within_a_command_says_how_to_go_on(

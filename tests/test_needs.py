@@ -17,8 +17,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import harness
-from harness import Recipe, plugins
+from harness import Recipe
 from harness.cli import main
+from harness.code import PREFIX
 from harness.data.rows import load_rows
 from harness.errors import (
     BadOption,
@@ -145,7 +146,7 @@ def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def forget() -> None:
     """As if no folder of a user had been loaded."""
     for name in list(sys.modules):
-        if name.startswith(plugins.PREFIX):
+        if name.startswith(PREFIX):
             del sys.modules[name]
 
 

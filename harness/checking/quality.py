@@ -22,6 +22,7 @@ from scipy.stats import sem, t
 from tabulate import tabulate
 
 from harness.checkpoints.open import open_checkpoint
+from harness.code import code_of
 from harness.data.metrics import score
 from harness.data.rows import load_rows, units_of
 from harness.data.splits import parse_task
@@ -37,7 +38,6 @@ from harness.merging.plan import short_method
 from harness.merging.recipes import Recipe
 from harness.methods import needs_of, resolved
 from harness.passes.workload import Workload
-from harness.plugins import code_of
 from harness.registry import MERGERS, PROTOCOLS, TASKS
 from harness.reporting.lines import HEADLINE_SHOTS, PROTOCOL_ORDER
 from harness.text import points

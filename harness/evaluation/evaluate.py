@@ -15,10 +15,12 @@ import numpy as np
 
 from harness.checkpoints.build import check_ready
 from harness.checkpoints.processor import check_inputs, pillow
+from harness.code import is_ours
 from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
 from harness.errors import (
+    BadRecipe,
     BrokenPlugin,
     BrokenRecord,
     CellsFailed,
@@ -41,7 +43,7 @@ from harness.kinds import kind_of
 from harness.passes.features import check_readout
 from harness.passes.placement import check_placement
 from harness.passes.workload import Workload
-from harness.plugins import calling, is_ours
+from harness.plugins import calling
 from harness.presets import preset
 from harness.text import few
 from harness.types import Draw, Encoded, Predictions, Progress, Task
@@ -55,6 +57,8 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     record are computed, and the record stays as it is. Raises CellsFailed, when all others are done
     and saved, for cells that cannot be scored.
     """
+    if not isinstance(run, Run):
+        raise BadRecipe(f"a run is {run!r:.80}, expected harness.Run(model=...)")
     check_place(Path(run.output).absolute())
     nameless(Path(run.output, "record")).close()  # some places refuse files whatever the rights
     check_placement(run.placement)

@@ -28,6 +28,7 @@ from harness.checkpoints.provenance import (
 )
 from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.checkpoints.verbalizer import words_of
+from harness.code import code_of_plugins, is_ours
 from harness.data.apart import among, texts_digest
 from harness.data.claims import called_in, tell_of_other_rows
 from harness.data.groups import expanded
@@ -37,7 +38,6 @@ from harness.evaluation.evaluated import OpenedModel, recipe_of
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
 from harness.methods import code_of_methods
-from harness.plugins import code_of_plugins, is_ours
 from harness.registry import NEEDS, STAGES
 from harness.types import Checkpoint, Task
 

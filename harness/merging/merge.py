@@ -11,7 +11,7 @@ from pathlib import Path
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.layout import MERGE
 from harness.checkpoints.provenance import check_unchanged
-from harness.errors import OutputExists
+from harness.errors import BadRecipe, OutputExists
 from harness.folders import check_output
 from harness.merging.draws import check_one_draw
 from harness.merging.plan import MergePlan, plan, read_once, short_method
@@ -40,6 +40,8 @@ def merge(
     much since the last call and how much in all, which may grow. Raises a HarnessError before
     anything is written, or for NaN and Inf while streaming, with no partial output left.
     """
+    if not isinstance(recipe, (Recipe, str, Path)):
+        raise BadRecipe(f"a recipe is {recipe!r:.80}, expected harness.Recipe(...) or its file")
     asked = recipe if isinstance(recipe, Recipe) else recipe_and_fields(recipe)[0]
     check_output(Path(out), MERGE, force=force)
     grid(asked)  # is refused before a file is read

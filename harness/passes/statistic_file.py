@@ -13,9 +13,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from harness import weights
+from harness.code import code_of
 from harness.errors import BrokenCheckpoint
 from harness.passes.cache import SEAL, is_whole, read_sealed
-from harness.plugins import code_of
 from harness.registry import NEEDS
 from harness.types import Checkpoint, Need, StateDict
 from harness.values import reason

@@ -22,6 +22,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import Part, check_unchanged, trained_by
 from harness.checkpoints.text_heads import given_heads, made_whole
+from harness.code import code_of
 from harness.data.claims import check_claim
 from harness.data.parts import part_of
 from harness.data.rows import load_rows, take
@@ -37,7 +38,7 @@ from harness.passes.lengths import at_length, length_of
 from harness.passes.placement import REFERENCE, DType, placement
 from harness.passes.reading import Reading, reading_of
 from harness.passes.statistic_file import Facts, Said, Statistic, opened, read_statistic, shapes_of
-from harness.plugins import calling, code_of
+from harness.plugins import calling
 from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, NEEDS
 from harness.rng import rng

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from harness.checkpoints.layout import MERGE
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
+from harness.code import code_of, is_ours
 from harness.errors import BadRecipe, BrokenRecord, HarnessError, OutputExists
 from harness.evaluation.run import DEFAULTS
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
 from harness.methods import made_by
-from harness.plugins import code_of, is_ours
 from harness.registry import METRICS, PROTOCOLS, STAGES, Registry
 from harness.studies.inputs import task_of
 from harness.studies.plan import Plan, latest_in, read_plan

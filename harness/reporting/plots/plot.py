@@ -25,7 +25,7 @@ FORMS = (".png", ".svg")
 
 def plot(
     what: str,
-    records: Sequence[str | Path] = (),
+    records: str | Path | Sequence[str | Path] = (),
     *,
     out: str | Path,
     view: View | None = None,
@@ -40,6 +40,7 @@ def plot(
     picture shows; nothing is written before the picture is whole.
     """
     check_what(what)
+    records = [records] if isinstance(records, str | Path) else records
     stem = stem_of(Path(out))
     check_place(stem.absolute().parent)
     check_pictures(stem)

@@ -1,0 +1,328 @@
+"""Whose a function is, and a hash of somebody else's code as it runs: what is computed by other
+code is another result."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache, partial
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+BESIDE = ("harness.protocols", "harness.tasks")
+"""Packages that stand beside this one in the repository, and inside of it once installed."""
+PREFIX = "harness_plugins_"
+"""How the packages are called that folders of a user are imported as."""
+HERE = Path(__file__).resolve().parent
+PYTHONS = sys.stdlib_module_names | {"distutils"}
+"""Modules of Python: to look for one that is gone, a library takes its place."""
+
+
+def beside() -> dict[str, Path]:
+    """The folders of packages of ours that stand beside this one: none of an installed one."""
+    names = {package: package.rpartition(".")[2] for package in BESIDE}
+    return {one: HERE.parent / name for one, name in names.items() if not (HERE / name).is_dir()}
+
+
+def is_ours(function: Callable[..., Any]) -> bool:
+    """Whether a function is of the harness itself."""
+    return _module(function).partition(".")[0] == __name__.partition(".")[0]
+
+
+def file_of(function: Callable[..., Any]) -> Path | None:
+    """The file that a function stands in; None for one that was typed: into a notebook, or
+    Python itself."""
+    module = sys.modules.get(_module(function))
+    inner = _inner(function)
+    written = getattr(getattr(inner, "__code__", None), "co_filename", None)
+    if (file := getattr(module, "__file__", None)) is None or not Path(file).is_file():
+        return None
+    return Path(file) if written is None or _is_of(written, file) else None
+
+
+def code_of(function: Callable[..., Any]) -> str | None:
+    """A hash of the code of somebody else: of all Python files beside the one it stands in, or of
+    the folder that was imported for its plug-ins and those below it that it may import, and of what
+    they import from elsewhere, but for libraries that are installed.
+
+    Files count as they were when they were imported, which is what runs, whatever they hold by
+    now. Of what was typed it is a hash of the instructions, and of what these call. Empty for code
+    of ours, whose results change with a release; None for what has no code in Python.
+    """
+    if is_ours(function):
+        return ""
+    file, module = file_of(function), _module(function)
+    if file is None:
+        return _typed(function)
+    folder, package = file.parent, module
+    if module.startswith(PREFIX):
+        package = module.partition(".")[0]
+        folder = Path(sys.modules[package].__path__[0])
+        files = sorted(_modules(folder))
+    else:
+        files = sorted(folder.glob("*.py"))
+        package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+    names = {
+        path: _name(path, ".".join([package, *path.parent.relative_to(folder).parts]))
+        for path in files
+    }
+    names[file] = module
+    known = _hashes.get(tuple(files))
+    if known and all(_same(_state(*one), state) for one, state in known[0].items()):
+        return known[1]
+    states = {(path, name): _state(path, name) for path, name in names.items()}
+    texts = [_text(path, names[path]) for path in files]
+    wanted = [_imports(_text(path, name), _package_of(path, name)) for path, name in names.items()]
+    texts += _elsewhere(frozenset().union(*wanted), states)
+    made = xxhash.xxh3_128_hexdigest(b"\0".join(texts))
+    _hashes[tuple(files)] = (states, made)
+    return made
+
+
+def code_of_plugins(functions: Iterable[Callable[..., Any]]) -> str:
+    """A hash of somebody else's code among functions; '' where all is of ours. What they compute
+    may be other by the next time."""
+    codes = [code_of(one) or "" for one in functions if not is_ours(one)]
+    return xxhash.xxh3_128_hexdigest(" ".join(codes).encode()) if any(codes) else ""
+
+
+def keep(module: str) -> None:
+    """Remember what the file of a module holds that is just imported: its code is that from now
+    on, until it is imported again."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file and file.endswith(".py") and not _installed(Path(file)):
+        with suppress(OSError):
+            _text(Path(file), module)
+
+
+def stamps_of(folder: Path) -> dict[Path, tuple[int, int]]:
+    """When each Python file of a plug-in folder was written, and its bytes."""
+    stats = {path: path.stat() for path in _modules(folder)}
+    return {path: (known.st_mtime_ns, known.st_size) for path, known in stats.items()}
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What some arguments of a function are given to."""
+    while isinstance(function, partial):
+        function = function.func
+    return function
+
+
+def _is_of(written: str, file: str) -> bool:
+    """Whether code that says where it was written stands in a file, or in one of a decorator."""
+    return Path(written).name == Path(file).name or Path(written).is_file()
+
+
+def _module(function: Callable[..., Any]) -> str:
+    """The module that a function is of."""
+    return str(getattr(_inner(function), "__module__", None))
+
+
+# Files -----------------------------------------------------------------------------------
+
+
+_State = ModuleSpec | types.ModuleType | tuple[int, int] | None
+"""What tells whether a file's code is the same: how its module was imported or, where it is not,
+when the file was written and its bytes; None where it is gone."""
+_hashes: dict[tuple[Path, ...], tuple[dict[tuple[Path, str], _State], str]] = {}
+"""By the files of a plug-in: all that were read, and their hash."""
+_texts: dict[Path, tuple[_State, bytes]] = {}
+"""What files hold or, of those that are imported, held."""
+
+
+def _state(path: Path, name: str) -> _State:
+    """Of a module that was imported, its specification: each import makes one."""
+    if (module := sys.modules.get(name)) is not None:
+        return getattr(module, "__spec__", None) or module
+    try:
+        known = path.stat()
+    except OSError:
+        return None
+    return known.st_mtime_ns, known.st_size
+
+
+def _same(one: _State, other: _State) -> bool:
+    return one == other if isinstance(one, tuple) else one is other
+
+
+def _text(path: Path, name: str) -> bytes:
+    """What a Python file holds, or held when the module of this name was asked for first since it
+    was imported."""
+    state = _state(path, name)
+    if path not in _texts or not _same(_texts[path][0], state):
+        _texts[path] = (state, path.read_bytes())
+    return _texts[path][1]
+
+
+def _name(path: Path, package: str) -> str:
+    """The module that a file of a package is."""
+    parts = [package, *([] if path.name == "__init__.py" else [path.stem])]
+    return ".".join(filter(None, parts))
+
+
+def _package_of(path: Path, name: str) -> str:
+    """The package that a module's relative imports are within."""
+    return name if path.name == "__init__.py" else name.rpartition(".")[0]
+
+
+def _modules(folder: Path) -> Iterator[Path]:
+    """The Python files of a folder, and of those below it that have some and that a module may lie
+    in: neither of `.venv` nor of `site-packages`."""
+    found = sorted(folder.glob("*.py"))
+    yield from found
+    for below in folder.iterdir() if found else ():
+        if below.name.isidentifier() and below.is_dir() and below.name != "__pycache__":
+            yield from _modules(below)
+
+
+def _elsewhere(names: Iterable[str], states: dict[tuple[Path, str], _State]) -> list[bytes]:
+    """What is in the files of these modules, and in those that these import, be it when a function
+    is called: neither of Python, nor of an installed library, nor of ours; nor one whose file is
+    gone, which the next process could not import. Sorted: a set has another order every time. All
+    that is looked at has a state then."""
+    left, found = [*names], list[bytes]()
+    seen = {path for path, _ in states}
+    while left:
+        name = left.pop()
+        path = _place_of(name)
+        if path and path.suffix == ".py" and path not in seen and not _installed(path):
+            seen.add(path)
+            states[path, name] = _state(path, name)
+            if path.is_file():  # `torch.ops` says _ops.py
+                found.append(_text(path, name))
+                left += _imports(found[-1], _package_of(path, name))
+    return sorted(found)
+
+
+def _place_of(name: str) -> Path | None:
+    """The file of a module that was imported, or would be; None of Python's own."""
+    if name in sys.modules:
+        file = getattr(sys.modules[name], "__file__", None)
+        return Path(file) if file else None
+    spec = _spec_of(name)
+    return Path(spec.origin) if spec and spec.has_location and spec.origin else None
+
+
+def _spec_of(name: str) -> ModuleSpec | None:
+    """Where a module that is not imported is found. Nothing is imported for it: of a package its
+    folders are searched."""
+    parent, _, last = name.rpartition(".")
+    if name.partition(".")[0] in PYTHONS or not last.isidentifier():
+        return None
+    with suppress(Exception):  # finders of others raise what they like
+        if not parent:
+            return PathFinder.find_spec(name) or importlib.util.find_spec(name)
+        if parent in sys.modules:
+            folders = [*getattr(sys.modules[parent], "__path__", ())]
+        else:
+            above = _spec_of(parent)
+            folders = [*((above and above.submodule_search_locations) or ())]
+        return PathFinder.find_spec(name, folders) if folders else None
+    return None
+
+
+@cache
+def _imports(text: bytes, package: str) -> frozenset[str]:
+    """The modules that a Python file of a package may import; none of one that does not parse."""
+    names = set[str]()
+    with suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names |= {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                with suppress(ImportError):  # from beyond the uppermost package
+                    said = "." * node.level + (node.module or "")
+                    module = importlib.util.resolve_name(said, package) if node.level else said
+                    names |= {module, *(f"{module}.{one.name}" for one in node.names)}
+    parts = (name.split(".") for name in names)
+    return frozenset(".".join(one[: n + 1]) for one in parts for n in range(len(one)))
+
+
+@cache
+def _installed(path: Path) -> bool:
+    """Whether a file is of Python, of an installed library, or of ours."""
+    roots = (HERE, Path(sysconfig.get_path("stdlib")), *beside().values())
+    return bool({"site-packages", "dist-packages"} & {*path.parts}) or any(
+        path.is_relative_to(root) for root in roots
+    )
+
+
+# What was typed --------------------------------------------------------------------------
+
+
+def _typed(function: Callable[..., Any]) -> str | None:
+    """A hash of a function that stands in no file: of its instructions and those of all that it
+    names, with numbers and texts, and of the files of modules that are named."""
+    said, modules = list[str](), set[str]()
+    _say(function, said, modules, set())
+    if not said:
+        return None
+    texts = [*map(str.encode, said), *_elsewhere(sorted(modules), {})]
+    return xxhash.xxh3_128_hexdigest(b"\0".join(texts))
+
+
+def _say(thing: Any, said: list[str], modules: set[str], seen: set[int]) -> None:
+    """Add what a thing is made of; of values of other types nothing is."""
+    if thing is None or isinstance(thing, (bool, int, float, complex, str, bytes)):
+        said.append(repr(thing))
+        return
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    inner: list[Any] = []
+    if isinstance(thing, types.ModuleType):
+        modules.add(thing.__name__)
+    elif isinstance(thing, types.CodeType):
+        said += [thing.co_code.hex(), *thing.co_names, *thing.co_varnames]
+        inner = [*thing.co_consts]
+    elif isinstance(thing, (tuple, list)):
+        inner = [*thing]
+    elif isinstance(thing, (set, frozenset)):
+        said += sorted(map(repr, thing))
+    elif isinstance(thing, Mapping):
+        inner = [*thing.items()]
+    elif isinstance(thing, partial):
+        inner = [thing.func, thing.args, thing.keywords]
+    elif isinstance(thing, types.MethodType):
+        inner = [thing.__func__, thing.__self__]
+    elif isinstance(thing, (staticmethod, classmethod)):
+        inner = [thing.__func__]
+    elif isinstance(thing, types.FunctionType) and _was_typed(thing):
+        cells = thing.__closure__ or ()
+        inner = [thing.__code__, thing.__defaults__, thing.__kwdefaults__]
+        inner += [one.cell_contents for one in cells if one != types.CellType()]
+        inner += [thing.__globals__[name] for name in _names(thing) if name in thing.__globals__]
+    elif isinstance(thing, type) and _was_typed(thing):
+        inner = [
+            value for name, value in vars(thing).items() if name[:2] != "__" or callable(value)
+        ]
+        inner += thing.__bases__
+    elif callable(thing):
+        modules.add(_module(thing))
+        if not isinstance(thing, (type, types.FunctionType)):
+            inner = [type(thing), vars(thing)] if hasattr(thing, "__dict__") else [type(thing)]
+    for one in inner:
+        _say(one, said, modules, seen)
+
+
+def _names(function: types.FunctionType) -> list[str]:
+    """The names that a function and those within it look up."""
+    left, found = [function.__code__], list[str]()
+    while left:
+        code = left.pop()
+        found += code.co_names
+        left += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    return found
+
+
+def _was_typed(thing: Any) -> bool:
+    """Whether a function or class stands in no file, and is none of Python's."""
+    return _module(thing).partition(".")[0] not in PYTHONS and file_of(thing) is None
