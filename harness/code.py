@@ -4,13 +4,15 @@ code is another result."""
 from __future__ import annotations
 
 import ast
+import dis
 import importlib.util
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import cache, partial
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache, cached_property, partial
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
@@ -41,11 +43,13 @@ def file_of(function: Callable[..., Any]) -> Path | None:
     """The file that a function stands in; None for one that was typed: into a notebook, or
     Python itself."""
     module = sys.modules.get(_module(function))
-    inner = _inner(function)
-    written = getattr(getattr(inner, "__code__", None), "co_filename", None)
+    written = getattr(getattr(_inner(function), "__code__", None), "co_filename", None)
     if (file := getattr(module, "__file__", None)) is None or not Path(file).is_file():
         return None
-    return Path(file) if written is None or _is_of(written, file) else None
+    # to a script that ended, as under `python -i`, is added what somebody types
+    added = _module(function) == "__main__" and written is not None
+    typed = added and not _is_of(str(written), file)
+    return None if typed else Path(file)
 
 
 def code_of(function: Callable[..., Any]) -> str | None:
@@ -68,13 +72,15 @@ def code_of(function: Callable[..., Any]) -> str | None:
         folder = Path(sys.modules[package].__path__[0])
         files = sorted(_modules(folder))
     else:
-        files = sorted(folder.glob("*.py"))
+        files = _files(folder)
         package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     names = {
         path: _name(path, ".".join([package, *path.parent.relative_to(folder).parts]))
         for path in files
     }
     names[file] = module
+    if (main := getattr(sys.modules["__main__"], "__file__", None)) and Path(main) in names:
+        names[Path(main)] = "__main__"
     known = _hashes.get(tuple(files))
     if known and all(_same(_state(*one), state) for one, state in known[0].items()):
         return known[1]
@@ -100,7 +106,8 @@ def keep(module: str) -> None:
     file = getattr(sys.modules.get(module), "__file__", None)
     if file and file.endswith(".py") and not _installed(Path(file)):
         with suppress(OSError):
-            _text(Path(file), module)
+            text = _text(Path(file), module)
+            _elsewhere(_imports(text, _package_of(Path(file), module)), {})
 
 
 def stamps_of(folder: Path) -> dict[Path, tuple[int, int]]:
@@ -134,8 +141,20 @@ _State = ModuleSpec | types.ModuleType | tuple[int, int] | None
 when the file was written and its bytes; None where it is gone."""
 _hashes: dict[tuple[Path, ...], tuple[dict[tuple[Path, str], _State], str]] = {}
 """By the files of a plug-in: all that were read, and their hash."""
-_texts: dict[Path, tuple[_State, bytes]] = {}
-"""What files hold or, of those that are imported, held."""
+_texts: dict[tuple[Path, str], tuple[_State, bytes]] = {}
+"""What files of modules hold or, of those that are imported, held."""
+
+
+@contextmanager
+def kept_unless_broken() -> Iterator[None]:
+    """Where the block fails, what runs is what ran before."""
+    before = dict(_texts)
+    try:
+        yield
+    except BaseException:
+        _texts.clear()
+        _texts.update(before)
+        raise
 
 
 def _state(path: Path, name: str) -> _State:
@@ -157,9 +176,10 @@ def _text(path: Path, name: str) -> bytes:
     """What a Python file holds, or held when the module of this name was asked for first since it
     was imported."""
     state = _state(path, name)
-    if path not in _texts or not _same(_texts[path][0], state):
-        _texts[path] = (state, path.read_bytes())
-    return _texts[path][1]
+    known = _texts.get((path, name))
+    if known is None or not _same(known[0], state):
+        known = _texts[path, name] = (state, path.read_bytes())
+    return known[1]
 
 
 def _name(path: Path, package: str) -> str:
@@ -176,11 +196,16 @@ def _package_of(path: Path, name: str) -> str:
 def _modules(folder: Path) -> Iterator[Path]:
     """The Python files of a folder, and of those below it that have some and that a module may lie
     in: neither of `.venv` nor of `site-packages`."""
-    found = sorted(folder.glob("*.py"))
+    found = _files(folder)
     yield from found
     for below in folder.iterdir() if found else ():
         if below.name.isidentifier() and below.is_dir() and below.name != "__pycache__":
             yield from _modules(below)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Its Python files: a link to nothing, as an editor makes them, is none."""
+    return [path for path in sorted(folder.glob("*.py")) if path.is_file()]
 
 
 def _elsewhere(names: Iterable[str], states: dict[tuple[Path, str], _State]) -> list[bytes]:
@@ -261,66 +286,107 @@ def _installed(path: Path) -> bool:
 def _typed(function: Callable[..., Any]) -> str | None:
     """A hash of a function that stands in no file: of its instructions and those of all that it
     names, with numbers and texts, and of the files of modules that are named."""
-    said, modules = list[str](), set[str]()
-    _say(function, said, modules, set())
-    if not said:
+    if _inner(function).__class__ is types.BuiltinFunctionType:
         return None
-    texts = [*map(str.encode, said), *_elsewhere(sorted(modules), {})]
+    walk = _Walk()
+    walk.say(function)
+    texts = [*map(str.encode, walk.said), *_elsewhere(sorted(walk.modules), {})]
     return xxhash.xxh3_128_hexdigest(b"\0".join(texts))
 
 
-def _say(thing: Any, said: list[str], modules: set[str], seen: set[int]) -> None:
-    """Add what a thing is made of; of values of other types nothing is."""
-    if thing is None or isinstance(thing, (bool, int, float, complex, str, bytes)):
-        said.append(repr(thing))
-        return
-    if id(thing) in seen:
-        return
-    seen.add(id(thing))
-    inner: list[Any] = []
-    if isinstance(thing, types.ModuleType):
-        modules.add(thing.__name__)
-    elif isinstance(thing, types.CodeType):
-        said += [thing.co_code.hex(), *thing.co_names, *thing.co_varnames]
-        inner = [*thing.co_consts]
-    elif isinstance(thing, (tuple, list)):
-        inner = [*thing]
-    elif isinstance(thing, (set, frozenset)):
-        said += sorted(map(repr, thing))
-    elif isinstance(thing, Mapping):
-        inner = [*thing.items()]
-    elif isinstance(thing, partial):
-        inner = [thing.func, thing.args, thing.keywords]
-    elif isinstance(thing, types.MethodType):
-        inner = [thing.__func__, thing.__self__]
-    elif isinstance(thing, (staticmethod, classmethod)):
-        inner = [thing.__func__]
-    elif isinstance(thing, types.FunctionType) and _was_typed(thing):
-        cells = thing.__closure__ or ()
-        inner = [thing.__code__, thing.__defaults__, thing.__kwdefaults__]
-        inner += [one.cell_contents for one in cells if one != types.CellType()]
-        inner += [thing.__globals__[name] for name in _names(thing) if name in thing.__globals__]
-    elif isinstance(thing, type) and _was_typed(thing):
-        inner = [
-            value for name, value in vars(thing).items() if name[:2] != "__" or callable(value)
-        ]
-        inner += thing.__bases__
-    elif callable(thing):
-        modules.add(_module(thing))
-        if not isinstance(thing, (type, types.FunctionType)):
-            inner = [type(thing), vars(thing)] if hasattr(thing, "__dict__") else [type(thing)]
-    for one in inner:
-        _say(one, said, modules, seen)
+class _Walk:
+    """What things are made of, in the order in which they are met.
+
+    Values that belong to a library, as arrays do, are their type alone, and what is long or deep is
+    its length.
+    """
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.modules: set[str] = set()
+        self.seen: dict[int, tuple[int, Any]] = {}  # with the thing, whose id is its own that long
+        self.depth = 0
+
+    def say(self, thing: Any) -> None:
+        kind = type(thing)
+        if thing is None or kind in (bool, int, float, complex, str, bytes, range, type(...)):
+            self.said.append(repr(thing))
+            return
+        if id(thing) in self.seen:
+            self.said.append(f"the same as {self.seen[id(thing)][0]}")
+            return
+        self.seen[id(thing)] = (len(self.seen), thing)
+        names, inner = self._parts(thing)
+        self.said += [kind.__qualname__, *names, str(len(inner))]
+        if self.depth < DEEPEST and len(inner) <= LONGEST:
+            self.depth += 1
+            for one in inner:
+                self.say(one)
+            self.depth -= 1
+
+    def _parts(self, thing: Any) -> tuple[Sequence[str], Sequence[Any]]:
+        """What is said of a thing itself, and what it is made of."""
+        if isinstance(thing, types.ModuleType):
+            self.modules.add(thing.__name__)
+            return [thing.__name__], ()
+        if isinstance(thing, types.CodeType):
+            counts = thing.co_argcount, thing.co_posonlyargcount, thing.co_kwonlyargcount
+            shape = [thing.co_code.hex(), *map(str, counts), str(thing.co_flags)]
+            return [*shape, *thing.co_names, *thing.co_varnames], thing.co_consts
+        if type(thing) in (tuple, list):
+            return (), thing
+        if type(thing) in (set, frozenset):
+            return sorted(map(_alone, thing)) if len(thing) <= LONGEST else (), ()
+        if type(thing) in (dict, OrderedDict, defaultdict):
+            return (), [part for item in thing.items() for part in item]
+        if isinstance(thing, types.MappingProxyType):
+            return (), [part for item in dict(thing).items() for part in item]
+        if isinstance(thing, partial):
+            return (), [thing.func, thing.args, thing.keywords]
+        if isinstance(thing, types.MethodType):
+            return (), [thing.__func__, thing.__self__]
+        if isinstance(thing, (staticmethod, classmethod)):
+            return (), [thing.__func__]
+        if isinstance(thing, property):
+            return (), [thing.fget, thing.fset, thing.fdel]
+        if isinstance(thing, cached_property):
+            return (), [thing.func]
+        if isinstance(thing, (type, types.FunctionType)):
+            if not _was_typed(thing):
+                self.modules.add(_module(thing))
+                return [_module(thing), thing.__qualname__], ()
+            if isinstance(thing, type):
+                members = {name: of for name, of in vars(thing).items() if name not in NO_MEMBERS}
+                return [*members], [*thing.__bases__, *members.values()]
+            cells = [one.cell_contents for one in thing.__closure__ or () if one != _EMPTY]
+            scope = thing.__globals__
+            named = [scope[name] for name in _names(thing.__code__) if name in scope]
+            given = [thing.__defaults__, thing.__kwdefaults__, vars(thing)]
+            return (), [thing.__code__, *given, *cells, *named]
+        own = _was_typed(type(thing)) or callable(thing) or isinstance(thing, types.SimpleNamespace)
+        return (), [type(thing), getattr(thing, "__dict__", {}) if own else {}]
 
 
-def _names(function: types.FunctionType) -> list[str]:
-    """The names that a function and those within it look up."""
-    left, found = [function.__code__], list[str]()
-    while left:
-        code = left.pop()
-        found += code.co_names
-        left += [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return found
+DEEPEST, LONGEST = 50, 10_000
+"""Of what is deeper, or has more parts, how many parts there are."""
+NO_MEMBERS = {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__"}
+"""What a class has of itself, whatever is written."""
+_EMPTY = types.CellType()
+
+
+def _alone(thing: Any) -> str:
+    """What is said of a thing by itself."""
+    walk = _Walk()
+    walk.say(thing)
+    return " ".join(walk.said)
+
+
+def _names(code: types.CodeType) -> list[str]:
+    """The names that code, and what is within it, looks up in its module: no attributes."""
+    steps = dis.get_instructions(code)
+    found = [one.argval for one in steps if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    within = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    return [*dict.fromkeys([*found, *(name for one in within for name in _names(one))])]
 
 
 def _was_typed(thing: Any) -> bool:

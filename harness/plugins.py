@@ -22,14 +22,15 @@ from typing import Any
 
 import xxhash
 
-from harness.code import HERE, PREFIX, beside, file_of, is_ours, keep, stamps_of
+from harness.code import HERE, PREFIX, beside, file_of, is_ours, keep, kept_unless_broken, stamps_of
 from harness.errors import BrokenPlugin, HarnessError, UnknownName
 
 FOLDERS = "HARNESS_PLUGINS"
 """Names the folders of a user's own tasks, protocols and methods, parted as paths are."""
 BROKEN: list[str] = []
 """Plug-ins of other distributions that could not be loaded, a line for each: whose, and why."""
-Undo = Callable[[], AbstractContextManager[None]]
+Undo = Callable[[str], AbstractContextManager[None]]
+"""What is registered in its block stays only if that succeeds; what the folder had goes."""
 
 _registrar: ContextVar[str] = ContextVar("registrar", default="this program")
 
@@ -132,7 +133,7 @@ def load_folder(folder: str | Path, *, undo: Undo) -> None:
     before = {name: sys.modules.pop(name) for name in _within(package)}
     stems = {path.stem for path in place.glob("*.py") if path.stem.isidentifier()}
     try:
-        with undo():
+        with kept_unless_broken(), undo(str(place)):
             for name in ["__init__", *sorted(stems - {"__init__"})]:
                 file = str(place / f"{name}.py")
                 with _loading(file, "; expected a plug-in"), registering(file):
@@ -186,7 +187,7 @@ def load_all(undo: Undo) -> None:
         whose = f"{dist.name} {dist.version}" if dist else "an unknown distribution"
         try:
             plugin = _loading(f"the plug-in '{entry.name}' of {whose}")
-            with plugin, undo(), registering(f"{entry.value} of {whose}"):
+            with plugin, undo(""), registering(f"{entry.value} of {whose}"):
                 entry.load()
         except BrokenPlugin as error:
             BROKEN.append(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -116,6 +117,14 @@ class Registry(Mapping[str, V], Generic[V]):
             self._values, self._origins, self._asked = before
             raise
 
+    def drop(self, folder: str) -> None:
+        """Forget what Python files of a folder registered."""
+        for name, origin in [*self._origins.items()]:
+            if origin.endswith(".py") and os.path.dirname(origin) == folder:
+                gone = self._values.pop(name)
+                del self._origins[name]
+                self._asked = {text: one for text, one in self._asked.items() if one is not gone}
+
     @contextmanager
     def standing_in(self, values: Sequence[V]) -> Iterator[None]:
         """In the block, these values are found by their names whatever is registered."""
@@ -204,14 +213,17 @@ class Registry(Mapping[str, V], Generic[V]):
 
 
 @contextmanager
-def undone_by_errors() -> Iterator[None]:
+def undone_by_errors(folder: str = "") -> Iterator[None]:
     """What is registered in the block, anywhere, stays only if the block succeeds; what is ours,
-    and would be imported once within it, is there before."""
+    and would be imported once within it, is there before. What files of the folder registered is
+    gone."""
     with ExitStack() as stack:
         for registry in REGISTRIES.values():
             plugins.import_all(registry.package)
         for registry in REGISTRIES.values():
             stack.enter_context(registry.undone_by_errors())
+            if folder:
+                registry.drop(folder)
         yield
 
 

@@ -32,6 +32,7 @@ from harness.errors import (
     HarnessError,
     UnknownName,
 )
+from harness.registry import METRICS
 from harness.reporting.submission import findings
 from harness.weights import each
 from tests.conftest import registries_kept
@@ -745,6 +746,107 @@ def test_what_is_typed_is_known_by_what_it_does() -> None:
 
     assert typed("", 3) == typed("other = 1\n# moved\n", 3) != typed("", 4)
     assert code_of(len) is None
+
+
+CELLS = {
+    "a method of an instance": "class C:\n    def by(self): return {}\nc = C()\n"
+    "def mine(): return c.by()",
+    "a method by itself": "class C:\n    def h(self): return {}\n    def m(self): return self.h()\n"
+    "mine = C().m",
+    "an instance": "class C:\n    def __init__(self, k): self.k = k\n    def m(self): return 1\n"
+    "mine = C({}).m",
+    "a second dictionary": "A = {{'x': 1}}\nB = {{'y': {}}}\ndef mine(): return A['x'] + B['y']",
+    "within a dictionary": "A = {{'x': {{'y': {}}}}}\ndef mine(): return A",
+    "a property": "class C:\n    @property\n    def p(self): return {}\nc = C()\n"
+    "def mine(): return c.p",
+    "a cached property": "from functools import cached_property as cp\nclass C:\n    @cp\n"
+    "    def p(self): return {}\ndef mine(): return C().p",
+    "a class's number": "class C:\n    __k__ = {}\ndef mine(): return C",
+    "a function's attribute": "def g(): pass\ng.k = {}\ndef mine(): return g.k",
+    "the shape of a list": "A = [[1, 2], [3]] if {} == 1 else [[1], [2, 3]]\ndef mine(): return A",
+    "names of members": "class C: pass\nsetattr(C, 'a' if {} == 1 else 'b', 1)\n"
+    "def mine(): return C",
+    "which function": "def f(): return 1\ndef g(): return 2\nA = [f, g, f if {} == 1 else g]\n"
+    "def mine(): return A",
+    "a range": "A = range({})\ndef mine(): return A",
+    "parameters": "mine = (lambda x: x) if {} == 1 else (lambda *x: x)",
+    "within a function": "def mine():\n    def f(): return [{} for _ in 'a']\n    return f",
+    "a default": "def mine(k={}): return k",
+    "a closure": "def of(k):\n    def mine(): return k\n    return mine\nmine = of({})",
+    "a partial": "from functools import partial\ndef f(k): return k\nmine = partial(f, {})",
+    "a cache": "from functools import lru_cache\n@lru_cache\ndef f(): return {}\n"
+    "def mine(): return f()",
+}
+
+
+@pytest.mark.parametrize("what", CELLS)
+def test_what_is_typed_otherwise_is_other_code(what: str) -> None:
+    found = []
+    for number in (1, 1, 2):
+        cell: dict[str, Any] = {"__name__": "a_notebook"}
+        exec(CELLS[what].format(number), cell)
+        cell["labels"] = object()
+        found.append(code_of(cell["mine"]))
+    assert found[0] == found[1] != found[2]
+
+
+ANYTHING = """
+import os, sys
+import numpy
+sys.path.insert(0, os.environ["REPOSITORY"])
+deep = []
+for _ in range(3000):
+    deep = [deep]
+def f(): pass
+def g(): pass
+text = "def mine(x): return deep, long, odd, sets, env, array, x.labels, x.env, x.seen"
+cell = {"__name__": "a_notebook", "deep": deep, "long": list(range(10**6)), "odd": object(),
+        "sets": {frozenset({"a", "b"}), frozenset({"c", "d"}), f, g}, "env": os.environ,
+        "array": numpy.zeros(3), "labels": os.getpid(), "seen": {os.getpid()}}
+exec(text, cell)
+from harness.code import code_of
+print(code_of(cell["mine"]))
+"""
+
+
+def test_what_is_typed_has_one_hash_whatever_it_names() -> None:
+    """What is deep, long, of a library, or in the order of a process; no attributes."""
+    root = str(Path(harness.__file__).parent.parent)
+    made = set()
+    for seed in ("1", "2"):
+        env = {**os.environ, "REPOSITORY": root, "PYTHONHASHSEED": seed, "MORE": seed}
+        words = [sys.executable, "-c", ANYTHING]
+        made.add(subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout)
+    assert [len(one.strip()) for one in made] == [32]
+
+
+def test_a_folder_that_is_loaded_again_has_what_its_files_register(tmp_path: Path) -> None:
+    """Also under other names, from another file, and as before where it fails."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / ".#one.py").symlink_to(tmp_path / "nowhere")  # as editors make them
+    text = "import harness\n@harness.metric('{}', kinds=('regression',))\n"
+    text += "def m(a, b):\n    return {}\n"
+    with registries_kept():
+        (mine / "one.py").write_text(text.format("first", 1))
+        harness.load_plugins(mine)
+        (mine / "one.py").write_text(text.format("first", 2) + "raise ValueError\n")
+        with mistake(BrokenPlugin, "one.py", "ValueError"):
+            harness.load_plugins(mine)
+        again = METRICS["first"].function
+        before = code_of(again)
+        assert again(np.zeros(1), np.zeros(1)) == 1
+        (mine / "one.py").write_text(text.format("first", 1))
+        harness.load_plugins(mine)
+        assert code_of(METRICS["first"].function) == before
+        (mine / "one.py").unlink()
+        (mine / "two.py").write_text(text.format("second", 2))
+        harness.load_plugins(mine)
+        assert "first" not in METRICS
+        assert METRICS["second"].function(np.zeros(1), np.zeros(1)) == 2
+        (mine / "two.py").rename(mine / "three.py")
+        harness.load_plugins(mine)
+        assert code_of(METRICS["second"].function) != before
 
 
 def test_an_option_without_a_value_is_told_from_a_module(

@@ -22,7 +22,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import Part, check_unchanged, trained_by
 from harness.checkpoints.text_heads import given_heads, made_whole
-from harness.code import code_of
+from harness.code import code_of, file_of
 from harness.data.claims import check_claim
 from harness.data.parts import part_of
 from harness.data.rows import load_rows, take
@@ -137,9 +137,9 @@ def collect(need: Need, chosen: Mapping[str, Scalar], reading: Reading) -> Stati
 
 def _entry(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Path | None:
     """Where a statistic is kept, by all that it depends on; None where that cannot be said."""
-    if (code := code_of(need.function)) is None:
+    if file_of(need.function) is None:  # of what was typed a hash leaves values out
         return None
-    own = [code] if code else []
+    own = list(filter(None, [code_of(need.function)]))
     return reading.entry(digest, need.name, dict(chosen), list(reading.places), *own)
 
 

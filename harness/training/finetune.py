@@ -155,6 +155,7 @@ def finetune(
         quiet(),
         # what is drawn after it is the caller's own, as is whether gradients are kept
         generators_kept(where),
+        torch.inference_mode(False),
         torch.enable_grad(),
         _disk(out),
         unfinished(out, request, force=force) as workdir,
