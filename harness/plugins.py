@@ -133,7 +133,7 @@ def load_folder(folder: str | Path, *, undo: Undo) -> None:
     before = {name: sys.modules.pop(name) for name in _within(package)}
     stems = {path.stem for path in place.glob("*.py") if path.stem.isidentifier()}
     try:
-        with kept_unless_broken(), undo(str(place)):
+        with kept_unless_broken(), _from_source(), undo(str(place)):
             for name in ["__init__", *sorted(stems - {"__init__"})]:
                 file = str(place / f"{name}.py")
                 with _loading(file, "; expected a plug-in"), registering(file):
@@ -149,6 +149,18 @@ def load_folder(folder: str | Path, *, undo: Undo) -> None:
     _loaded[package] = stamps
     for name in _within(package):
         keep(name)
+
+
+@contextmanager
+def _from_source() -> Iterator[None]:
+    """Imports in the block find files that are new, and leave no bytecode: that of a file which is
+    edited twice within a second is taken for that of the second."""
+    importlib.invalidate_caches()
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 _loaded: dict[str, object] = {}

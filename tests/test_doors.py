@@ -721,7 +721,8 @@ def test_a_score_is_of_the_code_that_ran(
             if again == "cell":
                 exec(RUNS.format(number), cell)
             else:
-                Path("mine/of_notebook.py").write_text(RUNS.format(number))
+                text = RUNS.format(number) + "#" * number  # of another size: of one second, too
+                Path("mine/of_notebook.py").write_text(text)
                 if number:
                     assert scored() == found[0]  # the file is not loaded again yet
             if again == "load_plugins":
