@@ -6,13 +6,14 @@ from __future__ import annotations
 import ast
 import dis
 import importlib.util
+import re
 import sys
 import sysconfig
 import types
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, partial, partialmethod
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ def code_of(function: Callable[..., Any]) -> str | None:
         for path in files
     }
     names[file] = module
+    packages = {path: _package_of(path, name) for path, name in names.items()}
     if (main := getattr(sys.modules["__main__"], "__file__", None)) and Path(main) in names:
         names[Path(main)] = "__main__"
     known = _hashes.get(tuple(files))
@@ -86,7 +88,7 @@ def code_of(function: Callable[..., Any]) -> str | None:
         return known[1]
     states = {(path, name): _state(path, name) for path, name in names.items()}
     texts = [_text(path, names[path]) for path in files]
-    wanted = [_imports(_text(path, name), _package_of(path, name)) for path, name in names.items()]
+    wanted = [_imports(_text(path, name), packages[path]) for path, name in names.items()]
     texts += _elsewhere(frozenset().union(*wanted), states)
     made = xxhash.xxh3_128_hexdigest(b"\0".join(texts))
     _hashes[tuple(files)] = (states, made)
@@ -100,9 +102,18 @@ def code_of_plugins(functions: Iterable[Callable[..., Any]]) -> str:
     return xxhash.xxh3_128_hexdigest(" ".join(codes).encode()) if any(codes) else ""
 
 
-def keep(module: str) -> None:
-    """Remember what the file of a module holds that is just imported: its code is that from now
-    on, until it is imported again."""
+def keep(function: Callable[..., Any]) -> None:
+    """Remember the code of a function that is just registered: it is that from now on, until its
+    file is imported again."""
+    if not is_ours(function):
+        keep_module(_module(function))
+        if file_of(function) is None:
+            _typed(function)  # which reads the files of modules that it names
+
+
+def keep_module(module: str) -> None:
+    """Remember what the file of a module holds that is just imported, and of those that it
+    imports."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file and file.endswith(".py") and not _installed(Path(file)):
         with suppress(OSError):
@@ -290,7 +301,8 @@ def _typed(function: Callable[..., Any]) -> str | None:
         return None
     walk = _Walk()
     walk.say(function)
-    texts = [*map(str.encode, walk.said), *_elsewhere(sorted(walk.modules), {})]
+    said = [str(one).encode("utf-8", "backslashreplace") for one in walk.said]
+    texts = [*said, *_elsewhere(sorted(walk.modules), {})]
     return xxhash.xxh3_128_hexdigest(b"\0".join(texts))
 
 
@@ -309,84 +321,98 @@ class _Walk:
 
     def say(self, thing: Any) -> None:
         kind = type(thing)
-        if thing is None or kind in (bool, int, float, complex, str, bytes, range, type(...)):
-            self.said.append(repr(thing))
+        if kind in PLAIN:
+            self.said.append(_plain(thing))
             return
         if id(thing) in self.seen:
             self.said.append(f"the same as {self.seen[id(thing)][0]}")
             return
         self.seen[id(thing)] = (len(self.seen), thing)
-        names, inner = self._parts(thing)
-        self.said += [kind.__qualname__, *names, str(len(inner))]
+        try:
+            names, inner = self._parts(thing, kind)
+        except Exception:  # of somebody's own attributes, whatever they do
+            names, inner = (), ()
+        self.said += [_QUALNAME(kind), *names, str(len(inner))]
         if self.depth < DEEPEST and len(inner) <= LONGEST:
             self.depth += 1
             for one in inner:
                 self.say(one)
             self.depth -= 1
 
-    def _parts(self, thing: Any) -> tuple[Sequence[str], Sequence[Any]]:
+    def _parts(self, thing: Any, kind: type) -> tuple[Sequence[str], Sequence[Any]]:
         """What is said of a thing itself, and what it is made of."""
-        if isinstance(thing, types.ModuleType):
-            self.modules.add(thing.__name__)
+        if issubclass(kind, types.ModuleType):
+            self.modules.add(str(thing.__name__))
             return [thing.__name__], ()
-        if isinstance(thing, types.CodeType):
+        if issubclass(kind, types.CodeType):
             counts = thing.co_argcount, thing.co_posonlyargcount, thing.co_kwonlyargcount
             shape = [thing.co_code.hex(), *map(str, counts), str(thing.co_flags)]
+            self.modules.update(_looked_up(thing, "IMPORT_NAME"))
             return [*shape, *thing.co_names, *thing.co_varnames], thing.co_consts
-        if type(thing) in (tuple, list):
-            return (), thing
-        if type(thing) in (set, frozenset):
-            return sorted(map(_alone, thing)) if len(thing) <= LONGEST else (), ()
-        if type(thing) in (dict, OrderedDict, defaultdict):
+        if issubclass(kind, (tuple, list)):
+            return (), [*thing]
+        if issubclass(kind, (set, frozenset)):
+            return sorted(map(_plain, thing)) if len(thing) <= LONGEST else (), ()
+        if kind in (dict, OrderedDict, defaultdict, Counter, types.MappingProxyType):
             return (), [part for item in thing.items() for part in item]
-        if isinstance(thing, types.MappingProxyType):
-            return (), [part for item in dict(thing).items() for part in item]
-        if isinstance(thing, partial):
+        if issubclass(kind, (partial, partialmethod)):
             return (), [thing.func, thing.args, thing.keywords]
-        if isinstance(thing, types.MethodType):
+        if issubclass(kind, types.MethodType):
             return (), [thing.__func__, thing.__self__]
-        if isinstance(thing, (staticmethod, classmethod)):
+        if issubclass(kind, (staticmethod, classmethod)):
             return (), [thing.__func__]
-        if isinstance(thing, property):
+        if issubclass(kind, property):
             return (), [thing.fget, thing.fset, thing.fdel]
-        if isinstance(thing, cached_property):
+        if issubclass(kind, cached_property):
             return (), [thing.func]
-        if isinstance(thing, (type, types.FunctionType)):
-            if not _was_typed(thing):
-                self.modules.add(_module(thing))
-                return [_module(thing), thing.__qualname__], ()
-            if isinstance(thing, type):
-                members = {name: of for name, of in vars(thing).items() if name not in NO_MEMBERS}
-                return [*members], [*thing.__bases__, *members.values()]
+        if issubclass(kind, (type, types.FunctionType)) and not _was_typed(thing):
+            self.modules.add(_module(thing))
+            return [_module(thing), thing.__qualname__], ()
+        if issubclass(kind, type):
+            kept = [name for name in vars(thing) if not name.startswith(NO_MEMBERS)]
+            return kept, [kind, *thing.__bases__, *(vars(thing)[name] for name in kept)]
+        if issubclass(kind, types.FunctionType):
             cells = [one.cell_contents for one in thing.__closure__ or () if one != _EMPTY]
             scope = thing.__globals__
-            named = [scope[name] for name in _names(thing.__code__) if name in scope]
+            found = _looked_up(thing.__code__, "LOAD_GLOBAL", "LOAD_NAME")
+            named = [scope[name] for name in found if name in scope]
             given = [thing.__defaults__, thing.__kwdefaults__, vars(thing)]
             return (), [thing.__code__, *given, *cells, *named]
-        own = _was_typed(type(thing)) or callable(thing) or isinstance(thing, types.SimpleNamespace)
-        return (), [type(thing), getattr(thing, "__dict__", {}) if own else {}]
+        own = _was_typed(kind) or callable(thing) or issubclass(kind, types.SimpleNamespace)
+        slots = [getattr(thing, name, None) for name in getattr(kind, "__slots__", ())] * own
+        inner = [kind, getattr(thing, "__dict__", {}) if own else {}, *slots]
+        return [_plain(thing)] * callable(thing), inner
 
 
+PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, re.Pattern)
+"""Types of values that say in one way what they are."""
 DEEPEST, LONGEST = 50, 10_000
 """Of what is deeper, or has more parts, how many parts there are."""
-NO_MEMBERS = {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__"}
+NO_MEMBERS = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__pydantic_")
 """What a class has of itself, whatever is written."""
 _EMPTY = types.CellType()
 
 
-def _alone(thing: Any) -> str:
-    """What is said of a thing by itself."""
-    walk = _Walk()
-    walk.say(thing)
-    return " ".join(walk.said)
+_QUALNAME: Callable[[type], str] = vars(type)["__qualname__"].__get__  # whatever a metaclass says
 
 
-def _names(code: types.CodeType) -> list[str]:
-    """The names that code, and what is within it, looks up in its module: no attributes."""
-    steps = dis.get_instructions(code)
-    found = [one.argval for one in steps if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+def _plain(thing: Any) -> str:
+    """What is said of a value, or of an element of a set, by itself; of all else its name."""
+    if type(thing) is int:
+        return hex(thing)  # of any size
+    if type(thing) in (*PLAIN, type(...)):
+        return repr(thing)
+    if type(thing) in (tuple, frozenset):
+        return f"({' '.join(sorted(map(_plain, thing)))})"
+    return f"{_module(thing)} {getattr(thing, '__qualname__', type(thing).__qualname__)}"
+
+
+def _looked_up(code: types.CodeType, *how: str) -> list[str]:
+    """The names that code, and what is within it, looks up in its module, or imports: no
+    attributes."""
+    found = [str(one.argval) for one in dis.get_instructions(code) if one.opname in how]
     within = [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return [*dict.fromkeys([*found, *(name for one in within for name in _names(one))])]
+    return [*dict.fromkeys([*found, *(name for one in within for name in _looked_up(one, *how))])]
 
 
 def _was_typed(thing: Any) -> bool:

@@ -10,8 +10,8 @@ import pkgutil
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
 from importlib.machinery import ModuleSpec
@@ -22,7 +22,16 @@ from typing import Any
 
 import xxhash
 
-from harness.code import HERE, PREFIX, beside, file_of, is_ours, keep, kept_unless_broken, stamps_of
+from harness.code import (
+    HERE,
+    PREFIX,
+    beside,
+    file_of,
+    is_ours,
+    keep_module,
+    kept_unless_broken,
+    stamps_of,
+)
 from harness.errors import BrokenPlugin, HarnessError, UnknownName
 
 FOLDERS = "HARNESS_PLUGINS"
@@ -84,7 +93,7 @@ def attribute_of(kind: str, name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-        keep(module)
+        keep_module(module)
         return found
     except KeyboardInterrupt:
         raise
@@ -130,10 +139,13 @@ def load_folder(folder: str | Path, *, undo: Undo) -> None:
     stamps = stamps_of(place)
     if package in sys.modules and _loaded.get(package) == stamps:
         return
+    old = _loaded.get(package)
+    _loaded[package] = stamps  # whoever asks for it meanwhile has it
     before = {name: sys.modules.pop(name) for name in _within(package)}
+    _forget_bytecode(stamps if before else ())
     stems = {path.stem for path in place.glob("*.py") if path.stem.isidentifier()}
     try:
-        with kept_unless_broken(), _from_source(), undo(str(place)):
+        with kept_unless_broken(), undo(str(place)):
             for name in ["__init__", *sorted(stems - {"__init__"})]:
                 file = str(place / f"{name}.py")
                 with _loading(file, "; expected a plug-in"), registering(file):
@@ -145,22 +157,18 @@ def load_folder(folder: str | Path, *, undo: Undo) -> None:
         for name in _within(package):
             del sys.modules[name]
         sys.modules.update(before)
+        _loaded[package] = old
         raise
-    _loaded[package] = stamps
     for name in _within(package):
-        keep(name)
+        keep_module(name)
 
 
-@contextmanager
-def _from_source() -> Iterator[None]:
-    """Imports in the block find files that are new, and leave no bytecode: that of a file which is
-    edited twice within a second is taken for that of the second."""
+def _forget_bytecode(files: Iterable[Path]) -> None:
+    """Have files be read again, also those that were edited twice within a second."""
     importlib.invalidate_caches()
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
+    for file in files:
+        with suppress(OSError):
+            os.unlink(importlib.util.cache_from_source(str(file)))
 
 
 _loaded: dict[str, object] = {}

@@ -327,7 +327,7 @@ def _adding(registry: Registry[Any], entry: Callable[..., Any]) -> Any:
             raise HarnessError(f"a {registry.kind} is {name!r:.80}, expected @...('NAME') above it")
 
         def register(function: F) -> F:
-            keep(str(function.__module__))
+            keep(function)
             registry.add(entry(name, function, **said), _origin(function))
             return function
 

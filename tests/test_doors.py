@@ -774,6 +774,11 @@ CELLS = {
     "within a function": "def mine():\n    def f(): return [{} for _ in 'a']\n    return f",
     "a default": "def mine(k={}): return k",
     "a closure": "def of(k):\n    def mine(): return k\n    return mine\nmine = of({})",
+    "a function of Python": "A = max if {} == 1 else min\ndef mine(): return A",
+    "a pattern": "import re\nA = re.compile('a' * {})\ndef mine(): return A",
+    "a named tuple": "from collections import namedtuple\nA = namedtuple('A', 'k')({})\n"
+    "def mine(): return A",
+    "slots": "class C:\n    __slots__ = ('k',)\nc = C()\nc.k = {}\ndef mine(): return c",
     "a partial": "from functools import partial\ndef f(k): return k\nmine = partial(f, {})",
     "a cache": "from functools import lru_cache\n@lru_cache\ndef f(): return {}\n"
     "def mine(): return f()",
@@ -793,16 +798,22 @@ def test_what_is_typed_otherwise_is_other_code(what: str) -> None:
 
 ANYTHING = """
 import os, sys
+from unittest.mock import Mock
 import numpy
 sys.path.insert(0, os.environ["REPOSITORY"])
 deep = []
 for _ in range(3000):
     deep = [deep]
-def f(): pass
+def f(): return members
 def g(): pass
-text = "def mine(x): return deep, long, odd, sets, env, array, x.labels, x.env, x.seen"
+members = {f, g}
+class Odd:
+    def __getattribute__(self, name): raise RuntimeError(name)
+text = "def mine(x):\\n    return much, mock, lazy, f, deep, long, odd, sets, env, array"
+text += ", x.labels, x.env, x.seen"
 cell = {"__name__": "a_notebook", "deep": deep, "long": list(range(10**6)), "odd": object(),
         "sets": {frozenset({"a", "b"}), frozenset({"c", "d"}), f, g}, "env": os.environ,
+        "much": 10**5000, "mock": Mock(spec=os), "lazy": Odd(), "f": f,
         "array": numpy.zeros(3), "labels": os.getpid(), "seen": {os.getpid()}}
 exec(text, cell)
 from harness.code import code_of
@@ -826,7 +837,8 @@ def test_a_folder_that_is_loaded_again_has_what_its_files_register(tmp_path: Pat
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / ".#one.py").symlink_to(tmp_path / "nowhere")  # as editors make them
-    text = "import harness\n@harness.metric('{}', kinds=('regression',))\n"
+    text = "import os, harness\nharness.load_plugins(os.path.dirname(__file__))  # while it is\n"
+    text += "@harness.metric('{}', kinds=('regression',))\n"
     text += "def m(a, b):\n    return {}\n"
     with registries_kept():
         (mine / "one.py").write_text(text.format("first", 1))
