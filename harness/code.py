@@ -384,7 +384,8 @@ class _Walk:
         return [_plain(thing)] * callable(thing), inner
 
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, re.Pattern)
+PLAIN: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes, type(...))
+PLAIN += (bytearray, range, slice, re.Pattern)
 """Types of values that say in one way what they are."""
 DEEPEST, LONGEST = 50, 10_000
 """Of what is deeper, or has more parts, how many parts there are."""
@@ -400,10 +401,11 @@ def _plain(thing: Any) -> str:
     """What is said of a value, or of an element of a set, by itself; of all else its name."""
     if type(thing) is int:
         return hex(thing)  # of any size
-    if type(thing) in (*PLAIN, type(...)):
+    if type(thing) in PLAIN:
         return repr(thing)
     if type(thing) in (tuple, frozenset):
-        return f"({' '.join(sorted(map(_plain, thing)))})"
+        each = [_plain(one) for one in thing]
+        return f"({' '.join(each if type(thing) is tuple else sorted(each))})"
     return f"{_module(thing)} {getattr(thing, '__qualname__', type(thing).__qualname__)}"
 
 

@@ -128,8 +128,8 @@ def line_of(error: BaseException, function: Callable[..., Any]) -> str:
 def load_folder(folder: str | Path, *, undo: Undo) -> None:
     """Import every Python file of a folder: what they register is known from now on.
 
-    A folder is loaded once, and again where a file of it is another or new. Raises BrokenPlugin,
-    naming the file, for one that cannot be imported, and then nothing of the folder is registered.
+    A folder is loaded once, and again where a file of it is another, new or gone. Raises
+    BrokenPlugin, naming the file, for one that cannot be imported: then all is as it was before.
     """
     place = Path(folder)
     if not place.is_dir():

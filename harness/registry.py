@@ -230,8 +230,9 @@ def undone_by_errors(folder: str = "") -> Iterator[None]:
 def load_plugins(folder: str | Path) -> None:
     """Import every Python file of a folder: what they register is known from now on.
 
-    Raises BrokenPlugin, naming the file, for one that cannot be imported, and then nothing of the
-    folder is registered.
+    A folder that was loaded is loaded again where a file of it is another, new or gone; what it had
+    registered is forgotten. Raises BrokenPlugin, naming the file, for one that cannot be imported:
+    then all is as it was before.
     """
     plugins.load_folder(folder, undo=undone_by_errors)
 

@@ -769,6 +769,7 @@ CELLS = {
     "def mine(): return C",
     "which function": "def f(): return 1\ndef g(): return 2\nA = [f, g, f if {} == 1 else g]\n"
     "def mine(): return A",
+    "a tuple in a set": "A = {{(1, 2) if {} == 1 else (2, 1)}}\ndef mine(): return A",
     "a range": "A = range({})\ndef mine(): return A",
     "parameters": "mine = (lambda x: x) if {} == 1 else (lambda *x: x)",
     "within a function": "def mine():\n    def f(): return [{} for _ in 'a']\n    return f",

@@ -56,7 +56,9 @@ def adamerging(
 
     @once
     def shares() -> Shares:
-        start = torch.full((len(base) if by == "layer" else 1, len(experts)), initial).double()
+        start = torch.full(
+            (len(base) if by == "layer" else 1, len(experts)), initial, dtype=torch.float32
+        ).double()
         made, losses = _descended(vectors, unlabeled, start, learning_rate)
         shown = made if by == "layer" else next(iter(made.values()), [])
         report.update({"coefficients": shown, "losses": [losses[0], losses[-1]]})
