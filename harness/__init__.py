@@ -1,7 +1,7 @@
 """merging-harness: is this merge good, and if its score is low, is it the encoder or the head?
 
-The nouns and registries load at once; a verb is imported when it is first asked for, so that
-`import harness` stays light. `name as name` is what it gives.
+Data types and registries are imported at once, the functions of the API on first access, so that
+`import harness` stays light. `name as name` marks a public name.
 """
 
 import os
@@ -9,7 +9,7 @@ import signal
 import sys
 
 if (
-    (  # run as the program: until it begins, Ctrl-C ends it at once, and not in a library's import
+    (  # run as the program: Ctrl-C during imports ends it at once, without a library's traceback
         os.path.basename((sys.argv or [""])[0]) == "harness"
         or sys.orig_argv[1:3] == ["-m", "harness"]
     )
@@ -126,9 +126,10 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _door(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """The verb, which shows who calls it of a mistake in the input its one line, and not our code.
+    """A function of the API that raises a HarnessError without the frames of our code and without
+    its cause.
 
-    Whoever wants the frames and the cause calls it by the module that it stands in.
+    The function in its own module keeps both.
     """
 
     @functools.wraps(verb)
@@ -139,5 +140,5 @@ def _door(verb: Callable[..., Any]) -> Callable[..., Any]:
             mistake = error.with_traceback(None)
         raise mistake from None
 
-    called.__module__, called.__qualname__ = __name__, verb.__name__  # where pickle finds it
+    called.__module__, called.__qualname__ = __name__, verb.__name__  # so that pickle finds it
     return called

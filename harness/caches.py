@@ -1,7 +1,7 @@
-"""What is kept of earlier runs, by what it is: how much of it there is, and taking it away.
+"""The cache of earlier runs: its entries by kind, their sizes, and removing them.
 
-Nothing in a cache is needed: what is gone is made again. Only files that this program names are
-counted or removed, and no link is followed.
+Entries that are removed are computed again when needed. Only files with names that this program
+gives are counted or removed, and no link is followed.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ KINDS: Mapping[str, str] = {
     "lists": "what is registered",
     "times": "how long steps of studies took",
 }
-"""Every kind of entry, which is a folder of the cache, and what it is."""
+"""Every kind of entry, by its folder in the cache, with a description."""
 LARGE = ("features", "statistics")
-"""Kinds that would fill a disk: of these what was used last stays."""
+"""Kinds that would fill a disk: together they are limited, and the most recently used stay."""
 MOST, SPARE = 20.0, 0.05
-"""GB of these at most, unless HARNESS_CACHE_GB says otherwise; the part of a disk that they leave
-free."""
+"""The limit of the large kinds in GB, unless HARNESS_CACHE_GB sets it; the share of the disk that
+they leave free."""
 DAY = 24 * 60 * 60
 _ENTRY = re.compile(r"[0-9a-f]{32}\.(safetensors|jsonl?)")
 
 
 @dataclass(frozen=True)
 class CachedFile:
-    """A file of the cache, of which kind, its bytes, and how many days ago it was used last."""
+    """A file of the cache: its kind, its bytes, and its age in days since it was last used."""
 
     kind: str
     path: Path
@@ -47,7 +47,7 @@ class CachedFile:
 
 
 def entries() -> Iterator[CachedFile]:
-    """All entries by kind, with what killed runs left: a partial file of a day ago or more."""
+    """All entries, kind by kind, and the partial files that killed runs left, once a day old."""
     for kind in KINDS:
         folder = cache_dir(kind)
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -56,7 +56,7 @@ def entries() -> Iterator[CachedFile]:
                 continue
             try:
                 status = path.stat()
-            except FileNotFoundError:  # another run has put it in its place, or taken it away
+            except FileNotFoundError:  # another run has finished or removed it
                 continue
             age = (time.time() - status.st_mtime) / DAY
             if not partial or age >= 1:
@@ -64,7 +64,7 @@ def entries() -> Iterator[CachedFile]:
 
 
 def cleared(older_than: float = 0) -> list[CachedFile]:
-    """Remove all entries that were used last so many days ago or more, and return them."""
+    """Remove and return all entries that were last used `older_than` days ago or earlier."""
     gone = [entry for entry in entries() if entry.age >= older_than]
     for entry in gone:
         entry.path.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def cleared(older_than: float = 0) -> list[CachedFile]:
 
 
 def make_room() -> None:
-    """Remove what was used longest ago of the large kinds until they are within their limit."""
+    """Remove the least recently used entries of the large kinds if these exceed their limit."""
     kept = sorted((one for one in entries() if one.kind in LARGE), key=lambda one: -one.age)
     if not kept:
         return
@@ -88,14 +88,15 @@ def make_room() -> None:
 
 
 _KEPT = 0.9
-"""Of the limit, once it is reached: not every entry after it takes one away."""
+"""The share of the limit that is kept once it is exceeded, so that not every new entry removes
+one."""
 
 
 def limit() -> float:
-    """GB that the large kinds may have in all. Warns of a HARNESS_CACHE_GB that is no number."""
+    """The limit of the large kinds together, in GB. Warns if HARNESS_CACHE_GB is not a number."""
     said = os.environ.get("HARNESS_CACHE_GB", "")
     with suppress(ValueError):
-        if (most := float(said or MOST)) >= 0:  # which nan is not
+        if (most := float(said or MOST)) >= 0:  # false for nan
             return most
     warnings.warn(
         f"HARNESS_CACHE_GB is {said!r}, expected a number; {MOST:.0f} is taken", stacklevel=2

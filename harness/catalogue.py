@@ -1,4 +1,4 @@
-"""What is registered, as plain values: the text of `harness list`."""
+"""What is registered, as plain values, and the text of `harness list`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from harness.types import Task
 
 
 def catalogue(what: str) -> list[dict[str, Any]]:
-    """Name, first line, paper and options of everything in one registry.
+    """Name, summary, paper and options of every entry of a registry.
 
-    An option is its default, and its type and range as JSON Schema.
+    An option is its default, with its type and range as JSON Schema.
     """
     return [
         {
@@ -43,9 +43,9 @@ def catalogue(what: str) -> list[dict[str, Any]]:
 
 
 def remembered(what: str) -> list[dict[str, Any]]:
-    """The catalogue, from the cache where nothing but ours is registered and no file has changed.
+    """The catalogue, read from the cache unless a plug-in is registered or a file of ours changed.
 
-    To import every method takes seconds, most of them for torch.
+    Importing every method takes seconds, most of them for torch.
     """
     if REGISTRIES[what].has_others:
         return catalogue(what)
@@ -63,9 +63,9 @@ def remembered(what: str) -> list[dict[str, Any]]:
 
 
 def families() -> list[dict[str, Any]]:
-    """The architectures that are known: what they are called, read, and give outputs for.
+    """The supported architectures: names, model types, inputs, and units that they label.
 
-    `symmetries` are the groups of hidden units that may be moved while outputs stay as they are.
+    `symmetries` are the groups of hidden units that can be transformed without changing outputs.
     """
     from harness.checkpoints.families.known import KNOWN
     from harness.weights import group_of
@@ -88,19 +88,20 @@ def families() -> list[dict[str, Any]]:
 
 
 def in_columns(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Entries of the same keys as a table, with the keys above it."""
+    """A table of entries with the same keys, which are its header."""
     rows = [[v if isinstance(v, str) else ", ".join(v) for v in one.values()] for one in entries]
     return str(tabulate(rows, [*entries[0]], tablefmt="plain", disable_numparse=True))
 
 
 def _functions(value: Any) -> tuple[Callable[..., Any], ...]:
-    """The functions whose options an entry has; a method's are also those of its needs."""
+    """The functions whose options an entry has: its own and, for a method, those of its needs."""
     if isinstance(value, Task):
         return ()
     return functions(value) if isinstance(value, Method) else (value.function,)
 
 
 def _summary(entry: Any) -> str:
+    """The first line of a function's docstring; for a task its kind, labels, metrics and source."""
     if not isinstance(entry, Task):
         return (inspect.getdoc(entry.function) or "").partition("\n")[0]
     labels = f"{len(entry.labels)} labels" if entry.labels else "a number"
@@ -110,11 +111,11 @@ def _summary(entry: Any) -> str:
 
 
 WIDTH = 80
-"""Columns where there is no terminal to ask."""
+"""The width in columns if there is no terminal."""
 
 
 def rendered(entries: Sequence[Mapping[str, Any]], columns: int | None = None) -> str:
-    """The entries as text, wrapped: what each is, its options with defaults and ranges below."""
+    """The entries as wrapped text: summary, and options with defaults and ranges."""
     columns = columns or WIDTH
     names = max((len(entry["name"]) for entry in entries), default=0)
     lines = []
@@ -124,7 +125,7 @@ def rendered(entries: Sequence[Mapping[str, Any]], columns: int | None = None) -
         lines.append(wrapped(said, columns, further=" " * (names + 2)))
         shown = [_option(name, schema) for name, schema in entry["options"].items()]
         if shown:
-            # between options, and within one only if it is too long
+            # lines end between options, and within an option only if it exceeds a line
             whole = (one.replace(" ", GLUE) if len(one) < columns - 4 else one for one in shown)
             row = ", ".join(whole)
             lines.append(wrapped(row, columns, indent="    ", further="    "))
@@ -132,11 +133,11 @@ def rendered(entries: Sequence[Mapping[str, Any]], columns: int | None = None) -
 
 
 GLUE = "\0"
-"""A space at which no line ends."""
+"""Stands for a space at which no line may end."""
 
 
 def _option(name: str, schema: Mapping[str, Any]) -> str:
-    """`density=0.2 (a number above 0 and up to 1)`."""
+    """An option in the form `density=0.2 (a number above 0 and up to 1)`."""
     default = schema["default"]
     value = {"None": "none", "True": "true", "False": "false"}.get(str(default), str(default))
     return f"{name}={value} ({expected(schema)})"

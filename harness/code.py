@@ -1,5 +1,8 @@
-"""Whose a function is, and a hash of somebody else's code as it runs: what is computed by other
-code is another result."""
+"""Which code a function belongs to, and hashes of plug-in code as it runs: results of different
+code have different identities.
+
+"Ours" is the harness itself; a plug-in is any other code that registers something.
+"""
 
 from __future__ import annotations
 
@@ -21,46 +24,46 @@ from typing import Any
 import xxhash
 
 BESIDE = ("harness.protocols", "harness.tasks")
-"""Packages that stand beside this one in the repository, and inside of it once installed."""
+"""Packages that lie beside this one in the repository, and inside it once installed."""
 PREFIX = "harness_plugins_"
-"""How the packages are called that folders of a user are imported as."""
+"""Prefix of the package names under which folders of plug-ins are imported."""
 HERE = Path(__file__).resolve().parent
 PYTHONS = sys.stdlib_module_names | {"distutils"}
-"""Modules of Python: to look for one that is gone, a library takes its place."""
+"""Modules of Python. A library may stand in for `distutils`, which newer versions lack."""
 
 
 def beside() -> dict[str, Path]:
-    """The folders of packages of ours that stand beside this one: none of an installed one."""
+    """The folders of the packages in BESIDE that lie beside this one; none when installed."""
     names = {package: package.rpartition(".")[2] for package in BESIDE}
     return {one: HERE.parent / name for one, name in names.items() if not (HERE / name).is_dir()}
 
 
 def is_ours(function: Callable[..., Any]) -> bool:
-    """Whether a function is of the harness itself."""
+    """Whether a function belongs to the harness itself."""
     return _module(function).partition(".")[0] == __name__.partition(".")[0]
 
 
 def file_of(function: Callable[..., Any]) -> Path | None:
-    """The file that a function stands in; None for one that was typed: into a notebook, or
-    Python itself."""
+    """The file that defines a function; None for one typed interactively: in a notebook, or at
+    Python's prompt."""
     module = sys.modules.get(_module(function))
     written = getattr(getattr(_inner(function), "__code__", None), "co_filename", None)
     if (file := getattr(module, "__file__", None)) is None or not Path(file).is_file():
         return None
-    # to a script that ended, as under `python -i`, is added what somebody types
+    # after a script under `python -i`, what is typed joins the script's module
     added = _module(function) == "__main__" and written is not None
     typed = added and not _is_of(str(written), file)
     return None if typed else Path(file)
 
 
 def code_of(function: Callable[..., Any]) -> str | None:
-    """A hash of the code of somebody else: of all Python files beside the one it stands in, or of
-    the folder that was imported for its plug-ins and those below it that it may import, and of what
-    they import from elsewhere, but for libraries that are installed.
+    """A hash of a plug-in function's code: of all Python files in its folder, for a folder of
+    plug-ins also of importable folders below, and of all that these import except installed
+    libraries.
 
-    Files count as they were when they were imported, which is what runs, whatever they hold by
-    now. Of what was typed it is a hash of the instructions, and of what these call. Empty for code
-    of ours, whose results change with a release; None for what has no code in Python.
+    Files are hashed as they were when imported, since that is what runs. For a function that was
+    typed, the hash covers its instructions and all that they call. '' for a function of ours,
+    whose results change with a release; None for one without Python code.
     """
     if is_ours(function):
         return ""
@@ -96,23 +99,22 @@ def code_of(function: Callable[..., Any]) -> str | None:
 
 
 def code_of_plugins(functions: Iterable[Callable[..., Any]]) -> str:
-    """A hash of somebody else's code among functions; '' where all is of ours. What they compute
-    may be other by the next time."""
+    """A hash of the code of those functions that belong to plug-ins; '' if none does."""
     codes = [code_of(one) or "" for one in functions if not is_ours(one)]
     return xxhash.xxh3_128_hexdigest(" ".join(codes).encode()) if any(codes) else ""
 
 
 def keep(function: Callable[..., Any]) -> None:
-    """Remember the code of a function that is just registered: it is that from now on, until its
-    file is imported again."""
+    """Keep the code of a function that is being registered: `code_of` uses it until the file is
+    imported again."""
     if not is_ours(function):
         keep_module(_module(function))
         if file_of(function) is None:
-            _typed(function)  # which reads the files of modules that it names
+            _typed(function)  # reads, and so keeps, the files of modules that it names
 
 
 def keep_module(module: str) -> None:
-    """Remember what the file of a module holds that is just imported, and of those that it
+    """Keep the contents of the file of a module that was just imported, and of the files that it
     imports."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file and file.endswith(".py") and not _installed(Path(file)):
@@ -122,25 +124,26 @@ def keep_module(module: str) -> None:
 
 
 def stamps_of(folder: Path) -> dict[Path, tuple[int, int]]:
-    """When each Python file of a plug-in folder was written, and its bytes."""
+    """The modification time [ns] and size in bytes of each Python file of a plug-in folder."""
     stats = {path: path.stat() for path in _modules(folder)}
     return {path: (known.st_mtime_ns, known.st_size) for path, known in stats.items()}
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What some arguments of a function are given to."""
+    """The function inside any number of `functools.partial`."""
     while isinstance(function, partial):
         function = function.func
     return function
 
 
 def _is_of(written: str, file: str) -> bool:
-    """Whether code that says where it was written stands in a file, or in one of a decorator."""
+    """Whether code whose recorded file is `written` comes from `file`, or from another file that
+    exists (a decorator's)."""
     return Path(written).name == Path(file).name or Path(written).is_file()
 
 
 def _module(function: Callable[..., Any]) -> str:
-    """The module that a function is of."""
+    """The name of the module that defines a function."""
     return str(getattr(_inner(function), "__module__", None))
 
 
@@ -148,17 +151,17 @@ def _module(function: Callable[..., Any]) -> str:
 
 
 _State = ModuleSpec | types.ModuleType | tuple[int, int] | None
-"""What tells whether a file's code is the same: how its module was imported or, where it is not,
-when the file was written and its bytes; None where it is gone."""
+"""Identifies the state of a file's code: the spec of its imported module or, if it is not
+imported, the file's modification time and size; None if the file is gone."""
 _hashes: dict[tuple[Path, ...], tuple[dict[tuple[Path, str], _State], str]] = {}
-"""By the files of a plug-in: all that were read, and their hash."""
+"""By the files of a plug-in: the states of all files that were read, and the hash."""
 _texts: dict[tuple[Path, str], tuple[_State, bytes]] = {}
-"""What files of modules hold or, of those that are imported, held."""
+"""By file and module: the file's state and contents, for an imported module as of its import."""
 
 
 @contextmanager
 def kept_unless_broken() -> Iterator[None]:
-    """Where the block fails, what runs is what ran before."""
+    """Restore the kept file contents if the block fails: the modules of before go on running."""
     before = dict(_texts)
     try:
         yield
@@ -169,7 +172,7 @@ def kept_unless_broken() -> Iterator[None]:
 
 
 def _state(path: Path, name: str) -> _State:
-    """Of a module that was imported, its specification: each import makes one."""
+    """The state of a module's file; for an imported module its spec, which each import renews."""
     if (module := sys.modules.get(name)) is not None:
         return getattr(module, "__spec__", None) or module
     try:
@@ -180,12 +183,12 @@ def _state(path: Path, name: str) -> _State:
 
 
 def _same(one: _State, other: _State) -> bool:
+    """Whether two states are equal; specs are compared by identity, since each import makes one."""
     return one == other if isinstance(one, tuple) else one is other
 
 
 def _text(path: Path, name: str) -> bytes:
-    """What a Python file holds, or held when the module of this name was asked for first since it
-    was imported."""
+    """The contents of a Python file; for an imported module, as first read since its import."""
     state = _state(path, name)
     known = _texts.get((path, name))
     if known is None or not _same(known[0], state):
@@ -194,19 +197,19 @@ def _text(path: Path, name: str) -> bytes:
 
 
 def _name(path: Path, package: str) -> str:
-    """The module that a file of a package is."""
+    """The module name of a file of a package."""
     parts = [package, *([] if path.name == "__init__.py" else [path.stem])]
     return ".".join(filter(None, parts))
 
 
 def _package_of(path: Path, name: str) -> str:
-    """The package that a module's relative imports are within."""
+    """The package that a module's relative imports start from."""
     return name if path.name == "__init__.py" else name.rpartition(".")[0]
 
 
 def _modules(folder: Path) -> Iterator[Path]:
-    """The Python files of a folder, and of those below it that have some and that a module may lie
-    in: neither of `.venv` nor of `site-packages`."""
+    """The Python files of a folder and, recursively, of folders below with Python files and a name
+    that can be imported: neither `.venv` nor `site-packages`."""
     found = _files(folder)
     yield from found
     for below in folder.iterdir() if found else ():
@@ -215,15 +218,15 @@ def _modules(folder: Path) -> Iterator[Path]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Its Python files: a link to nothing, as an editor makes them, is none."""
+    """The Python files of a folder, without dangling links, which editors make."""
     return [path for path in sorted(folder.glob("*.py")) if path.is_file()]
 
 
 def _elsewhere(names: Iterable[str], states: dict[tuple[Path, str], _State]) -> list[bytes]:
-    """What is in the files of these modules, and in those that these import, be it when a function
-    is called: neither of Python, nor of an installed library, nor of ours; nor one whose file is
-    gone, which the next process could not import. Sorted: a set has another order every time. All
-    that is looked at has a state then."""
+    """The sorted contents of the files of these modules and of all that they import, also inside
+    functions. Files of Python, of installed libraries and of ours are skipped, as are missing
+    files, which the next process could not import. `states` gets the state of every file visited.
+    """
     left, found = [*names], list[bytes]()
     seen = {path for path, _ in states}
     while left:
@@ -232,14 +235,14 @@ def _elsewhere(names: Iterable[str], states: dict[tuple[Path, str], _State]) -> 
         if path and path.suffix == ".py" and path not in seen and not _installed(path):
             seen.add(path)
             states[path, name] = _state(path, name)
-            if path.is_file():  # `torch.ops` says _ops.py
+            if path.is_file():  # `torch.ops` has the `__file__` "_ops.py", which does not exist
                 found.append(_text(path, name))
                 left += _imports(found[-1], _package_of(path, name))
     return sorted(found)
 
 
 def _place_of(name: str) -> Path | None:
-    """The file of a module that was imported, or would be; None of Python's own."""
+    """The file of a module that is or would be imported; None for a module of Python or no file."""
     if name in sys.modules:
         file = getattr(sys.modules[name], "__file__", None)
         return Path(file) if file else None
@@ -248,12 +251,12 @@ def _place_of(name: str) -> Path | None:
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
-    """Where a module that is not imported is found. Nothing is imported for it: of a package its
-    folders are searched."""
+    """The spec of a module that is not imported, found in its package's folders without importing
+    anything; None for a module of Python, or one that is not found."""
     parent, _, last = name.rpartition(".")
     if name.partition(".")[0] in PYTHONS or not last.isidentifier():
         return None
-    with suppress(Exception):  # finders of others raise what they like
+    with suppress(Exception):  # finders of other libraries may raise anything
         if not parent:
             return PathFinder.find_spec(name) or importlib.util.find_spec(name)
         if parent in sys.modules:
@@ -267,14 +270,14 @@ def _spec_of(name: str) -> ModuleSpec | None:
 
 @cache
 def _imports(text: bytes, package: str) -> frozenset[str]:
-    """The modules that a Python file of a package may import; none of one that does not parse."""
+    """The modules that a Python file of a package may import; empty if it does not parse."""
     names = set[str]()
     with suppress(SyntaxError, ValueError):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
                 names |= {one.name for one in node.names}
             elif isinstance(node, ast.ImportFrom):
-                with suppress(ImportError):  # from beyond the uppermost package
+                with suppress(ImportError):  # a relative import beyond the top-level package
                     said = "." * node.level + (node.module or "")
                     module = importlib.util.resolve_name(said, package) if node.level else said
                     names |= {module, *(f"{module}.{one.name}" for one in node.names)}
@@ -284,19 +287,19 @@ def _imports(text: bytes, package: str) -> frozenset[str]:
 
 @cache
 def _installed(path: Path) -> bool:
-    """Whether a file is of Python, of an installed library, or of ours."""
+    """Whether a file belongs to Python, to an installed library, or to the harness."""
     roots = (HERE, Path(sysconfig.get_path("stdlib")), *beside().values())
     return bool({"site-packages", "dist-packages"} & {*path.parts}) or any(
         path.is_relative_to(root) for root in roots
     )
 
 
-# What was typed --------------------------------------------------------------------------
+# Functions typed interactively -----------------------------------------------------------
 
 
 def _typed(function: Callable[..., Any]) -> str | None:
-    """A hash of a function that stands in no file: of its instructions and those of all that it
-    names, with numbers and texts, and of the files of modules that are named."""
+    """A hash of a function without a file: of its instructions and constants, of all objects that
+    it names, and of the files of modules that these name. None for a built-in function."""
     if _inner(function).__class__ is types.BuiltinFunctionType:
         return None
     walk = _Walk()
@@ -307,19 +310,20 @@ def _typed(function: Callable[..., Any]) -> str | None:
 
 
 class _Walk:
-    """What things are made of, in the order in which they are met.
+    """A description of objects by their parts, recursively, in the order of the visit.
 
-    Values that belong to a library, as arrays do, are their type alone, and what is long or deep is
-    its length.
+    A value of a library's type, such as an array, is described by its type alone, and one that is
+    too long or nested too deep by its type and length.
     """
 
     def __init__(self) -> None:
         self.said: list[str] = []
         self.modules: set[str] = set()
-        self.seen: dict[int, tuple[int, Any]] = {}  # with the thing, whose id is its own that long
+        self.seen: dict[int, tuple[int, Any]] = {}  # holds the thing, so that its id is not reused
         self.depth = 0
 
     def say(self, thing: Any) -> None:
+        """Add the description of a thing to `said`, and the modules that it names to `modules`."""
         kind = type(thing)
         if kind in PLAIN:
             self.said.append(_plain(thing))
@@ -330,7 +334,7 @@ class _Walk:
         self.seen[id(thing)] = (len(self.seen), thing)
         try:
             names, inner = self._parts(thing, kind)
-        except Exception:  # of somebody's own attributes, whatever they do
+        except Exception:  # attributes of a user's class may raise anything
             names, inner = (), ()
         self.said += [_QUALNAME(kind), *names, str(len(inner))]
         if self.depth < DEEPEST and len(inner) <= LONGEST:
@@ -340,7 +344,7 @@ class _Walk:
             self.depth -= 1
 
     def _parts(self, thing: Any, kind: type) -> tuple[Sequence[str], Sequence[Any]]:
-        """What is said of a thing itself, and what it is made of."""
+        """The texts that describe a thing itself, and its parts."""
         if issubclass(kind, types.ModuleType):
             self.modules.add(str(thing.__name__))
             return [thing.__name__], ()
@@ -386,21 +390,21 @@ class _Walk:
 
 PLAIN: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes, type(...))
 PLAIN += (bytearray, range, slice, re.Pattern)
-"""Types of values that say in one way what they are."""
+"""Types of values whose `repr` describes them fully and always in the same way."""
 DEEPEST, LONGEST = 50, 10_000
-"""Of what is deeper, or has more parts, how many parts there are."""
+"""Objects nested deeper, or with more parts, are described by the number of their parts."""
 NO_MEMBERS = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__pydantic_")
-"""What a class has of itself, whatever is written."""
+"""Prefixes of class attributes that are not written in the class body, or do not affect results."""
 _EMPTY = types.CellType()
 
 
-_QUALNAME: Callable[[type], str] = vars(type)["__qualname__"].__get__  # whatever a metaclass says
+_QUALNAME: Callable[[type], str] = vars(type)["__qualname__"].__get__  # no metaclass overrides it
 
 
 def _plain(thing: Any) -> str:
-    """What is said of a value, or of an element of a set, by itself; of all else its name."""
+    """The description of a plain value or of an element of a set; for all else, its name."""
     if type(thing) is int:
-        return hex(thing)  # of any size
+        return hex(thing)  # unlike `repr`, for integers of any size
     if type(thing) in PLAIN:
         return repr(thing)
     if type(thing) in (tuple, frozenset):
@@ -410,13 +414,12 @@ def _plain(thing: Any) -> str:
 
 
 def _looked_up(code: types.CodeType, *how: str) -> list[str]:
-    """The names that code, and what is within it, looks up in its module, or imports: no
-    attributes."""
+    """The names that code, and code nested in it, uses by the opcodes `how`: globals or imports."""
     found = [str(one.argval) for one in dis.get_instructions(code) if one.opname in how]
     within = [one for one in code.co_consts if isinstance(one, types.CodeType)]
     return [*dict.fromkeys([*found, *(name for one in within for name in _looked_up(one, *how))])]
 
 
 def _was_typed(thing: Any) -> bool:
-    """Whether a function or class stands in no file, and is none of Python's."""
+    """Whether a function or class has no file and does not belong to Python."""
     return _module(thing).partition(".")[0] not in PYTHONS and file_of(thing) is None

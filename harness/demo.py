@@ -1,8 +1,8 @@
-"""`harness demo`: the whole job on the embedded suite, in about a minute, with no network.
+"""`harness demo`: all commands on the embedded tasks, in a minute or two, without a network.
 
-A task of each kind: what has labels for rows is merged with every head kept, what has labels for
-words with the heads merged. A model reads either rows or words, and either text or images, so these
-are three merges.
+There is a task of each kind. Tasks that label rows are merged with every head kept, the tagging
+task with its heads merged. A model labels either rows or words, and reads either text or images, so
+there are three settings.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from harness.types import Choice
 
 DEMO = Layout("a demo", "demo.json")
 WIDTH = 100
-"""Columns, at most: as much as a page of a manual has."""
+"""The largest width of tables, in columns."""
 MERGERS = ("average", "task_arithmetic", "ties")
 
 
 @dataclass(frozen=True)
 class DemoExperts:
-    """Experts that are merged, by folder: an embedded task, and the seed of its training if not 0.
+    """Experts to merge. Each is the name of its folder: TASK, or TASK-SEED for a seed other than 0.
 
-    `base` is the folder of what they are made of.
+    `base` is the folder of their base.
     """
 
     name: str
@@ -62,15 +62,15 @@ IMAGES = DemoExperts("images", FIGURES, ("shapes", "colours"), "image-base")
 
 
 def demo(out: Path, width: int | None = None) -> None:
-    """Make a base and experts, merge them three ways, evaluate, print the results."""
+    """Make bases and experts, merge them by each of MERGERS, evaluate, print the results."""
     said = {"about": "Written by `harness demo`; running it again replaces it."}
-    with new_folder(out, DEMO, force=True) as folder:  # records of another version are other work
+    with new_folder(out, DEMO, force=True) as folder:  # an older version's records are not reused
         DEMO.write(folder, said)
     _say("a minute or two on two cores: two bases, seven experts, nine merges, a board")
     try:
         _make(out, min(width or WIDTH, WIDTH))
     finally:
-        DEMO.write(out, said)  # of one that was stopped, too: the next takes its place
+        DEMO.write(out, said)  # also if it was stopped, so that the next demo may replace it
 
 
 def _make(out: Path, width: int) -> None:
@@ -95,7 +95,7 @@ def _make(out: Path, width: int) -> None:
 
 
 def _read(setting: DemoExperts, out: Path) -> dict[str, list[Record]]:
-    """The records of a setting by merger: its experts are trained, merged and evaluated."""
+    """Train, merge and evaluate the experts of a setting: its records by merger."""
     base, experts = out / setting.base, []
     for name in setting.experts:
         task, _, seed = f"embedded/{name}".partition("-")
@@ -118,7 +118,7 @@ def _merged(out: Path, setting: DemoExperts, merger: str) -> Path:
 
 
 def _shown(records: dict[str, list[Record]], width: int) -> str:
-    """The table of all mergers and the verdict on each, no wider than the terminal."""
+    """The table of all mergers and the verdict on each, in `width` columns."""
     everything = [record for part in records.values() for record in part]
     scores = grid(everything, by_method=False)
     table = evaluation_table(scores, width)

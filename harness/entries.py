@@ -1,4 +1,4 @@
-"""What is registered of a method, a protocol or a metric: its function, and what it says of it."""
+"""Registry entries of methods, protocols and metrics: a function, and what its author declares."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
 """Every kind of task."""
 
 BreaksWith: TypeAlias = Mapping[str, Sequence[str]]
-"""The properties that a method may break with an option.
+"""The properties that a method may break, by the option with which it may.
 
-Keys: `NAME=VALUE` means that value, `NAME=several` any list, and `NAME` every value but the
+Keys: `NAME=VALUE` is this value of the option, `NAME=several` any list, `NAME` every value but the
 default (`methods.is_said`).
 """
 
 Claim: TypeAlias = bool | tuple[str, ...]
-"""Whether a method does something: always, never, or with one of these options."""
+"""Whether a method does something: always, never, or with one of these options (as in
+`BreaksWith`)."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A function that is registered by a name; `paper` is where it is from.
+    """A function registered under a name; `paper` is its source.
 
-    Raises HarnessError for one with options that takes other things before them than it is `given`.
+    `called` is the kind of entry in messages, `given` the positional parameters that the function
+    must have. Raises HarnessError for a function with others.
     """
 
     called: ClassVar[str]
@@ -47,7 +49,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Entry):
-    """A method of any stage of a merge, and what its stages share."""
+    """A method of any stage of a merge."""
 
     given: ClassVar[tuple[str, ...]] = ("experts", "base")
     breaks: tuple[str, ...] = ()
@@ -55,7 +57,7 @@ class Method(Entry):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The needs it has, by name: keyword-only parameters without a default."""
+        """The names of its needs: its keyword-only parameters without a default."""
         return needs(self.function)
 
 
@@ -65,8 +67,8 @@ class Merger(Method):
 
     `breaks`: the properties that it breaks by design with its default options (`harness check`);
     `breaks_with`: those it may break with others. `task_vectors`: it subtracts the base, so it
-    needs one. `by_label`: a row of a head has no weight where an expert's data have no row with
-    its label; of all other methods the harness leaves such rows out.
+    needs one. `by_label`: it gives a row of a head no weight if the expert's data lack the row's
+    label; for all other mergers the harness leaves such rows of heads out.
     """
 
     called = "merger"
@@ -79,11 +81,11 @@ class Premerge(Method):
     """A pre-merging method. `exact`: every expert computes the same function afterwards.
 
     `breaks`: the properties that it breaks by design with its default options (`harness check`);
-    `breaks_with`: those it may break with others, `exact` and `family` where these cost exactness.
-    `costly`: a tensor takes long to compute, and that of one expert as long as that of all; the
-    harness keeps what it made on disk while the merge lasts. `reads_base`: whether it is given the
-    base, or with which options alone, as in `breaks_with`; else it is given an empty one.
-    `reads_norms`: whether it is of models with norms before their layers alone, likewise.
+    `breaks_with`: those it may break with others; `exact` and `family` if these cost exactness.
+    `costly`: a tensor takes long to compute, for one expert as long as for all; the harness keeps
+    the results on disk until the merge is done. `reads_base`: whether it receives the base, or the
+    options with which it does, as in `breaks_with`; otherwise it receives an empty base.
+    `reads_norms`: likewise, whether it requires models with a norm before each layer.
     """
 
     called = "pre-merging method"
@@ -95,12 +97,13 @@ class Premerge(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Postmerge(Method):
-    """A post-merging method: what is merged, the experts as they entered the merger, and the base.
+    """A post-merging method: it receives the merge, the experts as they entered the merger, and the
+    base.
 
     `breaks`: the properties that it breaks by design with its default options (`harness check`);
-    `breaks_with`: those it may break with others. `rereads`: whether it reads what was merged more
-    than once, or with which options alone, as in `breaks_with`; the harness then keeps that on disk
-    while the merge lasts.
+    `breaks_with`: those it may break with others. `rereads`: whether it reads the merged tensors
+    more than once, or the options with which it does, as in `breaks_with`; the harness then keeps
+    them on disk until the merge is done.
     """
 
     called = "post-merging method"
@@ -112,17 +115,17 @@ class Postmerge(Method):
 class EvaluationProtocol(Entry):
     """A way to predict labels from features.
 
-    `adapts`: what it sees of the drawn rows: nothing, their text ('unlabeled'), or their labels.
-    `all_rows`: these are all there are, once, whatever shots and draws a run asks for.
-    `check` is called with the options before any forward pass, and raises BadOption for what no
-    range of one option can say. `transductive`: whether these options adapt to the test rows
-    themselves, in place of drawn ones; never to their labels. `by_default`: it is used where no
-    protocols are named. `of_tags` are the options about words outside entities, for tags alone;
-    `outside`: how many times as many of those words these options draw as of any other tag.
-    `features`, of a protocol without a head: where these options take features, `last_linear`,
-    `cls`, `mean_masked` or `mean_padded`. `reads_head`: it is of no embedding model. `apart`: each
-    of the two texts of a row is read by itself, and `x` has the features of the one before those of
-    the other, [rows, 2 width].
+    `adapts`: what it reads of the drawn rows: nothing, their text ('unlabeled'), or also their
+    labels. `all_rows`: it always uses all training rows, once, regardless of shots and draws.
+    `check`, `transductive`, `outside` and `features` are called with the options. `check` raises
+    BadOption, before any forward pass, for combinations that the ranges allow. `transductive`
+    returns whether it adapts to the test rows (never to their labels) instead of drawn rows.
+    `by_default`: it is used if no protocols are named. `of_tags` are options about words outside
+    entities, for tagging alone; `outside` returns how many such words are drawn for each word of
+    any other tag. `features`, of a protocol without a head, returns where features are taken:
+    `last_linear`, `cls`, `mean_masked` or `mean_padded`. `reads_head`: it does not support
+    embedding models. `apart`: the two texts of a row are encoded separately, and `x`
+    [rows, 2 width] holds the features of the first, then of the second.
     """
 
     called = "protocol"
@@ -149,12 +152,11 @@ class EvaluationProtocol(Entry):
 
 @dataclass(frozen=True, kw_only=True)
 class Metric(Entry):
-    """A number of two arrays, `function(predicted, labels)`.
+    """A metric, `function(predicted, labels)` of two arrays.
 
-    `kinds` are the kinds of task it is fit for, `classes` the only number of classes, if there is
-    one. `undefined` says of true labels, as `function` reads them, what they lack for any
-    prediction to have a score, if anything: "no entity". `prefixes` are those of tags that it
-    reads, where these are not all.
+    `kinds` are the supported kinds of task, `classes` the required number of classes, if any.
+    `undefined` returns why the score is undefined for these true labels whatever is predicted ("no
+    entity"), or None. `prefixes` are the prefixes of tags that it supports, if not all.
     """
 
     called = "metric"

@@ -1,21 +1,21 @@
-"""What can go wrong, each in one line that names the thing, what was found and what was expected.
+"""Errors, each one line that names the thing, what was found and what was expected.
 
 HarnessError
 ├── UnknownName           no merger is called 'avrage'; did you mean 'average'?
 ├── BadOption             an option that does not exist, or a value it cannot take
-├── BadRecipe             a request that does not hold together: no base, tasks without experts, ...
-├── BrokenCheckpoint      a folder that is no safe, complete, finite checkpoint
+├── BadRecipe             a request that is inconsistent: no base, tasks without experts, ...
+├── BrokenCheckpoint      a folder that is not a safe, complete, finite checkpoint
 ├── IncompatibleWeights   experts (or the base) that cannot be merged entry by entry
 ├── LabelMismatch         label names of a checkpoint that are not those of the task
 ├── MissingHead           a protocol or a task needs a head that no checkpoint has
 ├── MissingTeacher        a protocol needs an expert's outputs and no expert of the task is known
 ├── BadData               a data set without the split, columns, labels or rows that are needed
 ├── BrokenRecord          a record file that cannot be read back
-│   └── WrongPredictions  predictions that are not those of the record that they lie beside
-├── MissingScores         records without the scores that a picture or a comparison is of
-├── BrokenPlugin          somebody's methods that cannot be imported, or make something else
-├── OutputExists          an output that holds something already, or that another run is writing
-├── CannotWrite           an output that the system does not let us write: no space, no right
+│   └── WrongPredictions  predictions that do not belong to the record beside them
+├── MissingScores         records without the scores that a figure or a comparison requires
+├── BrokenPlugin          a plug-in that cannot be imported, raises, or returns something invalid
+├── OutputExists          an output that already exists, or that another run is writing
+├── CannotWrite           an output that the system does not let us write: no space, no permission
 ├── NotFinite             a merge, or what a model computes, that is NaN or infinite
 └── CellsFailed           cells of an evaluation that could not be scored; all others are saved
 """
@@ -27,7 +27,7 @@ from typing import Any
 
 
 class HarnessError(Exception):
-    """A mistake in the input, found before work starts, or what ends it, as a full disk does.
+    """A mistake in the input, usually found before work starts, or a fault such as a full disk.
 
     The command line prints it and exits 2.
     """
@@ -42,11 +42,11 @@ class BadOption(HarnessError):
 
 
 class BadRecipe(HarnessError):
-    """A request whose parts do not hold together."""
+    """A request whose parts are inconsistent."""
 
 
 class BrokenCheckpoint(HarnessError):
-    """A folder that is no safe, complete, finite checkpoint."""
+    """A folder that is not a safe, complete, finite checkpoint."""
 
 
 class IncompatibleWeights(HarnessError):
@@ -74,19 +74,19 @@ class BrokenRecord(HarnessError):
 
 
 class WrongPredictions(BrokenRecord):
-    """Predictions that are not those of the record that they lie beside."""
+    """Predictions that do not belong to the record beside them."""
 
 
 class MissingScores(HarnessError):
-    """Records without the scores that a picture or a comparison is of."""
+    """Records without the scores that a figure or a comparison requires."""
 
 
 class OutputExists(HarnessError):
-    """An output that holds something already, or that another run is writing."""
+    """An output that already exists, or that another run is writing."""
 
 
 class BrokenPlugin(HarnessError):
-    """A user's tasks, protocols or methods that cannot be loaded, or make something else."""
+    """A plug-in that cannot be imported, raises an error or returns something invalid."""
 
 
 class CannotWrite(HarnessError):
@@ -98,9 +98,9 @@ class NotFinite(HarnessError):
 
 
 class CellsFailed(HarnessError):
-    """Cells of an evaluation that could not be scored, a line for each reason.
+    """Cells of an evaluation that could not be scored: `failures`, a line for each reason.
 
-    `records` are those of all other cells, which are saved.
+    `records` are those of all other cells, which are saved. The command line exits 3.
     """
 
     def __init__(self, failures: Sequence[str], records: Sequence[Any]) -> None:

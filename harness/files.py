@@ -1,8 +1,8 @@
-"""Shell: where JSON and YAML are read, with limits, and files written, whole or not.
+"""Shell: reads JSON and YAML within limits, and writes files completely or not at all.
 
-What is read may come from anybody: it is data of limited size and depth, in text that can be
-written again. What is written stands beside its place, under a name that nobody could know before
-(`unfinished`), until it is whole.
+Input is not trusted: its size and depth are limited, and its text has to be encodable in UTF-8.
+Output is written beside its destination under an unpredictable name (`unfinished`), and moved
+there when it is complete.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from harness import unfinished
 from harness.errors import BrokenCheckpoint, CannotWrite, HarnessError, OutputExists
 
 LARGEST = 200 * 2**20
-"""Bytes of a JSON file: the largest tokenizers have 40 MiB."""
+"""The most bytes of a JSON file: the largest tokenizers have 40 MiB."""
 LARGEST_YAML = 2**20
 DEEPEST = 64
 WIDEST = 1024
-"""Bits of a whole number: a larger one is no float, and may be too long to be shown."""
+"""The most bits of a whole number: a larger one exceeds a float, and may be too long to print."""
 HELD = 100
-"""Files that are kept open, and so locked, at a time: some systems let a program have 256."""
+"""The most files kept open, and so locked, at a time: some systems allow 256 per program."""
 MOST = 100_000
-"""Values in a YAML file, with those that an alias repeats."""
+"""The most values in a YAML file, counting those that aliases repeat."""
 
 
 # Reading -----------------------------------------------------------------------------------
@@ -48,10 +48,13 @@ MOST = 100_000
 def read_text(
     path: Path, what: str, *, largest: int = LARGEST, error: type[HarnessError] = BrokenCheckpoint
 ) -> str:
-    """The text of a file in UTF-8. Raises `error`, naming the file and what it should be."""
+    """The text of a UTF-8 file of at most `largest` bytes; `what` says what the file should be.
+
+    Raises `error`, naming both.
+    """
     try:
         about = path.stat()
-        if not stat.S_ISREG(about.st_mode):  # whoever opens a pipe waits for its other end
+        if not stat.S_ISREG(about.st_mode):  # opening a pipe would block
             raise error(f"{path} is no file, expected {what}")
         with path.open("rb") as file:
             content = file.read(min(about.st_size, largest) + 1)
@@ -67,22 +70,22 @@ def read_text(
 def read_json(
     path: Path, what: str, *, error: type[HarnessError] = BrokenCheckpoint
 ) -> dict[str, Any]:
-    """The object in a JSON file. Raises `error`, naming the file and what it should be."""
+    """The object in a JSON file. Raises `error`, naming the file and `what` it should be."""
     return parse_json(read_text(path, what, error=error), str(path), what, error=error)
 
 
 def parse_json(
     text: str, where: str, what: str, *, error: type[HarnessError] = BrokenCheckpoint
 ) -> dict[str, Any]:
-    """The object in a JSON text. Raises `error`, naming `where` and what it should be."""
+    """The object in a JSON text. Raises `error`, naming `where` and `what` it should be."""
     return _object(_loaded(text, where, what, error), where, what, error)
 
 
 def parse_objects(
     text: str, where: str, what: str, *, error: type[HarnessError] = BrokenCheckpoint
 ) -> list[dict[str, Any]]:
-    """The objects in the list of a JSON text. Raises `error`, naming `where`; also for a key that
-    an object has twice."""
+    """The objects in a JSON text that holds a list of them. Raises `error`, naming `where`; also
+    for a key that occurs twice in an object."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -111,12 +114,12 @@ def _loaded(
 
 
 def as_json(value: object) -> Any:
-    """The value as it is read back: a tuple is a list, a key a text."""
+    """The value after a round trip through JSON: tuples become lists, keys become texts."""
     return json.loads(json.dumps(value))
 
 
 class KeysOnce(yaml.SafeLoader):
-    """Refuses a key that is there twice, of which YAML's own reader takes the last."""
+    """A YAML loader that refuses a duplicate key; PyYAML's own takes the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
@@ -128,10 +131,10 @@ class KeysOnce(yaml.SafeLoader):
 
 
 class Loader(KeysOnce):
-    """Reads 1e-3 as a number, which to YAML 1.1 is one with a point alone."""
+    """A YAML loader that reads 1e-3 as a number; YAML 1.1 requires a decimal point."""
 
 
-Loader.add_implicit_resolver(  # of few digits after the e: a hash of digits is none
+Loader.add_implicit_resolver(  # at most two digits after the e: a hash may look like 12e345
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d{1,2}$"), list("-+0123456789")
 )
 
@@ -143,11 +146,11 @@ def read_yaml(
     error: type[HarnessError] = BrokenCheckpoint,
     loader: type[yaml.SafeLoader] = Loader,
 ) -> dict[str, Any]:
-    """The object in a YAML file that holds only what JSON can say. Raises `error`, naming it."""
+    """The object in a YAML file that holds JSON types only. Raises `error`, naming the file."""
     text = read_text(path, what, largest=LARGEST_YAML, error=error)
     try:
         value = yaml.load(text, Loader=loader)
-    except Exception as cause:  # the reader has an error of its own for every tag and escape
+    except Exception as cause:  # PyYAML raises many types of errors
         reason = " ".join(str(cause).split())
         raise error(f"{path} cannot be read as YAML: {reason}; expected {what}") from cause
     return _object(value, str(path), what, error, most=MOST)
@@ -165,15 +168,15 @@ def _object(
 def check_values(
     value: object, where: str, what: str, *, error: type[HarnessError], most: int | None = None
 ) -> None:
-    """Raise `error`, naming `where`, for what was read and is too deep, too much or no JSON."""
+    """Raise `error`, naming `where`, for a value too deep, too large or not of JSON types."""
     if fault := _fault(value, most):
         raise error(f"{where} {fault}; expected {what}")
 
 
 def _fault(value: object, most: int | None) -> str | None:
-    """What is wrong with a value that was read: too deep, too much, or not of JSON's types.
+    """Why a value is refused: too deep, over `most` entries, or not of JSON types; None if valid.
 
-    Aliases of YAML can make a value hold itself, or a few lines billions of entries.
+    With aliases, a YAML value can contain itself, or a few lines can stand for billions of entries.
     """
     level: list[object] = [value]
     seen = 0
@@ -206,7 +209,7 @@ def _fault(value: object, most: int | None) -> str | None:
 
 
 def is_text(text: str) -> bool:
-    """Whether the text can be written: half of a surrogate pair, which JSON can spell, can not."""
+    """Whether the text can be encoded in UTF-8; lone surrogates, which JSON can hold, cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -215,7 +218,7 @@ def is_text(text: str) -> bool:
 
 
 def check_text(text: str, error: type[HarnessError]) -> None:
-    """Raise `error` for a name, as the system spells it, that cannot be written."""
+    """Raise `error` for a name from the operating system that cannot be encoded in UTF-8."""
     if not is_text(text):
         spelled = f"'{text}' is no text in {sys.getfilesystemencoding()}"
         raise error(f"{spelled}; expected UTF-8: rename it, or set LC_ALL=C.UTF-8")
@@ -226,10 +229,13 @@ def check_text(text: str, error: type[HarnessError]) -> None:
 
 @contextmanager
 def saying(path: Path) -> Iterator[None]:
-    """What the system cannot do with a path as CannotWrite: no space, no right, no such place."""
+    """Raise OSErrors of the block as CannotWrite, naming the path: no space, no permission, ...
+
+    BrokenPipeError passes.
+    """
     try:
         yield
-    except BrokenPipeError:  # nobody reads what is printed meanwhile
+    except BrokenPipeError:  # of stdout, which nobody reads any more
         raise
     except OSError as error:
         reason = error.strerror or str(error)
@@ -240,9 +246,9 @@ def saying(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path`, synced to disk, when the block succeeds.
+    """A file that is synced to disk and replaces `path` when the block succeeds.
 
-    Raises CannotWrite, and leaves what was there, where that is not possible.
+    Raises CannotWrite if that is not possible; the old file then stays.
     """
     with _staged(path) as (file, take_place):
         yield file
@@ -252,9 +258,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_files(files: Iterable[tuple[Path, str | bytes]]) -> None:
-    """Write several files, all or none: each is whole on the disk before one takes its place.
+    """Write several files: all are complete on disk before the first replaces its destination.
 
-    Of a generator, one content is in memory at a time. Raises CannotWrite; what was there stays.
+    With a generator, one content at a time is in memory. Raises CannotWrite; the old files stay.
     """
     with ExitStack() as stack:
         ready = []
@@ -273,7 +279,8 @@ def write_files(files: Iterable[tuple[Path, str | bytes]]) -> None:
 
 @contextmanager
 def _staged(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
-    """A new file beside `path`, and what gives it that place; it is gone if that was not called."""
+    """A new file beside `path`, and a function that moves it to `path`; without that call, the file
+    is removed."""
     check_name(path)
     with saying(path), made(path.parent):
         if path.is_dir():
@@ -294,44 +301,44 @@ def _staged(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
 
 @contextmanager
 def made(folder: Path) -> Iterator[None]:
-    """A folder, made with those above it; what was made goes again if the block fails."""
+    """Create a folder and its parents; those that are new are removed if the block fails."""
     new = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # somebody else has put something there
+        with suppress(OSError):  # another process has put something there
             for place in new:
                 place.rmdir()
         raise
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, whole or not at all."""
+    """Write a text, completely or not at all."""
     with replacing(path) as file:
         file.write(text.encode())
 
 
 _NUMBERS = re.compile(r"\[\n[\s\d.,eE+-]*\]")
-"""A list of numbers over several lines, which nothing within a text can look like."""
+"""A list of numbers over several lines; no JSON string matches, as it has no line breaks."""
 
 
 def write_json(path: Path, value: object, *, indent: int = 2, sort_keys: bool = False) -> None:
-    """Write a value as JSON; whole or not at all."""
+    """Write a value as JSON, completely or not at all."""
     write_text(path, json_text(value, indent=indent, sort_keys=sort_keys))
 
 
 def json_text(value: object, *, indent: int = 2, sort_keys: bool = False) -> str:
-    """A value as JSON, a list of numbers in one line."""
+    """A value as JSON, with each list of numbers on one line."""
     text = json.dumps(value, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
     return _NUMBERS.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text) + "\n"
 
 
 def nameless(beside: Path) -> BinaryIO:
-    """A new file to write and read, on the disk of a path, which may not be there yet.
+    """A new temporary file on the same disk as a path, which need not exist yet.
 
-    It has no name, so that nothing is left of it when it is closed, whatever stops the process.
-    Raises CannotWrite where none can be made.
+    The file has no name, so nothing is left of it however the process ends. Raises CannotWrite if
+    it cannot be created.
     """
     there = next(place for place in Path(os.path.realpath(beside)).parents if place.is_dir())
     with saying(there):
@@ -342,7 +349,7 @@ def nameless(beside: Path) -> BinaryIO:
 
 
 def cache_dir(what: str) -> Path:
-    """Where what can be made again is kept: in HARNESS_CACHE_DIR, else in the user's cache."""
+    """The cache folder for one kind of entry, in HARNESS_CACHE_DIR or else in the user's cache."""
     given = os.environ.get("HARNESS_CACHE_DIR")
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return (Path(given) if given else Path(root) / "merging-harness") / what
@@ -350,9 +357,9 @@ def cache_dir(what: str) -> Path:
 
 @cache
 def version(distribution: str) -> str:
-    """The version of what is installed, or of the module of that name, whoever distributes it.
+    """The version of an installed distribution or else of the module of that name.
 
-    To read its files takes longer than to merge miniatures.
+    Cached: reading the metadata takes longer than merging miniature models.
     """
     try:
         return metadata.version(distribution)
@@ -361,7 +368,7 @@ def version(distribution: str) -> str:
 
 
 def file_hash(path: Path, largest: float = math.inf) -> str | None:
-    """A hash of the bytes of a file; None for what is no file, or has more bytes."""
+    """A hash of the bytes of a file; None if it is not a file or has more than `largest` bytes."""
     if not path.is_file() or path.stat().st_size > largest:
         return None
     state = xxhash.xxh3_128()
@@ -372,16 +379,16 @@ def file_hash(path: Path, largest: float = math.inf) -> str | None:
 
 
 def check_name(path: Path) -> None:
-    """Raise CannotWrite for a name that no file can have, or that cannot be written in a record."""
+    """Raise CannotWrite for a path that no file can have, or that no record could hold as text."""
     with saying(path), suppress(FileNotFoundError, NotADirectoryError):
         path.lstat()
     check_text(str(path), CannotWrite)
 
 
 def check_place(folder: Path) -> None:
-    """Raise OutputExists where a folder cannot be, because a file is in the way.
+    """Raise OutputExists if a file is in the way of a folder to be created.
 
-    Raises CannotWrite where it may not be.
+    Raises CannotWrite without write permission.
     """
     check_name(folder)
     with saying(folder):
@@ -393,7 +400,7 @@ def check_place(folder: Path) -> None:
 
 
 def check_below(root: Path, paths: Iterable[Path]) -> None:
-    """Raise OutputExists where a folder between an output and a file of it is a link out of it."""
+    """Raise OutputExists if a folder between the output `root` and one of its files is a link."""
     folders = {place for path in paths for place in path.parents if root in place.parents}
     for place in sorted(folders):
         if place.is_symlink():
@@ -402,14 +409,14 @@ def check_below(root: Path, paths: Iterable[Path]) -> None:
 
 
 def check_ours(marks: Mapping[Path, bytes]) -> None:
-    """Raise OutputExists for a file that is to be written over and was not written by us.
+    """Raise OutputExists for a file to be overwritten that this program did not write.
 
-    `marks` are patterns that every file of ours of its path has.
+    `marks` maps each path to a pattern that every file that this program writes there contains.
     """
     for path, mark in marks.items():
         if not os.path.lexists(path):
             continue
         with saying(path):
-            there = path.read_bytes() if path.is_file() else b""  # a pipe would never end
+            there = path.read_bytes() if path.is_file() else b""  # reading a pipe would block
         if not re.search(mark, there):
             raise OutputExists(f"{path} exists and is not of this program; expected another place")

@@ -1,4 +1,4 @@
-"""Shell: a folder of ours, told by what it lists, takes the place of another in one step."""
+"""Shell: output folders with a marker that lists their files, each replaced in one step."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from harness.hashes import digest_of
 from harness.unfinished import is_unfinished
 
 FILES = "files"
-"""The key under which a folder's marker lists all files in it, with a hash of each."""
+"""The key under which the marker of a folder lists the files in it, with their hashes."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a kind of folder of ours is: what one says of it, and its marker.
+    """A kind of output folder: `what` it is called in messages, and the name of its marker.
 
-    That is a JSON object beside which nothing is ours but what it lists, as it was written, and
-    what is called as in the pattern `more`.
+    The marker is a JSON file that lists the files of the folder with their hashes. Only these
+    files, unchanged, and those that match the pattern `more` count as written by this program.
     """
 
     what: str
@@ -39,9 +39,9 @@ class Layout:
     def write(
         self, folder: Path, said: Mapping[str, Any], known: Mapping[str, str] | None = None
     ) -> None:
-        """Write the marker, last of all: what it says, and a hash of every file by its path.
+        """Write the marker, after all other files: the fields `said`, and a hash of every file.
 
-        `known` are hashes of files that need not be read again.
+        `known` are hashes, by path, of files that need not be read again.
         """
         inside = [name for name in self._inside(folder) if name != self.marker]
         hashes = {name: (known or {}).get(name) or file_hash(folder / name) for name in inside}
@@ -49,11 +49,12 @@ class Layout:
         write_json(folder / self.marker, {**said, FILES: hashes})
 
     def said(self, folder: Path) -> dict[str, Any]:
-        """What the marker of a folder says."""
+        """The contents of the marker of a folder. Raises OutputExists if it cannot be read."""
         return read_json(folder / self.marker, f"a record of {self.what}", error=OutputExists)
 
     def is_edited(self, folder: Path) -> bool:
-        """Whether somebody changed the marker of a folder since it was written, if it says that."""
+        """Whether the marker of a folder was changed since it was written; False if it lists no
+        hashes."""
         said = self.said(folder) if (folder / self.marker).is_file() else {}
         hashes = said.pop(FILES, None)
         if not isinstance(hashes, dict):
@@ -61,9 +62,9 @@ class Layout:
         return bool(hashes.pop(self.marker, None) != digest_of([said, hashes]))
 
     def foreign(self, folder: Path) -> dict[str, str]:
-        """What stands in a folder and was not written so by us, by its path: foreign, or edited.
+        """Paths in a folder that are not as this program wrote them, as "foreign" or "edited".
 
-        Raises OutputExists where the marker does not say what was.
+        Raises OutputExists for a marker that lists no files.
         """
         marker = folder / self.marker
         said = self.said(folder)
@@ -86,9 +87,9 @@ class Layout:
         return odd
 
     def _inside(self, folder: Path) -> list[str]:
-        """What the marker should list, itself too: all that is no folder, by its path there.
+        """The relative paths that the marker should list: all files and links, and the marker.
 
-        Not what is left of its being written; no link is followed.
+        Without what a killed run left of the marker; links are not followed.
         """
         found = []
         for place, folders, files in os.walk(folder):
@@ -98,12 +99,12 @@ class Layout:
         return [name for name in mine if not self.begun(folder / name)]
 
     def begun(self, path: Path) -> bool:
-        """Whether a path is what a killed run left of the marker."""
+        """Whether a path is an unfinished marker, left by a killed run."""
         return is_unfinished(path, path.with_name(self.marker))
 
 
 def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
-    """Raise OutputExists unless `out` is free, empty, or with `force` an older one of the kind.
+    """Raise OutputExists unless `out` is new, empty or, with `force`, an older folder of `layout`.
 
     Nothing that this program did not write is ever replaced.
     """
@@ -141,10 +142,10 @@ def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
 
 @contextmanager
 def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Path]:
-    """A folder that takes the place of `out` when the block succeeds; until then nothing changes.
+    """A new folder that replaces `out` when the block succeeds; until then `out` stays as it is.
 
-    Whoever is stopped leaves the old folder or the new one. Raises OutputExists as `check_output`
-    does, and while another run writes the same folder; CannotWrite where there is no room.
+    A run that is stopped leaves either the old folder or the new one. Raises OutputExists as
+    `check_output` does, and while another run writes the same folder; CannotWrite without space.
     """
     place = Path(os.path.realpath(out))
     check_output(out, layout, force=force)
@@ -156,7 +157,7 @@ def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Pa
         try:
             unfinished.tidy(place)
             yield partial
-            check_output(out, layout, force=force)  # it may have been written meanwhile
+            check_output(out, layout, force=force)  # another run may have written it meanwhile
             _swap(partial, place)
         finally:
             unfinished.take_away(partial)
@@ -165,7 +166,7 @@ def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Pa
 
 
 def _swap(new: Path, old: Path) -> None:
-    """Give a folder the place of another, if there is one, which goes where the new one was."""
+    """Move the folder `new` to `old`; a non-empty old folder moves to `new`, or is removed."""
     if not old.exists() or not any(old.iterdir()):
         new.replace(old)  # an empty folder is replaced at once
     elif not _exchange(new, old):
@@ -180,7 +181,7 @@ def _swap(new: Path, old: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Exchange two folders in one step; False where the system cannot."""
+    """Exchange two folders atomically; False if the system does not support it."""
     try:
         rename: Callable[..., int] = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError, TypeError):

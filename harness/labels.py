@@ -1,4 +1,4 @@
-"""Names of labels: how they are compared, and which of them a value of a data set stands for."""
+"""Label names: how they are compared, and which label a value in a data set stands for."""
 
 from __future__ import annotations
 
@@ -15,38 +15,40 @@ import numpy as np
 from harness.types import Task
 
 PARTING = re.compile(
-    r"(?!(?<!\w)-\.?\d|(?<=\d)[-.,:/]\d)"  # not the sign of a number, nor what stands within one
+    r"(?!(?<!\w)-\.?\d|(?<=\d)[-.,:/]\d)"  # not the sign of a number, nor a separator within one
     r"[\s_\-/\\.,:;'\"()\[\]&|]"
 )
-"""Signs that only part words; others may be all that tells two labels apart: `C`, `C++`, `C#`."""
+"""Characters that only separate words; others may distinguish labels: `C`, `C++`, `C#`."""
 NUMBER = re.compile(r"[+-]?\d{1,18}(\.\d{0,9})?", re.ASCII)
+"""A name that is a number."""
 LONGEST_NAME = 1000
-"""Letters of a label: a longer text is a column by mistake, and slow to compare."""
+"""The most characters of a label: a longer text is from a wrong column, and slow to compare."""
 
 
 def composed(label: str) -> str:
-    """A name with its accents in its letters (NFC), to the letter otherwise."""
+    """A name in Unicode's composed form (NFC), otherwise unchanged."""
     return normalize("NFC", label)
 
 
 def normal(label: str) -> str:
-    """A label name with case and separators taken out, which is how names are compared.
+    """A label name without case and separators, for comparison.
 
-    One that is a number is that number: 1, 1.0 and 01 are one name, and -1 is another. Letters
-    with their accents apart, as macOS writes the names of folders, are those with them (NFC).
+    Names that are numbers are compared as numbers: 1, 1.0 and 01 are the same name, -1 is another.
+    Accents are composed (NFC): macOS writes names of folders with separate accents.
     """
     kept = composed(PARTING.sub("", label).casefold())
     return str(Decimal(kept).normalize() + 0) if NUMBER.fullmatch(kept) else kept
 
 
 def is_number(label: str) -> bool:
-    """Whether a label is called by a number, or by true or false, as data may have them."""
+    """Whether a label's name is a number, true or false, and so may be a value in the data."""
     kept = normal(label)
     return NUMBER.fullmatch(label.strip()) is not None or kept in ("true", "false")
 
 
 def called(value: object) -> str | None:
-    """How a value of a label is called: 4.0 as 4, and true as true; None where it says nothing."""
+    """The label name of a value in the data: "4" for 4.0, "true" for True; None for no label: None,
+    nan, infinity, or text that is too long."""
     if isinstance(value, str):
         return composed(value) if len(value) < LONGEST_NAME else None
     if isinstance(value, bool):
@@ -58,22 +60,22 @@ def called(value: object) -> str | None:
         return None
     if number.is_integer():
         return str(int(number))
-    short = np.float32(number)  # 0.1 of 32 bits is 0.10000000149 to Python
+    short = np.float32(number)  # 0.1 in float32 is 0.10000000149 in Python
     return str(short if float(short) == number else number)
 
 
 def placing(task: Task) -> Callable[[object], int | None]:
-    """Which label of a task a value of its data stands for, by its place among them.
+    """A function from a value in the data to the index of the task's label, None for no label.
 
-    A value is the label that it is called by. It is a place in the list only where the task reads
-    numbers so and no label is called by one. None: no label.
+    A value is looked up by name. A number is an index into the labels only if the task has
+    `by_index` and no label's name is a number.
     """
     spelled, others = spelling(task.labels), spelling([*task.renamed])
     places = {spelled(name): place for place, name in enumerate(task.labels)}
     renamed = {others(theirs): ours for theirs, ours in task.renamed.items()}
     by_index = task.by_index and not any(map(is_number, task.labels))
 
-    @cache  # a name is compared once, however many rows have it
+    @cache  # many rows have the same name
     def named(name: str) -> int | None:
         name = renamed.get(others(name), name)
         place = places.get(spelled(name))
@@ -90,8 +92,8 @@ def placing(task: Task) -> Callable[[object], int | None]:
 
 
 def spelling(*lists: Sequence[str]) -> Callable[[str], str]:
-    """How the names of some label lists are compared: as `normal` has them, unless that makes two
-    of a list one; then to the letter."""
+    """The function by which names of these label lists are compared: `normal` or, if that makes two
+    names of a list equal, `composed`."""
     distinct = all(len({*map(normal, names)}) == len({*names}) for names in lists)
     return normal if distinct else composed
 
@@ -103,17 +105,17 @@ def same(first: Sequence[str], second: Sequence[str]) -> bool:
 
 
 def as_config(labels: Sequence[str]) -> dict[str, Any]:
-    """The names of a head's outputs, as a configuration of transformers' has them."""
+    """The names of a head's outputs as `id2label` and `label2id` in a configuration."""
     places = {name: place for place, name in enumerate(labels)}
     return {"id2label": {str(place): name for name, place in places.items()}, "label2id": places}
 
 
 def fit(labels: Sequence[str], task: Task) -> bool:
-    """Whether these are the label names of a task, in any order; none for a regression."""
+    """Whether these are the label names of a task, in any order (for a regression, no names)."""
     spelled = spelling(labels, task.labels)
     return sorted(map(spelled, labels)) == sorted(map(spelled, task.labels))
 
 
 def generic(labels: Sequence[str]) -> bool:
-    """Whether the names are the placeholders that transformers writes when nobody named them."""
+    """Whether the names are the placeholders of transformers: LABEL_0, LABEL_1, ..."""
     return bool(labels) and all(name == f"LABEL_{i}" for i, name in enumerate(labels))

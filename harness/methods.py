@@ -1,4 +1,4 @@
-"""A method of merging and its needs, taken together: their options are one list."""
+"""A method of merging together with its needs: their options form one list."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from harness.text import hint
 from harness.types import Choice, Need, Scalar
 
 SEVERAL = "several"
-"""Said of an option whose value is a list, as `harness list` says it."""
+"""In a condition `NAME=several`: any list. `harness list` uses the same word."""
 
 
 def needs_of(entry: Method) -> tuple[Need, ...]:
-    """The needs of a method, in its order. Raises UnknownName for one that is not registered."""
+    """The needs of a method, in the order of its parameters. Raises UnknownName for one that is not
+    registered."""
     for name in entry.needs:
         if name not in NEEDS:
             raise UnknownName(
@@ -29,21 +30,20 @@ def needs_of(entry: Method) -> tuple[Need, ...]:
 
 
 def code_of_methods(entries: Iterable[Method]) -> str:
-    """A hash of somebody else's code among methods and the needs that they ask for; '' where all is
-    of ours. What they compute may be other by the next time."""
+    """A hash of the plug-ins' code among methods and their needs; '' if all are ours."""
     return code_of_plugins(one for entry in entries for one in made_by(entry))
 
 
 def made_by(entry: Method) -> list[Callable[..., Any]]:
-    """What a method computes with: its own function, and those of its needs that are known."""
+    """The functions that a method runs: its own, and those of its registered needs."""
     return [entry.function, *(NEEDS[name].function for name in entry.needs if name in NEEDS)]
 
 
 def functions(entry: Method) -> tuple[Callable[..., Any], ...]:
     """The functions whose options a method has: its own, and those of its needs.
 
-    Raises BrokenPlugin for an option of two of them that is not the same in both: one value is of
-    both.
+    Raises BrokenPlugin for an option of two functions with different defaults, since both receive
+    the same value.
     """
     needs = needs_of(entry)
     asked = f"{entry.called} '{entry.name}'"
@@ -67,16 +67,17 @@ def resolved(entry: Method, choice: Choice) -> dict[str, Scalar]:
 
 
 def own_options(entry: Method, chosen: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Of all options, those that the method itself is called with."""
+    """The options among `chosen` that the method itself is called with."""
     own = set(options(entry.function))
     of_needs = {name for need in needs_of(entry) for name in options(need.function)} - own
     return {name: value for name, value in chosen.items() if name not in of_needs}
 
 
 def is_said(entry: Method, condition: str, chosen: Mapping[str, Scalar]) -> bool:
-    """Whether, of all options of a method, one is as its author says (`entries.BreaksWith`).
+    """Whether the options `chosen` meet a condition that the method's author declared: a key as in
+    `entries.BreaksWith`.
 
-    Raises UnknownName for an option that it has not.
+    Raises UnknownName for a condition on an option that the method lacks.
     """
     known = {name: one for fn in functions(entry) for name, one in options(fn).items()}
     name, equals, value = condition.partition("=")
@@ -92,19 +93,19 @@ def is_said(entry: Method, condition: str, chosen: Mapping[str, Scalar]) -> bool
 
 
 def reads_base(entry: Method, chosen: Mapping[str, Scalar]) -> bool:
-    """Whether a method with all these options reads the base."""
+    """Whether a method with these options reads the base."""
     if isinstance(entry, Merger):
         return entry.task_vectors
     return not isinstance(entry, Premerge) or _claimed(entry, entry.reads_base, chosen)
 
 
 def reads_norms(entry: Method, chosen: Mapping[str, Scalar]) -> bool:
-    """Whether a method with all these options is of models with norms before their layers alone."""
+    """Whether a method with these options requires models with a norm before each layer."""
     return isinstance(entry, Premerge) and _claimed(entry, entry.reads_norms, chosen)
 
 
 def rereads(entry: Method, chosen: Mapping[str, Scalar]) -> bool:
-    """Whether a method with all these options reads what was merged more than once."""
+    """Whether a method with these options reads the merged tensors more than once."""
     return isinstance(entry, Postmerge) and _claimed(entry, entry.rereads, chosen)
 
 

@@ -1,4 +1,4 @@
-"""Options of registered functions: declared with their ranges, given as text, checked."""
+"""Options of registered functions: their declared types and ranges, parsing and checks."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NotNegative: TypeAlias = Annotated[float, Interval(ge=0)]
 Count: TypeAlias = Annotated[int, Interval(ge=1)]
 """A whole number of at least 1."""
 StepCount: TypeAlias = Annotated[int, Interval(ge=1, le=1_000_000)]
-"""So many steps, or rounds, of a fit: more would not end today."""
+"""A number of steps, or rounds, of a fit; more would run for days."""
 
 
 @dataclass(frozen=True)
 class TextOrNumber:
-    """Said of an option of text of which some is a number: a file may have that as one.
+    """Annotation of a text option whose values may look like numbers: a file may hold an int.
 
-    `examples` are named beside what else was found.
+    `examples` are shown in the error message.
     """
 
     examples: tuple[str, ...]
@@ -48,18 +48,19 @@ class TextOrNumber:
 
 
 def _as_written(value: object) -> object:
+    """An int as text, any other value unchanged."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 Layers: TypeAlias = Annotated[str, TextOrNumber(("all", "first:2", "last:2", "0"))]
-"""Some layers of a model: `all`, the first or last few, or one by its number; of two stacks all or
-some of one, as `decoder.first:2`."""
+"""Layers of a model: `all`, the first or last few, or one by its number; in a model with two stacks
+all, or some of one stack, as `decoder.first:2`."""
 Anchor: TypeAlias = Literal["central", "first", "base"] | Count
-"""What experts are moved to: the one nearest to their mean, one by its number, or the base."""
+"""What experts are aligned to: the expert nearest to their mean, one by its number, or the base."""
 ExpertAnchor: TypeAlias = Literal["central", "first"] | Count
-"""The same where it cannot be the base."""
+"""An `Anchor` that cannot be the base."""
 FREE: Any = int | float | bool | list[float] | str | None
-"""What an option may be that the function does not declare; text is read in this order."""
+"""The type of an option without an annotation; text is parsed as the first type that fits."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Option:
         return schema(self.annotation)
 
     def read(self, value: Scalar, what: str) -> Scalar:
-        """The value as the option's type, text parsed. Raises BadOption, beginning with `what`."""
+        """The value as the option's type, text parsed. Raises BadOption, a message about `what`."""
         from harness.ranges import expected
 
         try:
@@ -96,18 +97,18 @@ class Option:
 
 
 def _shown(value: Scalar) -> str:
-    """A value as somebody writes it; text in quotes where it is no number."""
+    """A value as a user writes it; text in quotes unless it is a number, true or false."""
     read = Option("value", FREE, None).read(value, "value") if isinstance(value, str) else value
     return repr(value) if isinstance(read, str | None) else str(value)
 
 
 def options(function: Callable[..., Any]) -> dict[str, Option]:
-    """The options of a registered function, in the order it declares them.
+    """The options of a registered function, in the order of declaration.
 
-    One without an annotation takes anything. Raises BadOption for an annotation that no option can
-    have, as the type of an array.
+    An option without an annotation accepts any value. Raises BadOption for an unsupported
+    annotation, such as the type of an array.
     """
-    # others than functions may be no keys
+    # other callables may not be hashable
     read = _declared if isinstance(function, FunctionType) else _declared.__wrapped__
     return dict(read(function))
 
@@ -126,13 +127,14 @@ def _parameters(function: Callable[..., Any], kind: Any) -> list[inspect.Paramet
 
 
 def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
+    """The type of an option. Raises BadOption for an unsupported or unresolvable annotation."""
     from harness.ranges import reading
 
     kind = parameter.annotation
     if kind is parameter.empty:
         return FREE
     try:
-        # postponed annotations are text; only those of options are needed, and can be read
+        # postponed annotations are text; those of other parameters may not resolve at run time
         if isinstance(kind, str):
             kind = eval(kind, getattr(inspect.unwrap(function), "__globals__", {}))
         reading(kind)
@@ -146,8 +148,8 @@ def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> A
 
 
 def misplaced(function: Callable[..., Any], given: Sequence[str]) -> str | None:
-    """What is wrong with what stands before the * of a function: what it is called with, in this
-    order, and no option, which nobody would pass on."""
+    """What is wrong with the positional parameters of a function: they have to be `given`, in this
+    order, without options, which would never be passed. None if they are right."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     own = [one.name for kind in kinds for one in _parameters(function, kind)]
     expected = ", ".join(given)
@@ -161,7 +163,7 @@ def misplaced(function: Callable[..., Any], given: Sequence[str]) -> str | None:
 
 
 def needs(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The keyword-only parameters without a default, which the harness and not the user gives."""
+    """The keyword-only parameters without a default: the harness, not the user, provides them."""
     parameters = _parameters(function, inspect.Parameter.KEYWORD_ONLY)
     return tuple(one.name for one in parameters if one.default is one.empty)
 
@@ -169,9 +171,9 @@ def needs(function: Callable[..., Any]) -> tuple[str, ...]:
 def resolve(kind: str, choice: Choice, *functions: Callable[..., Any]) -> dict[str, Scalar]:
     """All options of a choice including defaults, each checked against its type and range.
 
-    The options are those of all the functions together; one that takes any keyword takes any
-    option, as given. Raises BadOption with the near miss for an unknown name, and for a value of
-    another type or out of range.
+    The options of all functions are combined; if one takes **kwargs, any option is accepted, as
+    given. Raises BadOption for an unknown name (with the nearest known one), and for a value of the
+    wrong type or out of range.
     """
     known = {name: option for function in functions for name, option in options(function).items()}
     if any(_parameters(function, inspect.Parameter.VAR_KEYWORD) for function in functions):
@@ -189,7 +191,10 @@ def resolve(kind: str, choice: Choice, *functions: Callable[..., Any]) -> dict[s
 
 
 def parse_choice(text: str) -> Choice:
-    """Read `NAME`, `NAME:key=value,...` or `module:function[:key=value,...]`."""
+    """The choice for `NAME`, `NAME:key=value,...` or `module:function[:key=value,...]`.
+
+    Raises BadOption for a part without `=`.
+    """
     parts = text.split(":")
     name, rest = parts[0], parts[1:]
     if rest and "=" not in rest[0]:

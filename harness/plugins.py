@@ -1,4 +1,4 @@
-"""Where registered things come from: our folders, other distributions, folders of a user."""
+"""Sources of registered functions and tasks: our packages, other distributions, users' folders."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ from harness.code import (
 from harness.errors import BrokenPlugin, HarnessError, UnknownName
 
 FOLDERS = "HARNESS_PLUGINS"
-"""Names the folders of a user's own tasks, protocols and methods, parted as paths are."""
+"""Environment variable with folders of a user's plug-ins, separated as in PATH."""
 BROKEN: list[str] = []
-"""Plug-ins of other distributions that could not be loaded, a line for each: whose, and why."""
+"""A line for each plug-in of another distribution that could not be loaded: its name, and why."""
 Undo = Callable[[str], AbstractContextManager[None]]
-"""What is registered in its block stays only if that succeeds; what the folder had goes."""
+"""A context manager that undoes the registrations of its block if that fails, and first removes
+what a folder registered earlier (`registry.undone_by_errors`)."""
 
 _registrar: ContextVar[str] = ContextVar("registrar", default="this program")
 
 
 def registrar() -> str:
-    """Whose import registers things just now."""
+    """The origin of what is being registered now: a module, a file or a distribution."""
     return _registrar.get()
 
 
 @contextmanager
 def registering(name: str) -> Iterator[None]:
-    """What is registered in the block is registered by `name`."""
+    """Make `name` the origin of what is registered in the block."""
     token = _registrar.set(name)
     try:
         yield
@@ -61,7 +62,7 @@ def registering(name: str) -> Iterator[None]:
 
 @cache
 def import_all(package: str) -> None:
-    """Import a module of ours, and those of its folder if it is a package."""
+    """Import a module of ours and, if it is a package, the modules in its folder."""
     folder = beside().get(package)
     with registering(package):
         root = _package(package, folder) if folder else importlib.import_module(package)
@@ -71,7 +72,7 @@ def import_all(package: str) -> None:
 
 
 def _package(name: str, folder: Path) -> types.ModuleType:
-    """A folder as a package of this name, by its path: whatever else is called so hides nothing."""
+    """Import a folder, by its path, as a package of this name, even if the name is shadowed."""
     if name in sys.modules:
         return sys.modules[name]
     init = folder / "__init__.py"
@@ -89,7 +90,7 @@ def _package(name: str, folder: Path) -> types.ModuleType:
 
 
 def attribute_of(kind: str, name: str) -> Any:
-    """What stands at `module:attribute`. Raises UnknownName where there is none."""
+    """The object at `module:attribute`. Raises UnknownName if it cannot be imported."""
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
@@ -104,9 +105,11 @@ def attribute_of(kind: str, name: str) -> Any:
 
 @contextmanager
 def calling(whose: str, function: Callable[..., Any]) -> Iterator[None]:
-    """What somebody else's function raises in the block as BrokenPlugin, with the line of its file:
-    anything, `sys.exit` too, but for errors of ours and want of memory or room. Of our own
-    functions all is passed on."""
+    """Raise what a plug-in's function raises in the block as BrokenPlugin, with the file and line.
+
+    This covers every exception, also SystemExit, except HarnessError, KeyboardInterrupt, and a lack
+    of memory or disk space. Exceptions of our own functions pass unchanged.
+    """
     try:
         yield
     except (HarnessError, KeyboardInterrupt, GeneratorExit, MemoryError):
@@ -119,18 +122,14 @@ def calling(whose: str, function: Callable[..., Any]) -> Iterator[None]:
 
 
 def line_of(error: BaseException, function: Callable[..., Any]) -> str:
-    """Where in the file of a function an error came from, in brackets, if it did."""
+    """` (FILE:LINE)` for an error raised in the file of a function, else ''."""
     file = file_of(function)
     own = [one for one in extract_tb(error.__traceback__) if Path(one.filename) == file]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def load_folder(folder: str | Path, *, undo: Undo) -> None:
-    """Import every Python file of a folder: what they register is known from now on.
-
-    A folder is loaded once, and again where a file of it is another, new or gone. Raises
-    BrokenPlugin, naming the file, for one that cannot be imported: then all is as it was before.
-    """
+    """Import every Python file of a folder, as `registry.load_plugins`."""
     place = Path(folder)
     if not place.is_dir():
         raise BrokenPlugin(f"{place} is no folder; expected one with Python files: see --plugins")
@@ -140,7 +139,7 @@ def load_folder(folder: str | Path, *, undo: Undo) -> None:
     if package in sys.modules and _loaded.get(package) == stamps:
         return
     old = _loaded.get(package)
-    _loaded[package] = stamps  # whoever asks for it meanwhile has it
+    _loaded[package] = stamps  # so that a nested call for the same folder returns at once
     before = {name: sys.modules.pop(name) for name in _within(package)}
     _forget_bytecode(stamps if before else ())
     stems = {path.stem for path in place.glob("*.py") if path.stem.isidentifier()}
@@ -164,7 +163,8 @@ def load_folder(folder: str | Path, *, undo: Undo) -> None:
 
 
 def _forget_bytecode(files: Iterable[Path]) -> None:
-    """Have files be read again, also those that were edited twice within a second."""
+    """Make Python read the files again, also those edited twice within a second: bytecode is
+    matched by the second and size of its source."""
     importlib.invalidate_caches()
     for file in files:
         with suppress(OSError):
@@ -172,17 +172,17 @@ def _forget_bytecode(files: Iterable[Path]) -> None:
 
 
 _loaded: dict[str, object] = {}
-"""By the packages that folders were loaded as: what their files were then."""
+"""By package of a loaded folder: the stamps of its files when it was loaded."""
 
 
 def _within(package: str) -> list[str]:
-    """The modules of a package that were imported."""
+    """The imported modules of a package, itself included."""
     return [name for name in sys.modules if name.partition(".")[0] == package]
 
 
 @contextmanager
 def _loading(what: str, more: str = "") -> Iterator[None]:
-    """What somebody else's code raises in the block as BrokenPlugin: anything, `sys.exit` too."""
+    """Raise any exception of an import in the block, also SystemExit, as BrokenPlugin."""
     try:
         yield
     except KeyboardInterrupt:
@@ -197,10 +197,10 @@ def _told(error: BaseException) -> str:
 
 @cache
 def load_all(undo: Undo) -> None:
-    """Import what other distributions declare, and the folders that HARNESS_PLUGINS names.
+    """Import the plug-ins of other distributions, and the folders in HARNESS_PLUGINS.
 
-    A distribution's plug-in (entry-point group `harness`) that fails is left out, with a warning
-    that names it: what does not need it goes on. Raises BrokenPlugin for a folder that fails.
+    A distribution's plug-in (entry-point group `harness`) that fails is skipped with a warning that
+    names it. Raises BrokenPlugin for a folder that fails.
     """
     for entry in entry_points(group="harness"):
         dist = entry.dist
@@ -217,10 +217,10 @@ def load_all(undo: Undo) -> None:
 
 
 def others_declared() -> bool:
-    """Whether other distributions, or folders that HARNESS_PLUGINS names, will register things."""
+    """Whether other distributions declare plug-ins, or HARNESS_PLUGINS names folders."""
     return bool(os.environ.get(FOLDERS)) or bool(entry_points(group="harness"))
 
 
 def files_of_ours() -> list[Path]:
-    """All Python files that register something of ours, or that it is made with."""
+    """All Python files of the harness, including the packages beside it."""
     return sorted(path for root in (HERE, *beside().values()) for path in root.rglob("*.py"))

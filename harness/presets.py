@@ -1,7 +1,7 @@
-"""What a paper's own code did where ours does otherwise, switched on by name.
+"""Presets: defaults and quirks of a paper's published code, where ours differs.
 
-Outside a preset every method is computed as its mathematics says. A preset changes defaults; what
-somebody asks for by an option stands (docs/methods.md#presets).
+Without a preset every method follows its mathematical definition. A preset changes defaults only;
+an option that is given takes precedence (docs/methods.md#presets).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Options: TypeAlias = "Mapping[str, Mapping[str, Scalar]]"
 
 @dataclass(frozen=True)
 class Preset:
-    """Other defaults: options by method, metrics by task, protocols of an evaluation.
+    """Changed defaults: options by method, metrics by task, protocols of an evaluation.
 
-    `of_kind` are metrics by kind of task, where the task itself has none here. `threshold` is the
-    output from which a class of a multi-label row holds. `readout` is how rows are put before a
-    model and read; `last_text`: only the last of a task's columns of text is read; `max_length` are
-    the tokens of a row, None: the task's. `reserved` rows of each class are never drawn;
-    `test_batch`: the test rows are shuffled, and those that do not fill a last batch of so many are
-    not scored. `question` is the template that a model of text to text is asked with, and the
-    prefix of its answers.
+    `of_kind` are metrics by kind of task, for tasks that are not in `metrics`. `threshold` is the
+    output from which a class of a multi-label row counts as predicted. `readout` is how rows are
+    encoded and features taken; `last_text`: only the last of a task's text columns is used;
+    `max_length` is the number of tokens of a row, None: the task's. The first `reserved` rows of
+    each class are never drawn. `test_batch`: the test rows are shuffled, and the rows of an
+    incomplete last batch of this size are not scored. `question` is the prompt template of a
+    text-to-text model, and the prefix of its answers.
     """
 
     options: Options = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Preset:
 
 
 _BATCHES = 1000
-"""RegMean's code counts batches of 16 where its settings speak of examples."""
+"""RegMean's code counts batches of 16 where its settings name examples."""
 
 _REGMEAN = Preset(
     options={
@@ -58,7 +58,7 @@ _REGMEAN = Preset(
             "floor": 1e-10,
             "normalize": "none",
         },
-        # all GLUE settings of its code leave the off-diagonal entries as they are
+        # all GLUE settings of its code leave the off-diagonal entries unscaled
         "regmean": {
             "off_diagonal": 1.0,
             "examples": 16 * _BATCHES,
@@ -70,7 +70,7 @@ _REGMEAN = Preset(
     protocols=("current",),
     of_kind={"tagging": ("span_f1_dataless",)},
     question=("does the sentence express {label}? <extra_id_0> {text}", "<extra_id_0>"),
-    threshold=0.5,  # its code compares logits with it: probabilities of 0.62 and more hold
+    threshold=0.5,  # its code compares logits with 0.5, so a probability of 0.62 is the threshold
 )
 
 PRESETS: Mapping[PresetName, Preset] = {
@@ -119,15 +119,15 @@ PRESETS: Mapping[PresetName, Preset] = {
 
 
 def faithful(choice: Choice, name: PresetName | None) -> Choice:
-    """A method with the options of a preset, but for those that somebody asked for."""
+    """A method with the options of a preset, except those given in `choice`."""
     return Choice(choice.name, {**preset(name).options.get(choice.name, {}), **choice.options})
 
 
 def as_read(task: Task, name: PresetName | None) -> Task:
-    """A task with the columns of text and the maximum length that a preset reads it with.
+    """A task with the text columns and maximum length of a preset.
 
-    A task's own way to read a row is one to read all its columns. Raises BadRecipe for a task of
-    words under a preset that reads whole rows.
+    With only the last column, the task's function `read` is dropped, since it reads all columns.
+    Raises BadRecipe for a tagging task under a preset that reads whole rows.
     """
     settings = preset(name)
     if settings.readout.fault is not None and kind_of(task).split_into_words:
@@ -142,17 +142,17 @@ def as_read(task: Task, name: PresetName | None) -> Task:
 
 
 def metrics_of(task: Task, name: PresetName | None) -> tuple[str, ...]:
-    """The metrics that a preset measures a task by; none, where those are the task's own."""
+    """The metrics that a preset uses for a task; empty for the task's own."""
     known = preset(name)
     return known.metrics.get(task.name) or known.of_kind.get(task.kind, ())
 
 
 def read_as(task: Task, name: PresetName | None) -> Kind:
-    """The kind of a task, as a preset reads labels off outputs."""
+    """The kind of a task, with the preset's threshold if it is multi-label."""
     kind, known = kind_of(task), preset(name)
     return replace(kind, threshold=known.threshold) if isinstance(kind, Multilabel) else kind
 
 
 def preset(name: PresetName | None) -> Preset:
-    """The preset of a name; without one, nothing is other than the defaults."""
+    """The preset of a name; for None, one that changes nothing."""
     return Preset() if name is None else PRESETS[name]

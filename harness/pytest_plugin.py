@@ -1,4 +1,5 @@
-"""What `harness check` tests, in pytest: `pytest --merger NAME`, `--premerge NAME`, `--postmerge`.
+"""The property tests of `harness check` in pytest: `pytest --merger NAME`, `--premerge NAME`,
+`--postmerge NAME`.
 
 Every run of pytest loads this file, so nothing heavy is imported before one of the flags is given.
 """
@@ -52,13 +53,13 @@ def _tests(session: pytest.Session, stage: StageName, text: str) -> Iterator[Pro
         raise pytest.UsageError(f"--{stage} {text}: {error}") from error
     for checked in suite.properties:
         name = f"{stage} {text}[{checked.name}]"
-        # a property stands in no file of the user's, so its name is all there is to call it by
+        # a property is in no file of the user's, so the test's id is its name
         known: Any = {"name": name, "nodeid": name, "battery": suite, "checked": checked}
         yield PropertyTest.from_parent(session, **known)
 
 
 class PropertyTest(pytest.Item):
-    """One property about one method: it fails with the line that `harness check` prints."""
+    """One property of one method: it fails with the line that `harness check` prints."""
 
     def __init__(self, *, battery: Battery, checked: Property, **known: Any) -> None:
         super().__init__(**known)
@@ -66,11 +67,11 @@ class PropertyTest(pytest.Item):
         self.checked = checked
 
     def runtest(self) -> None:
-        """Try the property."""
+        """Test the property."""
         finding: Finding = self.battery.find(self.checked)
-        if not finding.ok:  # where in this file tells nothing
+        if not finding.ok:  # without a traceback, which would only show this file
             pytest.fail(str(finding), pytrace=False)
 
     def reportinfo(self) -> tuple[Any, None, str]:
-        """There is no file to point at."""
+        """The name alone: there is no file to point at."""
         return self.path, None, self.name

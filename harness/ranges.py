@@ -1,6 +1,6 @@
-"""The types and ranges of options: read by pydantic, and said in words.
+"""The types and ranges of options: parsed by pydantic, and described in words.
 
-Apart from `options`, as pydantic takes longer to import than all else that names need.
+Separate from `options`, since importing pydantic takes longer than all else that registries import.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pydantic import BeforeValidator, ConfigDict, Field, Strict, TypeAdapter
 
 
 def schema(annotation: Any) -> Mapping[str, Any]:
-    """What an option of an annotation may be, as JSON Schema."""
+    """The values that an annotation allows, as JSON Schema."""
     return TypeAdapter(annotation).json_schema()
 
 
 def reader(annotation: Any) -> Callable[[object], Any]:
-    """What turns text or a value of a file into a value of the annotation, or raises ValueError.
+    """A function that converts text, or a value from a file, to the annotated type.
 
-    Text is parsed; no number is infinite or NaN.
+    It raises ValueError for any other value, and for infinite numbers and NaN.
     """
     return TypeAdapter(reading(annotation), config=ConfigDict(allow_inf_nan=False)).validate_python
 
@@ -32,21 +32,21 @@ def reader(annotation: Any) -> Callable[[object], Any]:
 
 
 def _number(value: object) -> object:
-    """Anything but true and false, which are 1 and 0 to Python."""
+    """The value, unless it is a bool, which Python takes for 1 or 0."""
     if isinstance(value, bool):
         raise ValueError("no number")
     return value
 
 
 def _whole(value: object) -> object:
-    """Anything but `2.0`, which is for an option that may be a fraction."""
+    """The value, unless it is a bool, or text with a decimal point such as `2.0`."""
     if isinstance(value, str) and "." in value:
         raise ValueError("no whole number")
     return _number(value)
 
 
 def _true_or_false(value: object) -> bool:
-    """`true` and `false` alone: 1, `yes` and the like are slips."""
+    """The bool for `true` or `false`; 1, `yes` and the like are refused."""
     read = {"true": True, "false": False}.get(str(value).lower())
     if read is None:
         raise ValueError("neither true nor false")
@@ -54,10 +54,12 @@ def _true_or_false(value: object) -> bool:
 
 
 def _nothing(value: object) -> object:
+    """None for `none`, any other value unchanged."""
     return None if str(value).lower() == "none" else value
 
 
 def _items(value: object) -> object:
+    """The parts of `0.1:0.2`, any other value unchanged."""
     return value.split(":") if isinstance(value, str) else value
 
 
@@ -68,16 +70,17 @@ READERS: Mapping[Any, tuple[Any, ...]] = {
     type(None): (BeforeValidator(_nothing),),
     str: (Strict(),),
     Literal: (),
-    # outside in: text is split before it is held to be a list
+    # applied from the last: text is split before the type is checked
     list: (Strict(), BeforeValidator(_items)),
 }
-"""The types that options may have, and what reads them as strictly as text asks for."""
+"""The types that options may have, and the validators with which each is parsed."""
 
 
 def reading(annotation: Any) -> Any:
-    """The annotation with a reader at every type in it; of a union, the first that fits.
+    """The annotation with the validators of READERS at every type; a union takes the first type
+    that fits.
 
-    Raises TypeError for a type that is none of READERS.
+    Raises TypeError for a type that is not in READERS.
     """
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
@@ -101,12 +104,13 @@ SEVERAL = {"number": "numbers", "integer": "whole numbers", "string": "texts"}
 BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below",
           "maximum": "up to"}  # fmt: skip
 UNSAID = {"type", "items", "enum", "const", "anyOf", "title", "description", "default", "examples"}
+"""Keys of a schema that are not limits."""
 
 
 def expected(schema: Mapping[str, Any]) -> str:
-    """The values that a schema allows, as an error line says it: `a number above 0`."""
+    """The values that a schema allows, in words: `a number above 0`."""
     if members := schema.get("anyOf"):
-        several = "several separated by ':'"  # of what another member is one of
+        several = "several separated by ':'"  # if the type of the items is a member, too
         shown = (several if one.get("items") in members else expected(one) for one in members)
         return " or ".join(shown)
     if chosen := choices(schema):
@@ -126,14 +130,14 @@ def _ranged(kinds: Mapping[str, str], schema: Mapping[str, Any]) -> str:
 
 
 def choices(schema: Mapping[str, Any]) -> list[Any]:
-    """The only values that a schema allows, if it names them."""
+    """The values that a schema enumerates, if it does."""
     return list(schema.get("enum", [schema["const"]] if "const" in schema else []))
 
 
 def bounds(schema: Mapping[str, Any]) -> list[str]:
     """The limits of a schema: `above 0` and `up to 1`, or `from 0 to 1` where both are closed.
 
-    One that there is no word for is said as JSON Schema does: `multipleOf 2`.
+    Others are shown under their names in JSON Schema: `multipleOf 2`.
     """
     if {"minimum", "maximum"} <= schema.keys():
         return [f"from {schema['minimum']} to {schema['maximum']}"]

@@ -1,4 +1,4 @@
-"""How rows are put before a model, and where its features are taken (docs/methods.md#features)."""
+"""How rows are encoded for a model, and where its features are taken (docs/methods.md#features)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ModelInputs: TypeAlias = "Mapping[str, torch.Tensor]"
 
 @dataclass(frozen=True)
 class Outputs:
-    """What one forward pass over a batch shows, of which features are taken.
+    """The results of one forward pass over a batch, from which features are taken.
 
     `under` is the input of the final linear layer, [rows, width] or [rows, tokens, width], and
-    `logits` its output; `encoder` what the encoder beneath returned, if it was called; `mask`
-    [rows, tokens] the tokens that were attended to, None if all.
+    `logits` its output; `encoder` is the encoder's output, None if it was not called; `mask`
+    [rows, tokens] is the attention mask, None if all tokens are attended to.
     """
 
     under: torch.Tensor
@@ -32,13 +32,13 @@ class Outputs:
 
 @dataclass(frozen=True)
 class Readout:
-    """How rows are put before a classifier of transformers, and where its features are taken.
+    """How rows are encoded for a classifier of transformers, and where its features are taken.
 
-    `tokens` makes ids and mask of every row from a tokenizer, the columns of text and a maximum
-    length. `run` makes one forward pass over a batch, of a classifier, its final linear layer and
-    the inputs; `features` takes features [rows, width] from it. Readouts that put rows before a
-    model alike share a pass. `fault` says what a classifier, its final layer, a tokenizer and a
-    maximum length lack for it, if anything; `asked` is what somebody leaves out to have none of it.
+    `tokens(tokenizer, text columns, maximum length)` returns ids and mask of every row.
+    `run(classifier, final linear layer, inputs)` makes one forward pass over a batch, and
+    `features` returns its features [rows, width]. Readouts with the same `tokens` and `run` share
+    a pass. `fault(classifier, final layer, tokenizer, maximum length)` returns why the readout does
+    not support these, or None; `asked` is the option that requests the readout, for error messages.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Readout:
 
     @property
     def way(self) -> tuple[object, object]:
-        """Of rows through a model: one forward pass shows what all readouts of a way take."""
+        """The identity of the forward pass: readouts with the same `way` share one."""
         return self.tokens, self.run
 
 
@@ -59,7 +59,7 @@ def _as_the_tokenizer_does(tokenizer: Any, texts: Sequence[list[str]], max_lengt
 
 
 def _classified(classifier: Any, final: Any, inputs: ModelInputs) -> Outputs:
-    """As the model is made: what its own head makes of its encoder."""
+    """The classifier's own forward pass: its head on its encoder."""
     under: list[torch.Tensor] = []
     encoder: list[Any] = [None]
     handles = [
@@ -75,12 +75,12 @@ def _classified(classifier: Any, final: Any, inputs: ModelInputs) -> Outputs:
 
 
 def _wide(hidden: torch.Tensor) -> torch.Tensor:
-    """Hidden states as they are summed over positions: in float32, or as they are if wider."""
+    """Hidden states in float32 for sums over positions; a wider type is kept."""
     return hidden if hidden.dtype.itemsize >= 4 else hidden.float()
 
 
 def _mean_of_attended(outputs: Outputs) -> torch.Tensor:
-    """The mean of the last hidden states over the positions that the mask has."""
+    """The mean of the last hidden states over the positions in the mask."""
     hidden = _wide(outputs.encoder[0])
     if outputs.mask is None:
         return hidden.mean(dim=1)
@@ -89,35 +89,37 @@ def _mean_of_attended(outputs: Outputs) -> torch.Tensor:
 
 
 def _mean_of_all(outputs: Outputs) -> torch.Tensor:
-    """The mean of the last hidden states over all positions, padding too."""
+    """The mean of the last hidden states over all positions, including padding."""
     return _wide(outputs.encoder[0]).mean(dim=1)
 
 
 def _first(outputs: Outputs) -> torch.Tensor:
-    """The last hidden state of the first position, which is [CLS] where there is one."""
+    """The last hidden state of the first position ([CLS] if the tokenizer has it)."""
     return cast("torch.Tensor", outputs.encoder[0][:, 0])
 
 
 def _largest(outputs: Outputs) -> torch.Tensor:
-    """The largest of the last hidden states over the positions that the mask has."""
+    """The maximum of the last hidden states over the positions in the mask."""
     away = cast("torch.Tensor", outputs.mask).unsqueeze(-1) == 0
     return cast("torch.Tensor", outputs.encoder[0].masked_fill(away, float("-inf")).amax(dim=1))
 
 
 def _mean_by_root(outputs: Outputs) -> torch.Tensor:
-    """The sum of the last hidden states over so many positions, by the square root of these."""
+    """The sum of the last hidden states over the positions in the mask, divided by the square root
+    of their number."""
     mean, mask = _mean_of_attended(outputs), cast("torch.Tensor", outputs.mask)
     return mean * mask.sum(dim=1, keepdim=True).to(mean.dtype).sqrt()
 
 
 def _no_encoder(classifier: Any, *_: object) -> str | None:
+    """The fault of a model that is not an encoder under a head."""
     if classifier.config.is_encoder_decoder or classifier.base_model is classifier:
         return "is no encoder under a head, expected one"
     return None
 
 
 def _filled_up(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> Tokens:
-    """As the tokenizer does, every row padded to `max_length`, whatever it shares a batch with."""
+    """As `_as_the_tokenizer_does`, with every row padded to `max_length`."""
     return dict(tokenizer(*texts, truncation=True, max_length=max_length, padding="max_length"))
 
 
@@ -137,7 +139,7 @@ def _too_short(classifier: Any, max_length: int) -> str | None:
 def _two_halves(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> Tokens:
     """[CLS] first half [SEP] second half [SEP] of the last text, padded to `max_length`.
 
-    Every position is attended to, the padding too, and all are of the first segment.
+    All positions, including padding, are attended to and belong to the first segment.
     """
     special = 3
     whole = tokenizer(texts[-1], add_special_tokens=False, truncation=False, verbose=False)
@@ -153,7 +155,8 @@ def _two_halves(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> 
 
 
 def _headless(classifier: Any, final: Any, inputs: ModelInputs) -> Outputs:
-    """The mean of the last hidden states over all positions, under the final layer alone."""
+    """The final layer applied to the mean of the last hidden states over all positions; all other
+    layers of the head are skipped."""
     encoder = classifier.base_model(**inputs)
     under = _wide(encoder.last_hidden_state).mean(dim=1)
     return Outputs(under, final(under), encoder, inputs.get("attention_mask"))
@@ -175,7 +178,10 @@ def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length:
 
 
 def positions(classifier: Any) -> int | None:
-    """How many positions are embedded; None where they are not. RoBERTa's first are of padding."""
+    """The number of tokens for which a model has position embeddings; None without such a table.
+
+    RoBERTa's first positions are reserved for padding.
+    """
     tables = [m for name, m in classifier.named_modules() if name.endswith("position_embeddings")]
     skipped = [-1 if table.padding_idx is None else table.padding_idx for table in tables]
     counts = (table.num_embeddings - skip - 1 for table, skip in zip(tables, skipped, strict=True))
@@ -183,11 +189,11 @@ def positions(classifier: Any) -> int | None:
 
 
 LAST_LINEAR = Readout("last_linear", _as_the_tokenizer_does, _classified, attrgetter("under"))
-"""As the model is made: its tokenizer, its mask, and the input of the final layer of its head."""
+"""The model's own forward pass: features are the input of the final layer of its head."""
 MEAN_ALL = Readout(
     "mean_all", _two_halves, _headless, attrgetter("under"), _unfit_for_the_mean, "--preset"
 )
-"""As FT-Classifier's published script reads a model."""
+"""The readout of FT-Classifier's published script."""
 MEAN_MASKED = Readout(
     "mean_masked",
     _as_the_tokenizer_does,
@@ -196,13 +202,13 @@ MEAN_MASKED = Readout(
     _no_encoder,
     "features=mean_masked",
 )
-"""The mean over a row's tokens, as sentence encoders are read; no head reads these features."""
+"""The mean over a row's tokens, as in sentence encoders; no head is applied to these features."""
 CLS = Readout("cls", _as_the_tokenizer_does, _classified, _first, _no_encoder, "features=cls")
-"""The first token as the encoder leaves it, under no pooler; no head reads these features."""
+"""The encoder's output for the first token, before any pooler; no head is applied to it."""
 MEAN_PADDED = Readout(
     "mean_padded", _filled_up, _classified, _mean_of_all, _no_room, "features=mean_padded"
 )
-"""The mean over all `max_length` positions of a row, those of padding too, which are masked."""
+"""The mean over all `max_length` positions of a row, including padding, which attention masks."""
 
 POOLINGS: Mapping[str, Callable[[Outputs], torch.Tensor]] = {
     "mean": _mean_of_attended,
@@ -210,22 +216,22 @@ POOLINGS: Mapping[str, Callable[[Outputs], torch.Tensor]] = {
     "max": _largest,
     "mean_sqrt_len_tokens": _mean_by_root,
 }
-"""How sentence-transformers calls what an embedding model makes of the last hidden states."""
+"""Poolings of the last hidden states, by their names in sentence-transformers."""
 POOLED = "pooled:"
-"""How the name of the features of an embedding model begins, which are its own embeddings."""
+"""Prefix of the name of an embedding model's readout, whose features are its own embeddings."""
 
 
 def _without_head(classifier: Any, final: Any, inputs: ModelInputs) -> Outputs:
-    """The encoder alone: no head is run, and there are no outputs, [rows, 0]."""
+    """The encoder's forward pass without a head; the logits are empty, [rows, 0]."""
     encoder = classifier.base_model(**inputs)
     hidden = encoder[0]
     mask = inputs.get("attention_mask", hidden.new_ones(hidden.shape[:2]))
     return Outputs(hidden, hidden.new_empty((len(hidden), 0)), encoder, mask)
 
 
-@cache  # one and the same for all who ask: readouts are told apart by what they are
+@cache  # `pooled` is a new function each time, and equal readouts must compare equal
 def embedding(mode: str, *, normalized: bool) -> Readout:
-    """The embedding of a row: by one of `POOLINGS`, then divided by its length if `normalized`."""
+    """The readout of an embedding model: one of `POOLINGS`, then unit length if `normalized`."""
 
     def pooled(outputs: Outputs) -> torch.Tensor:
         made = POOLINGS[mode](outputs)
@@ -236,8 +242,9 @@ def embedding(mode: str, *, normalized: bool) -> Readout:
 
 
 def without_head(readout: Readout) -> Readout:
-    """The same features of an encoder, of a model that has no head to be run."""
+    """A readout of the encoder with the same features, for a model without a head."""
     return replace(readout, run=_without_head)
 
 
 OF_THE_ENCODER = {one.name: one for one in (LAST_LINEAR, MEAN_MASKED, CLS, MEAN_PADDED)}
+"""The readouts that the option `features` of a protocol selects, by name."""

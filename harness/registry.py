@@ -1,4 +1,4 @@
-"""Names: giving them, finding them, near misses."""
+"""Registries: functions and tasks by name, how they are registered and looked up."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ V = TypeVar("V", bound=Entry | Need | Task)
 E = TypeVar("E", bound=Entry)
 F = TypeVar("F", bound=Callable[..., Any])
 Making: TypeAlias = Callable[Concatenate[str, Any, Q], V]
-"""What makes an entry of a name, a function, and what is said of it."""
+"""Makes an entry from a name, a function and the entry's own fields."""
 Naming: TypeAlias = Callable[Concatenate[str, Q], Callable[[F], F]]
-"""A decorator for a name and what is said: it hands the function back."""
+"""Makes a decorator from a name and an entry's fields; the decorator returns the function."""
 
 
 @dataclass(eq=False, repr=False)
 class Registry(Mapping[str, V], Generic[V]):
-    """Registered values by name. Looking up scans `package` and the entry points once.
+    """Registered values by name. The first look-up imports `package` and the entry points.
 
-    `module:attribute` is accepted wherever somebody types a name; one that stands in a file goes
-    through `from_file`, which imports nothing. `families` are prefixes `PREFIX:NAME` with the
-    `module:function` that makes a value of NAME; `files`, that of what a file describes.
+    Where a user types a name, `module:attribute` is accepted too; a name from a file goes through
+    `from_file`, which imports nothing. `families` maps a PREFIX to the `module:function` that makes
+    a value for `PREFIX:NAME`; `files` is the `module:function` that makes one from a YAML file.
     """
 
     kind: str
@@ -54,16 +54,16 @@ class Registry(Mapping[str, V], Generic[V]):
     adopt: Callable[[str, Any], V]
     families: Mapping[str, str] = field(default_factory=dict)
     files: str = ""
-    hints: dict[str, str] = field(default_factory=dict)  # for who asks for a name not known
+    hints: dict[str, str] = field(default_factory=dict)  # by unknown name: text for the error
     _values: dict[str, V] = field(default_factory=dict)
     _origins: dict[str, str] = field(default_factory=dict)
-    _asked: dict[str, V] = field(default_factory=dict)  # by `module:attribute`, or file
+    _asked: dict[str, V] = field(default_factory=dict)  # by the typed `module:attribute` or file
     _scanned: bool = False
 
     def add(self, value: V, origin: str) -> V:
-        """Register a value; a name taken by another module is an error that names both."""
+        """Register a value. Raises HarnessError for a name taken by another module, naming both."""
         if not origin.startswith(f"{self.package.partition('.')[0]}."):
-            plugins.import_all(self.package)  # else a name of ours is found to be taken too late
+            plugins.import_all(self.package)  # so that a clash with a name of ours is found now
         taken = self._origins.get(value.name)
         if taken is not None and taken != origin:
             where = f"by {taken} and by {origin}"
@@ -73,12 +73,12 @@ class Registry(Mapping[str, V], Generic[V]):
         return value
 
     def from_file(self, name: str, where: str) -> V:
-        """The value of a name that stands in a file, which never makes the harness import code."""
+        """The value of a name read from a file; no file can make the harness import code."""
         self.check_name(name, where)
         return self[name]
 
     def check_name(self, name: str, where: str) -> None:
-        """Raise UnknownName for a name in a file that would have to be imported."""
+        """Raise UnknownName for a name from a file that requires an import."""
         module, colon, _ = name.partition(":")
         if colon and module not in self.families:
             raise UnknownName(
@@ -87,29 +87,29 @@ class Registry(Mapping[str, V], Generic[V]):
             )
 
     def holds(self, value: V) -> bool:
-        """Whether this very value is registered already."""
+        """Whether a value equal to this one is registered under its name."""
         return self._values.get(value.name) == value
 
     @property
     def has_others(self) -> bool:
-        """Whether something was registered by others than this program, or will be."""
+        """Whether plug-ins have registered something, or will on the first look-up."""
         ours = all(origin.startswith("harness.") for origin in self._origins.values())
         return not ours or plugins.others_declared()
 
     def spelled(self, name: str) -> str | None:
-        """The `module:attribute` or file that a value was asked for by, if it was."""
-        asked = reversed(self._asked.items())  # what was typed last
+        """The `module:attribute` or file with which a value was looked up; None if by its name."""
+        asked = reversed(self._asked.items())  # the latest first
         return next((text for text, one in asked if one.name == name), None)
 
     def loaded(self, name: str) -> V | None:
-        """The value of a name, or of the `module:attribute` that somebody asked for it by; None
-        without one. Nothing is imported."""
+        """The value of a name, or of a `module:attribute` or file looked up before; else None.
+        Unlike indexing, it imports no `module:attribute` and reads no file."""
         self._scan()
         return self._asked.get(name) or self._values.get(name)
 
     @contextmanager
     def undone_by_errors(self) -> Iterator[None]:
-        """What is registered in the block stays only if the block succeeds."""
+        """Undo the registrations of the block if it fails."""
         before = dict(self._values), dict(self._origins), dict(self._asked)
         try:
             yield
@@ -118,7 +118,7 @@ class Registry(Mapping[str, V], Generic[V]):
             raise
 
     def drop(self, folder: str) -> None:
-        """Forget what Python files of a folder registered."""
+        """Remove what the Python files of a folder registered."""
         for name, origin in [*self._origins.items()]:
             if origin.endswith(".py") and os.path.dirname(origin) == folder:
                 gone = self._values.pop(name)
@@ -127,7 +127,7 @@ class Registry(Mapping[str, V], Generic[V]):
 
     @contextmanager
     def standing_in(self, values: Sequence[V]) -> Iterator[None]:
-        """In the block, these values are found by their names whatever is registered."""
+        """In the block, these values replace the registered ones of the same names."""
         self._scan()
         before = self._values
         self._values = {**before, **{value.name: value for value in values}}
@@ -174,11 +174,11 @@ class Registry(Mapping[str, V], Generic[V]):
                 plugins.import_all(self.package)
                 plugins.load_all(undone_by_errors)
             except BaseException:
-                self._scanned = False  # the next look-up must fail too, not find half of the names
+                self._scanned = False  # the next look-up fails too, rather than miss names
                 raise
 
     def _read(self, name: str) -> V:
-        """The value that a file describes, registered under its own name."""
+        """The value that a YAML file describes, registered under the name given in the file."""
         value = self.adopt(name, resolve_name(self.files)(name))
         taken = self._origins.get(value.name)
         if taken is not None and not taken.endswith(YAML):
@@ -190,6 +190,7 @@ class Registry(Mapping[str, V], Generic[V]):
         return value
 
     def _import(self, name: str) -> V:
+        """The value for `PREFIX:NAME`, or at `module:attribute`, which is registered if new."""
         module, _, attribute = name.partition(":")
         if module in self.families:
             made: V = resolve_name(self.families[module])(attribute)
@@ -214,9 +215,11 @@ class Registry(Mapping[str, V], Generic[V]):
 
 @contextmanager
 def undone_by_errors(folder: str = "") -> Iterator[None]:
-    """What is registered in the block, anywhere, stays only if the block succeeds; what is ours,
-    and would be imported once within it, is there before. What files of the folder registered is
-    gone."""
+    """Undo the registrations of the block, in all registries, if it fails.
+
+    Our own modules are imported before the block: they are imported once, so undoing would lose
+    them. What files of `folder` registered earlier is removed first.
+    """
     with ExitStack() as stack:
         for registry in REGISTRIES.values():
             plugins.import_all(registry.package)
@@ -228,23 +231,23 @@ def undone_by_errors(folder: str = "") -> Iterator[None]:
 
 
 def load_plugins(folder: str | Path) -> None:
-    """Import every Python file of a folder: what they register is known from now on.
+    """Import every Python file of a folder, and so register its tasks, protocols and methods.
 
-    A folder that was loaded is loaded again where a file of it is another, new or gone; what it had
-    registered is forgotten. Raises BrokenPlugin, naming the file, for one that cannot be imported:
-    then all is as it was before.
+    A folder is loaded again if a file of it was changed, added or removed; its earlier
+    registrations are then removed. Raises BrokenPlugin, naming the file, for a file that cannot be
+    imported; everything is then as it was before the call.
     """
     plugins.load_folder(folder, undo=undone_by_errors)
 
 
 def _origin(function: Callable[..., Any]) -> str:
-    """Who registers a function: the module that it is of, or the file of a user's folder."""
+    """The origin of a function: its module or, for a folder of plug-ins, its file."""
     module = function.__module__
     return plugins.registrar() if module.startswith(PREFIX) else module
 
 
 def _check_labels(value: Task) -> None:
-    from harness.kinds import check_labels  # brings numpy, which `import harness` does not
+    from harness.kinds import check_labels  # imports numpy, which `import harness` must not
 
     check_labels(value)
 
@@ -262,7 +265,7 @@ def _need(name: str, target: object) -> Need:
 
 
 def _of(entry: type[E], package: str, **more: Any) -> Registry[E]:
-    """The registry of functions of a package, each held with what is said of it."""
+    """A registry of the functions of a package, each wrapped in an `entry`."""
 
     def adopted(name: str, target: object) -> E:
         if not callable(target):
@@ -289,7 +292,7 @@ STAGES: Mapping[str, Registry[Any]] = {
     "merger": MERGERS,
     "postmerge": POSTMERGE,
 }
-"""The methods of each stage of a merge, by what a recipe calls it."""
+"""The registry for each stage of a merge, by the stage's name in a recipe."""
 REGISTRIES: Mapping[str, Registry[Any]] = {
     "mergers": MERGERS,
     "premerge": PREMERGE,
@@ -299,7 +302,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "protocols": PROTOCOLS,
     "metrics": METRICS,
 }
-"""All of them, by what `harness list` calls them."""
+"""All registries, by their names in `harness list`."""
 
 
 @overload
@@ -321,7 +324,7 @@ def _adding(registry: Registry[Metric], entry: Making[Q, Metric]) -> Naming[Q, M
 @overload
 def _adding(registry: Registry[Need], entry: Making[Q, Need]) -> Naming[Q, F]: ...
 def _adding(registry: Registry[Any], entry: Callable[..., Any]) -> Any:
-    """A decorator that registers a function by a name, and by what an entry says of one."""
+    """A decorator that registers a function under a name, with the entry's fields as keywords."""
 
     def named(name: str, **said: Any) -> Callable[[F], F]:
         if not isinstance(name, str):
@@ -350,15 +353,17 @@ metric = _adding(METRICS, Metric)
 
 
 def scoring_code(scored_by: EvaluationProtocol, metrics: Sequence[str]) -> str:
-    """A hash of somebody else's code that makes a score: of a protocol and of metrics by name."""
+    """A hash of the plug-ins' code that computes a score: the protocol's and the metrics'; '' if
+    all are ours."""
     used = [METRICS[name].function for name in metrics]
     return code_of_plugins([scored_by.function, *used])
 
 
 def task(value: Task) -> Task:
-    """Register a task under its own name and return it; a name is taken once.
+    """Register a task under its own name and return it.
 
-    Raises BadData for labels that do not fit its kind.
+    Raises BadData for labels that do not fit its kind, HarnessError for a name that is taken by
+    another module.
     """
     _check_labels(value)
     if TASKS.holds(value):

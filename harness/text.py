@@ -1,4 +1,4 @@
-"""Text that somebody else chose, as names of models are, made harmless where it is shown."""
+"""Text for display: names chosen by others (of models, say) made harmless, numbers, tables."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from decimal import ROUND_HALF_UP, Context, Decimal, localcontext
 from itertools import islice
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""First characters of a cell that a spreadsheet takes for a formula."""
 
 
 def plain(text: object) -> str:
-    """The text in one line without control characters, which a terminal would obey."""
+    """The text in one line, with control characters escaped, which a terminal would obey."""
     text = str(text)
     if text.isascii() and text.isprintable():
         return text
@@ -22,7 +23,7 @@ def plain(text: object) -> str:
 
 
 def breaks(name: str) -> list[str]:
-    """The parts of a name of a model, behind which a line may end."""
+    """The parts of a model's name, after each of which a line may end."""
     return re.split(r"(?<=[_,:\[+])", plain(name))
 
 
@@ -34,7 +35,7 @@ def _shown(sign: str) -> str:
 
 
 def wrapped(text: str, columns: int | None, *, indent: str = "", further: str = "") -> str:
-    """The text in lines of so many columns, which end between words alone; None: one line.
+    """The text wrapped between words to lines of so many columns; None: one line.
 
     `indent` begins the first line and `further` the others.
     """
@@ -53,7 +54,8 @@ def wrapped(text: str, columns: int | None, *, indent: str = "", further: str = 
 def aligned(
     rows: Sequence[Sequence[str]], heads: Sequence[str], form: str = "simple", texts: int = 1
 ) -> str:
-    """A table of texts, the first columns, which are words, to the left; `form` of tabulate's."""
+    """A table of texts in tabulate's format `form`: the first `texts` columns are aligned to the
+    left, the others to the right."""
     from tabulate import tabulate
 
     sides = ["left"] * texts + ["right"] * (len(heads) - texts)
@@ -61,11 +63,11 @@ def aligned(
 
 
 MOST, LONGEST = 10, 60
-"""Names that are shown of a list, and letters of each: it may be a column of data."""
+"""The most names shown of a list, and characters of each: a name may be a text from the data."""
 
 
 def few(names: Collection[str]) -> str:
-    """Names, and of many the first ten and how many others there are."""
+    """The names or, of more than eleven, the first ten and the number of others."""
     rest = len(names) - MOST
     shown = islice(names, MOST) if rest > 1 else names
     told = ", ".join(shortened(name, LONGEST) for name in shown)
@@ -73,10 +75,8 @@ def few(names: Collection[str]) -> str:
 
 
 def hint(name: str, known: Collection[str], first: str = "") -> str:
-    """What somebody may have meant by a name that is not known: the nearest, else some that are.
-
-    These are said after `first`, the nearest of many before others.
-    """
+    """A hint for an unknown name: the nearest known name or, if none is near, `first` and known
+    names (of more than ten, the nearest first)."""
     if near := difflib.get_close_matches(name, known, n=1):
         return f"did you mean '{near[0]}'?"
     if len(known) > MOST:
@@ -85,12 +85,12 @@ def hint(name: str, known: Collection[str], first: str = "") -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Of what an error of a library says; of one that says nothing, its type."""
+    """The first line of a library's error message; its type if the message is empty."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def shortened(text: str, room: int) -> str:
-    """The text with its middle left out where it is longer than `room`: both ends tell names apart.
+    """The text, without its middle if it is longer than `room`: names may differ at either end.
 
     By hand: 'sentiment/reviews-of-books' in 15 is 'sentim...-books'.
     """
@@ -107,10 +107,10 @@ _BY_HAND = Context(rounding=ROUND_HALF_UP)
 
 
 def number(value: float, form: str = ".3g") -> str:
-    """The number as it is shown; what is rounded to zero has no sign.
+    """The number in a format; a number that rounds to zero has no sign.
 
-    A fixed number of decimals is that of who rounds by hand: halves go away from zero, once six
-    decimals have cleared the noise of floats. A mean that is held as 51.949999999999996 is 52.0.
+    With fixed decimals, halves are rounded away from zero, as by hand, after rounding to six
+    decimals against floating-point noise: with one decimal, a mean of 51.949999999999996 is 52.0.
     """
     if not form.endswith("f"):
         return _unsigned_zero(f"{value:{form}}")
@@ -123,7 +123,7 @@ def _unsigned_zero(text: str) -> str:
 
 
 def points(value: float, sign: str = "") -> str:
-    """Points as every format shows them; `sign` is "+" for a difference."""
+    """Points with one decimal, as everywhere; `sign` is "+" for a difference."""
     return number(value, f"{sign}.1f")
 
 
@@ -131,7 +131,7 @@ _MARKS = re.compile(r"[\\|*`~]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")
 
 
 def markdown(text: object) -> str:
-    """The text as a cell of a Markdown table: no column, link, emphasis or HTML of its own."""
+    """The text escaped for a cell of a Markdown table: no column, link, emphasis or HTML."""
     shown = _MARKS.sub(lambda mark: f"\\{mark[0]}", plain(text)).replace("](", "]\\(")
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
@@ -144,16 +144,16 @@ _TEX = {sign: f"\\{sign}" for sign in "&%$#_{}"} | {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': "''",
-    "[": "{[}",  # after the end of a row it would open an argument
+    "[": "{[}",  # after the end of a row, it would open an argument
     "]": "{]}",
-    "*": "{*}",  # as that would be an argument, too
+    "*": "{*}",  # there, an argument too
 }
 _LIGATURES = ("--", "''", "``", ",,", "?`", "!`")
-"""Signs that TeX would draw as one other."""
+"""Pairs of characters that TeX would draw as a single other one."""
 
 
 def tex(text: object) -> str:
-    """The text as text of LaTeX: no command, column, comment or argument of its own."""
+    """The text escaped for LaTeX: no command, column, comment or argument."""
     shown = plain(text)
     return "".join(
         _TEX.get(sign, sign) + ("{}" if sign + after in _LIGATURES else "")
@@ -162,6 +162,6 @@ def tex(text: object) -> str:
 
 
 def csv_cell(text: object) -> str:
-    """The text as a cell of a spreadsheet, which takes none for a formula."""
+    """The text as a cell of a CSV file, which no spreadsheet takes for a formula."""
     shown = plain(text)
     return f"'{shown}" if shown.startswith(_FORMULA) else shown

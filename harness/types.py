@@ -1,4 +1,4 @@
-"""The nouns. All frozen; none of them computes anything that is not said by its own fields."""
+"""The data types of the project: frozen dataclasses, whose properties depend on fields alone."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ if TYPE_CHECKING:
 Array: TypeAlias = "npt.NDArray[np.float32]"
 Array64: TypeAlias = "npt.NDArray[np.float64]"
 StateDict: TypeAlias = "Mapping[str, torch.Tensor]"
-"""Weights by name; read-only, usually lazy: a tensor is computed when it is asked for."""
+"""Weights by name; read-only, usually lazy: a tensor is computed when it is accessed."""
 
 Units: TypeAlias = "npt.NDArray[np.int64]"
 KindName: TypeAlias = Literal["classification", "regression", "multilabel", "tagging"]
 Scalar: TypeAlias = "bool | int | float | str | list[float] | None"
 Row: TypeAlias = "Mapping[str, Any]"
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with what is being done, how much since the last call, and how much of such work in all.
+"""Called with a description of the work, the amount done since the last call, and the total.
 
-All rows of a run share a total, whatever reads them; it may grow where what is done says so.
+All passes over rows in a run share one total, which may grow while the run lasts.
 """
 Steps: TypeAlias = Callable[[int], None]
-"""Called with how much was done since the last call."""
+"""Called with the amount of work done since the last call."""
 
 ALL: Literal["all"] = "all"
-"""So many shots that every unit is drawn."""
+"""The number of shots with which every unit is drawn."""
 Shots: TypeAlias = int | Literal["all"]
 AUTO: Literal["auto"] = "auto"
 Length: TypeAlias = int | Literal["auto"]
-"""Tokens of a row at most; `auto`: as many as the model has positions for and the rows need."""
+"""The most tokens of a row; `auto`: as many as the rows need, up to the model's positions."""
 MOST_TOKENS = 2**20
 
 FeaturesName: TypeAlias = Literal["last_linear", "mean_masked", "cls", "mean_padded"]
-"""Where a protocol that makes a classifier of its own may take its features."""
+"""Where a protocol that fits its own classifier may take its features."""
 
 Again: TypeAlias = "Callable[[Sequence[int], int], Array]"
-"""Some units, by number, once more through a model that drops by a seed: [units, width]."""
+"""Called with indices of units and a seed: their features [units, width] under seeded dropout."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Choice:
     options: Mapping[str, Scalar] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """The spelling that the command line reads back."""
+        """The form in which it is given on the command line."""
         if not self.options:
             return self.name
         shown = (
@@ -76,7 +76,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """How an expert of a task is fine-tuned; each task has the values of its paper."""
+    """How an expert of a task is fine-tuned; each task defines the values of its paper."""
 
     learning_rate: float = 2e-5
     epochs: float = 3.0
@@ -87,11 +87,11 @@ class Hyperparameters:
 
 
 MOST_ROWS, MOST_EPOCHS = 2**20, 1e6
-"""Of a batch, and of a training: whoever asks for more has slipped."""
+"""The largest batch size and number of epochs: a larger value is a typing error."""
 
 
 def unfit(name: str, value: object) -> str | None:
-    """What a hyperparameter of this name should be, if it is not."""
+    """What a hyperparameter of this name should be; None if the value is valid."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "a number"
     if name == "warmup":
@@ -110,20 +110,19 @@ def unfit(name: str, value: object) -> str | None:
 class Task:
     """A pinned data set, how to parse its rows, the label order and the metrics.
 
-    `text` are the columns a row must have, or `image` is the one of its image; `read` turns a row
-    into one or two segments of text. For tags, there is one column, of lists of words. A
-    multi-label task has a list of all classes in `label` or, where that is empty, a column for
-    each. `renamed` are the task's names for labels that have others in the data set; `by_index`: a
-    number among labels that are words is a place in their list, as data sets of the Hub store
-    classes, and numbers for all classes of a multi-label row are in its order. `folder` is where a
-    local data set lies, if not under the name of the task; `files` are those of its splits.
-    `corpus` is a file of the data folder with the rows of several data sets, of which `mine` makes
-    those of the task with their splits: it is read where the data set does not lie by itself.
-    `group` are names that stand for several tasks, parted by spaces; by default that before its
-    first /. `document` is the column that names a document, a dialogue say: test rows are resampled
-    by it alone. `splits` maps the split a user names to that of the source. Two more are derived
-    from its train split: `heldout10` (10 %, fixed seed) and `train90` (the rest). Raises BadData
-    for fields that do not fit one another.
+    `text` are the required text columns, or `image` is the image column; `read` turns a row into
+    one or two segments of text. A tagging task has one column, of lists of words. A multi-label
+    task has a list of classes in the column `label` or, if `label` is empty, a column per class.
+    `renamed` maps labels of the data set to the task's labels. `by_index`: where labels are words,
+    a number is an index into `labels`, as data sets of the Hub store classes, and the numbers of a
+    multi-label row follow that order. `folder` is the folder of a local data set, by default the
+    task's name; `files` are the files of its splits. `corpus` is one file of the data folder with
+    rows of several data sets, read if the data set has no file of its own; `mine` turns one of its
+    rows into (split, row), or None for a row of another task. `group` are names for several tasks,
+    separated by spaces; by default the part of `name` before the first /. `document` is the column
+    that names a document (a dialogue, say): test rows are resampled by document. `splits` maps a
+    user's split name to the source's. Two more splits are derived from train: `heldout10` (10 %,
+    fixed seed) and `train90` (the rest). Raises BadData for fields that contradict one another.
     """
 
     name: str
@@ -164,19 +163,19 @@ class Task:
 
 
 TRAINED_ON, HELD_OUT = DERIVED = ("train90", "heldout10")
-"""Splits that every task has, shares of its train split: what experts are trained on and shots are
-drawn from, and what candidates and experts are chosen on."""
+"""Splits derived from the train split of every task: experts are trained and shots are drawn on
+the first, candidates and experts are selected on the second."""
 
 _NAME = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
 
 
 def is_task_name(text: object) -> bool:
-    """Whether this can be the name of a task, which is a path below a folder, too."""
+    """Whether this can be the name of a task, which is also a path below a folder."""
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
 def _fault(task: Task) -> str | None:
-    """What is wrong with a task, and what was expected."""
+    """What is wrong with a task, and what was expected; None if it is valid."""
     kinds = typing.get_args(KindName)
     if not is_task_name(task.name):
         return "this name, expected letters, digits and . + - _, in parts joined by /"
@@ -206,9 +205,10 @@ def _fault(task: Task) -> str | None:
 class Rows:
     """One split of a task: segments of text, words or images, and the labels.
 
-    A unit is what has a label: a row, or each word of it. `labels` are [units] (indices of classes,
-    or values), or [rows, classes]. `documents` [rows] are numbered from 0; None where there are
-    none. `images` gives a row's, whose hash is its text. `drawn`: by a limit. `unfair`: first rows.
+    A unit has one label: a row, or each of its words. `labels` are [units] (class indices, or
+    values) or [rows, classes]. `documents` [rows] are numbers from 0, or None. `images` returns the
+    image of a row, whose text is its hash. `drawn`: a limit drew these rows from more. `unfair`:
+    labels with another share of these, the first rows, than of all rows: both shares.
     """
 
     task: Task
@@ -227,15 +227,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights, the configuration beside them and where they came from.
+    """Weights, their configuration and their source.
 
-    `family` is its architecture, looked up once when it is opened. `labels` are the names in the
-    order of the head's outputs: empty for regression, None when the checkpoint has no head. `tasks`
-    are the task ids recorded by a fine-tuning or a merge, if any. `beside` is the folder of the
-    processor, where that is not that of the weights. `narrow` are the stored types of tensors that
-    are loaded in a wider one, `spelled` the stored names of those that have another name here.
-    `stored` are the labels in the order of the folder's outputs, where that is another. `modules`
-    reads, once, what the folder says of embeddings, and raises what is wrong with it.
+    `family` is the architecture, looked up once on opening. `labels` are the names in the order of
+    the head's outputs: empty for regression, None for a checkpoint without a head. `tasks` are the
+    tasks that a fine-tuning or a merge recorded, if any. `beside` is the folder of the processor if
+    it is not the folder of the weights. `narrow` maps tensors that are loaded in a wider type to
+    their stored type, `spelled` renamed tensors to their stored name. `stored` are the labels in
+    the order of the stored outputs, if that differs from `labels`. `modules` reads the pooling
+    that the folder declares for an embedding model (once), and raises what is wrong with it.
     """
 
     source: str
@@ -257,52 +257,52 @@ class Checkpoint:
 
     @property
     def pooling(self) -> Pooling | None:
-        """That of an embedding model, which has no head. Raises BrokenCheckpoint if unsupported."""
+        """How an embedding model pools, else None. Raises BrokenCheckpoint if unsupported."""
         return None if self.labels is not None else self.modules()
 
     @property
     def processor(self) -> Path:
-        """The folder of its tokenizer, or of its image processor."""
+        """The folder of the tokenizer or image processor."""
         return self.beside or self.path
 
     @property
     def name(self) -> str:
-        """The last part of the source, which is how tables call it."""
+        """The last part of the source: the model's name in tables."""
         last = self.source.rstrip("/").rsplit("/", 1)[-1]
         return self.path.resolve().name if last in ("", ".", "..") else last
 
 
 Whose: TypeAlias = Literal["own", "each", "tasks", "same", "shared", "none"]
 DRAWN = ("own", "each", "tasks", "same")
-"""Needs that draw rows of the experts' tasks, so many and by a seed."""
+"""Values of `Need.rows` with which `examples` rows of the experts' tasks are drawn by `seed`."""
 
 
 @dataclass(frozen=True)
 class Need:
     """What a method needs beside weights: a keyword-only parameter of this name.
 
-    `function` makes it, with options of its own. By `rows`, whose rows it runs on, it is called
-    with
+    `function` computes the need and has its own options. `rows` selects the rows that it runs on,
+    and so its argument:
 
-    own     a `Reading`, once for each expert, on the training rows of the expert's own task. It
-            gives a statistic: tensors by name or, where some share one, those with a mapping from
-            each name to the one it is kept under. `shapes` returns, from the headers of a
-            checkpoint, which tensors there will be; one that is not made is zero. The method is
-            handed a mapping for each expert.
-    each    the `Readings` of all experts on the same rows as above, once: for what is no statistic
-            of one expert alone.
-    tasks   the same, but where the merge has one head for all tasks, every expert has that one.
+    own     a `Reading`, once for each expert, on training rows of the expert's own task. The
+            function returns a statistic: tensors by name or, where names share a tensor, these and
+            a mapping from each name to the name that it is stored under. `shapes` returns the
+            expected tensors from the headers of a checkpoint; one that is not returned counts as
+            zero. The method receives one mapping for each expert.
+    each    the `Readings` of all experts on these rows, once: for what is not a statistic of a
+            single expert.
+    tasks   as `each`; where the merge has one head for all tasks, every expert has that head.
     same    the `Readings` of all experts on training rows of the first expert's task, once.
     shared  the `ValidationScorer` of a candidate on held-out rows, once.
     none    the experts' checkpoints as they enter the method, once.
 
-    The first four draw `examples` rows by `seed`, which are among its options; with the option
-    `rows=test` they are the reported rows, and the merge is marked transductive. All but the first
-    hand over what they return, and are called when a merge is planned. `fault` returns why a tensor
-    cannot be one of a statistic; `check` is called with all options before any row is loaded. It
-    supports tasks of these `kinds` and, if it `embeds`, embedding models. `toy` makes of toy
-    experts what the method is handed, in a list or as one thing. What takes `gradients` runs in
-    float32 alone. Raises HarnessError for fields that disagree.
+    The first four draw `examples` rows by `seed`, two of the function's options; with its option
+    `rows=test` they use the reported rows, and the merge is marked transductive. For all but `own`
+    the method receives what the function returns, and the function runs when a merge is planned.
+    `fault` returns why a tensor cannot be part of a statistic; `check` is called with all options
+    before rows are loaded. `kinds` are the supported kinds of tasks; `embeds`: also embedding
+    models. `toy` makes what the method receives from toy experts, as one object or a list. With
+    `gradients`, only float32 is allowed. Raises HarnessError for fields that disagree.
     """
 
     name: str
@@ -324,7 +324,7 @@ class Need:
 
 
 def _need_fault(made: Need) -> str | None:
-    """What is wrong with a need, and what was expected."""
+    """What is wrong with a need, and what was expected; None if it is valid."""
     known = typing.get_args(Whose)
     if not made.name.isidentifier():
         return "can be the name of no parameter, expected letters, digits and _"
@@ -340,10 +340,10 @@ def _need_fault(made: Need) -> str | None:
 
 @dataclass(frozen=True)
 class Products:
-    """Activations of the hidden units of two models on the same tokens, summed over the tokens.
+    """Sums over tokens of the activations of hidden units of two models on the same tokens.
 
-    `inner` are the products [units, units] of those of the first model with those of the second;
-    `sums` and `squares`, of both, are [units] each. All are float64. `count` are the tokens.
+    `inner` [units, units] are products of the first model's activations with the second's; `sums`
+    and `squares` are [units] for each model. All are float64. `count` is the number of tokens.
     """
 
     inner: torch.Tensor
@@ -353,10 +353,10 @@ class Products:
 
 
 class Activations(Protocol):
-    """What the hidden units of one expert make of rows that all experts are shown."""
+    """Activations of the hidden units of one expert, on rows that all experts read."""
 
     def products(self, other: Any, group: str) -> Products:
-        """Those of a group of units with those of another expert; computed when it is called."""
+        """Products of a group of units with another expert's, computed on each call."""
 
 
 @dataclass(frozen=True)
@@ -369,10 +369,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Features:
-    """Some rows through one model: inputs of the final linear layer, its outputs, the labels.
+    """Rows after a model's forward pass: inputs and outputs of the final linear layer, and labels.
 
     `x` is [units, width], `logits` [units, outputs] in the label order of the task. `seen` [units]
-    is false of a word that was cut off, whose features are zero. None: all were seen.
+    is false for a word that was cut off, whose features are zero; None: all words were seen.
     """
 
     x: Array
@@ -386,10 +386,10 @@ class Features:
 
 @dataclass(frozen=True)
 class Draw:
-    """One few-shot selection: units of the pool, by class (or bin of labels, or tag).
+    """One few-shot selection: `rows` are units of the pool, by class (or bin of labels, or tag).
 
-    `examples` are what a head is tuned on, one at a time: the units of each, of a tagging those of
-    a sentence. `order` are the drawn units in turn, where they were drawn whatever their class.
+    `examples` are the training examples of a tuned head, each a tuple of units: in a tagging task
+    those of a sentence. `order` are the units as drawn, if they were drawn regardless of class.
     """
 
     shots: Shots
@@ -400,15 +400,15 @@ class Draw:
 
     @property
     def units(self) -> tuple[int, ...]:
-        """The units of its examples, where it has any, or of its groups: each once."""
+        """The units of `examples` or, without examples, of `rows`: each once."""
         parts = self.examples or self.rows
         return tuple(dict.fromkeys(unit for part in parts for unit in part))
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """An expert of the task on the pool: its features [units, width] and its head, in the order of
-    the model that is read."""
+    """An expert of the task on the pool: its features [units, width], and its head with outputs in
+    the order of the evaluated model."""
 
     x: Array
     head: Head
@@ -416,13 +416,13 @@ class Teacher:
 
 @dataclass(frozen=True)
 class Encoded:
-    """What a protocol is given: no text, no model, no metric.
+    """The input of a protocol: no text, no model, no metric.
 
-    `pool` holds every row that any draw selects; of a protocol that adapts to the test rows they
-    are the pool, and one draw has all. `teachers` are the experts on the pool, and `teacher` is the
-    mean of their outputs there: probabilities of classes, or values, [pool units, outputs]. `again`
-    gives features of pool units with the encoder's dropout on. `outside` is the output that stands
-    for words of no entity, of a tagging.
+    `pool` holds every row that any draw selects; for a protocol that adapts to the test rows, it is
+    the test rows, and one draw selects all. `teachers` are the experts on the pool, `teacher` is
+    the mean of their outputs: class probabilities, or values, [pool units, outputs]. `again`
+    returns features of pool units with the encoder's dropout on. `outside`, in a tagging task, is
+    the output for words outside entities.
     """
 
     task: str
@@ -440,10 +440,10 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predicted labels of the test units, [units] or [rows, classes]; by which draw, if any.
+    """Predicted labels of the test units, [units] or [rows, classes], and the draw used, if any.
 
-    `facts` are numbers that a protocol tells of how it came to them, for the record. Of a fitted
-    map of features: `rows_per_dimension`, below one of which the rows leave it open.
+    `facts` are numbers about the fit that a protocol adds to the record. `rows_per_dimension`, of a
+    fitted map of features: below one, the rows do not determine the map.
     """
 
     values: Array64
@@ -453,7 +453,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Score:
-    """The metrics of a task on predictions, not times a hundred; `value` is their plain mean."""
+    """The metrics of a task on predictions, not times 100; `value` is their unweighted mean."""
 
     value: float
     parts: Mapping[str, float]

@@ -1,7 +1,8 @@
-"""Names of what is not whole: beside its place, known to nobody before, and locked while in use.
+"""Unfinished outputs: beside their destination, under unpredictable names, locked while in use.
 
-What a killed run left under such a name is told by the name itself, of which a part is a hash of
-the rest, and goes when the next run writes the same place. Nothing else is ever taken for ours.
+What a killed run left is recognised by its name, which contains a hash of the rest of the name,
+and is removed by the next run that writes the same destination. No other file is ever taken for
+one of ours.
 """
 
 from __future__ import annotations
@@ -20,24 +21,26 @@ import xxhash
 
 try:
     import fcntl
-except ImportError:  # no such locks on Windows: runs that share an output take turns there by hand
+except ImportError:  # Windows has no such locks: there, one run at a time may write an output
     fcntl = None  # type: ignore[assignment]  # a module elsewhere
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EBADF)
-"""What file systems of clusters say that have no locks: runs that share an output take turns."""
+"""Errors of file systems without locks, as of clusters: there, one run at a time may write an
+output."""
 _PARTIAL = re.compile(r"\.(?P<name>.+)\.(?P<random>[0-9a-f]{16})(?P<check>[0-9a-f]{16})\.partial")
-"""How a name of ours looks; `check` is a hash of the rest, which no other program's name has."""
+"""The form of our names; `check` is a hash of the rest, which tells them from other programs'."""
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 TRIES = 100
-"""Names that are tried where what is made is gone at once."""
+"""Attempts to create an output that other runs keep removing."""
 LONGEST = 160
-"""Bytes of a name that stand in another, which file systems have room for up to 255 of."""
+"""The most bytes of a destination's name within ours: file systems allow 255 for a whole name."""
 PATIENCE = 2.0
-"""Seconds to wait for a turn: who starts this program by `flock FOLDER` holds it all the time."""
+"""Seconds to wait for a lock, then go on without: a program started by `flock FOLDER harness ...`
+would wait forever."""
 
 
 def _partial(place: Path, random: str) -> Path:
-    """The name of what is to take a place, beside it."""
+    """The path of an unfinished output beside its destination `place`."""
     name = place.name
     if len(os.fsencode(name)) > LONGEST:
         name = xxhash.xxh3_64_hexdigest(os.fsencode(name))
@@ -46,7 +49,7 @@ def _partial(place: Path, random: str) -> Path:
 
 
 def is_unfinished(path: Path, place: Path | None = None) -> bool:
-    """Whether a path is called as only this program calls what is not whole, here or of a place."""
+    """Whether a path has the name of an unfinished output of this program, for `place` if given."""
     found = _PARTIAL.fullmatch(path.name)
     if found is None:
         return False
@@ -54,18 +57,21 @@ def is_unfinished(path: Path, place: Path | None = None) -> bool:
 
 
 def make_file(path: Path) -> int:
+    """Create a file and return its open descriptor."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o666)
 
 
 def make_folder(path: Path) -> int:
+    """Create a folder and return its open descriptor; -1 where there are no locks."""
     path.mkdir()
     return os.open(path, os.O_RDONLY | NOFOLLOW) if fcntl is not None else -1
 
 
 def new(place: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
-    """What is made beside a place under a name that nothing has; open, and locked until closed.
+    """A new output that `make` creates beside a destination: its path, and its open descriptor,
+    which is locked until it is closed.
 
-    Raises OSError where nothing can be made, as in /proc.
+    Raises OSError where nothing can be created, as in /proc.
     """
     for left in reversed(range(TRIES)):
         path = _partial(place, secrets.token_hex(8))
@@ -74,7 +80,7 @@ def new(place: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
             _lock(number)
             if number < 0 or _is_still(number, path):
                 return path, number
-            os.close(number)  # another run, which tidied up, had the lock first
+            os.close(number)  # another run that was tidying up removed it before the lock
         except FileNotFoundError:
             if not left:
                 raise
@@ -82,7 +88,8 @@ def new(place: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
 
 
 def others(place: Path) -> Iterator[tuple[Path, bool | None]]:
-    """What other runs have not finished beside a place, and whether it could be locked."""
+    """Unfinished outputs of other runs for a destination, and whether each could be locked (None:
+    there are no locks)."""
     with os.scandir(place.parent) as entries:
         paths = [Path(entry.path) for entry in entries if entry.name.endswith(".partial")]
     for path in paths:
@@ -90,7 +97,7 @@ def others(place: Path) -> Iterator[tuple[Path, bool | None]]:
             continue
         try:
             number = os.open(path, os.O_RDONLY | NOFOLLOW)
-        except OSError:  # it is done, or somebody else's
+        except OSError:  # finished meanwhile, or of another user
             continue
         try:
             yield path, _lock(number, wait=False)
@@ -99,19 +106,19 @@ def others(place: Path) -> Iterator[tuple[Path, bool | None]]:
 
 
 def is_written(place: Path) -> bool:
-    """Whether another run is writing a place."""
+    """Whether another run is writing the destination `place`."""
     return any(locked is False for _, locked in others(place))
 
 
 def tidy(place: Path) -> None:
-    """Take away what killed runs left beside a place; what may be in use stays."""
+    """Remove what killed runs left for a destination; what may be in use stays."""
     for path, locked in others(place):
         if locked:
             take_away(path)
 
 
 def take_away(path: Path) -> None:
-    """Remove a file, or a folder with all in it; what a link leads to stays."""
+    """Remove a file, a folder with its contents, or a link without its target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -120,7 +127,10 @@ def take_away(path: Path) -> None:
 
 @contextmanager
 def turn(folder: Path) -> Iterator[None]:
-    """One run at a time looks who else works in a folder, and begins."""
+    """Hold the lock of a folder, so that one run at a time checks for other writers and begins.
+
+    After PATIENCE seconds the block runs without the lock.
+    """
     number = os.open(folder, os.O_RDONLY) if fcntl is not None else -1
     try:
         until = time.monotonic() + PATIENCE
@@ -133,7 +143,8 @@ def turn(folder: Path) -> Iterator[None]:
 
 
 def _lock(number: int, *, wait: bool = True) -> bool | None:
-    """Lock an open file or folder until it is closed; None where there are no locks."""
+    """Lock an open file or folder until it is closed: True, or False if another process holds the
+    lock and `wait` is off. None where there are no locks."""
     if fcntl is None:
         return None
     try:
@@ -148,7 +159,7 @@ def _lock(number: int, *, wait: bool = True) -> bool | None:
 
 
 def _is_still(number: int, path: Path) -> bool:
-    """Whether a path still names what was opened under it."""
+    """Whether a path still names the file or folder that was opened under it."""
     try:
         return os.path.samestat(os.fstat(number), path.lstat())
     except FileNotFoundError:

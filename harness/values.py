@@ -1,4 +1,4 @@
-"""Values that are read from files and flags: validated, frozen, and said in one line if wrong."""
+"""Values read from files and flags: validated, frozen, with errors in one line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ Chosen = Annotated[Choice, BeforeValidator(_choice), PlainSerializer(_written)]
 
 
 def tokens(value: object, of: str = "tokens") -> Length:
-    """`128`, as a number or as text, or `auto`. Raises ValueError for any other length."""
+    """The length for `128`, as a number or text, or `auto`. Raises ValueError for anything else.
+
+    `of` is what is counted, for the message.
+    """
     text = str(value)
     if text == AUTO:
         return AUTO
@@ -68,14 +71,15 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     def but(self: Value, **changed: Any) -> Value:
-        """The same with some fields changed, which are taken as they are."""
+        """A copy with some fields changed, without validation."""
         return self.model_copy(update=changed)
 
 
 class Asked(Frozen):
-    """What is asked for in Python as well: a folder may be a Path, and one value a list of one.
+    """A request that may be made in Python too: a Path stands for its text, and a single value for
+    a list of one.
 
-    Raises BadRecipe, in one line, for what does not fit.
+    Raises BadRecipe, in one line, for invalid fields.
     """
 
     @model_validator(mode="wrap")
@@ -89,12 +93,13 @@ class Asked(Frozen):
             raise BadRecipe(f"{about.context or cls.__name__}: {reason(error, cls)}") from error
 
     def but(self: Request, **changed: Any) -> Request:
-        """The same with some fields changed, which are read as when it is made."""
+        """A copy with some fields changed, which are validated."""
         made = type(self)(**{**dict(self), **changed})
         return self.model_copy(update={name: getattr(made, name) for name in changed})
 
     @classmethod
     def _spelled(cls, name: str, value: Any) -> Any:
+        """The value of a field: a path as text and, for a tuple field, a single value as a list."""
         field = cls.model_fields.get(name)
         alone = isinstance(value, str | Integral | PurePath | Choice | Mapping)
         alone = alone and not isinstance(value, bool)
@@ -107,7 +112,7 @@ class Asked(Frozen):
 def validated(
     kind: type[Model], values: Mapping[str, Any], where: str, error: type[HarnessError] = BadRecipe
 ) -> Model:
-    """The values as a model. Raises `error`, naming the field, for what does not fit."""
+    """The values as a model `kind`. Raises `error`, naming `where` and the field, if invalid."""
     if odd := [key for key in values if not isinstance(key, str)]:
         raise error(f"{where}: no field is called {odd[0]!r}; {hint('', kind.model_fields)}")
     try:
@@ -117,12 +122,12 @@ def validated(
 
 
 def reason(error: ValidationError, kind: type[BaseModel]) -> str:
-    """What does not fit a kind of values: the first field that is none of it, else the first that
-    does not fit, what was found, and why."""
+    """The first mistake in values for a model `kind`, in one line: an unknown field or, if there is
+    none, an invalid field with the value found and the reason."""
     found = error.errors()
-    # `expert` for `experts` lacks one field and has another: the name is what is wrong
+    # for `expert` in place of `experts`, report the unknown name, not the missing field
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
-    # of a value that may be of several types, the place names one: `labels.tuple[str, ...]`
+    # for a union, the location names one of its types: `labels.tuple[str, ...]`
     field = ".".join(one for one in map(str, first["loc"]) if "[" not in one) or "the whole"
     if first["type"] == "extra_forbidden":
         *outer, last = first["loc"]
@@ -135,11 +140,12 @@ def reason(error: ValidationError, kind: type[BaseModel]) -> str:
 
 
 EXPECTED = "Input should be "
-"""How pydantic says what it expected."""
+"""Prefix of pydantic's message about an expected value."""
 
 
 def _within(kind: type[BaseModel], place: Sequence[int | str]) -> type[BaseModel]:
-    """The kind of the values at a place in one of a kind, among lists and names of any."""
+    """The model class of the values at a location in a value of `kind`; list indices and other keys
+    that are not fields are skipped."""
     for part in place:
         field = kind.model_fields.get(str(part))
         kind = next(_kinds(field.annotation), kind) if field else kind
@@ -147,7 +153,7 @@ def _within(kind: type[BaseModel], place: Sequence[int | str]) -> type[BaseModel
 
 
 def _kinds(annotation: Any) -> Iterator[type[Frozen]]:
-    """The kinds of values in a type."""
+    """The model classes in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, Frozen):
         yield annotation
     for part in get_args(annotation):

@@ -1,6 +1,6 @@
-"""The command line: parse, call the library, print. Results to stdout, progress to stderr.
+"""The command line: parse, call the library, print. Results go to stdout, progress to stderr.
 
-One file for each command, listed by `harness --help` in the order in which they stand here.
+There is one file for each command; `harness --help` lists them in the order of this file.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The program, to which every command adds itself."""
+"""The typer app, to which every command adds itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two models -> the barrier between them."""
+"""`harness barrier`: two models -> the loss barrier between them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def barrier(
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Loss and score along the straight line between two models, also once they are aligned."""
+    """Loss and score along the straight line between two models, also after alignments."""
     given = {**locals(), "output": str(output)}
     from harness.evaluation.run import Run
     from harness.inspecting.barrier import barrier as run

@@ -1,4 +1,4 @@
-"""The cache: its size, and clearing it."""
+"""`harness cache`: the size of the cache, and clearing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A method -> whether it has its properties, and how good it is."""
+"""`harness check`: a method -> whether it has its properties, and a merger's quality."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records of models -> whether they differ, and by how much."""
+"""`harness compare`: records of models -> whether they differ, and by how much."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compare(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Compare two models, or rank several, by paired tests on the same test rows."""
-    given = locals()  # which are those of `harness.compare`
+    given = locals()  # the parameters of `harness.compare`
     from harness.reporting.compare import compare as run
 
     made = run(

@@ -1,4 +1,4 @@
-"""What a terminal is shown beside results: one line of an error, progress, tables of its width."""
+"""Terminal output beside results: errors in one line, progress, lines of the terminal's width."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def one_line(error: object) -> str:
 
 @contextmanager
 def bars() -> Iterator[Progress]:
-    """One progress bar on stderr: what is being done, how much of how much, and the time left.
+    """One progress bar on stderr: the work, the amount done, the total, and the time left.
 
-    The total may grow while there is work left. A bar that is full, or that counted to a larger
-    total, is over: the next work takes its place.
+    The total may grow while there is work left. A bar that is full, or whose total was larger than
+    the new one, is finished: the next work restarts it.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -45,7 +45,7 @@ def bars() -> Iterator[Progress]:
     try:
         yield advance
     except BaseException:
-        shown.live.transient = True  # the error alone stays on the screen
+        shown.live.transient = True  # clears the bar, so that the error alone stays on the screen
         shown.live.stop()
         raise
     if shown.tasks:
@@ -53,15 +53,15 @@ def bars() -> Iterator[Progress]:
 
 
 def say(text: str, file: TextIO | None = None) -> None:
-    """Print a sentence, where the width is known in lines that end between words."""
+    """Print a sentence, wrapped between words if the width is known."""
     stream = file or sys.stdout
     print(wrapped(text, width(stream)), file=stream)
 
 
 def width(stream: TextIO | None = None) -> int | None:
-    """Columns of the terminal; of a pipe or a file None, but what COLUMNS says for the results.
+    """The columns of a terminal; None for a pipe or file, except COLUMNS, if set, for stdout.
 
-    An error in a log is one line, which scripts search for.
+    An error in a log stays on one line, so that scripts can search for it.
     """
     stream = stream or sys.stdout
     known = stream.isatty() or (stream is sys.stdout and os.environ.get("COLUMNS"))

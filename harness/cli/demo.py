@@ -1,4 +1,4 @@
-"""Everything once, in a minute."""
+"""`harness demo`: every step once, in a minute or two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model -> its table, its verdict and its records."""
+"""`harness evaluate`: a model -> its table, its verdict and its records."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def evaluate(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Evaluate a model and its references under the protocols; print the table and a verdict."""
-    given = locals()  # a flag of a field's name is that field
+    given = locals()  # a flag with the name of a field sets that field
     from harness.evaluation.evaluate import evaluate as run
     from harness.evaluation.run import Run
     from harness.reporting.table import shared_texts
@@ -76,7 +76,7 @@ def evaluate(
     for line in shared_texts(records):
         say(f"harness: {plain(line)}", sys.stderr)
     if as_json:
-        without = {"resamples", "loss_resamples"}  # some 70 KB a record, which its file has
+        without = {"resamples", "loss_resamples"}  # about 70 KB a record, kept in its file
         told = [record.model_dump(mode="json", exclude=without) for record in records]
         print(json.dumps(told, sort_keys=True))
     elif records:
@@ -86,7 +86,7 @@ def evaluate(
 
 
 def print_evaluation(records: Sequence[Record], out: Path) -> None:
-    """The table, what is to be said of it, and the verdicts of a run."""
+    """Print the table of a run, the notes below it, and the verdicts."""
     from harness.reporting import table as told
     from harness.reporting import verdict
     from harness.reporting.grid import laid_out

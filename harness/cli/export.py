@@ -1,4 +1,4 @@
-"""Records -> the formats of other programs."""
+"""`harness export`: records -> the formats of other programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def export(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Write records as model cards, for lm-evaluation-harness or Every Eval Ever, or as CSV."""
-    given = {**locals(), "bases": base}  # a flag of a field's name is that field
+    given = {**locals(), "bases": base}  # a flag with the name of a field sets that field
     from harness.reporting.chosen import Chosen
     from harness.reporting.exports.export import export as run
     from harness.values import validated

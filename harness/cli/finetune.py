@@ -1,4 +1,4 @@
-"""A base and a task, or several -> an expert."""
+"""`harness finetune`: a base and one or several tasks -> an expert."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def finetune(
 ) -> None:
     """Fine-tune a base on a task, or on several together; an interrupted run resumes when it is
     repeated."""
-    given = locals()  # which are those of `harness.finetune`
+    given = locals()  # the parameters of `harness.finetune`
     from harness.checkpoints.provenance import EXPERT_FILE
     from harness.files import read_json
     from harness.training.finetune import finetune as run

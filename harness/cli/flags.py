@@ -1,4 +1,4 @@
-"""Flags: how they are declared, what they say, and those that commands share."""
+"""Flags: helpers that declare and parse them, and the flags that commands share."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 
 def option(text: str, default: Any = None, *names: str, of: str = "", **more: Any) -> Any:
-    """An option: its help, its default and, where they are not its parameter's, its names.
+    """An option: its help, its default and, if they differ from the parameter's name, its names.
 
-    Without a default (`...`) it is required. `of` is the registry whose names complete it.
+    With the default `...` it is required. `of` is the registry whose names complete it in a shell.
     """
     return typer.Option(default, *names, help=text, autocompletion=names_of(of), **more)
 
 
 def argument(text: str = "", default: Any = ..., *, of: str = "", **more: Any) -> Any:
-    """An argument, as `option`."""
+    """An argument; the parameters are those of `option`."""
     return typer.Argument(default, help=text, autocompletion=names_of(of), **more)
 
 
 def flag(text: str, name: str) -> Any:
-    """An option without a value, which is false where it is not given."""
+    """An option without a value: True if it is given."""
     return option(text, False, name)
 
 
 def several(text: str, default: Any = (), *, of: str = "") -> Any:
-    """An option of names, separated by commas."""
+    """An option with names separated by commas as its value."""
     return option(text, default, of=of, parser=listed, metavar="A,B,...")
 
 
 def chosen(text: str, *, of: str = "") -> Any:
-    """An option of methods with their options, separated by commas."""
+    """An option with methods and their options, separated by commas, as its value."""
     return option(text, (), of=of, parser=methods, metavar="A,B,...")
 
 
 def limit(text: str, name: str) -> Any:
-    """An option that says a number of rows, or all of them. Raises BadOption for another word."""
+    """An option with a number of rows or `all` as its value. Raises BadOption for any other."""
 
     def read(said: str) -> Shots:
         if said != ALL and not (said.isdecimal() and int(said)):
@@ -56,7 +56,8 @@ def limit(text: str, name: str) -> Any:
 
 
 def names_of(what: str) -> Callable[[str], list[str]] | None:
-    """Completes a name of a registry, if one is said, the last where commas separate several."""
+    """A shell completion for names of the registry `what` (None for ''); of names separated by
+    commas it completes the last."""
 
     def complete(incomplete: str) -> list[str]:
         from harness.catalogue import remembered
@@ -68,25 +69,25 @@ def names_of(what: str) -> Callable[[str], list[str]] | None:
     return complete if what else None
 
 
-# What flags say ----------------------------------------------------------------------------
+# Values of flags ---------------------------------------------------------------------------
 
 
 def listed(text: str | Sequence[str]) -> Sequence[str]:
-    """`a, b` as two names; what is no text is a default."""
+    """The two names in `a, b`. A value that is not text is a default, and returned as is."""
     if not isinstance(text, str):
         return text
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def methods(text: str | Sequence[str]) -> Sequence[str]:
-    """`current,ft-classifier:epochs=3,learning_rate=1e-3` as two methods, options and all."""
+    """The two methods, with options, in `current,ft-classifier:epochs=3,learning_rate=1e-3`."""
     if not isinstance(text, str):
         return text
     return tuple(re.split(r",(?=[\w.-]+(?::|,|$))(?![\w.-]+=)", text)) if text else ()
 
 
 def shots_of(text: str | None) -> tuple[Shots, ...]:
-    """`1,5,all` as two numbers, and all there are. Raises BadOption."""
+    """The numbers of shots in `1,5,all`. Raises BadOption for any other text."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() or part == ALL for part in parts):
         raise BadOption(f"--shots is '{text}', expected whole numbers or all, separated by commas")
@@ -94,12 +95,13 @@ def shots_of(text: str | None) -> tuple[Shots, ...]:
 
 
 def passed_on(given: Mapping[str, Any], *but: str) -> dict[str, Any]:
-    """All flags of a command that a verb of its name takes; those of plug-ins are read before."""
+    """The flags of a command to pass to the API function of its name: all except `but` and
+    --plugins, which a callback has already loaded."""
     return {name: value for name, value in given.items() if name not in (*but, "plugins")}
 
 
 def fields_of(kind: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Of all flags of a command, those that are fields."""
+    """The flags of a command that are fields of a model class."""
     return {name: value for name, value in given.items() if name in kind.model_fields}
 
 
@@ -115,7 +117,7 @@ def _load_plugins(folders: list[Path] | None) -> list[Path] | None:
 
 
 def _folder(text: str) -> str:
-    """A folder as paths are spelled: `./data/` as `data`."""
+    """A folder in the normal form of paths: `data` for `./data/`."""
     return str(Path(text))
 
 
@@ -147,7 +149,7 @@ ALLOW_PICKLE = flag("Read pickles, as weights only.", "--allow-pickle")
 FORCE = flag("Replace what an earlier run wrote there.", "--force")
 JSON = flag("Print JSON, for machines.", "--json")
 
-# Which of some records are meant.
+# Flags that select records.
 TASKS = several("T1,T2@split,...; default: all.", of="tasks")
 PROTOCOLS = chosen("P1,P2:key=value,...; default: all.", of="protocols")
 MODELS = several("M1,M2,... or M*: these merges, with their experts and references.")

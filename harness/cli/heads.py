@@ -1,4 +1,4 @@
-"""A whole CLIP, or a T5, and a task -> the head that texts or words make."""
+"""`harness heads`: a whole CLIP or a T5, and a task -> a head made of texts or words."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def heads(
     allow_pickle: bool = ALLOW_PICKLE,
     plugins: list[Path] | None = PLUGINS,
 ) -> None:
-    """Write the head that texts or words for the classes make, for models that have none."""
-    given = locals()  # which are those of `harness.heads`
+    """Write a head made of texts or words for the classes, for models that have none."""
+    given = locals()  # the parameters of `harness.heads`
     from harness.checkpoints.build import TEXT_HEAD
     from harness.checkpoints.text_heads import heads as run
 

@@ -1,4 +1,4 @@
-"""Models -> how far they are apart, as a table, JSON and pictures."""
+"""`harness inspect`: models -> how far apart they are, as a table, JSON and heat maps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def inspect(
     as_json: bool = flags.JSON,
 ) -> None:
     """Compare models by layer and role: distances, task vectors, feed-forward units."""
-    given = locals()  # which are those of `harness.inspect`
+    given = locals()  # the parameters of `harness.inspect`
     from harness.inspecting.inspect import inspect as run
     from harness.inspecting.inspection import as_record
     from harness.inspecting.table import report

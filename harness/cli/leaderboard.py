@@ -1,4 +1,4 @@
-"""Records -> a board; and whether records may join one."""
+"""`harness leaderboard`: records -> a board, or whether records may join one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def leaderboard(
 
 
 def _say(records: Sequence[Path], board: Sequence[Path]) -> None:
-    """Print what keeps records off a board. Raises BrokenRecord, saying of how many, for any."""
+    """Print why records may not join a board. Raises BrokenRecord, with their number, if any may
+    not."""
     from harness.reporting.submission import findings
 
     found = findings(records, board)

@@ -1,4 +1,4 @@
-"""What is registered."""
+"""`harness list`: what is registered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def list_(
 ) -> None:
     """List methods, tasks, protocols or metrics, with source, options, defaults and ranges.
 
-    Or families: the architectures that are known, and what of them may be moved.
+    Or families: the supported architectures, and their symmetries.
     """
     from harness.catalogue import families, in_columns, remembered, rendered
 

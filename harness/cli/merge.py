@@ -1,4 +1,4 @@
-"""Experts -> a merged folder."""
+"""`harness merge`: experts -> a merged folder."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def merge(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Merge experts into one folder that transformers loads."""
-    given = locals()  # a flag of a field's name is that field
+    given = locals()  # a flag with the name of a field sets that field
     from harness.checkpoints.provenance import MERGE_FILE
     from harness.merging.merge import merge as run
     from harness.merging.recipes import Recipe
@@ -82,14 +82,14 @@ def merge(
 
 
 BESIDE = ("device", "dtype", "merge_device", "data_dir", "drift")
-"""Flags that a recipe leaves to the machine it is used on."""
+"""Flags that depend on the machine, and so may be given even if a recipe file sets them."""
 
 
 def _recipe(experts: Sequence[str], said: Mapping[str, Any]) -> Recipe:
-    """The recipe in the one file given in place of experts, or the one that the flags make.
+    """The recipe in the file that is given in place of experts, or else the recipe of the flags.
 
-    Flags may stand beside a file where it cannot say the same: a configuration of mergekit's says
-    models and a method and nothing else.
+    Beside a file, flags may set only fields that its format lacks (mergekit's has models and a
+    method alone) and those in BESIDE.
     """
     from harness.merging.recipes import Recipe, recipe_and_fields
     from harness.values import validated

@@ -1,4 +1,4 @@
-"""Records, or a model, -> a picture."""
+"""`harness plot`: records or a model -> a figure."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def _pictures(incomplete: str) -> list[str]:
 
 
 OF_A_MODEL = ("experts", "rows", "seed", "preset", "device", "data_dir")
-"""Options of the picture of features, and of no other."""
+"""Options of the figure of features (tsne) alone."""
 OF_SCORES = (
     *("protocols", "shots", "limit", "train_limit", "draws", "max_length", "models", "base"),
     *("option", "loss"),
 )
-"""Options of pictures of records alone."""
+"""Options of figures of records alone."""
 
 
 def _check_flags(context: typer.Context, what: str, strangers: Sequence[str]) -> None:
-    """Raise BadOption for an option that was given and is not one of this picture."""
+    """Raise BadOption for an option that was given and that this figure does not have."""
     for name in strangers:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -71,7 +71,7 @@ def plot(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Draw scores of records, or a model's features (tsne), as PNG and SVG."""
-    given = {**locals(), "bases": base}  # a flag of a field's name is that field
+    given = {**locals(), "bases": base}  # a flag with the name of a field sets that field
     from harness.evaluation.run import Run
     from harness.reporting.plots.plot import OF_FEATURES
     from harness.reporting.plots.plot import plot as run_plot

@@ -1,4 +1,4 @@
-"""Names of tasks -> a folder of their data."""
+"""`harness prepare`: names of tasks -> a folder of their data."""
 
 from __future__ import annotations
 

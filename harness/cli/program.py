@@ -1,4 +1,4 @@
-"""Running a command: its words, its errors, its exit status."""
+"""Runs a command: its arguments, errors, interrupts and exit status."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ ClickError: Any = typer.BadParameter.__mro__[2]
 OF_THE_SHELL = ("--install-completion", "--show-completion")
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
-"""What the system says where it does not let a library write: no fault of this program."""
+"""Errors of the system when a library may not write: not a bug of this program."""
 NO_NAME = (errno.ENAMETOOLONG, errno.EILSEQ)
-"""What the system says of a name that no file can have."""
+"""Errors of the system for a name that no file can have."""
 GO_ON = (
     "interrupted; the same command goes on where it can: records that were written stay, and a "
     "training resumes from its last checkpoint"
@@ -37,15 +37,15 @@ GO_ON = (
 INTERRUPTED = 128 + signal.SIGINT
 NOBODY_READS = 128 + signal.SIGPIPE if hasattr(signal, "SIGPIPE") else 1
 SPINS = "1000"
-"""How often a thread of torch looks for work before it sleeps. By itself it looks 300,000 times: on
-a core that another program needs too, the others wait for it (benchmarks/busy.py)."""
+"""GOMP_SPINCOUNT: how often an idle thread of torch looks for work before it sleeps. With the
+default, 300,000, threads on a busy core delay all others (benchmarks/busy.py)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status.
+    """Run a command and return its exit status.
 
-    0: done; 2: bad input, found before work started; 3: some cells failed, all others are saved;
-    130: interrupted; 141: nobody reads what is printed.
+    0: done; 1: a test of `harness check` failed; 2: bad input, or a failed write; 3: some cells or
+    steps failed, all others are saved; 130: interrupted; 141: the reader of stdout is gone.
     """
     given = (sys.argv[1:] if argv is None else argv) or ["--help"]
     arguments = [_dashes(word) for word in given]
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _printed(_run(arguments))
         except BaseException as error:
-            # click makes the end of a program of it
+            # click raises another error from a BrokenPipeError
             if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
                 _away()
                 return NOBODY_READS
@@ -68,12 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """The exit status of a command, with its error told."""
+    """Run a command, print its error if any, and return its exit status."""
     said: object
     try:
         _check_words(arguments)
         status = _commands()(arguments, prog_name="harness", standalone_mode=False)
-        if status == INTERRUPTED:  # which some releases of typer make of it, and say nothing
+        if status == INTERRUPTED:  # some releases of typer return it instead of raising
             raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except HarnessError as error:
@@ -94,12 +94,12 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _tell(said: object) -> None:
-    """An error in a line of stderr; if that takes none, the exit status alone says it."""
+    """Print an error on one line of stderr; if that fails, only the exit status shows it."""
     _refused(lambda: say(f"harness: {one_line(said)}", sys.stderr))
 
 
 def _printed(status: int) -> int:
-    """The status, when all that was printed is where it goes; else 2, and it is said."""
+    """Flush stdout and return `status`; if that fails, print why and return 2 for a status of 0."""
     error = _refused(sys.stdout.flush)
     if error is None:
         return status
@@ -108,7 +108,10 @@ def _printed(status: int) -> int:
 
 
 def _refused(write: Callable[[], object]) -> OSError | None:
-    """Why a stream takes nothing, if so: what it holds is lost. One that nobody reads is raised."""
+    """The OSError with which `write` to a stream fails, or None; buffered output is then discarded.
+
+    BrokenPipeError is raised.
+    """
     try:
         write()
     except BrokenPipeError:
@@ -120,7 +123,7 @@ def _refused(write: Callable[[], object]) -> OSError | None:
 
 
 def _away() -> None:
-    """Lose what the streams still hold, which nobody can be told any more when Python ends."""
+    """Discard buffered output that cannot be written: flushing it when Python exits would raise."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -131,9 +134,10 @@ def _away() -> None:
 
 
 def _open_streams() -> None:
-    """Let streams take every text: one that is closed loses it, one of few letters spells it."""
+    """Make stdout and stderr accept every text: a closed stream discards it, and an encoding
+    without a character prints its escape."""
     while (number := os.open(os.devnull, os.O_RDWR)) < 3:
-        pass  # a file that is opened in the place of a closed stream would be printed to
+        pass  # a file opened under the number of a closed stream would receive what is printed
     os.close(number)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -145,7 +149,8 @@ def _open_streams() -> None:
 
 @contextmanager
 def _interrupts() -> Iterator[list[int]]:
-    """The signals of Ctrl-C in the block: a library may make another error of the one raised."""
+    """The Ctrl-C signals received in the block, since a library may turn the KeyboardInterrupt into
+    another error."""
     seen: list[int] = []
 
     def interrupt(number: int, frame: Any) -> None:
@@ -154,7 +159,7 @@ def _interrupts() -> Iterator[list[int]]:
 
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield seen  # it is ignored, as in the background, or another thread's
+        yield seen  # SIGINT is ignored, as in the background, or this is not the main thread
         return
     signal.signal(signal.SIGINT, interrupt)
     try:
@@ -164,9 +169,9 @@ def _interrupts() -> Iterator[list[int]]:
 
 
 def _check_words(arguments: Sequence[str]) -> None:
-    """Raise BadOption for what typer would take no notice of: a word after a flag of its own.
+    """Raise BadOption for a word after a completion flag, which typer would ignore.
 
-    Also for a word that is no text, of which no record could be written.
+    Also for a word that cannot be encoded in UTF-8, and so not be written in a record.
     """
     for word in arguments:
         check_text(word, BadOption)
@@ -179,19 +184,19 @@ def _check_words(arguments: Sequence[str]) -> None:
 
 @cache
 def _commands() -> Any:
-    """The commands with their flags, which typer would read from all signatures at every call."""
+    """The click command of the app, cached: typer builds it from all signatures at every call."""
     return typer.main.get_command(app)
 
 
 def _dashes(word: str) -> str:
-    """`--batch_size=8` as `--batch-size=8`: both spellings are accepted."""
+    """The word with dashes in the name of a flag: `--batch-size=8` for `--batch_size=8`."""
     flag, equals, value = word.partition("=")
     return flag.replace("_", "-") + equals + value if flag.startswith("--") else word
 
 
 def _warner() -> Callable[..., None]:
-    """What shows warnings, each of them once: some come again with every evaluation of a command,
-    as libraries make Python forget which it has shown."""
+    """A function that prints each warning once. Python's own filter does not suffice: libraries
+    reset it, and some warnings recur with every evaluation of a command."""
     told = set()
 
     def warn(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""Records as one file: to hand them on, or to commit them."""
+"""`harness records`: packing records into one file, to share or commit, and unpacking."""
 
 from __future__ import annotations
 

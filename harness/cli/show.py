@@ -1,4 +1,4 @@
-"""Tasks -> what they hold, before anybody trains."""
+"""`harness show`: tasks -> what their data holds, to look at before training."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def show(
 ) -> None:
     """Print what a task holds: rows, labels, lengths, what is cut off, texts that splits share.
 
-    Of several tasks, or of a group, a table with a line each.
+    For several tasks, or a group, a table with a line for each.
     """
-    given = locals()  # which are those of `show`
+    given = locals()  # the parameters of `inspecting.show.show`
     from harness.data.groups import expanded
     from harness.inspecting.show import overview, report
     from harness.inspecting.show import show as run

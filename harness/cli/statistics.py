@@ -1,4 +1,4 @@
-"""An expert and its data -> a file to hand over instead of the data."""
+"""`harness statistics`: an expert and its data -> a file to share instead of the data."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def statistics(
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Write the statistics of an expert's data that a method needs, to share in its place."""
-    given = locals()  # which are those of `harness.statistic`
+    """Write the statistics of an expert's data that a method needs, to share instead of data."""
+    given = locals()  # the parameters of `harness.statistic`
     from harness.passes.statistics import statistic as run
 
     with bars() as advance:

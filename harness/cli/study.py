@@ -1,4 +1,5 @@
-"""A YAML -> experts, merges, records and boards: planned, run here or by Slurm, and looked at."""
+"""`harness study`, `harness work`: a YAML -> experts, merges, records and boards: planned, run here
+or by Slurm, with its status."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ OUT = option("The study's folder. Default: its name.")
 BASE = option("The base to fine-tune, in place of the study's; repeat for several.")
 SEEDS = option("So many seeds of every expert, in place of the study's.")
 LEAST_SPREAD = 0.01
-"""Points that sets of experts may be asked to tell apart."""
+"""The smallest difference that `study status --spread` accepts, in points."""
 RETRY_FAILED = flag("Do again what failed.", "--retry-failed")
 REMAKE = flag("Make again merges by plug-ins whose code changed.", "--remake-changed")
 ROWS = option("Train on, merge by and score N rows only.")
@@ -38,8 +39,8 @@ EPOCHS = option("Train for so many epochs, in place of the study's.")
 def _planned(
     file: str, given: Mapping[str, Any], before: Iterable[tuple[Plan, Path]] = ()
 ) -> tuple[Plan, Path]:
-    """The plan of a study by the flags of a command, and its folder; `before` are those of studies
-    that the same command does before it."""
+    """The plan of a study with the flags of a command, and its folder; `before` are plans and
+    folders of the studies that the same command runs earlier."""
     from harness.studies import outcomes, plan, steps
     from harness.studies.board import check_boards, check_figures
     from harness.studies.experts import check_excluded
@@ -53,7 +54,7 @@ def _planned(
     asked = read_study(file, given["out"], base=tuple(given["base"] or ()), **changed)
     folder = given["out"] or Path(asked.study)
     asked_steps = steps.steps_of(asked, folder, given["data_dir"])
-    if not given["base"] and given["seeds"] is None:  # which may take away what is left out
+    if not given["base"] and given["seeds"] is None:  # these flags may remove what `exclude` names
         check_excluded(asked, folder, given["data_dir"])
     check_models(asked_steps, folder)
     tell_of_far(asked_steps, folder, given["data_dir"])
@@ -68,13 +69,13 @@ def _planned(
     beside = [one for one, of in before if of == folder]
     check_boards(made, folder, beside)
     outcomes.check_beside(made, beside)
-    outcomes.states_of(made, folder)  # what was made otherwise is refused before work starts
+    outcomes.states_of(made, folder)  # refuses, before work starts, steps done with another request
     return made, folder
 
 
 def _written(plan: Plan, folder: Path, given: Mapping[str, Any]) -> Path:
-    """The file of a plan, of which what failed, or is of other code, is to be done again where that
-    is asked."""
+    """Write a plan and return its file. With --retry-failed, failed steps are forgotten, with
+    --remake-changed merges by plug-ins whose code changed: both are done again."""
     from harness.studies.outcomes import forgive, remake
     from harness.studies.plan import write_plan
 
@@ -87,7 +88,8 @@ def _written(plan: Plan, folder: Path, given: Mapping[str, Any]) -> Path:
 
 
 def _where(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Data and plug-ins, by their full paths as workers go elsewhere, and the devices."""
+    """The flags for workers: devices, and absolute paths of data and plug-ins, since workers run in
+    another folder."""
     from harness.data.sources import data_dir as local
 
     data = local(given["data_dir"])
@@ -98,11 +100,11 @@ def _where(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_devices(device: str, merge_device: str) -> None:
-    """Raise BadOption for a device that is not here, on which every step would fail."""
+    """Raise BadOption for a device that this machine lacks, on which every step would fail."""
     from harness.passes.placement import REFERENCE, Placement, check_arithmetic, placement
     from harness.types import AUTO
 
-    if device != AUTO:  # which always is; a GPU that is tried keeps memory of this process
+    if device != AUTO:  # auto always works, and testing a GPU would hold memory on it
         placement(device, REFERENCE, "--device")
     if merge_device != AUTO:
         check_arithmetic(Placement(device=merge_device))
@@ -124,7 +126,8 @@ def _to_stderr(line: str) -> None:
 
 
 def _draw(plan: Plan, known: dict[str, Outcome], folder: Path, *, anew: bool = False) -> None:
-    """Draw a study's boards and figures and, of a paper's design, its tables with ours in them."""
+    """Draw a study's boards and figures and, if it repeats a paper's design, the paper's tables
+    with ours beside them; `anew`: also boards that are up to date."""
     from harness.studies.board import boards, figures
     from harness.studies.paper import tables
 
@@ -156,7 +159,7 @@ def plan(
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Say what a study takes: steps, cells, rows through models, bytes, time; run nothing."""
+    """Print what a study takes: steps, cells, rows through models, bytes, time; run nothing."""
     given = locals()
     from harness.studies import outcomes, status
     from harness.studies.plan import write_plan
@@ -186,7 +189,7 @@ def run(
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Do what is missing of a study, or of several in turn, on this machine; draw their boards."""
+    """Run missing steps of a study, or of several in turn, on this machine; draw their boards."""
     given = locals()
     from harness.studies.pool import run_plan
     from harness.studies.read import reads_results
@@ -194,7 +197,7 @@ def run(
     _check_devices(device, merge_device)
     planned: dict[str, tuple[Plan, Path]] = {}
     for number, file in enumerate(files):
-        if number == 0 or not reads_results(file):  # which may be those of a study before it
+        if number == 0 or not reads_results(file):  # it may read results of an earlier study
             planned[file] = _planned(file, given, planned.values())
     every: dict[str, Outcome] = {}
     for file in files:
@@ -228,7 +231,7 @@ def submit(
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Have Slurm do what is missing of a study: print the number of an array for each stage."""
+    """Submit the missing steps of a study to Slurm; print the job array of each stage."""
     given = locals()
     from harness.studies import outcomes, pool, slurm
 
@@ -253,7 +256,7 @@ def status(
     ),
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Say what of a folder's studies is there, what is missing, what failed, what Slurm says."""
+    """Print which steps of a folder's studies are done, missing or failed, and what Slurm says."""
     from tabulate import tabulate
 
     from harness.studies import outcomes, plan, slurm
@@ -283,13 +286,13 @@ def status(
 
 @study.command()
 def board(folder: Path = FOLDER, plugins: list[Path] | None = flags.PLUGINS) -> None:
-    """Draw the boards of what is there of a folder's studies, and papers' tables beside ours."""
+    """Draw the boards of a folder's studies from what is done, and papers' tables beside ours."""
     from harness.errors import MissingScores
     from harness.studies.outcomes import states_of
     from harness.studies.plan import plans_in
 
     def lacking(made: Plan) -> MissingScores | None:
-        """Draw the boards of one of them; why they cannot be, which leaves those of others."""
+        """Draw the boards of one study; the error if it has no scores, so that others go on."""
         try:
             _draw(made, states_of(made, folder), folder, anew=True)
         except MissingScores as error:
@@ -313,7 +316,7 @@ def work(
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Do one chunk of a study's plan: what `study run` and a cluster's jobs call."""
+    """Run one chunk of a study's plan: what `study run` and a cluster's jobs call."""
     given = locals()
     from harness.studies.plan import PLANS, read_plan
     from harness.studies.work import work as run
