@@ -1,7 +1,7 @@
-"""Test units drawn with replacement, and what a model scores on them.
+"""Bootstrap: test units drawn with replacement, and the scores of models on them.
 
-Pure, but for a named random stream. Resample b takes the same units for every model, protocol and
-number of shots on the same rows, so that differences of two models are paired.
+Pure, except for a named random stream. Resample b takes the same units for every model, protocol
+and number of shots on the same rows, so that differences of two models are paired.
 """
 
 from __future__ import annotations
@@ -38,31 +38,35 @@ from harness.stats.intervals import DIGITS, LEVEL, interval
 from harness.types import Array64, Shots
 
 LEAST, MOST, TAKEN = 2000, 20_000, 1_200_000
-"""Resamples: 2,000, and more of few units, so that so many are taken in all. The end of an interval
-that is 1.96 standard deviations away is then as of ever so many, to less than 0.1 points."""
+"""Numbers of resamples: at least 2,000; for few units so many that about 1,200,000 units are drawn
+in all, at most 20,000 resamples. An end of an interval, 1.96 standard deviations away, is then less
+than 0.1 points from that of infinitely many."""
 SLOW = 200
-"""Where a metric is asked of one resample after the other."""
+"""The number of resamples if a metric is computed on one resample after the other."""
 ALONE = 64
-"""Resamples on which each draw is kept by itself."""
+"""The number of resamples, the first ones, for which the score of each draw is kept."""
 BLOCK = 1_000_000
-"""Counts that are held at once in eight bytes each: resamples x units."""
+"""The most counts (resamples x units) in memory at once as float64."""
 TRIES = 100
-"""Resamples that are drawn for one that leaves a metric something to score."""
+"""The most resamples drawn per resample kept: those that leave a metric undefined are dropped."""
 
 Counts = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Design:
-    """How often each resample takes each unit, [resamples, units]; `row_units` [rows] are those
-    that rows are of, None where each is one. `digest` tells designs apart."""
+    """The resamples of some rows: how often each takes each unit, [resamples, units].
+
+    `row_units` [rows] is the unit that each row belongs to, None if each row is a unit. `digest` is
+    a hash of the counts.
+    """
 
     counts: Counts
     row_units: npt.NDArray[np.int64] | None
     digest: str
 
     def blocks(self) -> Iterator[Array64]:
-        """How often each row is taken, [some resamples, rows]."""
+        """How often each row is taken, [some resamples, rows], for all resamples in turn."""
         units = self.counts.shape[1]
         rows = units if self.row_units is None else len(self.row_units)
         size = max(1, BLOCK // rows)
@@ -74,8 +78,8 @@ class Design:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Of which rows units are drawn, told apart by `seed`, a hash of them and of their labels; and
-    which resamples count: those that leave every metric something to score."""
+    """What a `Design` depends on: the rows, by `seed`, a hash of them and of their labels, and the
+    `metrics` that no resample may leave undefined, even without the rows of any of `left`."""
 
     seed: str
     metrics: tuple[str, ...]
@@ -84,29 +88,29 @@ class _Drawn:
 
 
 def design_of(predicted: Predicted) -> Design:
-    """The resamples of the rows that predictions are of: what is predicted changes nothing.
+    """The resamples of the test rows of some predictions, whatever is predicted.
 
-    Raises BrokenRecord where the labels leave a metric nothing to score.
+    Raises BrokenRecord if the labels leave a metric undefined.
     """
     lefts = sorted({tuple(predicted.left(key)) for key in predicted.values})
-    # without the values: what is kept of the last design is small
+    # without the predictions, so that the cache of the last design is small
     labels = replace(predicted, values={(None, None): predicted.labels})
     return _design(_Drawn(_seed(predicted), predicted.task.metrics, tuple(lefts), labels))
 
 
 def resamples_of(units: int, metrics: Sequence[str]) -> int:
-    """How many resamples so many units are given."""
+    """The number of resamples for a number of units."""
     if {*metrics} - {*SUMS, "spearman"}:
         return SLOW
     return min(MOST, max(LEAST, math.ceil(TAKEN / units)))
 
 
 def _seed(predicted: Predicted) -> str:
-    """A hash that nobody can make without the labels; it stands nowhere."""
+    """A hash that cannot be computed without the labels, and is stored nowhere."""
     made = hashlib.blake2b(digest_size=16)
     made.update(json.dumps([predicted.digest, predicted.task.labels]).encode())
     for part in (predicted.labels, predicted.units, predicted.documents):
-        # as little-endian numbers, whatever the machine; -0.0 is 0.0
+        # little-endian on every machine, and -0.0 as 0.0
         numbers = np.empty(0) if part is None else part
         made.update(json.dumps(numbers.shape).encode())
         made.update((numbers + 0.0).astype("<f8").tobytes())
@@ -115,7 +119,7 @@ def _seed(predicted: Predicted) -> str:
 
 @lru_cache(maxsize=1)
 def _design(drawn: _Drawn) -> Design:
-    """The last is kept: cells on the same rows follow one another."""
+    """The last design is cached: cells on the same rows follow one another."""
     known, rows = drawn.labels, len(drawn.labels.units)
     of = " and ".join(drawn.metrics)
     units = rows if known.documents is None else int(known.documents.max()) + 1
@@ -140,7 +144,7 @@ def _design(drawn: _Drawn) -> Design:
 
 
 def _taken(seed: str, units: int, first: int, size: int) -> Counts:
-    """How often each unit is taken, [size, units]."""
+    """How often each unit is taken, [size, units], from resample `first` on."""
     places = rng(0, "bootstrap", seed, first).integers(units, size=(size, units))
     places += units * np.arange(size)[:, None]
     counts = np.bincount(places.ravel(), minlength=size * units)
@@ -148,7 +152,7 @@ def _taken(seed: str, units: int, first: int, size: int) -> Counts:
 
 
 def _defined(drawn: _Drawn, design: Design) -> npt.NDArray[np.bool_]:
-    """Which resamples leave every metric something to score: the labels decide alone."""
+    """Which resamples leave every metric defined: the labels alone decide."""
     good = np.ones(len(design.counts), dtype=np.bool_)
     for left in drawn.left:
         right = draws_of(replace(drawn.labels, left_out={0: left}), [(None, None)])
@@ -160,10 +164,10 @@ def _defined(drawn: _Drawn, design: Design) -> npt.NDArray[np.bool_]:
 
 
 def resampled_draws(predicted: Predicted, shots: Shots | None) -> Array64:
-    """The score of each draw with so many shots on every resample: [draws, resamples].
+    """The score of each draw with `shots` shots on every resample: [draws, resamples].
 
-    0 where a metric of one's own has no value although the labels leave it something to score.
-    Raises BrokenRecord where they do not.
+    0 where a user's metric has no value although the labels define it. Raises BrokenRecord if the
+    labels leave a metric undefined.
     """
     draws = draws_of(predicted, predicted.draws(shots))
     made = np.concatenate([draws(block) for block in design_of(predicted).blocks()], axis=1)
@@ -173,10 +177,10 @@ def resampled_draws(predicted: Predicted, shots: Shots | None) -> Array64:
 def kept_resamples(
     predicted: Predicted, scores: Sequence[DrawScore], step: float | None = None
 ) -> tuple[Resamples, ...]:
-    """What a record with these scores keeps for every number of shots, in steps of that or more:
-    records of before have others.
+    """The `resamples` of a record with these scores, one for every number of shots.
 
-    Raises BrokenRecord where the labels leave a metric nothing to score.
+    `step` is the smallest step in which they are rounded, by default that of new records; older
+    ones have another. Raises BrokenRecord if the labels leave a metric undefined.
     """
     of, made = _units_of(predicted), []
     for shots in predicted.shots:
@@ -189,7 +193,7 @@ def kept_resamples(
 
 
 def _units_of(predicted: Predicted) -> dict[str, Any]:
-    """What resamples say of the units that they took."""
+    """The fields of `Resamples` about the test units."""
     design = design_of(predicted)
     unit = "sentence" if kind_of(predicted.task).split_into_words else "row"
     unit = unit if predicted.documents is None else "document"
@@ -197,10 +201,10 @@ def _units_of(predicted: Predicted) -> dict[str, Any]:
 
 
 def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] | None:
-    """The mean loss over all labels, and what a record keeps of it on the resamples of its score.
+    """The mean loss over all labels, and its values on the same resamples as the score.
 
-    `losses` are of every label, NaN where there is none or the model did not see the unit. None
-    where that is so of all of them.
+    `losses` has the loss of every label, NaN where there is no label or the model did not see the
+    unit. None if all are NaN.
     """
     known = np.isfinite(losses)
     each = np.stack([np.where(known, losses, 0.0), known], axis=-1).reshape(len(losses), -1, 2)
@@ -220,9 +224,9 @@ def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] 
 def intervals(
     metrics: Sequence[str], estimates: Mapping[Shots | None, Estimate]
 ) -> tuple[Interval, ...]:
-    """The interval over test units and draws, for every number of shots."""
+    """The interval over test units and draws for every number of shots."""
     ends = range_of(metrics)
-    bounds = ends if max(map(abs, ends)) <= 1 else None  # of one's own, nobody knows
+    bounds = ends if max(map(abs, ends)) <= 1 else None  # the range of a user's metric is not known
     made = []
     for shots, one in estimates.items():
         low, high = interval(one, bounds)

@@ -1,4 +1,4 @@
-"""What several experts and their base reach with parts for each task: references, and no merges."""
+"""Ceilings: references made of experts and base with parts for each task, so they are no merges."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from harness.text import hint
 from harness.types import Checkpoint, Choice, Scalar, StateDict, Task
 
 Ceiling: TypeAlias = Callable[..., Sequence[StateDict]]
-"""Of the experts' encoders, the base's and options: the encoder of each expert's task."""
+"""From the encoders of experts and base, and options, to an encoder for each expert's task."""
 CEILINGS: Mapping[str, Ceiling] = {"emr": emr, "tall": tall}
 
 
 def ceilings_on(run: Run, model: OpenedModel, task: Task) -> Iterator[EvaluatedModel]:
-    """The ceilings that were asked for on a task, under the head of its own expert.
+    """The ceilings of a run on a task, each under the head of the task's own expert.
 
-    There is none on a task that no expert is of.
+    None on a task without an expert.
     """
     if task.name not in model.expert_tasks:
         return
@@ -48,9 +48,10 @@ def ceilings_on(run: Run, model: OpenedModel, task: Task) -> Iterator[EvaluatedM
 
 
 def check_ceilings(run: Run, model: OpenedModel) -> None:
-    """Raise BadRecipe, or BadOption, for ceilings that the model's experts cannot make.
+    """Raise BadRecipe if the model's base and experts cannot make the ceilings of a run.
 
-    Each needs a mask of its own: there are several experts, and no two are of one task.
+    There must be two experts or more, and no two of one task. Raises UnknownName and BadOption for
+    a ceiling or an option that does not exist.
     """
     if not run.ceilings:
         return
@@ -70,19 +71,19 @@ def check_ceilings(run: Run, model: OpenedModel) -> None:
 
 
 def options_of(choice: Choice) -> dict[str, Scalar]:
-    """All options of a ceiling. Raises UnknownName for one that there is not."""
+    """All options of a ceiling. Raises UnknownName if there is no ceiling of this name."""
     if choice.name not in CEILINGS:
         raise UnknownName(f"no ceiling is called '{choice.name}'; {hint(choice.name, CEILINGS)}")
     return resolve("ceiling", choice, CEILINGS[choice.name])
 
 
 def _encoders(model: OpenedModel) -> tuple[list[StateDict], StateDict]:
-    """Those of the experts and that of the base: what all of them have, but heads.
+    """The encoders of the experts, and that of the base: the floating tensors that all have.
 
-    Raises IncompatibleWeights for tensors of other shapes.
+    Raises IncompatibleWeights if shapes differ.
     """
     base = model.base
-    assert base is not None  # or it was refused
+    assert base is not None  # check_ceilings refuses a run without one
     models: list[Checkpoint] = [*model.experts, base]
     is_head = model.experts[0].family.is_head
     names = [

@@ -1,4 +1,4 @@
-"""The unit of an evaluation: a `Cell`, which knows what its record is of and where it lies."""
+"""The unit of an evaluation: a `Cell`, which knows the inputs of its record, and so its path."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SAW: Mapping[tuple[bool, bool], Saw] = {
     (False, False): "were not read",
     (False, True): "were read",
 }
-"""What labels of drawn rows did, by whether draws are stratified and the protocol reads them."""
+"""How the labels of drawn rows were used, by (draws are stratified, the protocol reads labels)."""
 
 
 NO_SOURCES: Mapping[str, Any] = {"base": None, "experts": []}
@@ -52,9 +52,9 @@ NO_SOURCES: Mapping[str, Any] = {"base": None, "experts": []}
 class Cell:
     """One unit of evaluation: a model on the rows of a task, under a protocol.
 
-    `run` is as the protocol reads it (`ProtocolConfig.drawing`). `teachers` are those whose outputs
-    the protocol fits something to; `model` is what the run evaluates, which the one `evaluated`
-    here is or stands beside.
+    `evaluated` is the model of this cell; `model` is the model of the run, which `evaluated` is, or
+    is a reference of (its base, an expert, ...). `run` has the shots and draws of the protocol
+    (`ProtocolConfig.drawing`). The protocol fits something to the outputs of `teachers`.
     """
 
     run: Run
@@ -69,8 +69,11 @@ class Cell:
 
     @property
     def defined(self) -> bool:
-        """Whether there is such a cell: no features, nothing adapts; no teacher, none teaches; and
-        no head, none is read."""
+        """Whether the protocol can evaluate this model.
+
+        An ensemble has no features to adapt to, an embedding model has no head, and a protocol that
+        is fitted to teachers needs one.
+        """
         read, evaluated = self.protocol.entry, self.evaluated
         if evaluated.role == "ensemble" and (self.protocol.adapts or read.apart):
             return False
@@ -80,26 +83,26 @@ class Cell:
 
     @property
     def read_by(self) -> tuple[EvaluatedModel, ...]:
-        """All models that the rows go through."""
+        """The model and its teachers: all models that read the rows."""
         return (self.evaluated, *self.teachers)
 
     @property
     def pool(self) -> ShotPool | None:
-        """The drawn rows that the protocol adapts to, if it adapts to any."""
+        """The drawn rows that the protocol adapts to; None if it adapts to none."""
         return self.data.pools.get(self.protocol.pool) if self.protocol.draws else None
 
     @property
     def tests(self) -> tuple[Rows, ...]:
-        """The rows that are scored, as they go through the model: both texts of each, if apart."""
+        """The test rows as the model reads them: if `apart`, once for each of their two texts."""
         return self.data.segments if self.protocol.entry.apart else (self.data.test,)
 
     @property
     def readout(self) -> Readout:
-        """How the rows are put before the model, and where its features are taken."""
+        """How the model of this cell reads the rows, and where its features are taken."""
         return self.readout_of(self.evaluated)
 
     def readout_of(self, model: EvaluatedModel) -> Readout:
-        """The same for one of the models that the rows go through."""
+        """The readout of one of the models in `read_by`."""
         own = self.protocol.readout
         if model.pooling is not None:
             return model.pooling.readout if own == LAST_LINEAR else without_head(own)
@@ -107,12 +110,12 @@ class Cell:
 
     @cached_property
     def path(self) -> Path:
-        """Where its record lies."""
+        """The path of its record."""
         return record_path(Path(self.run.output), self.values, self._unusual)
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """All of its record but what comes of reading: known before anything is encoded."""
+        """The fields of its record that are known before any forward pass."""
         data, evaluated, run = self.data, self.evaluated, self.run
         return {
             "model": evaluated.name,
@@ -138,7 +141,7 @@ class Cell:
             "head": evaluated.head,
             "labels": run.labels,
             "preset": run.preset,
-            # of a model that was not made of them nothing is said
+            # other models were not made of the base and the experts
             **(self.model.sources if evaluated.role in ("merged", "ceiling") else NO_SOURCES),
             "teachers": [teacher.digest for teacher in self.teachers],
             "heads_of": [weights.digest(one.weights) for one in evaluated.owners],
@@ -154,7 +157,7 @@ class Cell:
             "features": self.readout.name,
             "max_length": self.data.max_length,
             "limit": run.limit,
-            # before it was asked, a limit took the first rows
+            # older records lack it: a limit took the first rows then
             **({"drawn": True} if data.test.drawn else {}),
             **run.placement.recorded,
             **self.evaluated.members[0].family.recorded,
@@ -183,7 +186,7 @@ class Cell:
 
     @property
     def _adaptation(self) -> Adaptation | None:
-        """Which data the protocol sees beside the rows that it is scored on."""
+        """The data that the protocol adapts to; None if it adapts to none."""
         data, pool = self.data, self.pool
         if self.protocol.transductive:
             return Adaptation(
@@ -202,12 +205,15 @@ class Cell:
 
     @property
     def sentences(self) -> bool:
-        """Whether it adapts to whole sentences: of words, a protocol that reads no labels."""
+        """Whether it adapts to whole sentences: where words have tags, if it reads no labels."""
         return self.protocol.teaches and kind_of(self.data.task).split_into_words
 
     def recorded(self, encoded: Encoded) -> dict[str, Any]:
-        """`values`, with what only reading shows: units to adapt to that were cut off, and texts
-        that stand in the training rows as well, which are not read for records that are there."""
+        """`values` with the facts that take reading: the units to adapt to that were cut off, and
+        how many test texts are in the training rows too.
+
+        Not computed for a record that exists.
+        """
         shared = {} if self.data.shared is None else {"shared_with_train": self.data.shared}
         values = {**self.values, "dataset": {**self.values["dataset"], **shared}}
         if (saw := values["adaptation"]) is None:
@@ -227,8 +233,8 @@ class Cell:
 
     @property
     def _unusual(self) -> dict[str, Scalar]:
-        """What was asked beside the defaults, for the name of the record."""
-        length = [] if self.data.task.image else ["max_length"]  # which means nothing there
+        """The options and settings that are not the defaults, for the name of the record."""
+        length = [] if self.data.task.image else ["max_length"]  # has no effect on images
         settings = ["dtype", "labels", "limit", *length, "metrics", "preset"]
         if self.protocol.draws:
             settings += ["draws", "seed", "shots", "stratified", "train_limit"]
@@ -244,9 +250,10 @@ class Cell:
 
 
 def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) -> list[Cell]:
-    """Every cell of a run, in the order of its tasks, of the rows of a table, and of protocols.
+    """All cells of a run, by task, then by model in the order of the table, then by protocol.
 
-    Raises MissingTeacher where a protocol that somebody asked for has none.
+    With `best_single`, the cells that choose the best expert follow. Raises MissingTeacher if a
+    protocol that the run names needs a teacher and has none.
     """
     check_ceilings(run, model)
     splits = [task_split(run, name, protocols) for name in model.tasks]
@@ -267,9 +274,9 @@ def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) 
 
 
 def _check_embeddings(run: Run, cells: Sequence[Cell]) -> None:
-    """Raise BadRecipe for what embedding models, which have no head, cannot be asked for.
+    """Raise BadRecipe or MissingHead for what embedding models, without a head, cannot do.
 
-    What is read by default is left out of them, with a warning.
+    Of protocols that are only on by default, a warning says that they are left out.
     """
     found = [cell for cell in cells if cell.evaluated.pooling is not None]
     if not found:
@@ -291,7 +298,7 @@ def _check_embeddings(run: Run, cells: Sequence[Cell]) -> None:
 
 
 def _with_length(run: Run, data: TaskSplit, models: Sequence[EvaluatedModel]) -> TaskSplit:
-    """The split with the tokens that all models read of a row; warns of what is cut off."""
+    """The split with the `max_length` of all models on it; warns of rows that it cuts off."""
     members = [member for one in models for member in one.members]
     tests = data.segments if data.apart else (data.test,)
     several = [*tests, *(pool.rows for pool in data.pools.values())]
@@ -299,7 +306,7 @@ def _with_length(run: Run, data: TaskSplit, models: Sequence[EvaluatedModel]) ->
     own = [one.pooling.max_length for one in models if one.pooling and one.pooling.max_length]
     asked = run.max_length or min([data.task.finetune.max_length, *own])
     number = resolved(asked, members, several, readout)
-    if readout == LAST_LINEAR:  # a preset's length is what it reads
+    if readout == LAST_LINEAR:  # a preset with its own readout cuts on purpose
         for rows in tests:
             tell_of_cut(members, rows, number)
     return replace(data, max_length=number)
@@ -308,10 +315,10 @@ def _with_length(run: Run, data: TaskSplit, models: Sequence[EvaluatedModel]) ->
 def _choice(
     run: Run, model: OpenedModel, splits: Sequence[tuple[TaskSplit, Sequence[EvaluatedModel]]]
 ) -> Iterator[Cell]:
-    """Each expert on the rows that choose the best single one, for tasks that have several.
+    """The cells by which the best single expert is chosen, on tasks that have several experts.
 
-    It is chosen with each head as it came. Raises BadRecipe where there is nothing to choose, or
-    the reported rows would choose.
+    Each is an expert under its own head (Current Eval) on the held-out rows. Raises BadRecipe if no
+    task has several experts, or if the scored split shares rows with the held-out one.
     """
     several = [(data, experts) for data, experts in splits if len(experts) > 1]
     if not several:
@@ -328,9 +335,9 @@ def _choice(
 
 
 def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
-    """Raise MissingTeacher where a protocol that somebody asked for has none.
+    """Raise MissingTeacher if a protocol that the run names needs a teacher and has none.
 
-    Where only some tasks or some models on a task go without, a warning says so.
+    Warn of cells without a teacher, which are left out, if only some tasks or models lack one.
     """
     taught = [cell for cell in cells if cell.protocol.teaches]
     untaught = list(dict.fromkeys(cell.data.task.name for cell in taught if not cell.teachers))

@@ -1,8 +1,8 @@
-"""Metrics of rows that count several times or not at all, which is what a bootstrap asks for.
+"""Metrics on rows that count several times or not at all, as in a bootstrap resample.
 
 Rows drawn with replacement are rows with counts. Most metrics are formulas of sums over rows, so a
-thousand resamples are one product of matrices; the others are asked one resample at a time. Where
-rows leave nothing to score, as no entity, the value is NaN; where the prediction is at fault, 0.
+thousand resamples are one product of matrices; the others are computed one resample at a time. If
+the labels leave a metric undefined (no entity, say), its value is NaN; if the predictions do, 0.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from harness.evaluation.predictions import DrawKey, Predicted
 
 Formula: TypeAlias = Callable[[Array64], Array64]
-"""From sums, [..., k], to values, [...]."""
+"""Values of a metric [...] from sums over rows [..., k]."""
 
 
 @dataclass(frozen=True)
 class PredictedRows:
-    """One prediction of some rows, their labels, and how many units each row has."""
+    """The predictions of one draw, the labels, and how many units each row has."""
 
     task: Task
     predicted: Array64
@@ -41,39 +41,46 @@ class PredictedRows:
 Sums: TypeAlias = "tuple[Array64, Formula]"
 """A table [rows, k], and the formula of the sums over its rows."""
 Counted: TypeAlias = Callable[[Array64], Array64]
-"""The values of a metric where rows count so often: [resamples, rows] -> [resamples]."""
+"""How often each row counts [resamples, rows] -> the values of a metric [resamples]."""
 
 
 # Formulas ----------------------------------------------------------------------------------
 
 
 def _ratio(above: Array64, below: Array64) -> Array64:
-    """The quotient, 0 where there is nothing to divide by."""
+    """above / below, 0 where `below` is not positive."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
 def _share(sums: Array64) -> Array64:
-    """Of (right, all)."""
+    """The share right / all, from the sums (right, all)."""
     return _ratio(sums[..., 0], sums[..., 1])
 
 
 def _f1(sums: Array64) -> Array64:
-    """Of (in both, predicted + true, true): 2 both / (predicted + true)."""
+    """F1 = 2 both / (predicted + true), from the sums (in both, predicted + true, true)."""
     return _where(sums[..., 2] > 0, _ratio(2 * sums[..., 0], sums[..., 1]))
 
 
 def _where(defined: Any, values: Array64) -> Array64:
+    """The values, NaN where a metric is undefined."""
     return np.where(defined, values, np.nan)
 
 
 def _present_f1(sums: Array64) -> Array64:
-    """Of (in both, predicted + true) by class: the mean F1 of those there or predicted."""
+    """The mean F1 of the classes that occur or are predicted.
+
+    From the sums (in both, predicted + true), each by class.
+    """
     both, either = np.split(sums, 2, axis=-1)
     return _ratio(_ratio(2 * both, either).sum(-1), (either > 0).sum(-1).astype(np.float64))
 
 
 def _held_f1(sums: Array64) -> Array64:
-    """Of (in both, predicted + true, true) by class: the mean F1 of those that hold for a row."""
+    """The mean F1 of the classes that hold for any row.
+
+    From the sums (in both, predicted + true, true), each by class.
+    """
     both, either, true = np.split(sums, 3, axis=-1)
     held = true > 0
     each = np.where(held, _ratio(2 * both, either), 0)
@@ -81,7 +88,7 @@ def _held_f1(sums: Array64) -> Array64:
 
 
 def _matthews(sums: Array64) -> Array64:
-    """Of (right, all, true by class, predicted by class): R_K of Gorodkin (2004)."""
+    """R_K of Gorodkin (2004), from the sums (right, all, true by class, predicted by class)."""
     right, count = sums[..., 0], sums[..., 1]
     true, predicted = np.split(sums[..., 2:], 2, axis=-1)
     varied = count**2 - (true**2).sum(-1)
@@ -91,11 +98,12 @@ def _matthews(sums: Array64) -> Array64:
 
 
 CONSTANT = 1e-12
-"""A variance below this, where that of all rows is 1, is rounding: every row is the same."""
+"""A resample whose variance is at most this counts as constant: the rest is rounding. The variance
+over all rows is 1."""
 
 
 def _pearson(sums: Array64) -> Array64:
-    """Of (1, x, y, xx, yy, xy)."""
+    """Pearson's correlation, from the sums of (1, x, y, xx, yy, xy)."""
     x, y, xx, yy, xy = (sums[..., i] / np.maximum(sums[..., 0], 1) for i in range(1, 6))
     spread = np.stack([xx - x**2, yy - y**2])
     varied = spread > CONSTANT
@@ -117,7 +125,7 @@ def _positive(read: PredictedRows) -> Sums:
 
 
 def _overlap(predicted: Any, true: Any) -> Array64:
-    """The columns (in both, predicted + true, true) of what was said, [rows] or [rows, k]."""
+    """The columns (in both, predicted + true, true) from two masks, [rows] or [rows, k]."""
     return np.column_stack([predicted & true, 1.0 * predicted + true, true])
 
 
@@ -148,21 +156,22 @@ def _moments(read: PredictedRows) -> Sums:
 
 
 def _standard(values: Array64) -> Array64:
-    """Values around 0 with variance 1: the squares of large ones would lose their digits."""
+    """Values with mean 0 and variance 1: squares of large values would lose digits."""
     spread = values.std()
     return np.asarray((values - values.mean()) / (spread if spread > 0 else 1.0))
 
 
 def _spans(read: PredictedRows) -> Sums:
+    """The table with (entities in both, predicted + true, true) of each row, and their F1."""
     predicted, true = (_entities(values, read) for values in (read.predicted, read.labels))
     there = true >= 0
     each = np.column_stack([(predicted == true) & there, 1.0 * (predicted >= 0) + there, there])
-    # one end more than words in every row, so that none is empty
+    # every row has one place more than words, its end, so that no slice of reduceat is empty
     return np.add.reduceat(each, np.cumsum(read.units + 1) - read.units - 1), _f1
 
 
 def _by_sentence(spans: Callable[[Sequence[str]], set[Span]], read: PredictedRows) -> Sums:
-    """As `_spans`, by the entities of a sentence after the other."""
+    """As `_spans`, from the entities that `spans` finds in each sentence."""
     kind, table = kind_of(read.task), np.zeros((len(read.units), 3))
     both = (kind.for_metrics(read.task, v, read.units) for v in (read.predicted, read.labels))
     for row, (guesses, truth) in enumerate(zip(*both, strict=True)):
@@ -172,10 +181,10 @@ def _by_sentence(spans: Callable[[Sequence[str]], set[Span]], read: PredictedRow
 
 
 def _entities(values: Array64, read: PredictedRows) -> Units:
-    """For each word, and the end of each row, which entity ended before it; -1: none did.
+    """For each word, and the end of each row, the entity that ended just before; -1 if none did.
 
-    The number stands for where it began and its type, so that equal numbers in one place are
-    equal entities. Where one begins and ends is for seqeval to say, of every pair of tags.
+    An entity is a number made of its start and its type, so that equal numbers in one place are
+    equal entities. seqeval decides, for every pair of tags, whether an entity starts or ends.
     """
     starts, ends, types = _borders(read.task.labels)
     tags = np.full(len(values) + len(read.units), read.task.labels.index("O"))
@@ -190,7 +199,7 @@ def _entities(values: Array64, read: PredictedRows) -> Units:
 
 @lru_cache
 def _borders(labels: tuple[str, ...]) -> tuple[Units, Units, Units]:
-    """Whether an entity starts, and whether one ends, between two tags; the type of each tag."""
+    """Whether an entity starts, and whether one ends, by (tag before, tag); the type of each."""
     from seqeval.metrics.sequence_labeling import end_of_chunk, start_of_chunk
 
     parts = [(tag[0], tag[1:].split("-", maxsplit=1)[-1] or "_") for tag in labels]
@@ -213,18 +222,18 @@ SUMS: Mapping[str, Callable[[PredictedRows], Sums]] = {
     "span_f1_strict": partial(_by_sentence, strict_spans),
     "span_f1_dataless": partial(_by_sentence, loose_spans),
 }
-"""The metrics that are formulas of sums over rows. The micro F1 of classes is their accuracy."""
+"""The metrics that are formulas of sums over rows. For single labels, micro F1 is the accuracy."""
 
 
-# What is no sum ----------------------------------------------------------------------------
+# Metrics that are no sums ------------------------------------------------------------------
 
 
 def ranks(read: PredictedRows, counts: Array64) -> Array64:
-    """Spearman's correlation: that of the ranks, which change with how often rows count.
+    """Spearman's correlation on each resample: that of the ranks, which depend on the counts.
 
-    Rows of equal value share their mean rank. Values are sorted once: a rank is how many come
-    before, and half of those of equal value. It is not centred, as the true ranks that it is
-    multiplied by are.
+    Rows of equal value share their mean rank. Values are sorted once: the rank of a value is the
+    number of rows below it plus half of those equal to it. Predicted ranks are not centred, since
+    they are multiplied by true ranks that are.
     """
     by_row, true, yy = _true_ranks(_Same(read.labels), _Same(counts))
     predicted = _Ties.of(read.predicted)
@@ -236,7 +245,7 @@ def ranks(read: PredictedRows, counts: Array64) -> Array64:
 
 @dataclass(frozen=True, eq=False)
 class _Same:
-    """An array that is equal to itself alone."""
+    """An array as a key of a cache: equal to the very same array alone."""
 
     array: Array64
 
@@ -249,8 +258,11 @@ class _Same:
 
 @lru_cache(maxsize=1)
 def _true_ranks(labels: _Same, counts: _Same) -> tuple[Array64, Array64, Array64]:
-    """Counts, and these times the rank of the label less the mean rank, [rows, resamples]; the sum
-    of squares of these ranks. The last are kept: draws follow one another."""
+    """The counts, the counts times the centred rank of the label [rows, resamples], and the sum of
+    squares of the centred ranks [resamples].
+
+    The last result is cached: all draws of a cell have the same labels and counts.
+    """
     by_row, true = np.array(counts.array.T, order="C"), _Ties.of(labels.array)
     sizes = true.sums(by_row)
     ranks = _running(sizes.copy()) - (sizes + by_row.sum(axis=0)) / 2
@@ -258,15 +270,15 @@ def _true_ranks(labels: _Same, counts: _Same) -> tuple[Array64, Array64, Array64
 
 
 def _squares(sizes: Array64) -> Array64:
-    """The sum of squares of ranks less their mean, by how many share each (Kendall 1945).
+    """The sum of squares of centred ranks, by how many rows share each rank (Kendall 1945).
 
-    Of n all different (n^3 - n) / 12, of which those that share t lose (t^3 - t) / 12.
+    n different ranks have (n^3 - n) / 12, less (t^3 - t) / 12 for each rank that t rows share.
     """
     return np.asarray((sizes.sum(axis=0) ** 3 - np.einsum("vb,vb,vb->b", *[sizes] * 3)) / 12)
 
 
 def _running(sizes: Array64) -> Array64:
-    """The sums of rows up to each, in their place: a quarter of the time of `np.cumsum`."""
+    """Cumulative sums over the first axis, in place; takes a quarter of the time of `np.cumsum`."""
     for before, row in pairwise(sizes):
         row += before
     return sizes
@@ -274,8 +286,11 @@ def _running(sizes: Array64) -> Array64:
 
 @dataclass(frozen=True)
 class _Ties:
-    """Rows in the order of their values: `group` is the place of each row's among the different
-    ones, `starts` are where each begins."""
+    """Rows grouped by equal value.
+
+    `group` is the rank of each row's value among the different values, `order` sorts the rows by
+    value, `starts` is where each value begins in that order.
+    """
 
     group: Units
     order: Units
@@ -288,20 +303,21 @@ class _Ties:
         return cls(group, order, np.flatnonzero(np.diff(group[order], prepend=-1)))
 
     def sums(self, by_row: Array64) -> Array64:
-        """Sums over rows of equal value: [rows, resamples] -> [values, resamples]."""
+        """The sums over rows of equal value: [rows, resamples] -> [values, resamples]."""
         ordered = by_row[self.order]
         alone = len(self.starts) == len(self.order)
         return ordered if alone else np.add.reduceat(ordered, self.starts, axis=0)
 
 
 def one_by_one(metric: str, read: PredictedRows, counts: Array64) -> Array64:
-    """Any metric, asked of the rows of one resample after the other."""
+    """The values of any metric, computed on the rows of one resample after the other."""
     return np.array(
         [_of(metric, read, np.repeat(np.arange(len(c)), c.astype(int))) for c in counts]
     )
 
 
 def _of(metric: str, read: PredictedRows, rows: Units) -> float:
+    """A metric on some rows, with repeats; NaN if their labels leave it undefined."""
     kind, entry, units = kind_of(read.task), METRICS[metric], numbers_of(read.units, rows)
     predicted, labels = (
         kind.for_metrics(read.task, values[units], read.units[rows])
@@ -313,7 +329,7 @@ def _of(metric: str, read: PredictedRows, rows: Units) -> float:
 
 
 def counted(metric: str, read: PredictedRows) -> Counted:
-    """A metric of a prediction as a function of how often each row counts."""
+    """The metric of some predictions as a function of how often each row counts."""
     if metric not in SUMS:
         return partial(ranks, read) if metric == "spearman" else partial(one_by_one, metric, read)
     table, formula = SUMS[metric](read)
@@ -324,9 +340,9 @@ def counted(metric: str, read: PredictedRows) -> Counted:
 
 
 def draws_of(predicted: Predicted, keys: Sequence[DrawKey]) -> Counted:
-    """What a model scores in some draws, [draws, resamples], where rows count so often.
+    """The scores of some draws [draws, resamples], as a function of how often each row counts.
 
-    The score of each is the mean of the task's metrics, without rows that it is not scored on.
+    A score is the mean of the task's metrics, without the rows that the draw is not scored on.
     """
     task, parts = predicted.task, []
     for key in keys:
@@ -342,7 +358,7 @@ def draws_of(predicted: Predicted, keys: Sequence[DrawKey]) -> Counted:
 
 
 def _without(left: Sequence[int], counts: Array64) -> Array64:
-    """Counts, [..., rows], with none of some rows."""
+    """The counts [..., rows], set to 0 for the rows in `left`."""
     if not len(left):
         return counts
     counts = counts.copy()
@@ -351,6 +367,6 @@ def _without(left: Sequence[int], counts: Array64) -> Array64:
 
 
 def scored(predicted: Predicted, key: DrawKey) -> float:
-    """The score of one prediction on the rows as they are, each once."""
+    """The score of one draw with every row counted once."""
     once = np.ones((1, len(predicted.units)))
     return float(draws_of(predicted, [key])(once)[0, 0])

@@ -1,4 +1,4 @@
-"""The pipeline of an evaluation: resolve, check, and read every cell back or compute it."""
+"""The pipeline of an evaluation: resolve, check, then read the record of each cell or make it."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from harness.types import Draw, Encoded, Predictions, Progress, Task
 
 
 def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
-    """Evaluate a model and its references; write a record each and return them all.
+    """The records of a model and its references, one for each cell, which are written as well.
 
     Everything is checked before the first forward pass. Records in the output folder with the same
-    inputs are taken from there, not computed again; predictions that are missing beside their
-    record are computed, and the record stays as it is. Raises CellsFailed, when all others are done
-    and saved, for cells that cannot be scored.
+    inputs are read, not computed again; missing predictions beside such a record are computed, and
+    the record stays as it is. Raises CellsFailed for cells that cannot be scored, after all others
+    are done and saved.
     """
     if not isinstance(run, Run):
         raise BadRecipe(f"a run is {run!r:.80}, expected harness.Run(model=...)")
@@ -68,7 +68,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
         check_singles(model, [parse_task(name)[0] for name in model.tasks])
     cells = cells_of(run, model, protocols)
     check_below(Path(run.output), [cell.path for cell in cells])
-    # where records lie says what they are of: this hashes all weights, and finds NaN and infinite
+    # the path of a record has its identity: this hashes all weights, and finds NaN and infinity
     known = {cell.path: record for cell in cells if (record := kept(cell)) is not None}
     lacking = {path for path, record in known.items() if not _has_predictions(path, record)}
     to_read = [cell for cell in cells if cell.path not in known or cell.path in lacking]
@@ -87,10 +87,10 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
         if record is None or cell.path in lacking:
             try:
                 made, predicted = computed(cell, reader, record)
-            except HarnessError as error:  # what only the forward pass shows of model and rows
+            except HarnessError as error:  # only the forward pass shows it
                 if record:
                     lost.append(f"{cell}: {error}")
-                else:  # a broken row fails every model and protocol
+                else:  # one broken row fails all models and protocols
                     failures.setdefault(str(error), []).append(str(cell))
             else:
                 write_predictions(cell.path.with_suffix(".parquet"), predicted)
@@ -115,7 +115,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
 
 
 def _warn_of_few_rows(records: Sequence[Record]) -> None:
-    """Once, as it is so for every model on the same rows."""
+    """Warn, once for each protocol, of maps fitted to fewer rows than features have dimensions."""
     few = [
         (record.protocol, share, record.task)
         for record in records
@@ -132,7 +132,7 @@ def _warn_of_few_rows(records: Sequence[Record]) -> None:
 
 
 def _warn_of_no_expert(cells: Sequence[Cell], protocols: Sequence[ProtocolConfig]) -> None:
-    """What is read by default and needs an expert is not evaluated without any."""
+    """Warn of protocols on by default that are left out because no expert is known."""
     teaching = [one.name for one in protocols if one.teaches]
     alone = all(one.evaluated.pooling is None and not one.protocol.teaches for one in cells)
     if teaching and alone:
@@ -145,7 +145,7 @@ def _warn_of_no_expert(cells: Sequence[Cell], protocols: Sequence[ProtocolConfig
 
 
 def check_cells(cells: Iterable[Cell]) -> None:
-    """Raise BrokenCheckpoint for a model of a cell that could not be run, before any is."""
+    """Raise BrokenCheckpoint, before any forward pass, for a model that could not be run."""
     checked = set()
     for cell in cells:
         for model, member in ((one, member) for one in cell.read_by for member in one.members):
@@ -161,9 +161,9 @@ def check_cells(cells: Iterable[Cell]) -> None:
 def _with_readers(
     cells: Sequence[Cell], workload: Workload, known: Container[Path]
 ) -> Iterator[tuple[Cell, Reader]]:
-    """Every cell with the reader that it shares with others of its model and rows.
+    """Every cell with its `Reader`, which all cells of one model on the same rows share.
 
-    A reader knows how else rows are to be read, but for cells whose records are `known`.
+    A reader is told the readouts of all its cells, except those whose records are `known`.
     """
     for _, one in groupby(cells, key=lambda cell: (id(cell.data), id(cell.evaluated))):
         group = list(one)
@@ -176,13 +176,15 @@ def _with_readers(
 
 
 def kept(cell: Cell) -> Record | None:
-    """The record of a cell, if it was made before: the hash in its name, which is held to what it
-    says, is that of the cell. Raises BrokenRecord if it is not what its name says."""
+    """The record of a cell that was made before, found by the identity in its file name; else None.
+
+    Raises BrokenRecord if its content has another identity.
+    """
     return read_record(cell.path) if cell.path.is_file() else None
 
 
 def _has_predictions(path: Path, record: Record) -> bool:
-    """Whether the predictions of a record lie beside it."""
+    """Whether readable predictions of a record lie beside it."""
     beside = path.with_suffix(".parquet")
     try:
         return beside.is_file() and bool(read_predictions(record, beside))
@@ -191,10 +193,10 @@ def _has_predictions(path: Path, record: Record) -> bool:
 
 
 def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, Predicted]:
-    """The record of a cell with its predictions; of a record that is known, what lacks beside it.
+    """The record of a cell and its predictions. A `known` record, which lacks them, is kept.
 
-    Raises HarnessError for what cannot be scored, WrongPredictions where those of a known record
-    cannot be made again: another processor, or version of a library, may predict otherwise.
+    Raises HarnessError for a cell that cannot be scored, WrongPredictions if the predictions differ
+    from those of the known record, as on another processor or with other versions of libraries.
     """
     encoded = reader.encoded(cell)
     task, seen = cell.data.task, encoded.test.seen
@@ -226,10 +228,12 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
 
 
 def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
-    """What the protocol of a cell predicts. Raises BrokenPlugin for what are no predictions of all
-    its units and draws."""
+    """The predictions of a cell's protocol, one for each draw.
+
+    Raises BrokenPlugin unless the protocol returns predictions of all units for all draws.
+    """
     function = cell.protocol.entry.function
-    if not is_ours(function):  # who may write to what others read after it
+    if not is_ours(function):  # other code may write to arrays that are read again
         shared = {id(one): one for one in (encoded.kind, encoded.again, encoded.draws)}
         encoded = deepcopy(encoded, shared)
     with calling(f"protocol {cell.protocol.entry.name}", function):
@@ -253,7 +257,7 @@ def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
 
 
 def _odd(one: object, task: Task, shape: tuple[int, ...]) -> str | None:
-    """What is returned in place of predictions of this shape, and what was expected."""
+    """Why `one` is no predictions of this shape, and what was expected; None if it is."""
     if not isinstance(one, Predictions):
         return f"a list of {type(one).__name__}, expected one of harness.Predictions"
     if not isinstance(one.draw, Draw | None):
@@ -275,9 +279,9 @@ def _odd(one: object, task: Task, shape: tuple[int, ...]) -> str | None:
 
 
 def _loss(cell: Cell, encoded: Encoded, predicted: Predicted) -> tuple[float, Resamples] | None:
-    """The loss of the head that a model came with, also on resampled units.
+    """The loss of the model's own head, and its values on resampled test units.
 
-    None of a protocol that reads no head, or fits another.
+    None for a protocol that reads no head, or fits another.
     """
     if cell.protocol.adapts or not cell.protocol.entry.reads_head:
         return None

@@ -1,5 +1,5 @@
-"""Models to evaluate: as they are opened, with base and experts, and as they are read on a task,
-a row of the table each."""
+"""Models to evaluate: an `OpenedModel` has its base and experts; an `EvaluatedModel` is a model as
+read on one task, a row of the table."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from harness.types import Checkpoint, StateDict, Task
 class OpenedModel:
     """A model to evaluate with its base, its experts and the task of each.
 
-    An embedding model is of the task ''. `kept` are complete checkpoints by task, for an encoder
-    with one head per task. `references` are models to read beside it, which have neither base nor
-    experts of their own here. `shown` are the rows that a merge was shown, as `name@split`,
-    `recipe` is how a merge of ours was made.
+    The task of an embedding model is ''. `kept` has, by task, the encoder under its kept head, as a
+    complete checkpoint. `references` are models to evaluate beside it, which have neither base nor
+    experts here. `shown` has the rows that a merge was shown: `name@split` to the digest of their
+    texts. `recipe` is how a merge by this harness was made.
     """
 
     name: str
@@ -54,7 +54,7 @@ class OpenedModel:
 
     @cached_property
     def sources(self) -> dict[str, Any]:
-        """Base and experts, as records of what they were made into name them."""
+        """The fields `base` and `experts` of the records of this model."""
 
         def named(one: Checkpoint) -> dict[str, Any]:
             return {"source": one.source, "digest": weights.digest(one.weights)}
@@ -67,11 +67,11 @@ class OpenedModel:
         return {"base": self.base and named(self.base), "experts": experts}
 
     def has_head(self, task: Task) -> bool:
-        """Whether it brings a head for a task: kept, recorded, or with the task's labels."""
+        """Whether it has a head for a task: a kept one, or its own, by its record or its labels."""
         own = self.checkpoint
         if self.kept or own.labels is None:
             return task.name in self.kept
-        if len(own.tasks) > 1 and task.name not in own.tasks:  # one head, of a label space
+        if len(own.tasks) > 1 and task.name not in own.tasks:  # one head for a label space
             kind = kind_of(task)
             return kind_of(parse_task(own.tasks[0])[0]) is kind and kind.fits(task, own.labels)
         if own.tasks:
@@ -83,9 +83,9 @@ class OpenedModel:
     def on(self, task: Task) -> tuple[Checkpoint, str]:
         """The checkpoint with the head for a task, and whose head that is.
 
-        'kept' is the one stored beside a merged encoder, 'own' the model's, 'expert' that of the
-        only expert of the task, for an encoder that came without a head for it. An embedding
-        model is read as it is.
+        'kept' is a head stored beside a merged encoder, 'own' the model's own, 'expert' that of the
+        only expert of the task, for a model without a head for it. An embedding model, without any
+        head, is 'own'.
         """
         if (kept := self.kept.get(task.name)) is not None:
             return kept, "own" if words_of(kept) else "kept"
@@ -107,11 +107,11 @@ class OpenedModel:
         return with_head(own, experts[0], self.base), "expert"
 
     def experts_of(self, task: Task) -> list[Checkpoint]:
-        """The experts whose task this is."""
+        """The experts of a task."""
         return [expert for expert, name in self._experts if name == task.name]
 
     def others_of(self, task: Task) -> list[Checkpoint]:
-        """The experts of other tasks whose labels are those of this one."""
+        """The experts of other tasks of the same kind whose heads fit this task's labels."""
         kind = kind_of(task)
         return [
             expert
@@ -127,10 +127,11 @@ class OpenedModel:
 
 
 STAGE = {"name", "options"}
+"""The fields of a method in merge.json that a record copies."""
 
 
 def recipe_of(said: Merged | None) -> RecordedRecipe | None:
-    """The stages of a merge, as merge.json says them."""
+    """The recipe of a merge for its records; None without a merge.json that names the merger."""
     if said is None or said.merger is None:
         return None
     several = {"__all__": STAGE}
@@ -148,8 +149,9 @@ def recipe_of(said: Merged | None) -> RecordedRecipe | None:
 class EvaluatedModel:
     """A model as read on one task: a row of the table. An ensemble has several members.
 
-    `shown` are the rows that it was merged with a view of, if any (`rows_shown`), `recipe` is how
-    it was merged; `owners` are the experts whose heads a base has.
+    `columns` has, for each member, the output for each label of the task. `head` says whose head it
+    is (`OpenedModel.on`). `shown` are the rows that the model, or what it was made of, was shown
+    (`rows_shown`), `recipe` is how it was merged. `owners` are the experts whose heads a base has.
     """
 
     name: str
@@ -164,30 +166,30 @@ class EvaluatedModel:
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
-        """Content hashes of the members; reading them checks that all weights are finite."""
+        """The digests of the members' weights; computing them checks that weights are finite."""
         return tuple(weights.Observed(m.weights, m.source).digest() for m in self.members)
 
     @property
     def pooling(self) -> Pooling | None:
-        """How an embedding model makes an embedding of a row; None of a model with a head."""
+        """How an embedding model makes an embedding of a row; None for a model with a head."""
         return self.members[0].pooling
 
     @property
     def digest(self) -> str:
-        """One hash for its weights."""
+        """One hash of all members' weights."""
         return joined(self.digests)
 
     @cached_property
     def content(self) -> str:
-        """One hash for all that its outputs depend on, and for what each of them stands for."""
+        """One hash of all that its outputs depend on, and of the order of its labels."""
         parts = zip(self.members, self.digests, self.columns, strict=True)
         return joined([f"{model_key(one, digest)} {order}" for one, digest, order in parts])
 
     def teachers(self, experts: Sequence[EvaluatedModel]) -> tuple[EvaluatedModel, ...]:
-        """Whose outputs a tuned head is fitted to: those of the task's own experts.
+        """The models whose outputs a tuned head is fitted to: the experts of the task itself.
 
-        An expert teaches itself, and so does a reference that no expert stands beside, and a model
-        by itself.
+        An expert is its own teacher; so is a reference or a `single` beside which no expert is
+        read. An embedding model has no outputs, so it never is.
         """
         own = _own(experts)
         beside = own if self.role == "reference" else experts
@@ -199,7 +201,7 @@ def evaluated_as(
     task: Task, run: Run, role: Role, name: str, members: tuple[Checkpoint, ...], head: str,
     method: str = "",
 ) -> EvaluatedModel:  # fmt: skip
-    """Members as one row of the table. Raises MissingHead, and LabelMismatch by `columns`."""
+    """Members as one row of the table. Raises MissingHead, or LabelMismatch for other labels."""
     orders, shown = [], rows_shown(*(one.path for one in members))
     for member in members:
         if member.pooling is not None:
@@ -213,9 +215,9 @@ def evaluated_as(
 
 
 def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]:
-    """The experts of a task and, if asked for, those of other tasks that have its labels.
+    """The experts of a task and, with `singles`, those of other tasks that have its labels.
 
-    Embedding models are of no task, and are read on any.
+    Embedding models among the experts have no task, and are read on every task.
     """
     experts: list[tuple[Role, Checkpoint]] = [("expert", one) for one in model.experts_of(task)]
     if run.singles:
@@ -228,7 +230,7 @@ def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]
 
 
 def names_of(model: OpenedModel) -> list[str]:
-    """What tables call the experts: the last part of the path, more where that is not enough."""
+    """The names of the experts in tables: the last part of each path, more if two are equal."""
     parts = [expert.source.rstrip("/").split("/") for expert in model.experts]
     names, length = [expert.name for expert in model.experts], 1
     while len({*names}) < len(names) and length < max(map(len, parts)):
@@ -238,26 +240,26 @@ def names_of(model: OpenedModel) -> list[str]:
 
 
 def _own(experts: Sequence[EvaluatedModel]) -> list[EvaluatedModel]:
-    """Those that are experts of the very task they are read on."""
+    """The experts that are read on their own task."""
     return [expert for expert in experts if expert.role == "expert"]
 
 
 def models_on(
     run: Run, model: OpenedModel, task: Task, experts: Sequence[EvaluatedModel]
 ) -> Iterator[EvaluatedModel]:
-    """The model and its reference rows on one task; `experts` are those that can be read on it."""
+    """The model, then the models beside it on one task; `experts` are those of `experts_on`."""
     own = _own(experts)
     merged, head = model.on(task)
     role, method = model.role, model.method
     if role == "expert" and called_in(model.checkpoint, task, run.data_dir) is None:
-        role, method = "single", ""  # of another task, by its own record
+        role, method = "single", ""  # its own record names other tasks
     one = evaluated_as(task, run, role, model.name, (merged,), head, method)
     yield replace(one, shown=model.shown, recipe=model.recipe)
     if model.base is not None:
         state, owners = model.base.weights, []
         if one.pooling is None:
             heads = [one.members[0] for one in own] or model.others_of(task)
-            # rows of one place are of one label
+            # so that row i of every head stands for the same label
             alike = [ordered_as(expert, merged.labels) for expert in heads]
             fresh = _fresh(merged, model.base, alike)
             owners = heads if fresh else []
@@ -283,11 +285,11 @@ def models_on(
 
 
 def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) -> StateDict:
-    """What the base is read under: the mean of the experts' tensors that no pretraining has seen.
+    """The tensors that the base lacks, as the mean over experts: the head, and a missing pooler.
 
-    Those are the head, and the pooler of a base that was published without. Not the merge's own:
-    one base is the control of every merge of the same experts, those of the task, and where it is
-    nobody's, all that have its labels.
+    They are not those of the merge, so that every merge of the same experts has the same base as
+    its control. `experts` are those of the task or, if there is none, all that have its labels.
+    Empty if an expert lacks a tensor or has it in another shape.
     """
     is_head = merged.family.is_head
     names = [n for n in merged.weights if is_head(n) or n not in base.weights]
@@ -303,7 +305,7 @@ def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) 
 def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
     """Warn of heads that are read on other features than they were trained on.
 
-    A head of unknown origin is taken for one of transformers' own.
+    A head of unknown origin is assumed to be trained on the `last_linear` features.
     """
     read = [*(model.experts or [model.checkpoint]), *(r.checkpoint for r in model.references)]
     made = [one for one in read if not merged_by(one.path)]
@@ -319,6 +321,6 @@ def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
 
 
 def check_singles(model: OpenedModel, tasks: Sequence[Task]) -> None:
-    """Raise BadRecipe where no expert can be read on a task of another."""
+    """Raise BadRecipe if no expert has the labels of another expert's task."""
     if not any(model.others_of(task) for task in tasks):
         raise BadRecipe("no expert of another task has the same labels; leave out --singles")

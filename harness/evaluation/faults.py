@@ -1,4 +1,4 @@
-"""Pure: what no record says though its fields are of the right types: a score of 97.3, say."""
+"""Pure: values that no record may have though their types are right: a score of 97.3, say."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ if TYPE_CHECKING:
     from harness.evaluation.records import Adaptation, DrawScore, Record
 
 CLOSE = 1e-6
-"""Scores that differ by less are the same, whatever added them up."""
+"""The largest difference of equal scores: that of rounding."""
 DESIGN = re.compile(r"[0-9a-f]{16}")
+"""The digest of a design of resamples."""
 
 
 def check_record(record: Record, where: str) -> None:
-    """Raise BrokenRecord, naming `where` it lies and what is wrong, for what no evaluation says."""
+    """Raise BrokenRecord, naming `where` it lies, for a record that no evaluation writes."""
     if fault := next(_faults(record), None):
         raise BrokenRecord(f"{where} {fault}")
 
 
 def _faults(record: Record) -> Iterator[str]:
+    """What is wrong with a record, and what was expected: predicates, to follow its path."""
     said = (*record.scores, *((record.majority,) if record.majority else ()))
     values = [value for one in said for value in (one.value, *one.parts.values())]
     values += [end for one in record.intervals for end in (one.low, one.high)]
     values += [fact for one in said for fact in one.facts.values() if not isfinite(fact)]
-    if odd := [value for value in values if not abs(value) <= BEYOND]:  # so is NaN
+    if odd := [value for value in values if not abs(value) <= BEYOND]:  # NaN fails as well
         yield f"has the score {odd[0]}, expected a number, usually of -1 to 1"
     yield from _in_settings(record)
     if record.adaptation is not None:

@@ -1,7 +1,7 @@
-"""Shell: many records <-> one Parquet, each file byte for byte.
+"""Shell: many records <-> one Parquet file, a pack, which keeps each file byte for byte.
 
-What compresses badly within a text, resamples in base64, stands beside it as bytes. Names in a pack
-are data: none leads out of the folder that it is unpacked to.
+Resamples in base64 compress badly, so they are kept as bytes, in a column beside the rest of the
+text. Names in a pack are checked: none leads out of the folder that it is unpacked to.
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ if TYPE_CHECKING:
 
 SUFFIX = ".parquet"
 ABOUT, PACK = b"harness", b"a pack of records, version 1"
-"""The metadata of the Parquet file that say that it is a pack."""
+"""The key and value in the metadata of a Parquet file that mark it as a pack."""
 PREDICTED = re.compile(r"(\A|-)[0-9a-f]{12}\.parquet\Z")
-"""How the name of predictions beside a record ends: they are no pack."""
+"""How the file name of predictions beside a record ends; these are no pack."""
 GROUP = 1024
-"""Records that are held at once."""
+"""The number of records in one row group of the Parquet file, which is in memory at once."""
 IN_BASE64 = re.compile(rb'"(values|by_draw)": "([A-Za-z0-9+/=]*)"')
 TAKEN_OUT = re.compile(rb'"(values|by_draw)": ""')
+"""The fields of a record that hold resamples: with their base64, and emptied."""
 
 File = tuple[str, bytes]
-"""A name, by / from the folder that was packed, and what the file holds."""
+"""A file of a pack: its path relative to the packed folder, with /, and its content."""
 
 
 def is_pack(path: Path) -> bool:
-    """Whether a file is a pack. Raises BrokenRecord for what ends so and is no Parquet."""
+    """Whether a file is a pack. Raises BrokenRecord if it ends in .parquet and is no Parquet."""
     if path.suffix != SUFFIX or PREDICTED.search(path.name) or not path.is_file():
         return False
     return bool(_metadata(_opened(path)).get(ABOUT) == PACK)
 
 
 def unpacked(path: Path) -> Iterator[File]:
-    """The files in a pack, by their names' parts. Raises BrokenRecord, naming what is damaged."""
+    """The files in a pack, sorted by the parts of their paths. Raises BrokenRecord if damaged."""
     file = _opened(path)
     if _metadata(file).get(ABOUT) != PACK or not file.schema_arrow.equals(_schema()):
         raise _broken(path, "it has other columns than those")
@@ -63,9 +64,10 @@ def unpacked(path: Path) -> Iterator[File]:
 
 
 def write_pack(path: Path, files: Iterable[File]) -> int:
-    """Write a pack of files, atomically; how many there are.
+    """Write a pack of files, atomically; return how many files there are.
 
-    Raises BrokenRecord for names that no pack has, and OutputExists where something else stands.
+    Raises BrokenRecord for a name that is not allowed in a pack, or that two different files have,
+    and OutputExists if `path` does not end in .parquet or is another file.
     """
     import pyarrow
     import pyarrow.parquet
@@ -85,7 +87,7 @@ def write_pack(path: Path, files: Iterable[File]) -> int:
     usual |= {"data_page_size": LARGEST, "write_statistics": False, "use_dictionary": False}
     usual |= {"write_page_checksum": True}
     writing = pyarrow.parquet.ParquetWriter
-    # a page is compressed by itself: the larger, the more of what records share is said once
+    # each page is compressed by itself: in large pages, what records share is stored once
     with replacing(path) as out, writing(out, schema, **usual) as writer:
         for first in range(0, len(names), GROUP):
             some = names[first : first + GROUP]
@@ -96,9 +98,9 @@ def write_pack(path: Path, files: Iterable[File]) -> int:
 
 
 def unpack(path: Path, out: Path) -> list[Path]:
-    """Write the files of a pack below a folder, all or none; those that are there already stay.
+    """Write the files of a pack below a folder, all or none; equal files that exist are kept.
 
-    Raises OutputExists, before any is written, where another file or a link stands in the way.
+    Raises OutputExists, before any file is written, if a different file or a link is in the way.
     """
     files = {out / name: content for name, content in unpacked(path)}
     check_place(out.absolute())
@@ -116,7 +118,7 @@ def unpack(path: Path, out: Path) -> list[Path]:
 
 
 def _fault(name: object) -> str | None:
-    """Why this is no way to a file below a folder."""
+    """Why a name is not the relative path of a record below a folder; None if it is."""
     if not isinstance(name, str) or not name or not name.isprintable():
         return "expected the way to a file in letters"
     parts = name.split("/")
@@ -131,7 +133,7 @@ def _fault(name: object) -> str | None:
 
 
 def _taken_out(text: bytes) -> tuple[bytes, list[bytes]]:
-    """A text without its numbers in base64, and these; none where it could not be made again."""
+    """A text without its base64, and that as bytes; the whole text and [] if not reversible."""
     try:
         numbers = [base64.b64decode(said) for _, said in IN_BASE64.findall(text)]
     except binascii.Error:
@@ -141,7 +143,7 @@ def _taken_out(text: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _whole(text: bytes, numbers: Sequence[bytes]) -> bytes | None:
-    """The text with its numbers again; None where there are more or fewer of them."""
+    """The text with its base64 put back; None if it has more or fewer places than `numbers`."""
     if not numbers:
         return text
     if len(TAKEN_OUT.findall(text)) != len(numbers):
@@ -181,7 +183,7 @@ def _metadata(file: Any) -> dict[bytes, bytes]:
 
 
 def _parts(file: Any, path: Path, columns: Sequence[str]) -> Iterator[Iterator[tuple[Any, ...]]]:
-    """The values of some columns, by groups of records."""
+    """The values of some columns, row group by row group."""
     import pyarrow
 
     for number in range(file.num_row_groups):

@@ -1,4 +1,4 @@
-"""Shell: what a model predicted for every unit of the test rows <-> a Parquet file."""
+"""Shell: predictions for every unit of the test rows <-> a Parquet file."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from harness.kinds import kind_of
 from harness.types import DERIVED, Array64, Shots, Task, Units
 
 DrawKey: TypeAlias = "tuple[Shots | None, int | None]"
-"""Shots and seed; None, None where nothing is drawn."""
+"""Shots and seed of a draw; None, None if nothing is drawn."""
 LABEL, ROW, DOCUMENT = "label", "row", "document"
-"""The columns beside predictions: true labels and, of words, the row that each is of; the document
-of each, where these are known."""
+"""The columns beside predictions: the true labels; for words, the row of each; the document of each
+unit, if known."""
 ABOUT = b"harness"
-"""The key of what the file says of the task: its kind, and its labels by index."""
+"""The key in the metadata of the file under which the task's kind and labels are written."""
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a model predicted for the test rows of a task, by shots and seed.
+    """The predictions of a model for the test rows of a task, by shots and seed.
 
-    `labels` and each of the `values` are [units] or [rows, classes]; `units` are how many each row
-    has. `digest` is that of the rows; `left_out` are, by seed, rows that are not scored.
-    `documents` [rows] are numbers of the documents that rows are of, where the task knows.
+    `labels` and each of the `values` are [units] or [rows, classes]; `units` [rows] is the number
+    of units of each row. `digest` is that of the rows; `left_out` has, by seed, the rows that are
+    not scored. `documents` [rows] has the number of each row's document, None if not known.
     """
 
     task: Task
@@ -48,23 +48,24 @@ class Predicted:
 
     @property
     def shots(self) -> list[Shots | None]:
-        """The numbers of shots that were drawn, in their order; [None] where nothing is drawn."""
+        """The numbers of shots that were drawn, in their order; [None] if nothing is drawn."""
         return [*dict.fromkeys(shots for shots, _ in self.values)]
 
     def draws(self, shots: Shots | None) -> list[DrawKey]:
-        """The draws with so many shots."""
+        """The draws with `shots` shots."""
         return [key for key in self.values if key[0] == shots]
 
     def left(self, key: DrawKey) -> Sequence[int]:
-        """Rows that a draw is not scored on; without a draw, those of the first seed."""
+        """The rows that a draw is not scored on; without a draw, those of the first seed."""
         seed = key[1] if key[1] is not None else min(self.left_out, default=0)
         return self.left_out.get(seed, ())
 
     @cached_property
     def content(self) -> str:
-        """A hash of the labels and of every prediction, whatever file they lie in.
+        """A hash of the labels and of all predictions, whatever the encoding of the file.
 
-        But for those that are no whole numbers: their last digits are the processor's.
+        Predictions that are no whole numbers do not count: their last digits depend on the
+        processor.
         """
         said = json.dumps([self.task.kind, self.task.labels, self.labels.shape])
         truth = _hashed(said.encode(), self.labels, self.units)
@@ -78,7 +79,7 @@ class Predicted:
 def _hashed(*parts: bytes | Array64 | Units) -> str:
     made = xxhash.xxh3_128()
     for part in parts:
-        # as little-endian numbers, whatever the machine; -0.0 is 0.0
+        # little-endian on every machine, and -0.0 as 0.0
         made.update(part if isinstance(part, bytes) else (part + 0.0).astype("<f8").tobytes())
     return made.hexdigest()
 
@@ -87,7 +88,7 @@ def _hashed(*parts: bytes | Array64 | Units) -> str:
 
 
 def write_predictions(path: Path, predicted: Predicted) -> None:
-    """Write labels and predictions, a row for each unit, atomically."""
+    """Write labels and predictions to a Parquet file with a row for each unit, atomically."""
     import pyarrow
     import pyarrow.parquet
 
@@ -105,12 +106,13 @@ def write_predictions(path: Path, predicted: Predicted) -> None:
 
 
 def _name(key: DrawKey) -> str:
+    """The name of the column with the predictions of a draw."""
     shots, seed = key
     return "prediction" if shots is None else f"shots={shots},seed={seed}"
 
 
 def _column(values: Array64) -> Any:
-    """The labels of units as a column; of several classes, lists."""
+    """The labels of units as a column; for [rows, classes], of lists."""
     import pyarrow
 
     return pyarrow.array(values.tolist() if values.ndim > 1 else values)
@@ -120,16 +122,16 @@ def _column(values: Array64) -> Any:
 
 
 def read_predictions(record: Record, path: Path) -> Predicted:
-    """The predictions of a record in a file, which give its scores.
+    """The predictions of a record from a file, checked to give the record's scores.
 
-    Raises BrokenRecord, naming the file, for what cannot be read, and WrongPredictions for those of
+    Raises BrokenRecord, naming the file, if it cannot be read, and WrongPredictions if they are of
     another model, of other rows or in another order.
     """
     import pyarrow
     import pyarrow.parquet
 
     try:
-        # a file and no data set, which would import pandas: more than half a second
+        # not as a pyarrow data set, which imports pandas: more than half a second
         table = pyarrow.parquet.ParquetFile(path).read()
         about = (table.schema.metadata or {}).get(ABOUT)
         if about is None:
@@ -157,7 +159,7 @@ def read_predictions(record: Record, path: Path) -> Predicted:
 
 
 def fault_of(record: Record, predicted: Predicted) -> str | None:
-    """Why these are not the predictions of a record, behind what they are called."""
+    """Why these are not the predictions of a record: a predicate, to follow their name."""
     if len(predicted.units) != record.rows:
         return f"has {len(predicted.units)} rows, the record {record.rows}"
     for one in record.scores:
@@ -181,7 +183,7 @@ def _wrong(path: Path, fault: str) -> WrongPredictions:
 
 
 def _task(record: Record, about: bytes, path: Path) -> Task:
-    """The task as far as metrics know it."""
+    """The task with the fields that metrics read; the others are placeholders."""
     said = parse_json(about.decode(), str(path), "predictions", error=BrokenRecord)
     return Task(
         name=record.task.partition("@")[0],
@@ -196,7 +198,7 @@ def _task(record: Record, about: bytes, path: Path) -> Task:
 
 
 def _values(column: Any) -> Array64:
-    """A column as numbers, by the buffer: pyarrow's own way imports pandas, over half a second."""
+    """A column as numbers, from its buffer: pyarrow's way imports pandas, over half a second."""
     import pyarrow
 
     whole = column.combine_chunks()
@@ -208,7 +210,7 @@ def _values(column: Any) -> Array64:
 
 
 def _units(record: Record, task: Task, columns: Mapping[str, Array64], path: Path) -> Units:
-    """How many units each row has: of words, so many as say that they are of the row."""
+    """The number of units of each row: for words, those whose column ROW names the row."""
     if not kind_of(task).split_into_words:
         return np.ones(len(columns[LABEL]), dtype=np.int64)
     if ROW not in columns:
@@ -218,7 +220,7 @@ def _units(record: Record, task: Task, columns: Mapping[str, Array64], path: Pat
 
 
 def _documents(columns: Mapping[str, Array64], units: Units) -> Units | None:
-    """The document of each row, which is that of its first unit."""
+    """The document of each row, that of its first unit; None if not known, or a row has no unit."""
     if DOCUMENT not in columns or not units.all():
         return None
     return np.asarray(columns[DOCUMENT][np.cumsum(units) - units], dtype=np.int64)

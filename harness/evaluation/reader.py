@@ -1,4 +1,4 @@
-"""What protocols may read of a model on a task, encoded when it is asked for, and once."""
+"""The input of protocols, `Encoded`: features of a model on a task, encoded once, on demand."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from harness.weights import once
 
 
 class Reader:
-    """What protocols may read of one model on one task; every set of rows is encoded once.
+    """Encodes rows for all cells of one model on one task; each set of rows is encoded once.
 
-    All cells of a model on the same rows are read by one. What readouts `beside` are to read of
-    these rows is kept from the same pass, where that shows it.
+    `beside` are the readouts of all these cells: the features of those that share a forward pass
+    are cached together.
     """
 
     def __init__(self, workload: Workload, beside: Sequence[Readout] = ()) -> None:
@@ -31,7 +31,7 @@ class Reader:
         self._again: dict[tuple[str, str], Callable[[], Again]] = {}
 
     def encoded(self, cell: Cell) -> Encoded:
-        """What the protocol of a cell reads. Raises NotFinite for outputs that mean nothing."""
+        """The input of a cell's protocol. Raises NotFinite for outputs that are NaN or infinite."""
         data, model = cell.data, cell.evaluated
         task, kind = data.task, read_as(data.task, cell.run.preset)
         classes = kind.outputs(task)
@@ -57,7 +57,7 @@ class Reader:
         return replace(adapting, again=lambda units, seed: again()(units, seed))
 
     def through(self, model: EvaluatedModel, cell: Cell, rows: Rows, what: str) -> list[Features]:
-        """Rows through every member of a model, once."""
+        """The features of rows by every member of a model, encoded if they are not yet."""
         readout, workload, called = cell.readout_of(model), self._workload, f"{model.name} · {what}"
         key = (id(model), readout.name, rows.digest)
         if key not in self._known:
@@ -84,7 +84,7 @@ class Reader:
 
 
 def plan(cell: Cell, workload: Workload) -> None:
-    """Count the passes that a cell needs."""
+    """Add the forward passes that a cell needs to the workload."""
     passes = [(cell.evaluated, rows) for rows in cell.tests]
     if cell.protocol.transductive:
         passes += [(teacher, cell.data.test) for teacher in cell.teachers]
@@ -96,19 +96,19 @@ def plan(cell: Cell, workload: Workload) -> None:
 
 
 def _pass(cell: Cell, model: EvaluatedModel, digest: str, rows: Rows) -> Hashable:
-    """What one forward pass is told apart by."""
+    """A key of one forward pass."""
     return digest, rows.digest, cell.readout_of(model).way
 
 
 def _beside(parts: Sequence[Features]) -> Features:
-    """The features of the texts of some rows as those of the rows, one text's after the other's."""
+    """The features of the texts of each row, joined: those of the first, then of the second."""
     if len(parts) == 1:
         return parts[0]
     return replace(parts[0], x=np.concatenate([one.x for one in parts], axis=1))
 
 
 def _every(cell: Cell) -> tuple[Draw, ...]:
-    """All test rows as one draw, of no group."""
+    """All test rows as one draw, in a single group."""
     kind, rows = kind_of(cell.data.task), cell.data.test
     units = tuple(range(int(kind.units(rows).sum())))
     examples = tuple(tuple(one) for one in kind.around(rows, units))
@@ -116,7 +116,7 @@ def _every(cell: Cell) -> tuple[Draw, ...]:
 
 
 def _dropping(cell: Cell, rows: Rows) -> Again:
-    """The model alone in memory: made when a protocol first asks for it."""
+    """A function that encodes units with dropout on. It holds the model in memory."""
     model, length, placement = cell.evaluated.members[0], cell.data.max_length, cell.run.placement
     return dropping(model, rows, max_length=length, readout=cell.readout, placement=placement)
 
@@ -131,7 +131,7 @@ def _ensemble(read: Sequence[Features]) -> Features:
 def _adapting(
     plain: Encoded, pool: Features, draws: Sequence[Draw], taught: Sequence[tuple[Features, Head]]
 ) -> Encoded:
-    """With what is adapted to, without units that the model, or a teacher, did not see."""
+    """`plain` with pool, teachers and draws, these without units that some model did not see."""
     if (seen := _seen([pool, *(features for features, _ in taught)])) is not None:
         gone = {int(unit) for unit in np.flatnonzero(~seen)}
         draws = [_without(draw, gone) for draw in draws]
@@ -151,7 +151,7 @@ def _adapting(
 
 
 def _seen(read: Sequence[Features]) -> Seen | None:
-    """Which units every one of several models saw; None for all."""
+    """Which units all of several models saw; None if each saw all units."""
     seen = [features.seen for features in read if features.seen is not None]
     return np.all(seen, axis=0) if seen else None
 

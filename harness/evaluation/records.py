@@ -1,4 +1,4 @@
-"""Shell: Record <-> one atomically written JSON file."""
+"""Shell: a `Record`, the result of one cell <-> a JSON file, written atomically."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from harness.types import Scalar, Shots
 from harness.values import Frozen
 
 DECODER = "pillow"
-"""What decodes images: a record of those has its version."""
+"""The library that decodes images; `versions` of a record on images has its release."""
 Role = Literal["merged", "base", "expert", "single", "ensemble", "ceiling", "reference"]
-"""An `expert` is read on its own task, a `single` is one read on a task of another. A `ceiling` has
-parts of its own for each task, and is not one model."""
+"""What a model is in an evaluation. `expert`: an expert on its own task; `single`: an expert on a
+task other than its own. `ceiling`: has parts for each task, so it is not one model."""
 
 
 Count = Annotated[int, Field(ge=0, lt=2**53)]
-"""Beyond, counts are no longer told apart in a table."""
+"""A count that is exact as float64, as which a table may hold it."""
 
 
 class DrawScore(Frozen):
-    """The score of one prediction: of one draw, or the only one where nothing is drawn.
+    """The score of the predictions of one draw, or of the only ones if nothing is drawn.
 
-    `facts` are what the protocol tells of the fit behind it.
+    `parts` has the score by each metric, `facts` the numbers that the protocol reports of its fit.
     """
 
     value: float
@@ -48,8 +48,10 @@ class DrawScore(Frozen):
 
 
 class Interval(Frozen):
-    """Where the mean over the draws with so many shots would lie on other test units and draws, at
-    `level`, with training and model held."""
+    """The confidence interval of the mean score over the draws with `shots` shots.
+
+    It covers other test units and other draws; the model and its training are fixed.
+    """
 
     low: float
     high: float
@@ -61,21 +63,22 @@ class Interval(Frozen):
 Saw: TypeAlias = Literal[
     "chose the rows", "chose the rows and were read", "were read", "were not read"
 ]
-"""What the labels of the rows that a protocol adapted to did."""
+"""How the labels of the rows that a protocol adapted to were used."""
 
 
 class Adaptation(Frozen):
-    """Which data a protocol saw besides the rows it is scored on.
+    """The data that a protocol adapted to.
 
-    `rows` are how many rows of the split all its draws have units of. `drawn` has, for the seed of
-    each draw, the rows of the split by class (or bin of labels) that the largest number of shots
-    took, counted from 0; fewer shots took the first of them, and `all` took every one. Of a
-    tagging, it has the words by tag, counted through all rows. Where labels chose nothing, it has
-    one list of all classes. A protocol that reads no label of a tagging saw whole sentences: these
-    are in `sentences` instead, by shots and seed, as rows of the split, in their order; `all` are
-    every one that has a word. `unseen` are units of the split among those that the model, or a
-    teacher, did not see, which are left out of all of these. `transductive`: the rows that it is
-    scored on are those that it saw.
+    `rows` is the number of rows of `split` that have a unit in any draw. `drawn` has, by the seed
+    of a draw, a list for each class (or bin of labels): the rows of the split that the largest
+    number of shots took, in the order of the draw, numbered from 0. Fewer shots took the first of
+    each list; `all` shots took every row, and are not listed. For tags the lists are of words, by
+    tag, numbered through all rows. If labels did not choose the rows, there is one list for all
+    classes. A protocol that reads no tags adapts to whole sentences: these are in `sentences`
+    instead, by shots and seed, as rows of the split in the order of the draw; `all` shots, not
+    listed, took every sentence that has a word. `unseen` are the drawn units, numbered in the
+    split, that the model or a teacher did not see: nothing was fitted to them, though `drawn` has
+    them. `transductive`: the protocol adapted to the rows that are scored.
     """
 
     split: str
@@ -88,10 +91,10 @@ class Adaptation(Frozen):
 
 
 class Source(Frozen):
-    """Where something came from and what it held.
+    """A base or an expert: where it came from, and the digest of its weights.
 
-    An expert has its task and, where its own record says so, the seeds of its training, and a hash
-    of all else that it was trained with.
+    An expert has its task and, if its own folder records them, the seeds of its training and, as
+    `training`, a hash of the rows and hyperparameters that it was trained with.
     """
 
     source: str
@@ -103,7 +106,7 @@ class Source(Frozen):
 
 
 class RecordedStage(Frozen):
-    """A method of a merge with all its options."""
+    """One method of a merge with all its options."""
 
     name: str
     options: dict[str, Any] = Field(default_factory=dict)
@@ -112,8 +115,8 @@ class RecordedStage(Frozen):
 class RecordedRecipe(Frozen):
     """How a merge was made, as its merge.json says.
 
-    `code` is a hash of that of plug-ins that made it. `tuned` are options of the merger, or
-    METHOD.OPTION, that a search chose by scores on the rows `tuned_on`.
+    `code` is a hash of the code of the plug-ins that made it. `tuned` has the options of the
+    merger, or of another method as METHOD.OPTION, that were chosen by scores on rows `tuned_on`.
     """
 
     premerge: tuple[RecordedStage, ...] = ()
@@ -128,26 +131,26 @@ class RecordedRecipe(Frozen):
 
     @property
     def stages(self) -> list[tuple[str, RecordedStage]]:
-        """All methods in order, each with its kind."""
+        """All methods in order, each with the name of its stage."""
         said = {"premerge": self.premerge, "merger": [self.merger], "postmerge": self.postmerge}
         return [(kind, stage) for kind, stages in said.items() for stage in stages]
 
 
 class Record(Frozen):
-    """One model on one task under one protocol, with everything needed to make it again.
+    """The result of one cell: one model on one task under one protocol, and how to reproduce it.
 
-    A record is written once, for what `identity` says, and never changed: another model, other
-    rows, another setting or role is another record. `digest` is that of the weights, `content` that
-    of all that the scores depend on besides: tokenizer, configuration, order of labels, teachers.
-    `heads_of` are the experts whose heads a base has, by digest.
-    `family` is that of the architecture, `recipe` how a merge of ours was made. `unseen` are the
-    units that the model did not see: words that were cut off, scored as no entity. `predictions` is
-    the digest of those beside it. `intervals` has one for every number of shots, and so has
-    `resamples`: the scores on resampled test units; `loss_resamples` those of the loss, under
-    Current Eval. `majority` the score of the best constant prediction on the same rows. `shown` are
-    the rows that methods of a merge used; `transductive` means that the scored rows are among them,
-    so such a score needs these very rows. Values are between 0 and 1 (or -1 and 1 for
-    correlations); tables multiply them by 100.
+    A record is written once and never changed; another model, other rows, another setting or role
+    give another record (`identity`). `digest` is the hash of the weights, `content` that of all
+    that the scores depend on: weights, tokenizer, configuration, order of labels, teachers.
+    `heads_of` are the digests of the experts whose heads the base was evaluated under. `family` is
+    the architecture, `recipe` how a merge by this harness was made. `unseen` is the number of test
+    units that the model did not see: words that were cut off, scored as no entity. `predictions`
+    is the hash of the predictions beside the record. `intervals` has an interval for every number
+    of shots, `resamples` the scores on resampled test units for every number of shots,
+    `loss_resamples` the losses on them, under Current Eval. `majority` is the score of the best
+    constant prediction on the same rows. `shown` are the rows that methods of the merge used;
+    `transductive` means that the scored rows are among them, so that the score holds for these rows
+    alone. Values are between 0 and 1 (or -1 and 1 for correlations); tables multiply them by 100.
     """
 
     schema_version: Literal[5] = 5
@@ -185,17 +188,17 @@ class Record(Frozen):
     versions: dict[str, str]
 
     def values(self, shots: Shots | None) -> list[float]:
-        """Values of the draws with so many shots (None where nothing is drawn)."""
+        """The scores of the draws with `shots` shots (None if nothing is drawn)."""
         return values_of(self.scores, shots)
 
     @property
     def shots(self) -> list[Shots | None]:
-        """The numbers of shots that were drawn, ascending; [None] where nothing is drawn."""
+        """The numbers of shots that were drawn, ascending; [None] if nothing is drawn."""
         return sorted({score.shots for score in self.scores}, key=amount)
 
 
 LONGEST = 160
-"""Bytes of a part of a path: file systems have room for 255."""
+"""The most bytes of a name from `safe`; file systems allow 255 in one component of a path."""
 IDENTITY = (
     "digest", "content", "task", "protocol", "options", "settings", "labels", "teachers", "metrics",
     "role", "method", "head", "preset",
@@ -204,18 +207,19 @@ IDENTITY = (
 
 LATER: Mapping[str, Mapping[str, Scalar]] = {
     "knn": {"rule": "mean", "neighbours": 5, "o_anchors": 1, "features": "last_linear"},
-    # which the fit then ended at: the same point but for what rounding moves
+    # at this tolerance fits ended near the optimum, at a point that depends on rounding
     "linear-probe": {"features": "last_linear", "tolerance": 1e-4},
     "probe": {"distance": "squared"},
     "ft-classifier": {"o_weight": 1.0, "rows": "shots", "kl": "forward"},
 }
-"""Options that came when there were records already, with what those are of."""
+"""Options that a protocol got after its first records, with the values that these were made with:
+`identity` leaves such a value out, so that old records keep their identity."""
 
 
 def identity(values: Mapping[str, Any]) -> str:
-    """A hash of what a record is of: two that share it are the same, scores and all.
+    """A hash of what determines the scores of a record, given its fields.
 
-    Not part of it are names and places: the same rows, base and experts may be found elsewhere.
+    Names and locations are not part of it: the same rows, base and experts may lie elsewhere.
     """
     known = {key: values[key] for key in IDENTITY}
     before = LATER.get(values["protocol"], {})
@@ -227,7 +231,7 @@ def identity(values: Mapping[str, Any]) -> str:
 
 
 def safe(name: str) -> str:
-    """A name as one part of a path, which is neither hidden, nor a way out, nor too long."""
+    """A name as one component of a path: not hidden, not `..`, without separators, not too long."""
     kept = re.sub(r"[^\w.,@=+\[\]-]+", "-", name).lstrip(".") or "-"
     if len(kept.encode()) <= LONGEST:
         return kept
@@ -237,7 +241,7 @@ def safe(name: str) -> str:
 def record_path(out: Path, values: Mapping[str, Any], unusual: Mapping[str, Any]) -> Path:
     """`<out>/<model>/<task@split>/<protocol>-<identity, 12>.json`, a function of the content alone.
 
-    What was asked beside the defaults follows the protocol, for who reads the names.
+    The `unusual` settings, those other than the defaults, follow the protocol for human readers.
     """
     extra = "".join(f",{key}={unusual[key]}" for key in sorted(unusual))
     name = f"{safe(values['protocol'] + extra)}-{identity(values)[:12]}.json"
@@ -252,13 +256,13 @@ def identity_of(record: Record) -> str:
 
 
 def path_of(record: Record, out: Path) -> Path:
-    """Where a record lies that was written below `out`."""
+    """The path of a record that was written below `out`."""
     called = identity_of(record)[:12]
     return next((out / safe(record.model) / record.task).glob(f"*-{called}.json"))
 
 
 def predictions_of(record: Record, out: Path) -> Path:
-    """The predictions beside a record that was written below `out`."""
+    """The path of the predictions beside a record that was written below `out`."""
     return path_of(record, out).with_suffix(".parquet")
 
 
@@ -274,7 +278,7 @@ def _text_of(record: Record) -> str:
 # Reading -----------------------------------------------------------------------------------
 
 NAMED = re.compile(r"-([0-9a-f]{12})\.json\Z")
-"""How the name of a record ends: with what it is of."""
+"""How the file name of a record ends: with the first 12 digits of its `identity`."""
 
 
 def read_record(path: Path) -> Record:
@@ -283,12 +287,12 @@ def read_record(path: Path) -> Record:
 
 
 def record_in(text: str | bytes, path: Path) -> Record:
-    """As `read_record`, of a text that lies in a file, or in a pack under its name there."""
+    """The record in a text that was read from `path`, a file or PACK/NAME. See `read_record`."""
     try:
         record = Record.model_validate_json(text, strict=True)  # a third of the time of json
     except ValidationError as error:
         said = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        parse_json(said, str(path), "a record", error=BrokenRecord)  # what is no JSON says so
+        parse_json(said, str(path), "a record", error=BrokenRecord)  # raises if it is no JSON
         raise _broken(error, path) from error
     free = {"options": record.options, "settings": record.settings, "of": record.dataset}
     if record.recipe is not None:
@@ -302,20 +306,20 @@ def record_in(text: str | bytes, path: Path) -> Record:
 
 def _broken(error: ValidationError, path: Path) -> BrokenRecord:
     first = error.errors()[0]
-    # of a union pydantic names the member as well: constrained-int
+    # for a union, pydantic adds the member to the location: constrained-int
     field = ".".join(str(one) for one in first["loc"] if str(one).replace("_", "a").isalnum())
     fault = f"field '{field}': {first['msg']}"
-    if first["loc"] == (field,) and first["type"] == "missing":  # some other program's file
+    if first["loc"] == (field,) and first["type"] == "missing":  # a JSON of another program
         return BrokenRecord(f"{path} is not a record of this project, or a folder of such: {fault}")
     return BrokenRecord(f"{path}: {fault}")
 
 
 def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
-    """All records in files, packs and below folders, in a stable order, each once, with its file.
+    """All records in files, packs and below folders, in a stable order, each once, with its path.
 
-    A record of a pack lies in `PACK/NAME`. What lies there and is no record is left out, and named
-    once. Raises BrokenRecord for a place that does not exist or holds none, and for two of the same
-    that say other scores.
+    The path of a record in a pack is `PACK/NAME`. Files that are no records are left out, with one
+    warning. Raises BrokenRecord if a place does not exist, if no place has a record, and if two
+    records of one identity have different scores.
     """
     known: dict[str, tuple[Path, tuple[float, ...]]] = {}
     named: set[tuple[str, str, tuple[str, ...]]] = set()
@@ -327,7 +331,8 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
         other, theirs = known.setdefault(called, (path, values))
         if values != theirs:
             raise BrokenRecord(f"{path} and {other} are one cell with different scores: keep one")
-        # once where it lies in a pack, too; a merge may be that of another row, with tuned options
+        # a file and a pack may hold the same record; one cell counts as two rows of a table if it
+        # has two names, or options that were tuned in one merge and given in the other
         cell = called, record.model, (*record.recipe.tuned,) if record.recipe else ()
         if cell not in named:
             named.add(cell)
@@ -336,7 +341,7 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
 
 
 def _tell_of_others(others: Sequence[Path], *, none: bool) -> None:
-    """Warn of what is no record. Raises BrokenRecord where there is none at all."""
+    """Warn of files that are no records. Raises BrokenRecord if there is no record at all."""
     if others and none:
         raise BrokenRecord(f"{others[0]} holds no records; expected JSON files that evaluate wrote")
     if others:
@@ -347,9 +352,9 @@ def _tell_of_others(others: Sequence[Path], *, none: bool) -> None:
 def files_in(
     places: Iterable[str | Path], others: list[Path]
 ) -> Iterator[tuple[Path, bytes | None]]:
-    """The files of records in places, each once: those of a pack with what they hold.
+    """The path of every record in the places, each once; of one in a pack, with its content.
 
-    What lies there and is none is added to `others`.
+    Files that are no records, and folders without files, are added to `others`.
     """
     seen: set[str] = set()
     real = cache(os.path.realpath)
@@ -375,19 +380,20 @@ def files_in(
 
 
 FIRST_KEY = "adaptation"
-"""What every record begins with, also one of which only a part is left; a tokenizer may know it."""
+"""The first key of the JSON of every record, which is there even if the file was cut off. Other
+files, as the vocabulary of a tokenizer, may contain the word."""
 
 
 def _is_meant(path: Path) -> bool:
-    """Whether a file is a record, be it a spoilt one: by its name, or by what it holds."""
+    """Whether a file is a record, even a damaged one, by its name or by its content."""
     if NAMED.search(path.name):
         return True
-    if path.suffix != ".json" or not path.is_file():  # whoever opens a pipe waits for its end
+    if path.suffix != ".json" or not path.is_file():  # opening a pipe would block
         return False
     try:
         content = path.read_bytes()
     except OSError:
-        return True  # and then it cannot be read
+        return True  # so that reading it raises the error
     if f'"{FIRST_KEY}"'.encode() not in content:
         return False
     try:
@@ -398,7 +404,7 @@ def _is_meant(path: Path) -> bool:
 
 
 def _below(folder: Path) -> list[str]:
-    """The records of a folder and those below it, and packs, sorted by the parts of their paths."""
+    """The JSON files and packs in a folder and below it, sorted by the parts of their paths."""
     files = [
         os.path.join(inside, name)
         for inside, _, names in os.walk(folder)
@@ -409,20 +415,24 @@ def _below(folder: Path) -> list[str]:
 
 
 def _may_be_pack(name: str, names: Sequence[str]) -> bool:
-    """Whether a Parquet file of a folder is none of predictions, which lie beside their record."""
+    """Whether a Parquet file may be a pack, and not predictions, which have the name of a record.
+
+    `names` are the files of its folder.
+    """
     return not PREDICTED.search(name) and f"{name.removesuffix(SUFFIX)}.json" not in names
 
 
 FEWEST_RESAMPLES = 200
-"""That a pack keeps: an end of an interval is then off by a twentieth of its half, at 1 sd."""
+"""The fewest resamples that a pack may keep: the standard error of an end of an interval is then a
+twentieth of its half-width."""
 
 
 def pack(places: Iterable[str | Path], out: Path, resamples: int | None = None) -> int:
-    """Write the records in folders and packs to one pack, atomically; how many they are.
+    """Write the records in folders and packs to one pack, atomically; return how many there are.
 
-    Each is called by its way from its folder, and is as it was byte for byte, or has the first
-    `resamples` alone. Raises BrokenRecord for one that cannot be read, and where two of one name
-    differ, and BadOption for fewer than `FEWEST_RESAMPLES`.
+    Each is named by its path relative to its folder. It is copied byte for byte or, if `resamples`
+    is given, keeps the first `resamples` of its resamples. Raises BrokenRecord for a record that
+    cannot be read and for two of one name that differ, BadOption for fewer than `FEWEST_RESAMPLES`.
     """
     if resamples is not None and resamples < FEWEST_RESAMPLES:
         raise BadOption(f"resamples is {resamples}, expected {FEWEST_RESAMPLES} or more")

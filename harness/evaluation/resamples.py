@@ -1,8 +1,8 @@
-"""The noun that a record keeps of a score: the same score on resampled test units, in small.
+"""The noun `Resamples`: a score on resampled test units, as a record stores it in little space.
 
-A score on a resample is kept as a whole number of steps from the score itself, in one byte; bytes
-are written in base64. Which units a resample takes is not said, and cannot be found without the
-labels: see `bootstrap`.
+The score on a resample is stored as a whole number of steps from the score itself, in one byte;
+bytes are written in base64. Which units a resample takes is not stored, and cannot be found without
+the labels: see `bootstrap`.
 """
 
 from __future__ import annotations
@@ -26,36 +26,37 @@ if TYPE_CHECKING:
     from harness.evaluation.records import DrawScore, Record
 
 RIGHT_OR_WRONG = (("accuracy",), "row")
-"""Metrics and test unit of a score whose units are each right or wrong."""
+"""The metrics and the test unit of a score to which each unit counts as right or wrong."""
 LOSS = "loss"
-"""The fact of Current Eval: what its head was trained to make small, in the mean over labels."""
+"""The fact of Current Eval with the loss of the model's own head, in the mean over labels."""
 STEP = 0.0005
-"""What scores on resamples are rounded to, doubled until the farthest fits into a byte."""
+"""The step to which scores on resamples are rounded; doubled until the farthest fits in a byte."""
 MANY, STEP_OF_MANY = 10_000, STEP / 16
-"""Of more units two models may differ by less than these steps."""
+"""With more test units, two models may differ by less than STEP, so this smaller step is used."""
 STEP_OF_LOSS = STEP / 1024
-"""A loss may be near 0, and then differ by little."""
+"""The step of losses, which may be near 0 and then differ by little."""
 FARTHEST = 127
+"""The most steps from the score that are stored in a signed byte."""
 DIGITS = 6
-"""Of a number of steps before it is rounded: halves are halves, whatever the processor adds up."""
+"""The digits that a number of steps is rounded to before it is rounded to a whole number, so that
+halves round alike on every processor."""
 
 
 BEYOND = 1e6
-"""A metric of somebody's own may be larger than 1; what is larger than this is none."""
+"""The largest size of a score: that of a user's metric may be above 1, but not above this."""
 CORRELATIONS = ("matthews", "pearson", "spearman")
-"""Metrics whose least value is -1; that of the other shipped ones is 0."""
+"""The metrics whose least value is -1; that of the harness's other metrics is 0."""
 
 
 def range_of(metrics: Sequence[str]) -> tuple[float, float]:
-    """The least and the largest value of the mean of metrics; of somebody's own, any that a table
-    holds."""
+    """The least and the largest value of the mean of metrics; a user's metric has +-BEYOND."""
     ranges = [_range(metric) for metric in metrics]
     least, most = (fsum(ends) / len(ranges) for ends in zip(*ranges, strict=True))
     return least, most
 
 
 def _range(metric: str) -> tuple[float, float]:
-    if metric == LOSS:  # of large labels it has no bound
+    if metric == LOSS:  # a squared error has no bound
         return -math.inf, math.inf
     if metric in CORRELATIONS:
         return -1.0, 1.0
@@ -63,12 +64,13 @@ def _range(metric: str) -> tuple[float, float]:
 
 
 class Resamples(Frozen):
-    """The mean over the draws with so many shots on `count` resamples of the test units.
+    """The mean score over the draws with `shots` shots on `count` resamples of the test units.
 
     `unit` is what is drawn with replacement (row, sentence, document), `units` how many there are.
     Records with the same `design` took the same units in every resample, so that their differences
-    are paired. `values` has a signed byte for each resample: steps from the score; `by_draw` the
-    same for each of several draws alone, on the first resamples, one draw after the other.
+    are paired. `values` has a signed byte for each resample: the number of steps from the score.
+    `by_draw` has the same for each draw alone, if there are several, on the first resamples: one
+    draw after the other.
     """
 
     shots: Shots | None = None
@@ -84,9 +86,9 @@ class Resamples(Frozen):
 def written(
     scores: Sequence[float], mean: Array64, by_draw: Array64, *, step: float = STEP, **of: Any
 ) -> Resamples:
-    """Scores on resamples, [B] and [draws, K]; `scores` [draws] are those on all units.
+    """`Resamples` of the mean score [B] and of each draw [draws, K]; inverse of `read`.
 
-    `step` is the least; `of` are the other fields.
+    `scores` [draws] are those on all units; `step` is the smallest step, `of` the other fields.
     """
     points = np.asarray(scores)
     while True:
@@ -98,6 +100,7 @@ def written(
 
 
 def _steps(values: Array64, step: float) -> Array64:
+    """The values as whole numbers of steps."""
     return np.asarray(np.rint(np.round(values / step, DIGITS)))
 
 
@@ -106,7 +109,7 @@ def _text(steps: Array64) -> str:
 
 
 def bytes_of(text: str) -> Array64:
-    """The signed bytes in a text of base64. Raises ValueError for other text."""
+    """The signed bytes in a text of base64. Raises ValueError if the text is not base64."""
     try:
         return np.frombuffer(base64.b64decode(text, validate=True), dtype=np.int8).astype(float)
     except binascii.Error as error:
@@ -114,9 +117,10 @@ def bytes_of(text: str) -> Array64:
 
 
 def read(kept: Resamples, scores: Sequence[float], metrics: Sequence[str]) -> Estimate:
-    """What was written, given the scores of the draws on all units, in the range of the metrics.
+    """The score with its resamples, clipped to the range of the metrics; inverse of `written`.
 
-    Raises ValueError for what was not written so.
+    `scores` are those of the draws on all units. Raises ValueError for scores outside the range of
+    the metrics, and for text that is not base64.
     """
     each, step = np.asarray(scores, dtype=np.float64), kept.step
     mean = each.mean() + bytes_of(kept.values) * step
@@ -131,31 +135,31 @@ def read(kept: Resamples, scores: Sequence[float], metrics: Sequence[str]) -> Es
 
 
 def values_of(scores: Sequence[DrawScore], shots: Shots | None) -> list[float]:
-    """Values of the draws with so many shots."""
+    """The scores of the draws with `shots` shots."""
     return [score.value for score in scores if score.shots == shots]
 
 
 def estimates_of(
     resamples: Sequence[Resamples], scores: Sequence[DrawScore], metrics: Sequence[str]
 ) -> dict[Shots | None, Estimate]:
-    """By the number of shots."""
+    """The score with its resamples, by number of shots."""
     return {one.shots: read(one, values_of(scores, one.shots), metrics) for one in resamples}
 
 
 def loss_of(record: Record) -> Estimate | None:
-    """A record's loss, on all units and on resampled ones; None where it keeps none."""
+    """A record's loss with its resamples; None if it has none."""
     if record.loss_resamples is None:
         return None
     return read(record.loss_resamples, [record.scores[0].facts[LOSS]], (LOSS,))
 
 
 def estimate_of(record: Record, shots: Shots | None) -> Estimate:
-    """A record's score with so many shots and on resampled units."""
+    """A record's score with `shots` shots, and its resamples."""
     return estimates_of(record.resamples, record.scores, record.metrics)[shots]
 
 
 def shortened(record: Record, count: int) -> Record:
-    """A record with the first resamples alone, the same for every model; draws keep their own."""
+    """A record with its first `count` resamples, the same for every model; `by_draw` is kept."""
 
     def first(kept: Resamples) -> Resamples:
         values = bytes_of(kept.values)[:count]

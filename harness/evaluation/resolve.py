@@ -1,6 +1,6 @@
 """Shell: what `evaluate --model` names -> a model, its references and its tasks.
 
-Models are opened first, then their tasks are told, then their heads are read.
+Models are opened first, then the tasks are found, then the heads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ from harness.types import Checkpoint, Task
 
 
 def resolve_model(run: Run) -> OpenedModel:
-    """Open the model, its experts and base, as given or as the folder's own record names them."""
+    """The model with its experts and base, as given or as its folder names them, all opened.
+
+    Its references and its tasks are found as well.
+    """
     sources = Sources(run.experts, run.base, run.other_base, run.allow_pickle)
     made_of = opened(run.model, sources)
     checkpoint, experts, base, merged = made_of.model, made_of.experts, made_of.base, made_of.merged
@@ -64,7 +67,7 @@ def resolve_model(run: Run) -> OpenedModel:
 
     heads = given_heads(run.heads_from, base)
     own = _under_heads(_model(checkpoint, alone=not run.experts), base, tasks, heads)
-    # experts of a merge may have left their heads to others: it has them
+    # an expert may lie here without its head, which the merge has then
     labelled = {task.name: checkpoint for task in tasks if checkpoint.labels is not None}
     known = {**labelled, **heads, **own.kept}
     pairs = zip(experts, expert_tasks, strict=True)
@@ -88,7 +91,7 @@ def resolve_model(run: Run) -> OpenedModel:
 
 
 def _tell_of_edited(models: Sequence[Checkpoint]) -> None:
-    """Warn of folders whose record is believed, and was edited."""
+    """Warn of models whose merge.json or expert.json was edited: it is believed all the same."""
     for path in dict.fromkeys(one.path for one in models):
         for marker in (layout.marker for layout in (MERGE, EXPERT) if layout.is_edited(path)):
             warnings.warn(
@@ -99,7 +102,7 @@ def _tell_of_edited(models: Sequence[Checkpoint]) -> None:
 
 
 def _tell_of_other_code(source: str, merged: Merged | None) -> None:
-    """Warn of a merge by a plug-in whose code, as it is loaded here, is another now."""
+    """Warn of a merge by plug-ins whose code has changed since, or is not loaded."""
     if merged is None or not merged.code:
         return
     known = [(STAGES[stage], name) for stage, name in merged.methods]
@@ -115,7 +118,7 @@ def _tell_of_other_code(source: str, merged: Merged | None) -> None:
                 stacklevel=3,
             )
         return
-    # merges of before have a hash without needs; '' where what made one is ours by now
+    # older merges have a hash without needs; `now` is '' if the methods are the harness's by now
     without = code_of_plugins([one.function for one in methods])
     now = code_of_methods(methods)
     if now and merged.code not in (without, now):
@@ -127,9 +130,9 @@ def _tell_of_other_code(source: str, merged: Merged | None) -> None:
 
 
 def _splits(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tuple[Task, str]]:
-    """The tasks to read with their splits: as asked for, else as the folder says.
+    """The tasks to evaluate with their splits: those of the run, else those the folder records.
 
-    Raises BadRecipe where nobody says, and for rows that the model was tuned on.
+    Raises BadRecipe if neither names any, and for rows that the model was tuned on.
     """
     names = expanded(run.tasks, run.data_dir) or checkpoint.tasks
     if not names:
@@ -148,11 +151,11 @@ def _splits(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tup
 
 
 def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tuple[str, ...]:
-    """The task of each expert: as a merge recorded it, else as its own folder says, else as given.
+    """The task of each expert: as the merge recorded it, else as its own folder, else as the run.
 
-    Of those that are said, one that is read is taken first. Given is one task for all, or one for
-    each in their order. Raises BadRecipe where nobody says, and where experts were given and none
-    is of a task that is read.
+    Of the recorded tasks, one that the run evaluates comes first. The run may name one task for
+    all experts, or one for each in their order. An embedding model has the task ''. Raises
+    BadRecipe if a task is not known, and if experts were given and none has a task of the run.
     """
     experts, names = made_of.experts, [task.name for task in tasks]
     in_order = run.tasks and len(names) == len(experts)
@@ -182,9 +185,9 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
 
 
 def _model(checkpoint: Checkpoint, *, alone: bool = True) -> OpenedModel:
-    """A model by itself, in the role that its folder says, with its kept heads opened.
+    """A model without base and experts, in the role that its folder says, with its kept heads.
 
-    An expert is one only `alone`: with experts of its own it is what they made.
+    A fine-tuned model is an `expert` only if `alone`; with experts of its own, it is their merge.
     """
     merged, kit = merged_by(checkpoint.path), checkpoint.path / MERGEKIT_FILE
     trained, kept = (checkpoint.path / EXPERT_FILE).is_file(), kept_heads(checkpoint, merged)
@@ -212,7 +215,7 @@ def _under_heads(
     tasks: Sequence[Task],
     heads: Mapping[str, Checkpoint],
 ) -> OpenedModel:
-    """A model without a head, or of text to text, under those that are given for tasks."""
+    """A model without a head, or of text to text, with the heads that are given for tasks."""
     own, named = model.checkpoint, [task.name for task in tasks if task.name in heads]
     if own.labels is not None or (model.kept and not all(map(words_of, model.kept.values()))):
         return model
@@ -221,7 +224,8 @@ def _under_heads(
 
 
 def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
-    """Each reference has a head for some task, a name of its own, and is nothing else here."""
+    """Raise MissingHead for a reference without a head for any task, BadRecipe for one that is in
+    the run already or has the name of another model."""
     others = [model.checkpoint, *model.experts, *([model.base] if model.base else [])]
     taken = {other.path.resolve() for other in others}
     called = {(model.name, model.method)}

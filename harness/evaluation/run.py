@@ -1,4 +1,4 @@
-"""What was asked of an evaluation, as a value."""
+"""All settings of an evaluation, as a value."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Run(Asked):
     """An evaluation: which model and references, on which tasks, under which protocols.
 
     `other_base` accepts a base that the models were not made from. `heads_from` is a folder of
-    heads for models that have none, as `harness heads` writes them. `limit` draws so many rows of
-    each split (`data.splits.pick`), or takes the `first` ones. `train_limit`: rows to adapt to are
-    drawn from so many training rows, which `all` shots are all of.
+    heads for models that have none, as `harness heads` writes them. `limit` is the number of rows
+    drawn of each split (`data.splits.pick`), or with `first` taken from its start. `train_limit` is
+    the number of training rows from which shots are drawn, and which `all` shots take.
     """
 
     model: str
@@ -59,8 +59,9 @@ class Run(Asked):
 
     @property
     def placement(self) -> Placement:
-        """Where models run."""
+        """The device that models run on, and their precision."""
         return Placement(device=self.device, dtype=self.dtype)
 
 
 DEFAULTS = Run(model="")
+"""A run with all defaults, to find the settings that differ."""

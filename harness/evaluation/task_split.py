@@ -1,4 +1,4 @@
-"""The rows that a run reads: tasks with their draws, and the protocols that read them."""
+"""The rows of a run: the test rows of each task, its draws, and the protocols that read them."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class ProtocolConfig:
 
     @property
     def teaches(self) -> bool:
-        """Whether it fits something to what teachers say."""
+        """Whether something is fitted to the outputs of teachers."""
         return self.entry.adapts == "unlabeled"
 
     @property
     def transductive(self) -> bool:
-        """Whether it adapts to the very rows that it is scored on."""
+        """Whether it adapts to the test rows themselves."""
         says = self.entry.transductive
         return self.adapts and says is not None and says(**self.options)
 
@@ -64,44 +64,44 @@ class ProtocolConfig:
         return self.adapts and not self.transductive
 
     def drawing(self, run: Run) -> Run:
-        """The run with the shots and draws that this protocol reads."""
+        """The run with the shots and draws that this protocol uses."""
         own = {"shots": (ALL,), "draws": 1, "stratified": True}
         return run.model_copy(update=own) if self.entry.all_rows else run
 
     @property
     def pool(self) -> tuple[bool, int]:
-        """Which of the pools of a task it adapts to."""
+        """The key in `TaskSplit.pools` of the pool that it adapts to."""
         return self.entry.all_rows, self.outside
 
     @property
     def outside(self) -> int:
-        """How many times as many words of no entity are drawn as of any other tag."""
+        """How many times as many words outside entities (O) are drawn as words of any other tag."""
         says = self.entry.outside
         return 1 if says is None else says(**self.options)
 
     @property
     def readout(self) -> Readout:
-        """Where its features are taken, under no preset that says otherwise."""
+        """Where its features are taken, unless a preset has another readout."""
         says = self.entry.features
         return LAST_LINEAR if says is None else OF_THE_ENCODER[says(**self.options)]
 
     @cached_property
     def unusual(self) -> dict[str, Scalar]:
-        """The options that are not the defaults."""
+        """The options whose values are not the defaults."""
         return unusual_of(self.entry.function, self.options)
 
 
 def unusual_of(function: Callable[..., Any], chosen: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Of all options of a function, those that are not the defaults."""
+    """The chosen options of a function whose values are not the defaults."""
     known = options(function)
     return {name: value for name, value in chosen.items() if value != known[name].default}
 
 
 @dataclass(frozen=True)
 class ShotPool:
-    """The rows that any draw took, and the draws.
+    """All rows of the training split that have a unit in any draw, and the draws.
 
-    `numbers` are the rows of their split that these are, `places` the units.
+    `numbers` are the numbers of the rows in the split, `places` those of their units.
     """
 
     rows: Rows
@@ -111,11 +111,10 @@ class ShotPool:
 
     @cached_property
     def units(self) -> dict[str, list[list[int]]]:
-        """For each seed, the units that the most shots took, by class, as units of the split.
+        """By seed, the units that the largest number of shots took: a list for each class.
 
-        Where labels chose nothing, all in one list, of which fewer shots took the first.
-
-        Not those of `all` shots, which took every one.
+        Units are numbered in the split. In draws that are not stratified, there is one list, in
+        the order of the draw. `all` shots, which took every unit, do not count.
         """
         most = max((draw.shots for draw in self.draws if draw.shots != ALL), default=0)
         return {
@@ -129,9 +128,9 @@ class ShotPool:
 
     @cached_property
     def sentences(self) -> dict[str, dict[str, list[int]]]:
-        """For each number of shots and seed, the rows of the split that a head is tuned on.
+        """By number of shots and seed, the sentences that a head is tuned on: rows of the split.
 
-        Fewer shots need not take the first of them. Not those of `all` shots.
+        Fewer shots need not take the first of more. `all` shots are left out.
         """
         made: dict[str, dict[str, list[int]]] = {}
         for one in self.draws:
@@ -141,36 +140,37 @@ class ShotPool:
         return made
 
     def count(self, sentences: bool) -> int:
-        """How many rows all draws have units of: of their sentences, or of what was drawn."""
+        """How many rows have a unit in any draw: in its `sentences`, or else in its drawn units."""
         return len({*self._rows([*units_in(self.draws, sentences)])})
 
     def _rows(self, units: Sequence[int]) -> list[int]:
-        """The rows of the split that units of the pool are of."""
+        """The row of the split that each unit of the pool belongs to."""
         row_of = np.repeat(self.numbers, kind_of(self.rows.task).units(self.rows))
         return [int(row_of[unit]) for unit in units]
 
 
 def units_in(draws: Sequence[Draw], sentences: bool) -> set[int]:
-    """All units of some draws: of their sentences, or of what was drawn."""
+    """All units of the draws: those of their `sentences`, or else the drawn units."""
     return {
         unit for one in draws for part in (one.examples if sentences else one.rows) for unit in part
     }
 
 
 MAJORITIES: dict[object, DrawScore] = {}
-"""What constant predictions reach, by labels and metrics: a study scores the same rows again and
-again, and a multi-label task of twelve classes has thirteen to try, of twelve F1 each."""
+"""The scores of the best constant predictions, by labels and metrics. They are kept because a study
+scores the same rows many times, and a multi-label task of twelve classes has thirteen candidates,
+each with twelve F1 scores."""
 
 
 @dataclass(frozen=True)
 class TaskSplit:
-    """A task of a run: its test rows, and what is drawn to adapt to.
+    """A task of a run: its test rows, and the rows that are drawn to adapt to.
 
-    `pools` are by whether they have all rows, and by how many times as many words of no entity as
-    of any other tag, mostly 1; `drawn_from` is the digest of all rows that they are drawn from.
-    `left_out` are, for the seed of each draw, test rows that are not scored. `data_dir` is where
-    the rows lie, `max_length` the tokens that are read of one; `apart`: every text of a row is read
-    by itself, by all protocols.
+    The key of a pool says whether it has all rows, and how many times as many words outside
+    entities it has as words of any other tag (mostly 1). `drawn_from` is the digest of all rows
+    that pools are drawn from. `left_out` has, by the seed of a draw, the test rows that are not
+    scored. `data_dir` is the folder of local data, `max_length` the number of tokens that are read
+    of a row. `apart`: all protocols read each of the two texts of a row by itself.
     """
 
     task: Task
@@ -184,30 +184,30 @@ class TaskSplit:
     apart: bool = False
 
     def __post_init__(self) -> None:
-        """Raise BadData where there is nothing to score."""
+        """Raise BadData if the scored labels leave a metric undefined."""
         for seed in self.left_out or (0,):
             scored, units = self._scored(seed)
             check_scored(self.task, self.test.labels[scored], units, self.name)
 
     @cached_property
     def shared(self) -> int | None:
-        """The test rows whose text stands in the training rows, too, if that is known."""
+        """How many test rows have a text that is also in the training rows; None if not known."""
         return shared_with_train(self.test, self.data_dir)
 
     @cached_property
     def texts_digest(self) -> str:
-        """That of all texts of the split, as the task has them under no preset."""
+        """A hash of all texts of the split, by the columns that the task has without a preset."""
         return texts_digest(*parse_task(self.name), self.data_dir)
 
     @property
     def told(self) -> dict[str, Any]:
-        """What a record says of these rows beside where they come from."""
+        """What a record states about the test rows, besides their origin and digest."""
         unfair = {name: [*shares] for name, shares in self.test.unfair.items()}
         return {**kind_of(self.task).facts(self.test), **({"unfair": unfair} if unfair else {})}
 
     @cached_property
     def segments(self) -> tuple[Rows, ...]:
-        """The test rows with the first and with the second of their two texts alone."""
+        """The test rows with their first text alone, and with their second text alone."""
         texts = zip(*self.test.texts, strict=True)
         return tuple(
             replace(self.test, texts=(*zip(one),), digest=f"{self.test.digest} text {place}")
@@ -216,7 +216,7 @@ class TaskSplit:
 
     @cached_property
     def majority(self) -> DrawScore:
-        """What the best constant prediction scores on the same rows."""
+        """The score of the best constant prediction on the test rows."""
         scored, units = self._scored(min(self.left_out, default=0))
         known = hashlib.blake2b()
         for part in (scored, units, self.test.labels):
@@ -230,9 +230,9 @@ class TaskSplit:
         return MAJORITIES[key]
 
     def score(self, prediction: Predictions) -> DrawScore:
-        """The score of a prediction on the rows that it is scored on."""
+        """The score of the predictions of one draw on the rows that are scored for its seed."""
         drawn = prediction.draw
-        # one without a draw is scored on the rows of the first seed
+        # predictions without a draw are scored on the rows of the first seed
         scored, units = self._scored(drawn.seed if drawn else min(self.left_out, default=0))
         one = score(self.task, prediction.values[scored], self.test.labels[scored], units)
         return DrawScore(
@@ -244,7 +244,7 @@ class TaskSplit:
         )
 
     def predicted(self, predictions: Sequence[Predictions]) -> Predicted:
-        """Predictions with the rows that they are of."""
+        """The predictions of all draws with the labels and units of the test rows."""
         draws = [one.draw for one in predictions]
         keys = [(one.shots, one.seed) if one else (None, None) for one in draws]
         return Predicted(
@@ -258,7 +258,7 @@ class TaskSplit:
         )
 
     def _scored(self, seed: int) -> tuple[npt.NDArray[np.bool_], Units]:
-        """Which units a draw of this seed is scored on, and how many each row has that is."""
+        """A mask of the units that are scored for this seed, and the units of each scored row."""
         units, rows = kind_of(self.task).units(self.test), np.ones(len(self.test), dtype=np.bool_)
         rows[[*self.left_out.get(seed, ())]] = False
         return np.repeat(rows, units), units[rows]
@@ -269,16 +269,16 @@ class TaskSplit:
 
 
 TOLD_DESIGN = 2
-"""Kish's design effect from which on equal rows are told, that of every row twice; published test
-splits have 1.4 and less."""
+"""Kish's design effect from which on repeated inputs are warned of: 2 is that of every row twice.
+Published test splits have 1.4 or less."""
 MOST_DRAWS = 1000
-"""Of shots: a mean of more says nothing that these do not."""
+"""The most draws of a run: the mean over more draws is no more precise in practice."""
 
 
 def protocols_of(run: Run) -> list[ProtocolConfig]:
     """The protocols of a run with their options checked.
 
-    If it names none, those of its preset; without one, those that are read by default.
+    If the run names none: those of its preset or, without any, those that are on by default.
     """
     usual = tuple(name for name, one in PROTOCOLS.items() if one.by_default)
     known = preset(run.preset).protocols or usual
@@ -303,7 +303,7 @@ def protocols_of(run: Run) -> list[ProtocolConfig]:
 
 
 def configured(choice: Choice) -> ProtocolConfig:
-    """A protocol as somebody asks for it, its options checked."""
+    """The protocol of a choice with all its options, which are checked."""
     entry = PROTOCOLS[choice.name]
     options = resolve("protocol", choice, entry.function)
     if entry.check is not None:
@@ -312,10 +312,11 @@ def configured(choice: Choice) -> ProtocolConfig:
 
 
 def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> TaskSplit:
-    """The rows of a task and the draws from its training split, if a protocol adapts to them.
+    """The rows of a task and, if a protocol adapts to drawn rows, the draws from `train90`.
 
-    Raises BadOption for a protocol's option that speaks of tags where there are none, or of whole
-    rows where there are words.
+    Raises BadOption for a protocol with an option about tags if the task has none, an option about
+    whole rows if it is of words, or a need of two texts if rows have others; BadRecipe if the
+    scored split shares rows with `train90`.
     """
     task, split = parse_task(name)
     task = as_read(task, run.preset)
@@ -363,6 +364,7 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
 
 
 def _check_units(protocol: ProtocolConfig, task: Task) -> None:
+    """Raise BadOption for an option of a protocol that the units of the task do not fit."""
     if protocol.readout != LAST_LINEAR and kind_of(task).split_into_words:
         raise BadOption(f"{protocol.name} has {protocol.readout.asked} of rows, {task} is of words")
     if kind_of(task).outside(task) is not None:

@@ -1,4 +1,4 @@
-"""Kinds of labels: one file each, and all that the harness knows of one is in it."""
+"""Kinds of labels, one file each, with all that depends on the kind."""
 
 from collections.abc import Iterable
 
@@ -16,20 +16,20 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(task: Task) -> Kind:
-    """What the labels of a task are."""
+    """The kind of a task."""
     return KINDS[task.kind]
 
 
 def one_space(tasks: Iterable[Task]) -> bool:
-    """Whether equal labels mean the same in all tasks: those of corpora of tags and of classes.
+    """Whether equal labels mean the same in all tasks: true of tags and of multi-label classes.
 
-    One class out of several is the answer to the question of its own task.
+    Equal labels of classifications may answer different questions (yes, no).
     """
     return all(kind_of(task).several for task in tasks)
 
 
 def check_labels(task: Task) -> None:
-    """Raise BadData for labels that do not fit the kind of a task."""
+    """Raise BadData if the labels of a task do not fit its kind."""
     if fault := kind_of(task).fault(task):
         raise BadData(f"task '{task.name}' has {fault}")
 

@@ -1,4 +1,4 @@
-"""One of several classes holds for a row."""
+"""Each row has exactly one of several classes."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Classification(Kind):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
-        """Names of classes, or indices."""
+        """Class indices, from names of classes or from indices."""
         return class_indices(task, [row[task.label] for row in rows], where)
 
     def _predicted(self, outputs: Array64) -> Array64:
-        """The arg max, lowest index on ties."""
+        """The index of the largest output, the lowest on ties."""
         return np.asarray(outputs.argmax(axis=1), dtype=np.float64)
 
     def constants(self, task: Task, labels: Array64) -> Iterator[Array64]:
-        """Each class, the most frequent first: the best of accuracy, which it may not be of an F1.
+        """Each class that occurs, the most frequent first: best by accuracy, not always by F1.
 
-        By hand: of 1, 0, 0 to class 0 accuracy and F1 of class 1 are 2/3 and 0, to class 1 they are
-        1/3 and 1/2, which is better in the mean.
+        By hand: for labels 1, 0, 0, predicting 0 has accuracy 2/3 and F1 0, predicting 1 has 1/3
+        and 1/2, which is better in the mean.
         """
         counts = np.bincount(labels.astype(np.int64), minlength=len(task.labels))
         for label in np.argsort(-counts, kind="stable"):
@@ -43,7 +43,7 @@ class Classification(Kind):
     def losses(self, outputs: Array64, labels: Array64) -> Array64:
         """The cross entropy among the classes of the task, in nats.
 
-        By hand: outputs (0, log 3) are p = (1/4, 3/4), and the losses log 4 and log 4/3.
+        By hand: outputs (0, log 3) are p = (1/4, 3/4); the loss is log 4 for class 0, else log 4/3.
         """
         from scipy.special import log_softmax
 
@@ -51,16 +51,17 @@ class Classification(Kind):
         return np.asarray(-np.take_along_axis(log_softmax(outputs, axis=1), places, axis=1)[:, 0])
 
     def taught(self, outputs: Sequence[Array64]) -> Array64:
-        """The mean of the experts' probabilities."""
+        """The mean of the teachers' probabilities."""
         from scipy.special import softmax
 
         return np.asarray(np.mean([softmax(one, axis=1) for one in outputs], axis=0))
 
     def gradient(self, outputs: Array64, taught: Array64, *, reverse: bool = False) -> Array64:
-        """Of KL(taught || outputs): softmax - taught.
+        """The gradient of KL(taught || outputs): softmax - taught.
 
-        Reverse, with p = softmax: p_j (log p_j / q_j - KL(p || q)). By hand: p = (1/2, 1/2) and
-        q = (1/4, 3/4) have logs of 0.693 and -0.405, a KL of 0.144, and gradients of -+0.275.
+        With `reverse`, p = softmax and q = taught: p_j (log p_j / q_j - KL(p || q)). By hand:
+        p = (1/2, 1/2) and q = (1/4, 3/4) have log ratios of 0.693 and -0.405, a KL of 0.144, and
+        gradients of 0.275 and -0.275.
         """
         from scipy.special import log_softmax, softmax
 
@@ -78,17 +79,17 @@ class Classification(Kind):
         }
 
     def classes(self, rows: Rows) -> Units:
-        """Its label."""
+        """The label of every row."""
         return rows.labels.astype(np.int64)
 
     def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
-        """Each class is a group."""
+        """The group that the rule predicts: each class is a group."""
         return rule.group(draw.rows)
 
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
     ) -> Iterator[torch.Tensor]:
-        """Of independent labels: the sum over the units that have one."""
+        """The rows of the units that have a label, which are independent."""
         from harness.kinds.information import of_classes, of_places
 
         counted = labels != IGNORED
@@ -98,13 +99,13 @@ class Classification(Kind):
             yield of_classes(estimator, outputs, labels, counted)
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Of one distribution over the classes: -sum_y p(y) log p(y).
+        """The entropy of the distribution over classes: -sum_y p(y) log p(y).
 
-        By hand: outputs (0, 0) say p = (1/2, 1/2), which is log 2.
+        By hand: outputs (0, 0) are p = (1/2, 1/2), with entropy log 2.
         """
         log = outputs.log_softmax(-1)
         return -(log.exp() * log).sum(-1)
 
     def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
-        """Each class by its place among the head's outputs."""
+        """The index of each row's class among the head's outputs."""
         return np.asarray(places, dtype=np.float64)[rows.labels.astype(np.int64)]

@@ -1,7 +1,7 @@
-"""What the likelihood of labels says of outputs: Fisher information of logits, as rows.
+"""Fisher information of logits under the likelihood of the labels: rows v (`Kind.fisher_rows`).
 
-By hand: two classes, p = (0.2, 0.8): the one row of `exact` is (0.4, -0.4), for 0.2 (1 - 0.2)
-(d z_0 - d z_1)^2 is what the definition comes to.
+By hand: two classes with p = (0.2, 0.8) have by definition 0.2 (1 - 0.2) (d z_0 - d z_1)^2, so the
+one row of `exact` is (0.4, -0.4).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.nn.functional import log_softmax, one_hot
 def of_bits(
     estimator: str, logits: torch.Tensor, labels: torch.Tensor, known: torch.Tensor
 ) -> Iterator[torch.Tensor]:
-    """The rows for classes that each hold or do not, by themselves."""
+    """The rows for independent classes that each hold or not, over those that are `known`."""
     p = logits.sigmoid()
     if estimator == "exact":
         yield from _one_by_one((p * (1 - p)).sqrt() * known)
@@ -29,19 +29,22 @@ def of_bits(
 def of_classes(
     estimator: str, logits: torch.Tensor, labels: torch.Tensor, counted: torch.Tensor
 ) -> torch.Tensor:
-    """The one row for classes of which one holds, at the places that are counted."""
+    """The one row, by an estimator other than `exact`, for classes of which one holds.
+
+    Only the places that are `counted` have entries.
+    """
     p = log_softmax(logits, -1).exp()
     weight = {"mergelm": p.sqrt(), "soft": p}.get(estimator)
     if weight is None:
         held = logits.argmax(-1) if estimator == "hard" else labels.clamp(min=0).long()
         weight = one_hot(held, logits.shape[-1]).to(p.dtype)
-    # the gradient of sum_y w(y) log p(y) with w held fixed
+    # the gradient of sum_y w(y) log p(y), with w held fixed
     row = torch.where(counted[..., None], weight - p * weight.sum(-1, keepdim=True), 0)
     return row if estimator in ("empirical", "mergelm") else row / counted.sum().clamp(min=1)
 
 
 def of_places(logits: torch.Tensor, counted: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The rows of `exact`, place by place."""
+    """The rows of `exact` for classes of which one holds: each counted place has its own."""
     p = log_softmax(logits, -1).exp()
     for place, rows in zip(counted.nonzero().tolist(), softmax_roots(p[counted]), strict=True):
         for row in rows:
@@ -51,6 +54,7 @@ def of_places(logits: torch.Tensor, counted: torch.Tensor) -> Iterator[torch.Ten
 
 
 def _one_by_one(values: torch.Tensor) -> Iterator[torch.Tensor]:
+    """For each entry other than 0, the values with all other entries set to 0."""
     for place in values.nonzero().unbind():
         one = torch.zeros_like(values)
         one[tuple(place)] = values[tuple(place)]
@@ -58,13 +62,13 @@ def _one_by_one(values: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def softmax_roots(p: torch.Tensor) -> torch.Tensor:
-    """Rows v, [..., classes - 1, classes], with sum of v v^T = diag(p) - p p^T, of probabilities p.
+    """Rows v, [..., classes - 1, classes], with sum of v v^T = diag(p) - p p^T.
 
-    That matrix is the Fisher information of the logits. Row k sets class k against the mixture of
-    those after it (its Cholesky factor in closed form), so an example costs one gradient less than
-    it has classes.
+    That matrix is the Fisher information of the logits with probabilities p. The rows are its
+    Cholesky factor in closed form: row k sets class k against the mixture of the classes after it.
+    So an example takes one gradient less than there are classes.
     """
-    # what is left after class k, from the small end, where a difference from one would cancel
+    # the sum of p from class k on, added up from the end: 1 - (a sum) would cancel
     left = p.double().flip(-1).cumsum(-1).flip(-1)
     here, after = left[..., :-1, None], left[..., 1:, None]
     size = p.shape[-1]

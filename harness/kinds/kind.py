@@ -1,4 +1,4 @@
-"""The noun: what a label is. One file beside this one for each kind of label."""
+"""The noun `Kind`: what a label is. Each kind of label has a file beside this one."""
 
 from __future__ import annotations
 
@@ -20,65 +20,65 @@ if TYPE_CHECKING:
     import torch
 
 LONGEST = 300
-"""Of what an error says to write."""
+"""The most characters of the JSON that an error tells the user to write."""
 IGNORED = -100
-"""The label of a class, or of a word, that nobody gave: left out of losses and of scores."""
+"""The label of an unlabelled class or word: left out of losses and of scores."""
 
 
 class Rule(Protocol):
-    """How drawn units, in groups, decide over those that are predicted."""
+    """How predictions follow from drawn units in groups: nearest neighbours, or a linear model."""
 
     def group(self, groups: Sequence[Sequence[int]]) -> Array64:
-        """The index of the group that each belongs to, [units].
+        """The index of the predicted group of each test unit, [units].
 
-        Never one of which nothing was drawn; where that is so of all of them, 0.
+        An empty group is never predicted; if all are empty, the index is 0.
         """
 
     def value(self, groups: Sequence[Sequence[int]], labels: Array64) -> Array64:
-        """The number of each, [units], by those that the drawn ones are labelled with."""
+        """The predicted number of each test unit, [units], from the labels of the drawn units."""
 
 
 class Kind(ABC):
-    """All that the harness has to know of a kind of label.
+    """All that depends on the kind of label of a task.
 
-    How it is read from a row, what the units of a row are, how outputs become predictions, what
-    experts' outputs teach, which units few shots are drawn from, how those decide, and what
-    information its likelihood holds. `outputs` are [units, outputs], in the task's order of labels.
+    How a label is read from a row, what the units of a row are, how outputs become predictions and
+    targets for a student, which units shots are drawn from, how drawn units vote, and the Fisher
+    information of the likelihood. `outputs` are [units, outputs], in the task's order of labels.
     """
 
     name: ClassVar[str]
     unit: ClassVar[Literal["row", "word"]] = "row"
     """What has a label: a row, or every word of it."""
     problem_type: ClassVar[str]
-    """What transformers calls the loss, in a configuration."""
+    """The `problem_type` in the configuration of transformers, which selects the loss."""
     spoken: ClassVar[str] = "classification"
-    """What a task of the kind is called in an error."""
+    """The name of such a task in errors."""
     hub_task: ClassVar[str] = "text-classification"
-    """What the Hub calls such tasks, on the cards of models."""
+    """The Hub's name of such tasks, for model cards."""
     metrics: ClassVar[tuple[str, ...]]
-    """What a task is measured by unless it says another."""
+    """The metrics of a task whose description names none."""
     unread: ClassVar[tuple[str, ...]] = ("0", "1")
-    """Labels of a task while its own are being read; none where it has none."""
+    """Placeholder labels while those of a task are read from its data; () if the kind has none."""
     several: ClassVar[bool] = False
     """Whether the label of a row is a list."""
     by_place: ClassVar[bool] = False
-    """Whether a list of labels may say by its places which of them hold."""
+    """Whether a list may have a value for each label, at the label's place, in lieu of names."""
     whole: ClassVar[bool] = True
-    """Whether labels are whole numbers, as a loss reads them."""
+    """Whether labels are class indices, as cross entropy takes them."""
 
     # Reading -------------------------------------------------------------------------------
 
     def fault(self, task: Task) -> str | None:
-        """What is wrong with the labels of a task, and what was expected.
+        """What is wrong with the labels of a task, and what was expected; None if nothing is.
 
-        Two or more: transformers takes a head of one output for a regression.
+        A single label is refused: transformers takes a head with one output for a regression.
         """
         if len(task.labels) < 2:
             return f"{len(task.labels)} labels, expected two or more of a {self.spoken}"
         return None
 
     def columns_of(self, task: Task) -> tuple[str, ...]:
-        """The columns of a table that hold the labels."""
+        """The columns of the data set that hold the labels."""
         return (task.label,)
 
     def segments(self, task: Task, row: Row) -> tuple[str, ...]:
@@ -97,39 +97,39 @@ class Kind(ABC):
         return np.ones(len(rows), dtype=np.int64)
 
     def told(self, rows: Rows) -> Mapping[str, float]:
-        """What labels the rows have: how many units of each class."""
+        """A summary of the labels of rows: how many units each class has."""
         counts = np.bincount(rows.labels.astype(np.int64), minlength=len(rows.task.labels))
         return dict(zip(rows.task.labels, counts.tolist(), strict=True))
 
     def parts(self, rows: Rows) -> Sequence[range]:
-        """The units of all that is scored as one: rows, or the entities of words."""
+        """The units of each part that is scored as a whole: each row or, of tags, gold entity."""
         return [range(row, row + 1) for row in range(len(rows))]
 
     def facts(self, rows: Rows) -> Mapping[str, str]:
-        """What a record says of rows of this kind beside where they come from."""
+        """What a record states about such rows, besides their origin and digest."""
         return {}
 
     def annotated(self, rows: Rows) -> tuple[str, ...]:
-        """The labels that somebody gave or denied of any row."""
+        """The labels for which any row states whether they hold."""
         return rows.task.labels
 
     def ordered(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Names of labels that were read from data in the order of a head's outputs."""
+        """The names of labels that were read from data, in the order of a head's outputs."""
         return tuple(dict.fromkeys(names))
 
     def named(self, task: Task, labels: Array64) -> Any:
-        """The labels of one row by name, for somebody to look at."""
+        """The labels of one row by name, for display."""
         return [task.labels[int(one)] if task.labels else one for one in labels.tolist()]
 
     @property
     def split_into_words(self) -> bool:
-        """Whether a row is read as a list of words, each a unit that a length may cut off."""
+        """Whether a row is a list of words, each a unit, which a maximum length may cut off."""
         return self.unit == "word"
 
     # Heads ---------------------------------------------------------------------------------
 
     def outputs(self, task: Task) -> int:
-        """How many outputs a head has."""
+        """The number of outputs of a head for the task."""
         return max(1, len(task.labels))
 
     def columns(
@@ -137,8 +137,8 @@ class Kind(ABC):
     ) -> list[int]:
         """For each label of the task, the output of the head that stands for it.
 
-        Names decide, whatever their order. Generic names are taken in the task's order only if
-        `by_index`. Raises LabelMismatch otherwise.
+        Names decide, whatever their order. Generic names (LABEL_0, ...) are taken to be in the
+        task's order if `by_index`. Raises LabelMismatch otherwise.
         """
         if self.fits(task, labels):
             spelled = spelling(labels, task.labels)
@@ -163,9 +163,9 @@ class Kind(ABC):
     # Predictions ---------------------------------------------------------------------------
 
     def predicted(self, outputs: Array | Array64) -> Array64:
-        """Labels read off outputs [units, outputs].
+        """The predicted labels from outputs [units, outputs].
 
-        Raises NotFinite for NaN, which would be read as some label.
+        Raises NotFinite for NaN and infinity, from which some label would follow.
         """
         values = np.asarray(outputs, dtype=np.float64)
         if not np.isfinite(values).all():
@@ -176,82 +176,80 @@ class Kind(ABC):
     def _predicted(self, outputs: Array64) -> Array64: ...
 
     def outside(self, task: Task) -> int | None:
-        """The label of a word that is of no entity, if there is such a label."""
+        """The index of the label of words outside entities; None if the kind has none."""
         return None
 
     def unseen(self, task: Task) -> float:
-        """What is predicted for a unit that the model did not see."""
+        """The prediction for a unit that the model did not see."""
         raise AssertionError(f"every unit of a {self.name} is seen")
 
     def for_metrics(self, task: Task, values: Array64, units: Units | None) -> Any:
-        """Predictions or labels as the metrics of this kind read them.
+        """Predictions or labels in the form that the metrics of this kind take.
 
-        `units` are how many each row has, where that is not one.
+        `units` is the number of units of each row; None if each row is one.
         """
         return values
 
     @abstractmethod
     def constants(self, task: Task, labels: Array64) -> Iterator[Array64]:
-        """Predictions that are the same for every unit, [units] or [rows, classes].
+        """Candidates for the best constant prediction, [units] or [rows, classes].
 
-        What reads nothing of a row can say: a score has to be above that of the best of them. Of
-        those that score alike the first is meant.
+        Each is the same for every unit, so it reads nothing of a row: a useful model scores above
+        the best of them. Of equal scores, the first counts.
         """
 
     def labelled(self, outputs: Array, labels: Array) -> Array:
-        """Of a batch's outputs, those of units: all, unless tokens are none of their own."""
+        """The outputs of a batch that belong to units: all, unless some tokens are no units."""
         return outputs
 
     @abstractmethod
     def losses(self, outputs: Array64, labels: Array64) -> Array64:
-        """What training makes small, of every label, in the shape of the labels.
-
-        NaN where nobody gave one.
-        """
+        """The training loss of every label, in the shape of the labels; NaN if unlabelled."""
 
     # Teaching ------------------------------------------------------------------------------
 
     @abstractmethod
     def taught(self, outputs: Sequence[Array64]) -> Array64:
-        """What the outputs of several experts teach, [units, outputs]."""
+        """The target of a student from the outputs of its teachers, [units, outputs]."""
 
     @abstractmethod
     def gradient(self, outputs: Array64, taught: Array64, *, reverse: bool = False) -> Array64:
-        """The gradient of a unit's loss by its outputs: the last axis is that of the outputs.
+        """The gradient of a student's loss with respect to its outputs, along the last axis.
 
-        The loss is KL(taught || outputs) or, `reverse`, KL(outputs || taught).
+        The loss is KL(taught || outputs) or, with `reverse`, KL(outputs || taught).
         """
 
     # Few shots -----------------------------------------------------------------------------
 
     @abstractmethod
     def groups(self, rows: Rows) -> Mapping[str, Units]:
-        """The units that shots are drawn from, by what they have in common: a class, say."""
+        """The groups of units that shots are drawn from, by name: the units of each class, say."""
 
     def classes(self, rows: Rows) -> Units:
-        """The one class of every row, by number. Raises BadData for rows that have no one class."""
+        """The class of every row, by number. Raises BadData if rows of a kind have several."""
         raise BadData(f"{rows.task} is a {self.name}; only classes and values can be parted")
 
     def short(self, counts: Sequence[int], shots: int) -> list[int]:
-        """The groups, of these many units, that have too few for so many shots."""
+        """The groups that have fewer units than `shots`; `counts` are the units of each."""
         return [group for group, count in enumerate(counts) if count < shots]
 
     def examples(
         self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int
     ) -> Sequence[Sequence[int]]:
-        """The units of each example that a head is tuned on, given the units drawn of each group.
+        """The units of each example that a head is tuned on, for a number of shots.
 
-        What is tuned at a time is an example: each drawn unit once, in the order of the groups.
+        `orders` has the units of each group in the order in which they are drawn. Here an example
+        is one drawn unit, each once, in the order of the groups.
         """
         return [[unit] for unit in dict.fromkeys(u for part in orders for u in part[:shots])]
 
     def around(self, rows: Rows, units: Sequence[int]) -> Sequence[Sequence[int]]:
-        """The units of each example that some units are of: by itself each."""
+        """The examples that contain some units: here each unit is an example by itself."""
         return [[unit] for unit in units]
 
     @abstractmethod
     def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
-        """Predictions by a rule, of drawn units that have these labels."""
+        """The predictions of a rule, given the labels of the pool and the draw."""
 
     # Information ---------------------------------------------------------------------------
 
@@ -259,24 +257,27 @@ class Kind(ABC):
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
     ) -> Iterator[torch.Tensor]:
-        """Rows v, each of the shape of the outputs, with F = sum over v of (v . d outputs)^2."""
+        """Rows v of the shape of the outputs with F = sum over v of (v . d outputs)^2.
+
+        F is the diagonal Fisher information, by one of the estimators of `passes.fisher`.
+        """
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The entropy of the labels that outputs [units, outputs] say, in nats, of each unit."""
+        """The entropy, in nats, of the labels of each unit under its outputs [units, outputs]."""
         raise AssertionError(f"a {self.name} has no distribution of labels")
 
     @property
     def loss(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
-        """What a head is trained by, of outputs and labels; None: transformers' own."""
+        """The training loss, a function of outputs and labels; None: that of transformers."""
         return None
 
     @abstractmethod
     def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
-        """Labels as a head has them that has so many outputs, and those of the task in `places`."""
+        """Labels for a head with so many outputs, where `places` are those of the task's labels."""
 
 
 def _renaming(task: Task, *, unnamed: bool) -> str:
-    """What to do about a head with as many outputs as the task has labels, by other names."""
+    """The advice of an error: the head has as many labels as the task, by other names."""
     if not unnamed:
         return (
             "; if these are the same classes, write the task's names into id2label of its "
@@ -291,8 +292,8 @@ def _renaming(task: Task, *, unnamed: bool) -> str:
 
 
 def _tell_of_order(task: Task, where: str) -> None:
-    """Warn of labels that stand in the order of the alphabet, as those that a description leaves to
-    the data do: a training seldom has that order by itself."""
+    """Warn if outputs without names are read as labels in alphabetical order, which is the order of
+    labels that were taken from the data: a training elsewhere seldom has it."""
     if task.by_index or any(map(is_number, task.labels)) or [*task.labels] != sorted(task.labels):
         return
     warnings.warn(
@@ -305,8 +306,11 @@ def _tell_of_order(task: Task, where: str) -> None:
 def class_indices(
     task: Task, values: Sequence[Any], where: str, words: Sequence[int] | None = None
 ) -> Array64:
-    """The index of each value among the task's labels, one for each row, or for each of so many
-    `words` of a row. Raises BadData for one that is no label."""
+    """The index of each value among the task's labels. Raises BadData for a value that is no label.
+
+    There is one value for each row or, if `words` has the number of words of each row, for each
+    word.
+    """
     place = placing(task)
     places = [place(value) for value in values]
     if None not in places:
@@ -326,7 +330,7 @@ def class_indices(
 
 
 def _hint(task: Task, value: object) -> str:
-    """What to do about a number among labels that are words."""
+    """The advice of an error about a value that is no label: an index, or an entry in `renamed`."""
     if any(map(is_number, task.labels)):
         return ""
     if task.by_index:
@@ -341,12 +345,12 @@ def _hint(task: Task, value: object) -> str:
 
 
 def numbered(rows: Sequence[Row], where: str) -> Iterator[tuple[str, Row]]:
-    """Each row with what it is called in an error."""
+    """Each row with its name in errors: `row 1 of WHERE`."""
     return ((f"row {number} of {where}", row) for number, row in enumerate(rows, start=1))
 
 
 def number(value: Any, where: str) -> float:
-    """A finite number. Raises BadData for anything else, true and false among it."""
+    """The label as a finite number. Raises BadData for anything else, including true and false."""
     try:
         label = np.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Several classes may hold for a row, each by itself; some may be unlabelled."""
+"""Each class holds for a row or not, independently of the others; some may be unlabelled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def known_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Binary cross entropy over the classes that somebody gave, in the mean over those."""
+    """The mean binary cross entropy over the classes that are labelled."""
     from torch.nn.functional import binary_cross_entropy_with_logits
 
     known = labels != IGNORED
@@ -30,14 +30,14 @@ def known_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Te
 
 
 HOLDS = 0.1
-"""A class holds where its value is above this (RegMean's reading of the unified corpora)."""
+"""A class holds if its value is above this (as RegMean reads the unified corpora)."""
 
 
 @dataclass(frozen=True)
 class Multilabel(Kind):
     """Labels are [rows, classes]: 1 holds, 0 does not, -100 is unlabelled.
 
-    A class is predicted to hold whose output is `threshold` or more.
+    A class is predicted to hold if its output is `threshold` or more.
     """
 
     threshold: float = 0.0
@@ -51,11 +51,11 @@ class Multilabel(Kind):
     whole: ClassVar[bool] = False
 
     def columns_of(self, task: Task) -> tuple[str, ...]:
-        """One column with all classes, or one for each class."""
+        """One column with a list of classes, or one column for each class."""
         return (task.label,) if task.label else task.labels
 
     def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
-        """A value for every class, in a list or in columns; or the names of those that hold."""
+        """Labels from a value for every class, in a list or in columns, or from a list of names."""
         each = numbered(rows, where)
         if task.label:
             place = placing(replace(task, by_index=False))  # text is a name, never a place
@@ -65,7 +65,7 @@ class Multilabel(Kind):
         return np.array(made, dtype=np.float64)
 
     def told(self, rows: Rows) -> Mapping[str, float]:
-        """Of how many rows each class holds."""
+        """The number of rows for which each class holds."""
         return dict(zip(rows.task.labels, (rows.labels == 1).sum(axis=0).tolist(), strict=True))
 
     def annotated(self, rows: Rows) -> tuple[str, ...]:
@@ -74,24 +74,24 @@ class Multilabel(Kind):
         return tuple(name for name, said in zip(rows.task.labels, known, strict=True) if said)
 
     def named(self, task: Task, labels: Array64) -> Any:
-        """Whether each class holds; None where unlabelled."""
+        """Whether each class holds, by name; None if unlabelled."""
         known = zip(task.labels, labels[0].tolist(), strict=True)
         return {name: {1: True, 0: False}.get(int(value)) for name, value in known}
 
     def fits(self, task: Task, labels: Sequence[str]) -> bool:
-        """A head may have more classes: they do not compete."""
+        """Whether a head has all classes of the task; it may have more, as they do not compete."""
         spelled = spelling(labels, task.labels)
         return {*map(spelled, task.labels)} <= {*map(spelled, labels)}
 
     def _predicted(self, outputs: Array64) -> Array64:
-        """1 where the output is the threshold or more: of 0, the probability one half."""
+        """1 if the output is the threshold or more, else 0; 0 is the probability 1/2."""
         return (outputs >= self.threshold).astype(np.float64)
 
     def constants(self, task: Task, labels: Array64) -> Iterator[Array64]:
-        """That the most frequent classes hold and no other does: none of them, one, two, all.
+        """For k = 0, 1, ..., all: the k most frequent classes hold, and no other.
 
-        Which are frequent is counted in the rows that say so. By hand: a class that a quarter of
-        the rows has is better said to hold than not, with an F1 of 2 x 1/4 / (1 + 1/4) = 0.4.
+        Frequencies are those in the rows with a label for the class. By hand: predicting everywhere
+        a class that a quarter of the rows has gives an F1 of 2 x 1/4 / (1 + 1/4) = 0.4, above 0.
         """
         known = labels != IGNORED
         shares = (known & (labels == 1)).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
@@ -102,24 +102,23 @@ class Multilabel(Kind):
             yield np.broadcast_to(holds.copy(), labels.shape)
 
     def losses(self, outputs: Array64, labels: Array64) -> Array64:
-        """The binary cross entropy of every class that is labelled, in nats.
+        """The binary cross entropy of every labelled class, in nats.
 
-        By hand: an output of log 3 is p = 3/4, and the losses log 4/3 where it holds and log 4
-        where it does not.
+        By hand: an output of log 3 is p = 3/4; the loss is log 4/3 if the class holds, else log 4.
         """
         each = np.logaddexp(0.0, outputs) - outputs * labels
         return np.where(labels == IGNORED, np.nan, each)
 
     def taught(self, outputs: Sequence[Array64]) -> Array64:
-        """The mean of the experts' probabilities, class by class."""
+        """The mean of the teachers' probabilities, class by class."""
         from scipy.special import expit
 
         return np.asarray(np.mean([expit(one) for one in outputs], axis=0))
 
     def gradient(self, outputs: Array64, taught: Array64, *, reverse: bool = False) -> Array64:
-        """Of the sum over classes of KL(taught || outputs), two Bernoullis: sigmoid - taught.
+        """The gradient of the sum over classes of KL(taught || outputs), of two Bernoullis each.
 
-        Reverse, with p = sigmoid(z): p (1 - p) (z - logit(taught)).
+        It is sigmoid(z) - taught or, `reverse`, with p = sigmoid(z): p (1 - p) (z - logit(taught)).
         """
         from scipy.special import expit, logit
 
@@ -132,7 +131,7 @@ class Multilabel(Kind):
         )
 
     def groups(self, rows: Rows) -> Mapping[str, Units]:
-        """For each class, the rows that have it, then those that have it not."""
+        """Two groups for each class: the rows for which it holds, those for which it does not."""
         return {
             f"label '{name}'{'' if holds else ' absent'}": np.flatnonzero(
                 rows.labels[:, index] == holds
@@ -142,13 +141,15 @@ class Multilabel(Kind):
         }
 
     def short(self, counts: Sequence[int], shots: int) -> list[int]:
-        """Those of classes that somebody said something of."""
+        """The groups with fewer rows than `shots`, except those of classes that no row labels."""
         known = [has + has_not > 0 for has, has_not in zip(counts[::2], counts[1::2], strict=True)]
         return [group for group in super().short(counts, shots) if known[group // 2]]
 
     def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
-        """Class by class, of two groups: those that have it, and those that have it not; none
-        of a class of which nothing is drawn."""
+        """Each class by itself: the rule decides between its two groups.
+
+        A class of which nothing is drawn does not hold.
+        """
         pairs = zip(draw.rows[::2], draw.rows[1::2], strict=True)
         each = [(1 - rule.group(pair)) * any(map(len, pair)) for pair in pairs]
         return np.stack(each, axis=1)
@@ -156,9 +157,9 @@ class Multilabel(Kind):
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
     ) -> Iterator[torch.Tensor]:
-        """Of independent classes, over those with a gold label.
+        """The rows of independent classes, over those with a gold label.
 
-        `hard` and `soft` are RegMean's code, which takes the classes for one distribution.
+        `hard` and `soft` follow RegMean's code, which takes the classes for one distribution.
         """
         from harness.kinds.information import of_bits, of_classes
 
@@ -169,9 +170,9 @@ class Multilabel(Kind):
             yield from of_bits(estimator, outputs, labels, labels != IGNORED)
 
     def entropy(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Of independent classes: the sum of theirs.
+        """The sum of the entropies of the classes, which are independent.
 
-        With p = sigmoid(z), that of one is log(1 + e^z) - z p. By hand: z = 0 gives log 2.
+        With p = sigmoid(z), the entropy of a class is log(1 + e^z) - z p. By hand: z = 0 has log 2.
         """
         from torch.nn.functional import softplus
 
@@ -179,11 +180,11 @@ class Multilabel(Kind):
 
     @property
     def loss(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """Of the classes that somebody gave."""
+        """The mean binary cross entropy over the labelled classes."""
         return known_cross_entropy
 
     def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
-        """Each class at its place; outputs that are no class of the task have no label."""
+        """Each class at its place; outputs that are no class of the task are unlabelled."""
         made = np.full((len(rows), outputs), float(IGNORED))
         made[:, list(places)] = rows.labels
         return made
@@ -192,8 +193,8 @@ class Multilabel(Kind):
 def _of_list(
     task: Task, value: Any, place: Callable[[object], int | None], where: str
 ) -> list[float]:
-    """Texts are the names of classes that hold, numbers say of each class whether it does."""
-    known = task.by_index and not any(map(is_number, task.labels))  # which place is whose
+    """The labels of a row from a list: names of the classes that hold, or a number for each."""
+    known = task.by_index and not any(map(is_number, task.labels))  # whether place i is class i
     if isinstance(value, list | tuple):
         texts = [isinstance(one, str) for one in value]
         if all(texts):

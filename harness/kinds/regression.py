@@ -1,4 +1,4 @@
-"""A number for a row."""
+"""Each row has a number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BINS = 5
 
 
 class Regression(Kind):
-    """Labels are values, [rows]; a head has one output and no names."""
+    """Labels are values, [rows]; a head has one output, without a name."""
 
     name: ClassVar[str] = "regression"
     problem_type: ClassVar[str] = "regression"
@@ -27,17 +27,17 @@ class Regression(Kind):
     whole: ClassVar[bool] = False
 
     def fault(self, task: Task) -> str | None:
-        """No names."""
+        """What is wrong if a task lists labels: values have no names."""
         if task.labels:
             return f"the labels {', '.join(task.labels)}, expected none of a regression"
         return None
 
     def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
-        """Finite numbers."""
+        """The labels as finite numbers."""
         return np.array([number(row[task.label], place) for place, row in numbered(rows, where)])
 
     def told(self, rows: Rows) -> Mapping[str, float]:
-        """Between which values the labels lie."""
+        """The least, the mean and the largest label."""
         values = rows.labels
         ends = {"least": values.min(), "mean": values.mean(), "most": values.max()}
         return {name: float(value) for name, value in ends.items()}
@@ -45,14 +45,14 @@ class Regression(Kind):
     def columns(
         self, task: Task, labels: Sequence[str], where: str, *, by_index: bool = False
     ) -> list[int]:
-        """The only output there is."""
+        """The only output of the head."""
         return super().columns(task, labels, where) or [0]
 
     def _predicted(self, outputs: Array64) -> Array64:
         return outputs[:, 0]
 
     def constants(self, task: Task, labels: Array64) -> Iterator[Array64]:
-        """The mean."""
+        """The mean of the labels."""
         yield np.full(len(labels), labels.mean())
 
     def losses(self, outputs: Array64, labels: Array64) -> Array64:
@@ -60,11 +60,11 @@ class Regression(Kind):
         return np.asarray(np.square(outputs[:, 0] - labels))
 
     def taught(self, outputs: Sequence[Array64]) -> Array64:
-        """The mean of the experts' values."""
+        """The mean of the teachers' values."""
         return np.asarray(np.mean(outputs, axis=0))
 
     def gradient(self, outputs: Array64, taught: Array64, *, reverse: bool = False) -> Array64:
-        """Of the squared difference, which is the KL of two normal distributions either way."""
+        """The gradient of the squared difference: the KL of two normal distributions both ways."""
         return 2 * (outputs - taught)
 
     def groups(self, rows: Rows) -> Mapping[str, Units]:
@@ -75,20 +75,20 @@ class Regression(Kind):
         return {f"label bin {index}": np.flatnonzero(bins == index) for index in range(BINS)}
 
     def classes(self, rows: Rows) -> Units:
-        """In which half of the range of labels it is, as RegMean parts them."""
+        """0 or 1: the half of the range of labels that the label is in, as RegMean divides them."""
         middle = (rows.labels.min() + rows.labels.max()) / 2
         return np.asarray(rows.labels > middle, dtype=np.int64)
 
     def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
-        """A number; each bin of the label is a group."""
+        """The number that the rule predicts: each bin of the label is a group."""
         return rule.value(draw.rows, labels)
 
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
     ) -> Iterator[torch.Tensor]:
-        """Of the mean squared error; `exact` and `empirical` see one row at a time."""
+        """The gradient of the mean squared error; `exact` and `empirical` see one row at a time."""
         yield 2 / len(outputs) * (outputs - labels.view_as(outputs))
 
     def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
-        """The values."""
+        """The labels themselves."""
         return rows.labels

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     import torch
 
 OUTSIDE = "O"
-"""The tag of a word that is of no entity."""
+"""The tag of a word outside entities."""
 
 
 def seen_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross entropy in the mean over the words that are seen, as transformers has it; of a batch
-    without any it is 0, and teaches nothing: the mean of none is NaN."""
+    """The mean cross entropy over the words that the model saw, as in transformers.
+
+    For a batch without such words it is 0, where transformers has NaN.
+    """
     from torch.nn.functional import cross_entropy
 
     if not bool((labels != IGNORED).any()):
@@ -44,7 +46,7 @@ class Tagging(Classification):
     several: ClassVar[bool] = True
 
     def fault(self, task: Task) -> str | None:
-        """O, and tags PREFIX-TYPE."""
+        """What is wrong with the tags or columns of a task: tags are O and PREFIX-TYPE."""
         odd = [t for t in task.labels if t != OUTSIDE and not (t[:1] in "BIES" and t[1:2] == "-")]
         if OUTSIDE not in task.labels or odd or len(task.labels) < 2:
             first = (odd or list(task.labels))[:5]
@@ -56,18 +58,18 @@ class Tagging(Classification):
         return None
 
     def ordered(self, names: Sequence[str]) -> tuple[str, ...]:
-        """O first."""
+        """The tags with O first."""
         return super().ordered(sorted(names, key=lambda name: name != OUTSIDE))
 
     def segments(self, task: Task, row: Row) -> tuple[str, ...]:
-        """The words."""
+        """The words of a row."""
         words = row[task.text[0]]
         if not isinstance(words, list | tuple):
             raise TypeError(f"{type(words).__name__} instead of a list of words")
         return tuple("" if word is None else str(word) for word in words)
 
     def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
-        """A list of tags for each row, as long as its words: names, or indices."""
+        """Tags by index. A row has a list of tags, one for each word: names, or indices."""
         tags: list[Any] = []
         for place, row in numbered(rows, where):
             given, words = row[task.label], row[task.text[0]]
@@ -80,7 +82,7 @@ class Tagging(Classification):
         return class_indices(task, tags, where, [len(row[task.label]) for row in rows])
 
     def units(self, rows: Rows) -> Units:
-        """Its words."""
+        """The number of words of each row."""
         return np.array([len(words) for words in rows.texts], dtype=np.int64)
 
     def parts(self, rows: Rows) -> Sequence[range]:
@@ -91,42 +93,43 @@ class Tagging(Classification):
         return found
 
     def facts(self, rows: Rows) -> Mapping[str, str]:
-        """How their entities are written."""
+        """The scheme in which the entities are written."""
         return {"scheme": scheme(rows)}
 
     def constants(self, task: Task, labels: Array64) -> Iterator[Array64]:
-        """No entity anywhere."""
+        """The tag O everywhere."""
         yield np.full(len(labels), float(self.outside(task)))
 
     def outside(self, task: Task) -> int:
-        """O."""
+        """The index of O."""
         return task.labels.index(OUTSIDE)
 
     def unseen(self, task: Task) -> float:
-        """No entity: what was cut off is not found."""
+        """O: a model finds no entity in words that were cut off."""
         return float(self.outside(task))
 
     def for_metrics(self, task: Task, values: Array64, units: Units | None) -> Any:
-        """Lists of tags, row by row."""
+        """A list of tags for each row."""
         assert units is not None
         tags = np.array(task.labels)[values.astype(np.int64)]
         return [part.tolist() for part in np.split(tags, np.cumsum(units)[:-1])]
 
     def labelled(self, outputs: Array, labels: Array) -> Array:
-        """The words that the model saw: at their first tokens."""
+        """The outputs at the first tokens of words, which alone are labelled."""
         return np.asarray(outputs[labels != IGNORED])
 
     @property
     def loss(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """Cross entropy of the words that are seen."""
+        """The mean cross entropy over the words that the model saw."""
         return seen_cross_entropy
 
     def examples(
         self, rows: Rows, orders: Sequence[Sequence[int]], seed: int, shots: int
     ) -> Sequence[Sequence[int]]:
-        """Sentences (docs/methods.md#shots).
+        """The words of each drawn sentence (docs/methods.md#shots).
 
-        Of each type so many that `shots` entities of it are covered, and `shots` without any.
+        Of each type of entity, sentences until they have `shots` entities of it; and `shots`
+        sentences without entities. `orders` is not used.
         """
         spans = self._sentences(rows)
         counts = [Counter(kind for kind, _, _ in entities(tags)) for tags in tags_of(rows)]
@@ -146,13 +149,13 @@ class Tagging(Classification):
         return [spans[place] for place in chosen]
 
     def around(self, rows: Rows, units: Sequence[int]) -> Sequence[Sequence[int]]:
-        """The sentences that the words are of, each once."""
+        """The sentences that contain the words, each once."""
         row_of = np.repeat(np.arange(len(rows)), self.units(rows))
         spans = self._sentences(rows)
         return [spans[row] for row in dict.fromkeys(row_of[[*units]].tolist())]
 
     def _sentences(self, rows: Rows) -> list[tuple[int, ...]]:
-        """The words of each row, by number."""
+        """The numbers of the words of each row."""
         ends = np.cumsum(self.units(rows)).tolist()
         return [tuple(range(a, b)) for a, b in pairwise([0, *ends])]
 
@@ -165,7 +168,7 @@ def tags_of(rows: Rows) -> list[list[str]]:
 
 
 def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Type, first and last word of every entity of a row, as seqeval finds them."""
+    """The type, first word and last word of every entity of a row, as seqeval finds them."""
     from seqeval.metrics.sequence_labeling import get_entities
 
     found: list[tuple[str, int, int]] = get_entities([*tags])
@@ -173,7 +176,7 @@ def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def scheme(rows: Rows) -> str:
-    """How the entities of rows are written: IOB1, IOB2 or BIOES."""
+    """The scheme in which entities are written: IOB1, IOB2 or BIOES."""
     if any(tag[0] in "ES" for tag in rows.task.labels):
         return "BIOES"
     begun = (tags[place][0] for tags in tags_of(rows) for _, place, _ in entities(tags))

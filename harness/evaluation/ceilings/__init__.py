@@ -1,1 +1,1 @@
-"""References with parts of their own for each task. One file each."""
+"""Ceilings, one file each: references with parts for each task."""

@@ -1,4 +1,4 @@
-"""EMR-Merging: one elected task vector, with a mask and a factor for each task (2024)."""
+"""EMR-Merging: one elected task vector, a mask and a factor for each task (Huang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ def emr(
     *,
     rescale: Literal["entries", "tensors"] = "entries",
 ) -> list[StateDict]:
-    """For each expert base + r_i * (m_i * elected), in the widest type of all.
+    """For each expert the encoder base + r_i * (m_i * elected), in the widest type of all.
 
-    Where the sum of the task vectors is above 0 the elected entry is the largest of theirs, else
-    the smallest; where none has that sign it is 0. The mask m_i keeps the entries whose sign the
-    expert's own task vector v_i has, and r_i = sum |v_i| / sum |m_i * elected| gives it back its
-    mean magnitude: over all entries, as in the paper, or with the sum over tensors of the mean over
-    the entries of each, as in the authors' code. Huang et al. 2024, arXiv:2405.17461.
+    Where the sum of the task vectors is above 0, the elected entry is the largest of theirs, else
+    the smallest; it is 0 if none has that sign. The mask m_i keeps the entries that have the sign
+    of the expert's task vector v_i. The factor r_i = sum |v_i| / sum |m_i * elected| restores the
+    mean magnitude of v_i. `rescale=entries`: the sums run over all entries, as in the paper;
+    `rescale=tensors`: they are sums over tensors of the mean over a tensor's entries, as in the
+    authors' code. Huang et al. 2024, arXiv:2405.17461.
 
-    By hand: task vectors (2, 1) and (1, -3), of sum (3, -2), elect (2, -3). The masks are (1, 0)
-    and (1, 1), the factors 3/2 and 4/5, and what is added is (3, 0) and (1.6, -2.4).
+    By hand: task vectors (2, 1) and (1, -3) have the sum (3, -2) and elect (2, -3). The masks are
+    (1, 0) and (1, 1), the factors 3/2 and 4/5, and (3, 0) and (1.6, -2.4) are added to the base.
     """
     factors = once(lambda: _factors(experts, base, by_tensor=rescale == "tensors"))
 
@@ -43,7 +44,7 @@ def emr(
 
 
 def _kept(vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """For each task vector, the elected entries that have its sign."""
+    """For each task vector, the elected entries that have its sign, and 0 elsewhere."""
     # a sum of zero counts as negative, as in the authors' code
     signs = (total(vectors) > 0).to(vectors[0].dtype).mul_(2).sub_(1)
     along = [(vector * signs).clamp_(min=0) for vector in vectors]
@@ -52,7 +53,7 @@ def _kept(vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _factors(experts: Sequence[StateDict], base: StateDict, *, by_tensor: bool) -> list[float]:
-    """The factor of each expert; 1 where nothing was kept of it."""
+    """The factor r_i of each expert; 1 if its mask keeps nothing."""
 
     def sums(origin: torch.Tensor, *tuned: torch.Tensor) -> list[float]:
         vectors = [weight - origin for weight in tuned]

@@ -15,14 +15,15 @@ from harness.weights import entrywise, total
 def tall(
     experts: Sequence[StateDict], base: StateDict, *, threshold: NotNegative = 0.4
 ) -> list[StateDict]:
-    """For each expert base + m_i * (sum of task vectors), in the widest type of all.
+    """For each expert the encoder base + m_i * (sum of task vectors), in the widest type of all.
 
-    m_i keeps the entries where |v_i| >= threshold * |sum - v_i|: the expert's own part outweighs
-    what the others add. The paper picks a threshold in 0.2, ..., 0.6 for each task on validation
-    data; here, as in the merger `consensus`, the middle one serves all. arXiv:2405.07813, eq. 5.
+    The mask m_i keeps the entries where |v_i| >= threshold * |sum - v_i|: the expert's task vector
+    v_i outweighs those of the others. The paper picks a threshold in 0.2, ..., 0.6 for each task on
+    validation data; here, as in the merger `consensus`, 0.4 is the default for all tasks.
+    arXiv:2405.07813, eq. 5.
 
     By hand: at threshold 1/2, task vectors (4, 1) and (3, -4), of sum (7, -3), have the masks
-    (1, 0), for 1 < 4 / 2, and (1, 1); what is added is (7, 0) and (7, -3).
+    (1, 0), as 1 < 4 / 2, and (1, 1); (7, 0) and (7, -3) are added to the base.
     """
 
     def masked(place: int, origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
