@@ -1,8 +1,8 @@
 """Pure: records of merges along the line between two models -> the barrier, a table, a picture.
 
 The barrier is the most that the loss rises above the straight line between its values at the ends
-(Frankle et al. 2020, arXiv:1912.05671; Entezari et al. 2022, arXiv:2110.06296). That of a score is
-how far it falls below.
+(Frankle et al. 2020, arXiv:1912.05671; Entezari et al. 2022, arXiv:2110.06296). The barrier of a
+score is the most that it falls below that line.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from harness.stats.intervals import interval
 from harness.text import csv_cell, markdown, number
 
 AS_THEY_ARE = "as they are"
+"""The name of the line between models that are not aligned."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A loss, or a score, times `scale`, at places from 0, the first model, to 1, the second.
+    """A loss, or a score, at places from 0, the first model, to 1, the second.
 
-    A barrier rises in a loss and falls in a score, which has `up` -1.
+    `up` is 1 for a loss, whose barrier is a rise, and -1 for a score, whose barrier is a fall.
+    Numbers that are read off the curve are times `scale`.
     """
 
     places: tuple[float, ...]
@@ -42,23 +44,24 @@ class Curve:
 
     @cached_property
     def above(self) -> list[Estimate]:
-        """How far it goes the wrong way from the straight line."""
+        """At each place, how much worse than the straight line, as a positive number."""
         signed = (of(lambda value, _: self.up * value, one, one) for one in self.values)
         return rises(self.places, [*signed])
 
     @property
     def height(self) -> tuple[float, float, float, float]:
-        """The barrier, the ends of its 95 % interval over test units, and where along it is.
+        """The barrier, the ends of its 95 % interval over test units, and its place.
 
-        It is at least as high as the place where it is highest, and as high as no place can be:
-        below is the low end there, or 0, above the highest end of all.
+        The barrier is a maximum over places: its low end is that of the place where it is highest,
+        or 0; its high end is the highest of all places.
         """
         each = [self.at(place)[1:] for place in range(len(self.places))]
         (height, low, _), at = max(zip(each, self.places, strict=True), key=lambda one: one[0][0])
         return height, max(low, 0.0), max(high for *_, high in each), at
 
     def at(self, place: int) -> tuple[float, ...]:
-        """A value, how far it goes the wrong way, and the ends of the 95 % interval of that."""
+        """The value at a place, by number, how much worse it is than the straight line, and the
+        ends of the 95 % interval of that difference."""
         ends = interval(self.above[place]) if 0 < place < len(self.places) - 1 else (0.0, 0.0)
         known = self.values[place].point, self.above[place].point, *ends
         return tuple(self.scale * one for one in known)
@@ -66,7 +69,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class BarrierLine:
-    """What one alignment makes of the line between two models, on a task or in the mean."""
+    """Loss and score along the line between two models, under one alignment, on one task or in the
+    mean over tasks."""
 
     alignment: str
     task: str
@@ -75,10 +79,10 @@ class BarrierLine:
 
 
 def lines_between(records: Iterable[Record]) -> list[BarrierLine]:
-    """The lines that merges of two models by `average` with weights 1 - x and x are on.
+    """The lines on which merges of two models by `average` with weights 1 - x and x lie.
 
-    With one for the mean of several tasks. Raises MissingScores where a record keeps no loss, or a
-    line has not three places and both ends.
+    One for each alignment and task, and for the mean of several tasks. Raises MissingScores where
+    a record keeps no loss, or a line has fewer than three places or lacks an end.
     """
     known: dict[str, dict[str, dict[float, Record]]] = {}
     for one in records:
@@ -102,6 +106,7 @@ def lines_between(records: Iterable[Record]) -> list[BarrierLine]:
 
 
 def _line(aligned: str, tasks: Mapping[str, Mapping[float, Record]]) -> BarrierLine:
+    """The line on a task, or the mean over tasks, of records by task and place."""
     places = sorted(set.intersection(*({*one} for one in tasks.values())))
     if len(places) < 3 or (places[0], places[-1]) != (0.0, 1.0):
         raise MissingScores(
@@ -146,13 +151,13 @@ def table(lines: Sequence[BarrierLine], form: str = "simple") -> str:
 
 
 MARKS = {"csv": rb"\Atask,alignment,x,loss,loss_barrier,", "md": rb"\A\| task +\| alignment +\|"}
-"""What the files of a barrier have in them."""
+"""Patterns that every file of a barrier matches, by suffix."""
 
 
 def as_csv(lines: Sequence[BarrierLine]) -> str:
-    """A row for every place of every line, with how far it is above the straight line.
+    """A CSV row for every place of every line; `_barrier` is how much worse than the straight line.
 
-    `_low` and `_high` are the ends of the 95 % interval of that.
+    `_low` and `_high` are the ends of the 95 % interval of `_barrier`.
     """
     import pandas
 
@@ -170,9 +175,10 @@ def as_csv(lines: Sequence[BarrierLine]) -> str:
 
 
 def draw(lines: Sequence[BarrierLine], first: str, second: str) -> Figure:
-    """Loss and score along the line, a pair of panels for every task, a curve for an alignment.
+    """Loss and score along the line: two panels for every task, a curve for every alignment.
 
-    Dots go straight from end to end; around a curve is the 95 % interval of its height above them.
+    The dotted line goes straight from end to end. The band around a curve is the 95 % interval of
+    its height above the dotted line.
     """
     tasks = [*dict.fromkeys(line.task for line in lines)]
     looks = marks(dict.fromkeys(line.alignment for line in lines))

@@ -1,4 +1,4 @@
-"""Pure: lines -> those of each base, where records are of several."""
+"""Pure: lines -> the lines of each base, where records have several bases."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from harness.reporting.sets import ensembles
 
 
 def by_base(lines: Sequence[Line], *, always: bool = False) -> dict[str, list[Line]]:
-    """The lines of each base, by a name that a folder may have; all by "" where there is one.
+    """The lines by base, under names that folders may have; all under "" if there is one base.
 
-    Bases that share no task are columns of one board, and need not be apart; with `always` they
-    are, and one base has its name.
+    Bases that share no task are columns of one board and stay together under "". With `always`
+    they are separated, and a single base has its name, too.
 
-    Of a base are the merges that were made from it, the experts that were merged, what these teach,
-    and what stands in the records for none of them. Bases whose merges share an expert are one,
-    and so are those of one source: without its pooler a base has another digest.
+    To a base belong the merges made from it, their experts, the models that these teach, and lines
+    that belong to no base. Bases whose merges share an expert count as one, and so do those of one
+    source: without its pooler a base has another digest.
     """
     one_of: dict[str, str] = {}
 
     def first(one: str) -> str:
-        """What stands for all that hang together with this."""
+        """The root of a group of connected digests and sources (union-find)."""
         while (above := one_of.setdefault(one, one)) != one:
             one_of[one] = one = one_of[above]
         return one
 
-    # a reference of anybody's may be taught by the experts of several bases
+    # a reference connects no bases: experts of several may teach it
     for line in lines:
         if line.role != "reference":
             for one, other in pairwise(_of(line)):
@@ -48,13 +48,13 @@ def by_base(lines: Sequence[Line], *, always: bool = False) -> dict[str, list[Li
 
 
 def flag(lines: Iterable[Line]) -> str:
-    """What chooses one of several bases, `--base one or --base two`; '' of one alone."""
+    """The options that choose one of several bases, `--base one or --base two`; '' for one."""
     each = dict.fromkeys({one.base_digest: one.base for one in lines if one.base}.values())
     return " or ".join(f"--base {one}" for one in each) if len(each) > 1 else ""
 
 
 def _of(line: Line) -> list[str]:
-    """All that a line is of: digests, and the source of its base."""
+    """All that connects a line to a base: digests, and the base's source."""
     experts = (one for _, one in line.experts)
     made = ensembles(line) if line.trained else ()
     said = (line.digest, line.base_digest, line.base, *line.teachers, *line.heads_of)
@@ -62,7 +62,7 @@ def _of(line: Line) -> list[str]:
 
 
 def _names(sources: Iterable[str], digests: Iterable[str]) -> list[str]:
-    """The last parts of sources, with a digest where two are alike."""
+    """The last parts of sources, with a digest where two are equal or one is empty."""
     known = [safe(one.rstrip("/").rpartition("/")[2]).lstrip(".") for one in sources]
     pairs = zip(known, digests, strict=True)
     return [n if n and known.count(n) == 1 else f"{n or 'base'}-{d[:8]}" for n, d in pairs]

@@ -1,4 +1,4 @@
-"""Shell: which of some records are meant, by task, protocol, limits, base and model."""
+"""Shell: files and folders -> the records chosen by task, protocol, limits, base and model."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from harness.types import ALL
 from harness.values import Frozen
 
 NAMED = ("merged", "reference", "ceiling")
-"""Roles of what a table is of; those of all others are what these are measured by."""
+"""Roles of the models that a table is about; these are measured by models of the other roles."""
 
 
 class Chosen(Frozen):
-    """Which of some records are meant: all of them, where nothing is said.
+    """A choice among records; a field that is empty or None chooses all.
 
-    Tasks are named as in records, their splits and suites left out where that is clear; protocols
-    with their options or without. `limit` is that of `evaluate`, or `all` for records of all rows,
-    `train_limit` likewise for what adapts to training rows, and `draws` how many of these: all else
-    stays. `max_length` is that of `evaluate`, as a number.
-    `models` are merges and references, by name or by a pattern as of files (`mrpc-*`); what they
-    are measured by stays: the base, ensembles, and experts, those of the merges alone where these
-    say them. `bases` are named as boards of several name them, or by their whole source; what
-    belongs to no base of the records stays.
+    Tasks are named as in records, with or without suite and split; protocols with or without their
+    options. `limit` is that of `evaluate`, or `all` for records of all rows. `train_limit` likewise
+    chooses among records that adapt to training rows, and `draws` by their number of draws: other
+    records stay. `max_length` is that of `evaluate`, as a number.
+    `models` are merges and references, by name or by a file pattern (`mrpc-*`); the models that
+    they are measured by stay: the base, ensembles, and experts, only those of the merges if these
+    name them. `bases` are named as on boards of several bases, or by their whole source; records
+    that belong to no base stay.
     """
 
     tasks: tuple[str, ...] = ()
@@ -51,13 +51,13 @@ EVERYTHING = Chosen()
 
 
 def called(task: str) -> tuple[str, ...]:
-    """What a task may be called: its name, also without split, without suite, and without both."""
+    """The names of a task: in full, without its split, without its suite, and without both."""
     bare = task.partition("@")[0]
     return task, bare, task.rpartition("/")[2], bare.rpartition("/")[2]
 
 
 def _length(line: Line) -> int | str:
-    """How many tokens of a row a model read at most; of images a word."""
+    """The most tokens that a model reads of a row, as a number where the record has one."""
     said = dict(line.work)["max_length"]
     return int(said) if said.isdecimal() else said
 
@@ -68,11 +68,11 @@ _CALLED: Mapping[str, Callable[[Line], tuple[Collection[object], str]]] = {
     "limit": lambda line: ((line.limit,), str(line.limit)),
     "max-length": lambda line: ((_length(line),), str(_length(line))),
 }
-"""All that a line may be called by, and what it is called to who asks."""
+"""By option, the values that choose a line, and the one that messages name."""
 
 
 def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
-    """The lines that are meant. Raises MissingScores for what none of them is of."""
+    """The chosen lines. Raises MissingScores for a name or number that no line has."""
     lines = _of_bases(lines, which.bases) if which.bases else lines
     limits = () if which.limit is None else (which.limit,)
     lengths = () if which.max_length is None else (which.max_length,)
@@ -102,25 +102,24 @@ def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
 
 
 def _drawn_from(line: Line) -> str:
-    """The limit of training rows of what adapts to some; '' of all else."""
+    """The limit of training rows, `all` without one; '' where none are adapted to."""
     return str(line.train_limit or ALL) if line.shots and not line.transductive else ""
 
 
 def _draws(line: Line) -> str:
-    """How many draws of rows were adapted to; '' of what adapts to none, or to all whatever is
-    asked."""
+    """How many draws of rows a line adapts to; '' if it adapts to none, or always to all rows."""
     said = dict(line.work).get("draws", "")
     return said if said.isdecimal() and not of_all_rows(line.protocol) else ""
 
 
 def of_all_rows(protocol: str) -> bool:
-    """Whether a protocol has one number of shots and of draws, whatever was asked: all rows."""
+    """Whether a protocol always takes all rows, in one draw, whatever was asked for."""
     name = protocol.partition(":")[0]
     return name in PROTOCOLS and PROTOCOLS[name].all_rows
 
 
 def _of_bases(lines: Sequence[Line], names: Collection[str]) -> list[Line]:
-    """Those of the bases of these names or sources."""
+    """The lines of bases with these names or sources."""
     known = by_base(lines, always=True)
     kept: set[int] = set()
     for name in names:
@@ -136,7 +135,7 @@ def _of_bases(lines: Sequence[Line], names: Collection[str]) -> list[Line]:
 
 
 def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
-    """Those of the models, and what they are measured by."""
+    """The lines of the models, and of what these are measured by."""
     known = dict.fromkeys(line.model for line in lines)
     names: set[str] = set()
     for pattern in patterns:
@@ -160,7 +159,7 @@ def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
             return False
         if line.role == "ensemble" and experts:
             return line.digest in ensembles
-        # a base has the heads of experts: who teaches it under one protocol tells whose
+        # a base has the heads of experts: its teachers under one protocol tell which experts
         of_set = {line.digest} if line.role in SINGLES else {*owners.get(line.digest, ())}
         return not experts or of_set <= experts
 
@@ -168,6 +167,7 @@ def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
 
 
 def _missing(what: str, name: object, known: Iterable[str]) -> MissingScores:
+    """The error for a chosen name that no record has; `known` are the names there are."""
     there = [*known]
     these = f"{'one of ' if len(there) > 1 else ''}{', '.join(map(str, there))}"
     return MissingScores(f"no record is of {what} '{name}', expected {these}")
@@ -176,19 +176,19 @@ def _missing(what: str, name: object, known: Iterable[str]) -> MissingScores:
 def read_both(
     places: Iterable[str | Path], which: Chosen = EVERYTHING
 ) -> list[tuple[Line, Record]]:
-    """As `read_lines`, each line with its record: all of them are in memory."""
+    """`read_lines`, each line with its record; keeps all records in memory."""
     records = dict(_each(places))
     return [(line, records[line.path]) for line in among([*lines_of(records.items())], which)]
 
 
 def read_lines(places: Iterable[str | Path], which: Chosen = EVERYTHING) -> list[Line]:
-    """The lines of the records in files and folders that are meant. Raises BrokenRecord."""
+    """The chosen lines of the records in files and folders. Raises BrokenRecord."""
     return among([*lines_of(_each(places))], which)
 
 
 def _each(places: Iterable[str | Path]) -> Iterator[tuple[str, Record]]:
-    """Records with their files. Of a score that a plug-in of several codes made, that of the code
-    that is loaded: after a change an evaluation scores again, and what it had written stays."""
+    """(file, record). Of records that differ only in the plug-in code that scored them, those of
+    the loaded code, or all if there are none: records from before a change of code stay on disk."""
     by_code: dict[str, dict[str, list[tuple[str, Record]]]] = {}
     for path, one in each_record(places):
         settings = dict(one.settings)
@@ -204,7 +204,7 @@ def _each(places: Iterable[str | Path]) -> Iterator[tuple[str, Record]]:
 
 
 def loaded_code(record: Record) -> str:
-    """The hash of the code, as it is loaded here, that would make a score; '' where some is not."""
+    """The hash of the loaded code that would score a record; '' if part of it is not loaded."""
     try:
         return scoring_code(PROTOCOLS[record.protocol], record.metrics)
     except HarnessError:

@@ -1,4 +1,4 @@
-"""Shell: records -> a comparison of models. No model or prediction is opened."""
+"""Shell: records -> a comparison of models. Opens no model and no predictions."""
 
 from __future__ import annotations
 
@@ -63,19 +63,20 @@ def compare(
     margin: float | None = None,
     bases: Sequence[str] = (),
 ) -> Comparison | Ranking:
-    """Two models, or the ranks of several, from records alone.
+    """The comparison of two models, or the ranking of several, from records alone.
 
     `models` are names of models in the folder `records`, methods as boards call them
-    (`dare[ties]`), or folders of records. Tasks are those that all of them were evaluated on, and
-    the sets of experts those that all of them were made of: replicates, as on boards, whose
-    variance is shrunk towards that of all merges in `records`. Of several numbers of shots, the one
-    nearest to 5 is used; `limit` and `train_limit` choose among records of several limits (`all`:
-    of all rows), `draws` and `max_length` among those of several numbers and lengths, and `bases`
-    among models of one name, by the names of their bases as boards have them, or by their sources.
-    Two models are practically equal whose 95 % interval lies within a `margin`, in points.
-    Raises UnknownName, MissingScores or BrokenRecord, before any arithmetic, for what cannot be
-    compared: unknown names, other rows, splits or limits, two models of one name, scores on other
-    resampled test units.
+    (`dare[ties]`), or folders of records. They are compared on the tasks that all were evaluated
+    on, and on the sets of experts that all were made of: replicates, as on boards, whose variance
+    is shrunk towards that of all merges in `records`. Of several numbers of shots, the one nearest
+    to `shots` (None: 5) is used; `limit` and `train_limit` choose among records of several limits
+    (`all`: of all rows), `draws` and `max_length` among several numbers of draws and lengths, and
+    `bases` among models of one name, by the names of their bases on boards, or by their sources.
+    Two models are practically equal if the 95 % interval of their difference lies within `margin`,
+    in points, on either side of zero.
+    Raises BadOption for a wrong option, and UnknownName, MissingScores or BrokenRecord, before any
+    arithmetic, for what cannot be compared: unknown names, other rows, splits or limits, two models
+    of one name, scores on other resampled test units.
     """
     if margin is not None and not (len(models) == 2 and 0 < margin < math.inf):
         raise BadOption(
@@ -113,8 +114,8 @@ Sides: TypeAlias = Mapping[str, Sequence[Line]]
 def _lines(
     names: Sequence[str], folder: Path, which: Chosen
 ) -> tuple[dict[str, list[Line]], list[Line]]:
-    """By name, the lines of a model of the folder, or those of another folder, in their sets; and
-    all that were read."""
+    """By name, the lines of a model in the folder, or of another folder that is named, numbered by
+    sets of experts; and all lines read."""
     known = reported(read_lines([folder], which)) if folder.exists() else []
     models = {line.model for line in known}
     named = [(line.model, line) for line in known]
@@ -122,7 +123,7 @@ def _lines(
         if name in models:
             continue
         if rows := [line for line in known if line.role == "merged" and line.method == name]:
-            named += [(name, line) for line in rows]  # as boards call it
+            named += [(name, line) for line in rows]
             continue
         if not Path(name).exists() or (Path(name) / "config.json").exists():
             models_there = f"where models are: {', '.join(sorted(models)) or 'none'}"
@@ -136,7 +137,7 @@ def _lines(
 
 
 def _among(name: str, lines: Sequence[Line], which: Chosen) -> list[Line]:
-    """The lines of a model that are meant, under the protocol with these very options."""
+    """The chosen lines of a model, under the protocol with exactly these options."""
     try:
         return [line for line in among(lines, which) if line.setting.protocol in which.protocols]
     except MissingScores as error:
@@ -144,7 +145,7 @@ def _among(name: str, lines: Sequence[Line], which: Chosen) -> list[Line]:
 
 
 def _shared(sides: Sides, shots: Shots | None) -> Sides:
-    """The lines of tasks, shots and sets of experts that all have; a line of each for a model."""
+    """The lines on the tasks, shots and sets of experts that all models share: one of each."""
     tasks = _on_all(sides, lambda line: line.task)
     places = _on_all(sides, lambda line: (line.task, line.shots))
     shared = [drawn for _, drawn in places if all((task, drawn) in places for task in tasks)]
@@ -172,7 +173,7 @@ def _shared(sides: Sides, shots: Shots | None) -> Sides:
 
 
 def _check_presets(sides: Sides) -> None:
-    """Raise BrokenRecord for models that were read as two papers' codes do: boards name these."""
+    """Raise BrokenRecord for models under different presets, which boards name in the row."""
     each = {
         name: "+".join(sorted({one.preset or "none" for one in of})) for name, of in sides.items()
     }
@@ -185,21 +186,22 @@ def _check_presets(sides: Sides) -> None:
 
 
 def _on_all(sides: Sides, of: Callable[[Line], K]) -> set[K]:
-    """What lines of all models are of."""
+    """The values of a function of lines that all models share."""
     return set.intersection(*({of(line) for line in lines} for lines in sides.values()))
 
 
 def _counts(lines: Iterable[Line]) -> str:
+    """The numbers of shots of some lines, as text."""
     return ", ".join(str(one or "no") for one in sorted({one.shots for one in lines}, key=amount))
 
 
 OF_A_SET = {"model": "name", "made_of": "what they were merged of"}
 OF_A_CELL = {"digest": "weights", "head": "head", "teachers": "teachers", "values": "scores"}
-"""What one model has in common on all tasks, and on one of them, and how that is called."""
+"""The fields that lines of one model share on all tasks, and on one, with names for messages."""
 
 
 def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
-    """A line of each task and set of experts. Raises BrokenRecord where a name is of two models."""
+    """One line for each task and set of experts. Raises BrokenRecord if a name has two models."""
     first: dict[object, Line] = {}
     cells: dict[object, Line] = {}
     for line in lines:
@@ -219,8 +221,8 @@ def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
 
 
 def _priors(every: Sequence[Line], sides: Sides) -> Mapping[str, Prior | None]:
-    """By task and for their mean (of one, itself), what a board of the same records shrinks
-    variances over sets of experts towards: of all merges that were evaluated as these were."""
+    """By task, and for the mean (of one task, the task), the priors of variances over sets of
+    experts, as on a board of the same records: from all merges evaluated as these were."""
     lines = [*chain(*sides.values())]
     places, bases = {(one.task, one.setting) for one in lines}, {one.base_digest for one in lines}
     merges = [
@@ -230,14 +232,15 @@ def _priors(every: Sequence[Line], sides: Sides) -> Mapping[str, Prior | None]:
     ]
     try:
         scores = scores_of(merges)
-    except BrokenRecord:  # of no one board: nothing is known but these models
+    except BrokenRecord:  # records that cannot stand on one board give no prior
         return {}
     known = {column: one for (_, column), one in priors_of(scores, scores.rows).items()}
     return {**known, MEAN: known.get(scores.columns[-1])} if known else {}
 
 
 def _scores(sides: Sides) -> list[list[Estimate]]:
-    """By model, its score on each task, in the order of their names. Raises BrokenRecord."""
+    """By model, the score on each task, in the order of the tasks' names. Raises BrokenRecord for
+    scores on other resampled test units."""
     designs: dict[str, str] = {}
     for line in chain(*sides.values()):
         own = line.resamples.design
@@ -250,9 +253,9 @@ def _scores(sides: Sides) -> list[list[Estimate]]:
 
 
 def _called(sides: Sides) -> Sides:
-    """With the names of the models for folders of their records, where these differ.
+    """The lines under the names of models instead of folders, if these names differ.
 
-    With a mark behind the name if the rows that are scored were seen, as rows of boards have.
+    As on boards, names are marked if the scored rows were seen.
     """
     models = {lines[0].model: lines for lines in sides.values()}
     return {

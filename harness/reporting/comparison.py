@@ -1,4 +1,4 @@
-"""What a comparison of models says: two of them task by task, or several by their ranks."""
+"""The results of a comparison: of two models task by task, or of several by their ranks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from harness.types import ALL, Shots
 
 @dataclass(frozen=True)
 class Terms:
-    """Under what models are compared: the protocol with its options, the shots, the tasks.
+    """The terms of a comparison: the protocol with its options, the shots, the tasks.
 
-    `sets` is the number of sets of experts that stand behind every score, `of_sets` of how many
-    that some model has, and `seeds` are those of their experts.
+    `sets` is the number of sets of experts behind every score, `of_sets` the largest number that
+    any model has, and `seeds` are the seeds of their experts.
     """
 
     protocol: str
@@ -37,7 +37,7 @@ class Terms:
 
     @property
     def drawn(self) -> bool:
-        """Whether rows are drawn to adapt to, and not all of them taken."""
+        """Whether the protocol adapts to drawn rows: not to none and not to all."""
         return self.shots not in (None, ALL)
 
     def __str__(self) -> str:
@@ -53,10 +53,10 @@ class TaskDifference:
     """Two models on the same test units of a task: rows, sentences or documents.
 
     Scores and differences are between -1 and 1; `within` is the 95 % interval of the difference
-    over units, and over the draws of shots where there are several. `p` is of a paired t test,
-    `adjusted` for there being several tasks (Holm): None where there are too few draws to test.
-    `detectable` is the smallest difference that one such test finds with a power of 80 %, None
-    where no two scores are so far apart.
+    over units, and over the draws of shots where there are several. `p` is that of a paired t test,
+    `adjusted` is corrected for the number of tasks (Holm); both are None with too few draws to
+    test. `detectable` is the smallest difference that one such test finds with a power of 80 %,
+    None if it is larger than any two scores can be apart.
     """
 
     task: str
@@ -79,11 +79,11 @@ class TaskDifference:
 
 @dataclass(frozen=True)
 class OverTasks:
-    """What the differences on several tasks say of tasks at large: each is one observation.
+    """What differences on several tasks say about tasks at large: each task is one observation.
 
-    `p` is of the sign-flip test, `within` the interval of the mean that goes with it, None below
-    six tasks, which cannot be significant. `left_out` is between which values the mean is without
-    one of the tasks; without one that is `deciding`, it has another sign or another verdict.
+    `p` is that of the sign-flip test, `within` the matching interval of the mean, None below six
+    tasks, which cannot be significant. `left_out` is the range of the mean without any one task;
+    without one of the `deciding` tasks, its sign or the outcome of the test changes.
     """
 
     p: float
@@ -96,10 +96,10 @@ class OverTasks:
 class Comparison:
     """Two models on the same test units of the same tasks.
 
-    `within` is the interval of the mean difference on these very tasks, and `p` its test, None
-    where there are fewer than three of the `draws` of shots. `over_tasks` is the claim about other
-    tasks; None for one task. `needed` are about the test units, in all, that would find such a
-    difference; None where no number would. With a `margin`, models are practically equal whose
+    `within` is the interval of the mean difference on these very tasks, and `p` the p-value of its
+    test, None with fewer than three `draws` of shots. `over_tasks` is the claim about other tasks;
+    None for one task. `needed` is about how many test units, over all tasks, would find such a
+    difference; None if no number would. With a `margin`, models are practically equal if the
     interval lies within it, on either side of zero.
     """
 
@@ -126,12 +126,12 @@ class Comparison:
 
     @property
     def outcome_here(self) -> DifferenceOutcome:
-        """Of the first model, on these very tasks."""
+        """The outcome for the first model, on these very tasks."""
         return outcome(self.difference, self.p, self.within, self.margin)
 
     @property
     def outcome(self) -> DifferenceOutcome:
-        """Of the first model: of several tasks, on tasks at large."""
+        """The outcome for the first model: on tasks at large if there are several."""
         if self.over_tasks is None:
             return self.outcome_here
         over = self.over_tasks
@@ -139,16 +139,16 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """One line: better, worse, equal or unknown, by how much, and what it would take."""
+        """One line: better, worse, equal or unknown, by how much, and what more a test needs."""
         return said("comparison", self)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for machines."""
+        """All fields and conclusions, for machines."""
         more = ("difference", "outcome", "verdict", "outcome_here")
         return asdict(self) | {name: getattr(self, name) for name in more}
 
     def report(self, width: int | None = None) -> str:
-        """A table of the tasks, what it says, and the verdict; prose no wider than `width`."""
+        """A table of the tasks, its explanation and the verdict; prose no wider than `width`."""
         headers = ["", "metric", "test", "A", "B", f"A - B [{CI}]", "p", "detectable"]
         wide, narrow = (aligned(self._lines(*joints), headers) for joints in ("+ ", ("+\n", "\n")))
         table = wide if fits(wide, width) else narrow
@@ -180,8 +180,8 @@ class Comparison:
 class Ranked:
     """A model among others: its mean score and rank over the tasks, 1 the best.
 
-    `places` are those that tests over tasks leave open, `wins` the share of others, over all
-    tasks, that it is better than.
+    `places` are the first and the last place that tests over tasks leave open, `wins` is the share
+    of other models, over all tasks, that it is better than.
     """
 
     model: str
@@ -196,8 +196,8 @@ class Ranking:
     """Several models on the same test units of the same tasks, the highest mean score first.
 
     `groups` are runs of models of which no two differ significantly on tasks at large: Friedman's
-    test, then sign-flip tests, Holm over all pairs. `here` are the same on these very tasks, by
-    paired t tests; empty where there are fewer than three draws. A model may be of several.
+    test, then sign-flip tests, Holm over all pairs. `here` are such runs on these very tasks, by
+    paired t tests; empty with fewer than three draws. A model may be in several runs.
     """
 
     terms: Terms
@@ -208,7 +208,7 @@ class Ranking:
 
     @property
     def leaders(self) -> tuple[str, ...]:
-        """The first model and all that do not differ from it, on these tasks."""
+        """The first model and all that do not differ significantly from it, on these tasks."""
         first = self.models[0].model
         return tuple(
             one.model
@@ -222,11 +222,11 @@ class Ranking:
         return said("ranking", self)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for machines."""
+        """All fields and conclusions, for machines."""
         return {**asdict(self), "leaders": self.leaders, "verdict": self.verdict}
 
     def report(self, width: int | None = None) -> str:
-        """A table of the models, what it says, and the verdict; prose no wider than `width`."""
+        """A table of the models, its explanation and the verdict; prose no wider than `width`."""
         several = len(self.terms.tasks) > 1
         lines = [
             [
@@ -250,7 +250,7 @@ class Ranking:
 
 
 def _letters(model: str, groups: Sequence[Sequence[str]]) -> str:
-    """The groups that a model is of, as letters; beyond z as numbers."""
+    """The groups that a model is in, as letters; all as numbers if one is beyond z."""
     places = [place for place, group in enumerate(groups) if model in group]
     marks = [chr(ord("a") + p) if p < 26 else str(p + 1) for p in places]
     return "".join(marks) if max(places, default=0) < 26 else " ".join(marks)
@@ -261,7 +261,7 @@ def _p(value: float) -> str:
 
 
 def _laid_out(above: Sequence[str], table: str, below: str, verdict: str, width: int | None) -> str:
-    """A table between prose."""
+    """The text of a report: lines above the table, the table, and prose below it."""
     lines = [*below.split("\n"), f"Verdict: {plain(verdict)}."]
     prose = [plain(line.strip()) for line in lines if line.strip()]
     if width is not None:

@@ -1,4 +1,4 @@
-"""Pure: differences of scores, in points, and what of them is significant."""
+"""Pure: differences of scores, in points, and which of them are significant."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from harness.text import points
 
 CI = f"{100 * LEVEL:.0f} % CI"
 OPEN = "?"
-"""Stands behind a difference that is not significant."""
+"""The mark behind a difference that is not significant."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Points between two scores; whether they are significant, None if that was not asked.
+    """The points between two scores; `significant` is None if that was not tested.
 
-    `paired` is what is known of it by resamples and draws, and `p` of its test; None where they are
-    of other resamples, or have too few draws.
+    `paired` is the difference on the same resamples and draws, and `p` the p-value of its test;
+    None where the scores are on different resamples, or have too few draws.
     """
 
     points: float
@@ -35,7 +35,7 @@ class Difference:
 
     @property
     def mark(self) -> str:
-        """What stands behind the number."""
+        """The mark behind the number."""
         return OPEN if self.significant is False else ""
 
     @property
@@ -58,17 +58,17 @@ def in_percent(one: Ratio) -> str:
 
 
 def alike(lines: Sequence[Line]) -> bool:
-    """Whether lines of one task keep their scores on the same resamples."""
+    """Whether all lines of each task keep their scores on the same resamples."""
     designs = {(line.task, line.resamples.design) for line in lines}
     return len(designs) == len({task for task, _ in designs})
 
 
 def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
-    """Of each group of lines, the mean over the lines of each task, in one order of tasks.
+    """For each group of lines, the mean over the lines of each task; tasks are in sorted order.
 
     Lines of several sets of experts (`in_sets`) are replicates; those of one set are not.
-    None unless those of a task keep the same resamples, and all are of the same tasks: nothing else
-    is paired.
+    None unless lines of a task keep the same resamples, and all groups have the same tasks: only
+    then are scores paired.
     """
     if not alike([line for group in groups for line in group]):
         return None
@@ -87,12 +87,12 @@ def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
 
 
 def apart(first: Sequence[Estimate], second: Sequence[Estimate]) -> Estimate:
-    """The mean over tasks of the difference on each."""
+    """The mean over tasks of the first minus the second."""
     return mean_of(list(map(minus, first, second)))
 
 
 def difference_of(first: Sequence[Line], second: Sequence[Line]) -> Estimate | None:
-    """The mean over tasks of the difference; None where the lines are not paired."""
+    """The mean over tasks of the first minus the second; None where the lines are not paired."""
     known = by_task(first, second) if first and second else None
     return None if known is None else apart(*known)
 
@@ -100,7 +100,8 @@ def difference_of(first: Sequence[Line], second: Sequence[Line]) -> Estimate | N
 def significant_pairs(
     models: Sequence[Sequence[Estimate]], prior: Prior | None = None
 ) -> dict[tuple[int, int], int]:
-    """The pairs of models whose means over these tasks differ, Holm over all; the better of each.
+    """The pairs of models whose means over these tasks differ significantly, each with its better
+    model; Holm over all pairs.
 
     Variances over sets of experts are shrunk towards `prior`.
     """
@@ -116,18 +117,18 @@ def significant_pairs(
 
 
 def fewest_draws(lines: Sequence[Line]) -> int:
-    """How many draws of shots every score is the mean of, at least."""
+    """The smallest number of draws that a score is the mean of."""
     return min(len(line.values) for line in lines)
 
 
 def enough_draws(lines: Sequence[Line]) -> bool:
-    """Whether every score that rests on draws of shots rests on as many as a test takes."""
+    """Whether every score on drawn shots has as many draws as a test needs."""
     drawn = [line for line in lines if line.drawn]
     return not drawn or fewest_draws(drawn) >= FEWEST_DRAWS
 
 
 def one_metric(lines: Sequence[Line]) -> bool:
-    """Whether all are scored by the same metrics: else their mean has no scale."""
+    """Whether all lines have the same metrics: else their mean has no scale."""
     return len({line.metrics for line in lines}) == 1
 
 

@@ -1,7 +1,7 @@
-"""The style of all pictures, heat maps, and files: PNG and SVG, of the same bytes every time.
+"""The style of all pictures, heat maps, and PNG and SVG files with the same bytes every time.
 
-Colours of a scale are those of cividis: told apart by colour-blind readers, and in print by their
-lightness. Text in an SVG stays text. matplotlib is loaded when something is drawn.
+Colours of a scale are those of cividis: colour-blind readers can distinguish them, and in print
+their lightness differs. Text in an SVG stays text. matplotlib is imported when something is drawn.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ else:
 
 COLOURS = "cividis"
 FONT = "DejaVu Sans"
-"""It comes with matplotlib, and is everywhere the same."""
+"""This font comes with matplotlib, and is the same on all machines."""
 FALLBACKS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans",
     "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "Droid Sans Fallback", "PingFang SC",
     "Hiragino Sans GB", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic",
     "Malgun Gothic", "Arial Unicode MS",
 )  # fmt: skip
-"""Fonts with Chinese, Japanese and Korean signs, some of which most machines have."""
+"""Fonts with Chinese, Japanese and Korean characters; most machines have one or more of them."""
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": [FONT],
@@ -47,18 +47,18 @@ STYLE: Any = {
     "savefig.dpi": 150,
 }
 CELL = (0.78, 0.30)
-"""Inches of a cell with a number of three digits in it."""
+"""Width and height of a cell in inches, with room for a number of three digits."""
 AROUND = (2.3, 1.7)
-"""Inches of a picture that are no cells: title, labels and the scale."""
+"""Inches that a picture has beside its cells (width, height): title, labels and the scale."""
 
 
 @dataclass(frozen=True)
 class HeatMap:
     """Panels, one below the other, that share a scale from `low` to `high` with its unit.
 
-    A panel has numbers by row and column, NaN where there is none; its axes may have names. What
-    lies beyond the scale has the colour of its end; its number stands in the cell, written as
-    `form` says.
+    A panel has numbers by row and column, NaN where there is none; its axes may have names. A
+    number beyond the scale has the colour of the nearest end. Cells show their numbers in the
+    format `form`.
     """
 
     title: str
@@ -89,7 +89,7 @@ def heat_map(shown: HeatMap) -> Figure:
         bar = figure.colorbar(colours, ax=grid[:, 0].tolist(), extend=_beyond(shown))
         bar.set_label(shown.unit)
         if bar.solids is not None:
-            bar.solids.set_rasterized(False)  # colours as shapes: nothing in an SVG is of pixels
+            bar.solids.set_rasterized(False)  # colours as shapes: no pixels in an SVG
             bar.solids.set_edgecolor("face")
         figure.suptitle(wrapped(shown.title, size[0]))
         settle(figure)
@@ -116,9 +116,9 @@ def _draw(axes: Axes, panel: pandas.DataFrame, colours: Any, form: str) -> None:
 def matrix_map(
     title: str, values: Any, unit: str, row_label: str, column_label: str, *, step: int = 1
 ) -> Figure:
-    """The picture of a matrix too large for numbers: [rows, columns], a pixel for each entry.
+    """The picture of a matrix [rows, columns] too large for numbers: a pixel for each entry.
 
-    Along both axes every entry counts for `step`. In the SVG the pixels are an image.
+    On both axes an entry counts as `step` units. In the SVG the pixels are an image.
     """
     from matplotlib.figure import Figure
 
@@ -143,14 +143,14 @@ def readable(colour: Sequence[float]) -> str:
 
 
 def _beyond(shown: HeatMap) -> Any:
-    """At which ends of the scale something lies beyond it."""
+    """The ends of the scale that some number lies beyond, as matplotlib's `extend`."""
     known = np.concatenate([one.to_numpy(float).ravel() for one in shown.panels])
     below, above = bool((known < shown.low).any()), bool((known > shown.high).any())
     return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[below, above]
 
 
 def settle(figure: Figure) -> None:
-    """Lay a picture out, once and not again for every file."""
+    """Lay a picture out once, so that all its files have the same layout."""
     _fall_back(figure)
     if engine := figure.get_layout_engine():
         engine.execute(figure)
@@ -158,9 +158,9 @@ def settle(figure: Figure) -> None:
 
 
 def _fall_back(figure: Figure) -> None:
-    """Give signs that our font lacks one that has them, where any is installed.
+    """Set an installed fallback font for texts with characters that FONT lacks.
 
-    Only to the texts with such signs: all others are of the same bytes on every machine.
+    Other texts keep FONT, so that their bytes are the same on every machine.
     """
     from matplotlib import font_manager
     from matplotlib.text import Text
@@ -177,7 +177,7 @@ def _fall_back(figure: Figure) -> None:
 
 
 def wrapped(text: str, inches: float) -> str:
-    """A title of 10 points in lines of so many inches."""
+    """A title of 10 points, broken into lines of this width."""
     import textwrap
 
     return "\n".join(textwrap.wrap(text, max(24, int(inches * 12)), break_on_hyphens=False))
@@ -187,21 +187,21 @@ def wrapped(text: str, inches: float) -> str:
 
 
 NAME = "merging-harness"
-"""Whose a PNG of ours says it is."""
+"""The software named in the metadata of our PNG files."""
 MARK = rb"<cc:Work>\s*<dc:type [^>]*>\s*<dc:format>image/svg\+xml</dc:format>\s*</cc:Work>"
-"""What an SVG of ours says of itself: neither who made it nor when, as matplotlib would."""
+"""The metadata of our SVG files, without the creator and the date that matplotlib would add."""
 
 
 def check_pictures(stem: Path) -> None:
-    """Raise OutputExists where `save` would write over a picture of somebody else."""
+    """Raise OutputExists if `save` would overwrite a picture that the harness did not write."""
     svg, png = (stem.with_name(f"{stem.name}.{form}") for form in ("svg", "png"))
     check_ours({svg: MARK})
-    if not svg.exists():  # beside one of ours, a PNG is its other half
+    if not svg.exists():  # a PNG beside an SVG of ours is ours
         check_ours({png: NAME.encode()})
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write a picture as `stem`.png and `stem`.svg, both or none; the two paths.
+    """Write a picture as `stem`.png and `stem`.svg, both or none; returns the two paths.
 
     The bytes depend on the picture and the version of matplotlib alone. Raises CannotWrite.
     """
@@ -218,7 +218,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Our settings, whatever the user's own are."""
+    """matplotlib's settings are ours within, whatever the user's own are."""
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():

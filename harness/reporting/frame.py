@@ -1,6 +1,6 @@
 """Records -> one tidy frame of pandas; and lines -> the table that a board and an export write.
 
-Scores are x100. A line is what was scored: means over tasks and rows over experts are not in it.
+Scores are x100. A line is one scored model: means over tasks and rows over experts are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OTHERWISE: Mapping[str, Callable[[Line], Any]] = {
     "high": lambda line: line.interval and line.interval[1],
     "record": lambda line: line.path,
 }
-"""Columns that a line has under another name, whatever the draw."""
+"""Columns of a line that are not fields of the same name and form; the same for every draw."""
 MEANS: Mapping[str, Callable[[Line], Any]] = {
     "value": lambda line: GridCell(line.values).mean,
     "parts": lambda line: json.dumps({name: round(value, 6) for name, value in line.parts}),
@@ -42,9 +42,9 @@ MEANS: Mapping[str, Callable[[Line], Any]] = {
     "draws": lambda line: len(line.values),
     "facts": lambda line: json.dumps(dict(line.facts)) if line.facts else "",
 }
-"""What it says in the mean over the draws."""
+"""Columns of a line over its draws."""
 VALUES = ("draw", "resample", "value", "parts", "facts")
-"""What it says of one draw, or of one resample of the test units."""
+"""Columns of one draw, or of one resample of the test units."""
 MADE_OF: Mapping[str, Callable[[Record], Any]] = {
     "base": lambda record: record.base and record.base.source,
     "family": lambda record: record.family,
@@ -62,7 +62,7 @@ MADE_OF: Mapping[str, Callable[[Record], Any]] = {
     "versions": lambda record: json.dumps(record.versions),
     "code": lambda record: str(record.settings.get("code") or ""),
 }
-"""What it is of, beside."""
+"""Columns of a record: what the model was made of, the data and the settings."""
 TABLE = (
     "task", "split", "kind", "metric", "rows", "protocol", "options", "shots", "row", "role",
     "model", "method", "premerge", "merger", "postmerge", "head", "preset", "adapted",
@@ -71,8 +71,8 @@ TABLE = (
 )  # fmt: skip
 """The columns of board.csv, a line for each record and number of shots. `sd` is over draws (n - 1);
 `low` and `high` are the ends of the interval of the mean, at `level`; `facts` are what a protocol
-says of its fits; `row` is what the board calls it, `record` the file; `shots` is 0 where
-nothing is drawn and infinite where all rows are (in CSV, `all`)."""
+reports of its fits; `row` is the name on the board, `record` the file; `shots` is 0 where nothing
+is drawn and infinite where all rows are (in CSV, `all`)."""
 FRAME = tuple(
     name
     for one in TABLE
@@ -81,23 +81,24 @@ FRAME = tuple(
         one, (one,)
     )
 )
-"""The columns of a frame, a line for each draw: those of board.csv but for what is over draws, the
-seed of the draw, the number of the resample (0: the test units as they are), what the model was
-made of, and the number of its set of experts."""
+"""The columns of a frame, a line for each draw: those of board.csv except `sd` and `draws`, the
+seed of the draw, the number of the resample (0: the test units themselves), MADE_OF, and the number
+of the set of experts."""
 FLOATS = (
     "value", "sd", "low", "high", "level", "majority", "gain", "shots", "draw", "limit",
     "train_limit", "seed",
 )  # fmt: skip
 TRUTHS = ("transductive", "significant")
 COUNTS = ("rows", "draws", "resample", "set")
+"""Columns by type (numbers that may be missing, truth values, counts); the others are texts."""
 
 
 def read_records(*places: str | Path, resamples: bool = False) -> pandas.DataFrame:
     """All records in files, packs and folders as one tidy frame. Raises BrokenRecord.
 
     A line for each model, task, protocol, number of shots and draw, with the columns that
-    docs/records.md lists; scores x100. With `resamples` also one for each resample of the test
-    units, of the mean over the draws.
+    docs/records.md lists; scores x100. With `resamples` also a line for each resample of the test
+    units, with the mean over the draws.
     """
     import pandas
 
@@ -117,19 +118,19 @@ def read_records(*places: str | Path, resamples: bool = False) -> pandas.DataFra
 
 
 def _seeds(seeds: Iterable[int | None]) -> str:
-    """One for each expert in their order, `?` where it is not known."""
+    """The seeds of experts as text, in the experts' order, `?` where unknown."""
     return " ".join("?" if seed is None else str(seed) for seed in seeds)
 
 
 def _sets(lines: Sequence[Line]) -> list[int]:
-    """The number of the set of experts of each line, counted for each base."""
+    """The number of each line's set of experts, counted within each base."""
     pairs = (zip(of, in_sets(of), strict=True) for of in by_base(lines).values())
     sets = {id(line): numbered.set for of in pairs for line, numbered in of}
     return [sets[id(line)] for line in lines]
 
 
 def _of(name: str, line: Line) -> Any:
-    """What a line says in a column."""
+    """The value of a line in a column."""
     return OTHERWISE[name](line) if name in OTHERWISE else getattr(line, name)
 
 
@@ -145,7 +146,7 @@ def _values(line: Line, record: Record, resamples: bool) -> Iterator[tuple[Any, 
 
 
 def table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> pandas.DataFrame:
-    """Lines as a frame, with the row and the file of each: what board.csv is written from."""
+    """The frame that board.csv is written from: lines with their rows and files."""
     import pandas
 
     known: dict[str, Sequence[Any]] = {"row": rows, "record": files}
@@ -155,14 +156,14 @@ def table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> p
 
 
 def _typed(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Numbers as such, and texts that repeat as categories."""
+    """The frame with FLOATS as float64, and texts that repeat as categories."""
     kinds = {name: "float64" if name in FLOATS else "category" for name in frame}
     kept = (*TRUTHS, *COUNTS, "record")
     return frame.astype({name: kind for name, kind in kinds.items() if name not in kept})
 
 
 def as_csv(table: pandas.DataFrame) -> str:
-    """A table as CSV; no cell is a formula or moves a cursor."""
+    """A table as CSV; no cell is a formula or has control characters."""
     safe = cache(csv_cell)
     texts = table.select_dtypes(exclude=["number", "bool", "boolean"])
     shown = {name: [*map(safe, column)] for name, column in texts.items()}

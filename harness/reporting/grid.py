@@ -28,17 +28,17 @@ from harness.types import HELD_OUT
 
 SINGLES = ("expert", "single")
 MEAN = "mean"
-"""The column of the mean over tasks. A task has a split, and is never called so."""
+"""The column of the mean over tasks. No task has this name: names of tasks have a split."""
 
 
 @dataclass(frozen=True)
 class GridCell:
     """Scores of one row under one setting on one task (or averaged over all), times 100.
 
-    Three spreads that say different things: `values` are of the draws, `interval` is where their
-    mean would lie on other test rows (None where it was not measured), `experts` are those of the
-    several experts, or sets of experts, of which this is the mean. `lines` are those that it is
-    of, of every task and set of experts; none of what is computed of others.
+    It has three different spreads: `values` are the scores of the draws, `interval` is where their
+    mean would lie on other test rows (None if unknown), `experts` are the scores of the several
+    experts, or sets of experts, that are averaged. `lines` are the lines behind the cell, one for
+    each task and set of experts; () if the cell is computed from other cells.
     """
 
     values: tuple[float, ...]
@@ -57,7 +57,7 @@ class GridCell:
 
     @property
     def across_experts(self) -> float | None:
-        """Standard deviation over the experts, divisor n - 1; None of a single one."""
+        """Standard deviation over the experts, divisor n - 1; None for a single one."""
         return _deviation(self.experts)
 
     def __str__(self) -> str:
@@ -67,13 +67,13 @@ class GridCell:
 
     @property
     def with_experts(self) -> str:
-        """Itself, and over which experts it spreads."""
+        """The cell as text, with the standard deviation over experts, if there are several."""
         across = self.across_experts
         return str(self) if across is None else f"{self} (sd {points(across)})"
 
     @property
     def with_interval(self) -> str:
-        """Itself with its interval, or with the experts that it spreads over."""
+        """The cell as text with its interval; without one, as `with_experts`."""
         if self.interval is None:
             return self.with_experts
         low, high = self.interval
@@ -111,12 +111,12 @@ class Grid:
 
     @cached_property
     def lines(self) -> dict[GridPlace, Line]:
-        """The line of each cell, of several sets of experts that of the first."""
+        """The first line of each cell: that of the first set of experts."""
         return {place: cell.lines[0] for place, cell in self.cells.items() if cell.lines}
 
     @cached_property
     def by_row(self) -> dict[str, list[Line]]:
-        """The lines that the cells of each row are of; rows that are computed have none."""
+        """All lines of each row; computed rows are left out."""
         by_row: dict[str, list[Line]] = {}
         for place in self.lines:
             by_row.setdefault(place[0], []).extend(self.cells[place].lines)
@@ -124,12 +124,12 @@ class Grid:
 
     @cached_property
     def of_row(self) -> dict[str, Line]:
-        """A line of every row that is scored by a model, which knows its role and method."""
+        """The first line of each row that is a model's, for its role and method."""
         return {row: lines[0] for row, lines in self.by_row.items()}
 
     @cached_property
     def of_setting(self) -> dict[Setting, Line]:
-        """A line of every setting, which knows how drawn rows were used."""
+        """The first line of each setting, for how drawn rows were used."""
         return {line.setting: line for line in reversed([*self.lines.values()])}
 
     def models(self, *roles: Role) -> list[str]:
@@ -138,7 +138,7 @@ class Grid:
 
     @cached_property
     def _known(self) -> dict[tuple[str, Setting], list[GridCell | None]]:
-        """Rows that were asked for."""
+        """The cache of `row`."""
         return {}
 
     def row(self, name: str, setting: Setting) -> list[GridCell | None]:
@@ -151,17 +151,17 @@ class Grid:
         return self._known[name, setting]
 
     def cell(self, row: str, setting: Setting, column: str) -> GridCell | None:
-        """A score; of the mean, None unless every task has one."""
+        """A cell, if known; in the column of the mean, None unless every task has a score."""
         return dict(zip(self.columns, self.row(row, setting), strict=True)).get(column)
 
     def columns_under(self, *known: Setting) -> list[str]:
-        """The tasks, and the mean over them where a merge or the base has it under any."""
+        """The tasks, and the mean if a merge or the base has one under any of these settings."""
         rows = self.models("merged", "base")
         whole = any(self.cell(row, one, MEAN) for one in known for row in rows)
         return [column for column in self.columns if column != MEAN or whole]
 
     def levels(self, column: str, row: str | None = None) -> dict[str, float]:
-        """The mean of the experts and of a row under Current Eval, and that of the constant."""
+        """By label, the means of the experts and of a row under Current Eval, and the constant."""
         current = tuple(one for one in self.settings if one.protocol == CURRENT)
         wanted = [(f"experts under {CURRENT}", name, current) for name in (EXPERT, SUMMARY[1])]
         wanted += [(CURRENT, row, current)] if row else []
@@ -174,29 +174,29 @@ class Grid:
         }
 
     def title(self, column: str) -> str:
-        """The name of a column, with its task if there are several."""
+        """The name of a column in prose: the short name of a task, or `mean of N tasks`."""
         if column == MEAN:
             return f"mean of {len(self.tasks)} tasks"
         return short_task(column, self.tasks)
 
     def unit(self, column: str) -> str:
-        """What a column is measured by, with its scale."""
+        """The metrics of a column with their scale; `score` where tasks have different ones."""
         lines = self.lines.values()
         metrics = {"+".join(one.metrics) for one in lines if column in (one.task, MEAN)}
         return f"{metrics.pop() if len(metrics) == 1 else 'score'} × 100"
 
     @property
     def spread(self) -> str:
-        """What the deviation of a cell is, in words."""
+        """What `±` means in a cell, in words."""
         drawn = (one for one in self.lines.values() if one.role in ("merged", "base"))
         counts = sorted({len(line.values) for line in drawn} - {1})
         return f"± standard deviation over {' or '.join(map(str, counts))} draws"
 
 
 def mean_cell(cells: Sequence[GridCell]) -> GridCell:
-    """The mean over tasks, draw by draw where every task has the same number of draws.
+    """The mean of cells, draw by draw if all have the same number of draws.
 
-    So is what it is in each set of experts, where every task has the same sets.
+    `experts` is averaged set by set, if all cells have the same sets of experts.
     """
     alike = len({len(cell.values) for cell in cells}) == 1
     draws = [cell.values if alike else (cell.mean,) for cell in cells]
@@ -208,10 +208,10 @@ def mean_cell(cells: Sequence[GridCell]) -> GridCell:
 
 
 def _interval(cells: Sequence[GridCell]) -> tuple[float, float] | None:
-    """Where the mean of cells would lie on other rows of each, if every one says it of itself.
+    """The interval of the mean of cells, if every cell has one.
 
-    Distances to the ends add as squares, the rows of tasks being others (Zou and Donner 2008,
-    doi:10.1002/sim.3095). By hand: 60 in [57, 62] and 80 in [76, 85] have 70 in [67.5, 72.7].
+    Distances to the ends add as squares, as tasks have independent rows (Zou and Donner 2008,
+    doi:10.1002/sim.3095). By hand: 60 in [57, 62] and 80 in [76, 85] give 70 in [67.5, 72.7].
     """
     ends = [(cell.mean, cell.interval) for cell in cells if cell.interval is not None]
     if len(ends) < len(cells):
@@ -223,18 +223,18 @@ def _interval(cells: Sequence[GridCell]) -> tuple[float, float] | None:
 
 
 def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
-    """Records as the rows and cells of `laid_out`."""
+    """Records as a grid, see `laid_out`."""
     return laid_out([*lines_of(("", record) for record in records)], by_method=by_method)
 
 
 def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
-    """Lines as rows and cells.
+    """Lines as a grid.
 
     Rows: the experts (one row if every task has one); where a task has several, min, mean and max
     over them; where experts were evaluated on one another's tasks, the mean over all of them; the
-    best one on held-out rows, if they were evaluated there; the ensemble, ceilings, other
-    references, the base, then the merged models, by method or by name; last what the best constant
-    prediction scores.
+    best expert on held-out rows, if they were evaluated there; the ensemble, ceilings, other
+    references, the base, then the merged models, by method or by name; last the best constant
+    prediction.
     """
     chosen = best_single(lines)
     lines = in_sets(reported(lines))
@@ -272,14 +272,14 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     for role in ("ensemble", "ceiling", "reference", "base", "merged"):
         shown += order[role]
     known = {row for row, _, _ in cells}
-    # a merge may stand in the records for itself and, beside another one, as a reference
+    # a row may come twice: a merge can also be a reference beside another merge
     kept = tuple(row for row in dict.fromkeys([*shown, CONSTANT]) if row in known)
     tasks = tuple(dict.fromkeys(line.task for line in lines))
     return Grid(kept, tuple(in_order({line.setting for line in lines})), tasks, cells)
 
 
 def _over_sets(lines: Sequence[Line]) -> GridCell:
-    """The mean over sets of experts, draw by draw, with what it is in each of them."""
+    """The mean over sets of experts, draw by draw; `experts` has the mean of each set."""
     each = [GridCell(line.values, line.interval, lines=(line,)) for line in lines]
     if len(each) == 1:
         return each[0]
@@ -287,7 +287,7 @@ def _over_sets(lines: Sequence[Line]) -> GridCell:
 
 
 def named_rows(lines: Sequence[Line]) -> list[str]:
-    """What a board calls the row of each line; of a line that it does not show, the model."""
+    """The name of each line's row on a board; the model's name if boards do not show the line."""
     shown = reported(lines)
     of_set = in_sets(shown)
     names = row_names(of_set, by_method=True, one_each=_one_each(_own(of_set)))
@@ -305,12 +305,13 @@ def _own(lines: Iterable[Line]) -> dict[str, dict[str, int]]:
 
 
 def _one_each(own: Mapping[str, Mapping[str, int]]) -> bool:
-    """Whether no task has several experts of a set: a table then has one row for all of them."""
+    """Whether no task has two experts of one set: a table then has one row for all experts."""
     return all(len({*of.values()}) == len(of) for of in own.values())
 
 
 def _rows_of(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[tuple[str, ...]]:
-    """The rows of each line: an expert that was evaluated abroad has one of its own, too."""
+    """The rows of each line. By name, an expert that was also evaluated on tasks of others has a
+    row of its own, beside that of the experts."""
     named = row_names(lines, by_method=by_method, one_each=one_each)
     if by_method:
         pairs = zip(lines, named, strict=True)
@@ -330,7 +331,8 @@ def _rows_of(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[
 def _over_experts(
     scored: Mapping[str, GridCell], own: Collection[str], best: GridCell | None, *, one_each: bool
 ) -> dict[str, GridCell]:
-    """The rows over the experts that were evaluated on a task, by digest; `own` are those of it."""
+    """The rows that summarise the experts evaluated on a task, `scored` by digest; `own` are the
+    task's own experts."""
     rows = {}
     if scored.keys() - own:
         rows[AVERAGE_SINGLE] = GridCell((fmean([cell.mean for cell in scored.values()]),))
@@ -348,11 +350,11 @@ def _over_experts(
 
 
 def best_single(lines: Sequence[Line]) -> dict[str, str]:
-    """By task, the digest of the one expert of several with the best score on held-out rows.
+    """By task, the digest of the expert with the best score on held-out rows, among several.
 
-    Tasks that the same experts were evaluated on have the same best one, by the mean over them.
-    Only where all experts were evaluated under Current Eval on the same held-out rows. Ties go to
-    the first, in the order in which they were merged.
+    Tasks on which the same experts were evaluated share the best one, by the mean over the tasks.
+    A task is left out unless all experts were evaluated under Current Eval on the same held-out
+    rows. Ties go to the expert that comes first in the merge.
     """
     singles = [line for line in lines if line.role in SINGLES]
     pools: dict[frozenset[str], list[str]] = {}
@@ -375,7 +377,8 @@ def best_single(lines: Sequence[Line]) -> dict[str, str]:
 
 
 def _heldout(singles: Sequence[Line], task: str, pool: Collection[str]) -> dict[str, float]:
-    """Current Eval of these experts on the held-out rows of a task, by digest; {} unless all."""
+    """The scores of all experts in `pool` under Current Eval on a task's held-out rows, by digest;
+    {} unless all were evaluated on the same rows."""
     held = f"{task}@{HELD_OUT}"
     by_rows: dict[str, dict[str, float]] = {}
     for line in singles:
@@ -385,10 +388,10 @@ def _heldout(singles: Sequence[Line], task: str, pool: Collection[str]) -> dict[
 
 
 def reported(lines: Sequence[Line]) -> list[Line]:
-    """The lines but those that only chose among experts.
+    """The lines that results are reported from: without those that only choose among experts.
 
-    These are of experts on held-out rows of a task that other models were evaluated on other rows
-    of.
+    The latter are of experts on held-out rows of a task whose other models were evaluated on other
+    rows only.
     """
     others = {line.task for line in lines if line.role not in SINGLES}
     names = {task.partition("@")[0] for task in others}
@@ -397,7 +400,7 @@ def reported(lines: Sequence[Line]) -> list[Line]:
 
 
 def short_task(task: str, tasks: Sequence[str]) -> str:
-    """`glue/rte@validation` as `rte` where that is clear among the tasks."""
+    """`glue/rte@validation` as `rte`, if no other task has this short name."""
     bare = task.partition("@")[0].rpartition("/")[2]
     clear = [t.partition("@")[0].rpartition("/")[2] for t in tasks].count(bare) <= 1
     return bare if clear else task

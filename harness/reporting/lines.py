@@ -1,4 +1,4 @@
-"""Records -> lines: what a board needs of a record, for each number of shots.
+"""Records -> lines: the part of a record that a board needs, one line for each number of shots.
 
 A hundred thousand records hold gigabytes of drawn rows and single scores; their lines are small.
 """
@@ -26,21 +26,25 @@ from harness.types import ALL, Choice, Scalar, Shots
 T = TypeVar("T")
 K = TypeVar("K")
 HEADLINE_SHOTS = 5
+"""The papers' number of shots."""
 CURRENT = "current"
 TUNED = "ft-classifier"
 PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
 DETERMINED = "rows_per_dimension"
-"""The fact that says, below one, that rows leave a fit open."""
+"""A fact of a protocol's fit: below 1, the rows do not determine it."""
 _SAME = (
     "task", "metrics", "rows", "protocol", "model", "role", "head", "labels", "digest",
     "teachers", "heads_of",
 )  # fmt: skip
-"""What a line says as its record does."""
+"""Fields that a line copies unchanged from its record."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A protocol, with the options that are not its defaults, and its shots: a group of columns."""
+    """A group of columns: a protocol with its non-default options, and a number of shots.
+
+    `rank` is the place of the protocol in PROTOCOL_ORDER.
+    """
 
     rank: int
     protocol: str
@@ -51,25 +55,25 @@ class Setting:
 
     @property
     def lines(self) -> list[str]:
-        """The protocol and, where it adapts, the shots."""
+        """The lines of text of a heading: the protocol and, if it adapts, the shots."""
         return [self.protocol, *([counted(self.shots)] if self.shots else [])]
 
 
 def in_order(settings: Iterable[Setting]) -> list[Setting]:
-    """Settings with Current first, then KNN, FT-Classifier and others; of each by its shots."""
+    """Settings with Current first, then KNN, FT-Classifier and others; each by its shots."""
     return sorted(settings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
 
 
 def far(shots: Shots, wanted: Shots = HEADLINE_SHOTS) -> tuple[float, float]:
-    """How far a number of shots is from the one that is wanted; of two that are as far, the less.
+    """A sort key: the distance from the wanted number of shots, then the smaller number.
 
-    From `all`, everything else is as far off, and it is not a number to itself.
+    `all` counts as infinite. It is 0 from itself, although inf - inf is not a number.
     """
     return 0 if shots == wanted else abs(amount(shots) - amount(wanted)), amount(shots)
 
 
 def headlines(settings: Iterable[Setting], wanted: Shots = HEADLINE_SHOTS) -> dict[str, Setting]:
-    """By protocol, as they come, the setting with the number of shots nearest to the wanted one."""
+    """By protocol, in the order given, the setting whose shots are nearest to `wanted`."""
     nearest: dict[str, Setting] = {}
     for one in settings:
         nearest[one.protocol] = min(
@@ -82,23 +86,23 @@ def headlines(settings: Iterable[Setting], wanted: Shots = HEADLINE_SHOTS) -> di
 class Line:
     """One model on one task under one setting.
 
-    Scores are times 100: `values` has one for each draw, `parts` the mean of every metric over
-    them, `interval` is theirs at `level`, `majority` that of the best constant
-    prediction. `facts` are the means of what the protocol tells of its fits, as they are;
-    `fewest` are the rows to a dimension of the draw that had the fewest, 1 where nothing is fitted.
-    `options` has all options of the protocol as JSON.
-    `identity` is one hash for all that makes this model's row another one; `work` is what has to be
-    the same in a column; `rows_of` is the hash of the test rows, `limit` how many were
-    asked for; `train_limit` that of the rows that others are drawn from. `adapted` says how drawn
-    rows were used, and `transductive` that they are those that are scored; `made_on_test`, that the
-    model was made with the rows that are scored. `resamples` are the scores on resampled test
-    units.
-    `experts` are sources with their hash, `source` and `revision` where test rows are from,
+    Scores are times 100: `values` has the score of each draw, `parts` the mean of each metric over
+    the draws, `interval` is the interval of the mean of `values` at `level`, `majority` the score
+    of the best constant prediction. `facts` are what the protocol reports of its fits, averaged
+    over draws and not scaled; `fewest` is the least number of rows per dimension that a draw had, 1
+    where nothing is fitted. `options` has all options of the protocol as JSON.
+    `identity` hashes all that the outputs depend on: lines of one name with other hashes are of
+    different models. `work` is what must be equal in a column. `rows_of` is the hash of the test
+    rows, `limit` how many were asked for; `train_limit` limits the rows that shots are drawn from.
+    `adapted` says how labels of drawn rows were used, `transductive` that the protocol adapted to
+    the scored rows, `made_on_test` that the model was made with them. `resamples` are the scores on
+    resampled test units.
+    `experts` are pairs of source and digest; `source` and `revision` are those of the test rows,
     `versions` those of the libraries.
-    `made` are the options of a merge's methods, also those that are defaults and in no name.
-    `trained` has task, seed, seed of the head (-1: unknown) and a hash of all else of the training
-    ('': unknown) of each expert, if known, and `set` is the number of the set of experts that it is
-    of (`in_sets`).
+    `made` are all options of a merge's methods, with the defaults, which names leave out.
+    `trained` has for each expert, if known, the task, the seed, the seed of the head (-1: unknown)
+    and a hash of all else about the training ('': unknown). `set` is the number of the set of
+    experts (`in_sets`).
     """
 
     task: str
@@ -154,12 +158,12 @@ class Line:
 
     @property
     def shots(self) -> Shots:
-        """The number of shots that were drawn; 0: nothing is drawn."""
+        """The number of shots; 0 where nothing is drawn."""
         return self.setting.shots
 
     @property
     def drawn(self) -> bool:
-        """Whether it adapts to some rows of many, in whose place others might have been drawn."""
+        """Whether the protocol adapts to drawn rows: some of many, not none and not all."""
         return self.shots not in (0, ALL)
 
     @property
@@ -174,37 +178,37 @@ class Line:
 
     @property
     def split(self) -> str:
-        """The split of its task."""
+        """The split of the task."""
         return self.task.partition("@")[2]
 
     @property
     def tuned(self) -> bool:
-        """Whether a head was tuned for it, on other rows than those that are scored."""
+        """Whether this is FT-Classifier Eval with a head tuned on rows that are not scored."""
         return self.protocol == TUNED and not self.transductive
 
     @property
     def made_of(self) -> tuple[str, ...]:
-        """What it was merged of, and how; () where its record does not say.
+        """The method and the digests of base and experts; () where the record has none.
 
-        The same of one encoder under the heads of several tasks, each of which has its own digest.
+        Equal for one encoder under the heads of several tasks, while `digest` differs by head.
         """
         merged = (self.base_digest, *(digest for _, digest in self.experts))
         return (self.method, *merged) if any(merged) else ()
 
     @property
     def saw_the_scored(self) -> bool:
-        """Whether the protocol, or the model, was made with the rows that are scored."""
+        """Whether the protocol adapted to the scored rows, or the model was made with them."""
         return self.transductive or self.made_on_test
 
 
 @lru_cache(maxsize=2**12)
 def _estimate(kept: Resamples, values: tuple[float, ...], metrics: tuple[str, ...]) -> Estimate:
-    # a board asks for the same score in every comparison of its row
+    # cached: a board compares each row with many others
     return read(kept, [value / 100 for value in values], metrics)
 
 
 def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
-    """The lines of records that lie in these files; what is equal in many is held once."""
+    """The lines of (file, record) pairs; equal values are stored once, to save memory."""
     once: dict[Any, Any] = {}
 
     def shared(value: T) -> T:
@@ -229,7 +233,7 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
 
 
 def _said(record: Record) -> dict[str, Any]:
-    """What a record says whatever the number of shots."""
+    """The fields of a line that do not depend on the number of shots."""
     adaptation = record.adaptation
     return {name: getattr(record, name) for name in _SAME} | {
         **_called(record),
@@ -254,8 +258,8 @@ def _said(record: Record) -> dict[str, Any]:
 
 
 def _made(recipe: RecordedRecipe | None) -> tuple[tuple[str, str], ...]:
-    """The options of the methods of a recipe but for seeds and what was tuned, and the code of
-    plug-ins; 1 is 1.0."""
+    """The options of a recipe's methods, without seeds and tuned ones, and the hash of the
+    plug-ins' code. Integers are written as floats: 1 is 1.0."""
     if recipe is None:
         return ()
     out = {"seed", *(name.rpartition(".")[2] for name in recipe.tuned)}
@@ -269,9 +273,9 @@ def _made(recipe: RecordedRecipe | None) -> tuple[tuple[str, str], ...]:
 
 
 def _called(record: Record) -> dict[str, Any]:
-    """The method and its stages; of an option that was tuned, that it was and not its value.
+    """The names of the method and its stages; a tuned option is named without its value.
 
-    So merges of several sets, each with a value of its own, are of one method. By hand:
+    So merges of several sets of experts, each tuned to another value, are of one method. By hand:
     `dare[ties:density=0.1,scale=0.4]` is `dare[ties:density=0.1] (scale tuned)`.
     """
     method, recipe = record.method, record.recipe
@@ -299,10 +303,10 @@ class Stages(NamedTuple):
 def stages_of(
     recipe: RecordedRecipe, tuned: Collection[str] = (), called: str = "", *, told: bool = False
 ) -> Stages:
-    """How methods of a recipe are called, without options that were tuned, or `told` of these.
+    """The names of a recipe's methods, without tuned options; `told` adds `(OPTION tuned)`.
 
-    Of a plugin that is not loaded no defaults are known: it keeps the options that it has in
-    `called`, the name that the merge was given.
+    The defaults of a plug-in that is not loaded are unknown: its name keeps the options that it has
+    in `called`, the name that the merge was given.
     """
     short = [_short(*one, tuned, called, told) for one in recipe.stages]
     first = len(recipe.premerge)
@@ -310,7 +314,7 @@ def stages_of(
 
 
 def _short(kind: str, stage: RecordedStage, tuned: Collection[str], called: str, told: bool) -> str:
-    """A stage with its options but the defaults, the seed and those that were tuned."""
+    """A stage with its options, except for defaults, the seed and tuned ones."""
     pairs = [name.rpartition(".")[::2] for name in tuned]
     own = [option for of, option in pairs if of == stage.name or (not of and kind == "merger")]
     usual, out = _usual(kind, stage.name), {"seed", *own}
@@ -324,7 +328,7 @@ def _short(kind: str, stage: RecordedStage, tuned: Collection[str], called: str,
 
 @cache
 def _usual(kind: str, name: str) -> Mapping[str, Scalar] | None:
-    """The defaults of a method; None of a plugin that is not loaded."""
+    """The default options of a method; None for a plug-in that is not loaded."""
     from harness.methods import resolved
     from harness.registry import STAGES
 
@@ -333,8 +337,8 @@ def _usual(kind: str, name: str) -> Mapping[str, Scalar] | None:
 
 
 def _trained(record: Record) -> tuple[tuple[str, int, int, str], ...]:
-    """Task, seeds and training of each expert that a model was made of; () unless all say the
-    first two."""
+    """`trained` of a line: task, seed, head seed and training of each expert; () unless task and
+    seed are known for all."""
     known = [
         (one.task, one.seed, -1 if one.head_seed is None else one.head_seed, one.training or "")
         for one in record.experts
@@ -344,7 +348,7 @@ def _trained(record: Record) -> tuple[tuple[str, int, int, str], ...]:
 
 
 def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
-    """What a record says of one number of shots, times 100."""
+    """The fields of a line that depend on the number of shots; scores times 100."""
     scores = [score for score in record.scores if score.shots == shots]
     interval = next((one for one in record.intervals if one.shots == shots), None)
     means = {n: 100 * fsum([one.parts[n] for one in scores]) / len(scores) for n in scores[0].parts}
@@ -364,20 +368,20 @@ def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
 
 
 def _identity(record: Record) -> str:
-    """What makes the row of a record another one than that of a record with the same name."""
+    """A hash that tells models of one name apart: of weights, content, teachers and preset."""
     parts = (record.digest, record.content, *record.teachers, record.preset or "")
     return str(xxhash.xxh3_64_hexdigest(" ".join(parts).encode()))
 
 
 def work(record: Record) -> dict[str, str]:
-    """What has to be the same for two scores to be compared, as it is named to who reads."""
+    """What must be equal for two scores to be comparable, under the names that messages use."""
     rows = f"{record.rows} rows"
-    if record.settings.get("limit") == record.rows:  # of a larger limit, these are all rows
+    if record.settings.get("limit") == record.rows:  # a larger limit takes all rows
         how = "" if record.settings.get("drawn") else " --first"
         rows += f" (--limit {record.rows}{how})"
     if (out := record.settings.get("left_out")) is not None:
         rows += f" (in whole batches, shuffled by {', '.join(out)})"
-    # an embedding model has no last layer: its embeddings stand beside what those of others read
+    # embedding models have no last layer: their embeddings share a column with the input of it
     features = record.settings.get("features")
     said: dict[str, Any] = {
         "test": f"{rows} {str(record.dataset.get('digest', ''))[:12]}".strip(),
@@ -388,7 +392,7 @@ def work(record: Record) -> dict[str, str]:
         "device": record.settings.get("device", "any"),
         "documents": str(record.settings.get("documents", "none"))[:12],
     }
-    if known := record.dataset.get("drawn_from"):  # older records do not say it
+    if known := record.dataset.get("drawn_from"):  # older records lack it
         some = record.settings.get("train_limit")
         how = f" (--train-limit {some})" if some else ""
         said |= {"shots drawn from": f"rows {str(known)[:12]}{how}"}
@@ -409,13 +413,13 @@ def limit_of(record: Record) -> int | str:
 
 
 def flag(*limits: int | str, called: str = "--limit") -> str:
-    """What chooses one of several limits, `--limit 50 or --limit all`; '' of one alone."""
+    """The options that choose one of several limits, `--limit 50 or --limit all`; '' for one."""
     each = sorted({*map(str, limits)})
     return " or ".join(f"{called} {one}" for one in each) if len(each) > 1 else ""
 
 
 def label(record: Record) -> str:
-    """The protocol, with the options that were asked beside its defaults."""
+    """The protocol with its non-default options."""
     from harness.options import resolve
     from harness.registry import PROTOCOLS
 
@@ -427,7 +431,7 @@ def label(record: Record) -> str:
 
 
 def kind_of(task: str, metrics: Sequence[str]) -> str:
-    """The kind of a record's task: as registered, else what its metric measures alone, else ''."""
+    """The kind of a task: as registered, else the only kind that its metrics share, else ''."""
     from harness.registry import METRICS, TASKS
 
     name = task.partition("@")[0]
@@ -439,7 +443,7 @@ def kind_of(task: str, metrics: Sequence[str]) -> str:
 
 
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Things by what they have in common, all in the order in which they come."""
+    """Things by their key; groups and things keep their order."""
     groups: dict[K, list[T]] = {}
     for one in things:
         groups.setdefault(key(one), []).append(one)
@@ -447,5 +451,5 @@ def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def tasks_by(lines: Iterable[Line]) -> dict[str, Line]:
-    """A line of every task, in the order in which tasks come."""
+    """The first line of every task, in the order of the tasks."""
     return {task: of[0] for task, of in grouped(lines, lambda line: line.task).items()}

@@ -1,4 +1,4 @@
-"""Pure: lines -> whether they can stand in one table: what would mix what is not the same work."""
+"""Pure: lines -> whether one table can have them, or would mix scores that are not comparable."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from harness.types import ALL
 
 
 def check_work(lines: Sequence[Line]) -> None:
-    """Raise BrokenRecord, naming both, where a column would mix what is not the same work."""
+    """Raise BrokenRecord, naming both, for two lines of a column that are not comparable."""
     _check_sets(lines)
     check_columns(lines)
 
 
 def check_columns(lines: Iterable[Line]) -> None:
-    """As `check_work`, whatever experts are there."""
+    """`check_work` without the check of the experts."""
     lines = [*lines]
     _check_recipes(lines)
     seen: dict[tuple[str, Setting], Line] = {}
-    for line in sorted(lines, key=lambda one: -len(one.work)):  # who says most of it first
+    for line in sorted(lines, key=lambda one: -len(one.work)):  # lines with most facts first
         other = seen.setdefault((line.task, line.setting), line)
         mine, theirs = dict(line.work), dict(other.work)
         if (differing := next((k for k in mine if mine[k] != theirs.get(k)), None)) is None:
@@ -49,9 +49,10 @@ def check_columns(lines: Iterable[Line]) -> None:
 
 
 def _check_sets(lines: Sequence[Line]) -> None:
-    """Raise BrokenRecord, naming both, for experts of one name and task with other weights.
+    """Raise BrokenRecord, naming both, for experts of one name and task with different weights.
 
-    They are of a study that was made twice: merges of the one are not measured by the other.
+    They are of a study that was run twice: merges of one run are not measured by experts of the
+    other.
     """
     seen: dict[tuple[str, str, int], Line] = {}
     for line in lines:
@@ -75,8 +76,8 @@ def _check_sets(lines: Sequence[Line]) -> None:
 
 
 def _check_recipes(lines: Iterable[Line]) -> None:
-    """Raise BrokenRecord, naming both, for merges of two sets that share a name and no recipe: a
-    name leaves out defaults, which a plug-in may have changed."""
+    """Raise BrokenRecord, naming both, for merges of two sets of experts with one name and
+    different recipes: a name leaves out defaults, which a plug-in may have changed."""
     seen: dict[tuple[str, Setting, str, str], tuple[str, Line]] = {}
     for line in lines:
         for option, value in line.made if line.role == "merged" else ():
@@ -92,6 +93,6 @@ def _check_recipes(lines: Iterable[Line]) -> None:
 
 
 def _merges_of(expert: str, lines: Iterable[Line]) -> list[str]:
-    """The names of what was merged of an expert."""
+    """The names of the merges that an expert is in."""
     merges = (line for line in lines if line.role == "merged")
     return [*dict.fromkeys(one.model for one in merges if expert in dict(one.experts).values())]

@@ -1,4 +1,4 @@
-"""Pure: lines -> what the rows of a board are called; rows of one name are distinguished."""
+"""Pure: lines -> the names of the rows of a board, distinct for different models."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ AVERAGE_SINGLE = "average single"
 CONSTANT = "best constant"
 """The best constant prediction: the most frequent label, or the mean of a regression."""
 COMPUTED = (EXPERT, *SUMMARY, BEST_SINGLE, AVERAGE_SINGLE, CONSTANT, "base")
-"""Rows that are no model of that name."""
+"""Names of rows that no model may have: such a model is called `model NAME`."""
 FEW = 3
-"""Experts whose names stand in the name of a row; of more, their number."""
+"""The most experts whose names a row's name has; for more, it has their number."""
 
 
 def row_names(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[str]:
-    """How a table calls the row of each line; models of one name are distinguished."""
+    """The name of each line's row in a table, distinct for different models."""
     names = [row_name(line, by_method=by_method, one_each=one_each) for line in lines]
     return told_apart(lines, names)
 
 
 def told_apart(lines: Sequence[Line], names: Sequence[str]) -> list[str]:
-    """The names of lines, such that no two models share a name and a column.
+    """The names of lines, extended so that no two models share a name and a column.
 
-    Where two would, what differs follows the name: the head, who taught it, the model, the
-    experts, at last the hash of its weights.
+    Where two would, the name is followed by what differs: TRAITS first, then HASHES.
     """
     groups = grouped(zip(names, lines, strict=True), itemgetter(0))
     added = {name: _difference([line for _, line in of]) for name, of in groups.items()}
@@ -41,12 +40,12 @@ def told_apart(lines: Sequence[Line], names: Sequence[str]) -> list[str]:
 
 
 def marked(name: str, *, transductive: bool) -> str:
-    """A name with its mark, if the rows that are scored were seen."""
+    """A name, with the mark `(transductive)` if the scored rows were seen."""
     return f"{name} (transductive)" if transductive else name
 
 
 def row_name(line: Line, *, by_method: bool, one_each: bool) -> str:
-    """How a table calls the row of a line, if no other is called so."""
+    """The name of a line's row in a table, before `told_apart`."""
     own = f"model {line.model}" if line.model in COMPUTED else line.model
     if line.role == "expert":
         return EXPERT if one_each else own
@@ -66,13 +65,13 @@ def row_name(line: Line, *, by_method: bool, one_each: bool) -> str:
 
 
 def _many(line: Line) -> str:
-    """How many experts a model was merged of or, of a base, gave their heads."""
+    """How many experts a model was merged from; for a base, how many gave their heads."""
     count = len(line.experts or line.heads_of)
     return f"experts: {count}" if count else ""
 
 
 def experts_of(line: Line) -> str:
-    """The names of what a model was merged of, or how many they are."""
+    """The names of the experts that a model was merged from; of more than FEW, their number."""
     names = [source.rstrip("/").rpartition("/")[2] for source, _ in line.experts]
     if not names:
         return ""
@@ -88,13 +87,14 @@ TRAITS: tuple[Callable[[Line], str], ...] = (
     _many,
     experts_of,
 )
-"""What may differ between models of one name, the plainest first."""
+"""What may differ between models of one name, the easiest to understand first."""
 HASHES: tuple[Callable[[Line], str], ...] = (
     lambda line: f"experts {_hash(one for _, one in line.experts)}" if line.experts else "",
     lambda line: line.digest[:8],
     lambda line: line.identity[:8],
 )
-"""What always differs, and says nothing: of the experts first, which are those of all tasks."""
+"""Hashes, which always differ but tell a reader nothing: that of the experts first, as it is the
+same on all tasks."""
 
 
 def _hash(digests: Iterable[str]) -> str:
@@ -102,9 +102,10 @@ def _hash(digests: Iterable[str]) -> str:
 
 
 def _difference(lines: Sequence[Line]) -> Callable[[Line], str]:
-    """What to add to the name of these lines, ` (...)`: the trait that tells most of them apart.
+    """A function that gives the suffix of a line's name, ` (...)`.
 
-    If that is not all, those that each tell more of the rest apart; the first of equals.
+    It has the trait that tells most of these lines apart. While some are still alike, the trait
+    that tells most of these apart is added; the first among equals.
     """
     used: list[Callable[[Line], str]] = []
     left = _left(lines, used)
@@ -123,7 +124,7 @@ def _difference(lines: Sequence[Line]) -> Callable[[Line], str]:
 
 
 def _left(lines: Iterable[Line], traits: Sequence[Callable[[Line], str]]) -> int:
-    """How many lines still share a row and a column with that of another model."""
+    """How many lines share all traits and a column with a line of another model."""
     owners: dict[tuple[object, ...], Line] = {}
     return sum(
         not _one_model(
@@ -134,8 +135,8 @@ def _left(lines: Iterable[Line], traits: Sequence[Callable[[Line], str]]) -> int
 
 
 def _one_model(one: Line, other: Line) -> bool:
-    """Whether two lines of a column are of one model: the same by all that outputs depend on, or
-    by weights and every score, where files beside the weights differ in what changes nothing."""
+    """Whether two lines of a column are of one model: equal in all that outputs depend on, or in
+    weights and all scores, if other files differ without an effect."""
     return one.identity == other.identity or all(
         getattr(one, name) == getattr(other, name)
         for name in ("digest", "teachers", "preset", "labels", "values", "resamples")

@@ -17,19 +17,19 @@ from harness.stats.tests import FEWEST_DRAWS, POWER
 from harness.text import points
 
 UNEQUAL = 20.0
-"""Points: experts that are further apart, or further below their merge, are called out."""
+"""Points: a verdict warns of experts that are further apart, or further below their merge."""
 TEMPLATE = Path(__file__).with_name("sentences.jinja")
 
 
 def said(macro: str, *of: object) -> str:
-    """What the macro of this name says of values; a line for each of its sentences."""
+    """The text of a macro for these values."""
     text: str = getattr(_module(), macro)(*of)
     return text
 
 
 @cache
 def _module() -> Any:
-    """The macros; a break of a line in the file is a space."""
+    """The macros as a Jinja module; a line break in the file counts as a space."""
     made = environment()
     filters = signed, to, in_percent, counted, p, short_task, ordinal
     made.filters |= {one.__name__: one for one in filters}
@@ -49,7 +49,7 @@ def ordinal(number: int) -> str:
 
 
 def span(ends: Ends | None, joint: str = " to ", times: int = 1) -> str:
-    """`2 to 5`, `1` of equals, and nothing of nothing."""
+    """`2 to 5`; `1` if both ends are equal; '' for None."""
     return joint.join(dict.fromkeys(f"{round(times * end)}" for end in ends or ()))
 
 
@@ -59,9 +59,10 @@ def signed(difference: float) -> str:
 
 
 def to(ends: Ends) -> str:
-    """The ends of the interval of such a difference."""
+    """The ends of the interval of a difference, in points: `-0.3 to +2.7`."""
     return f"{signed(ends[0])} to {signed(ends[1])}"
 
 
 def p(value: float) -> str:
+    """A p-value behind the letter p: `= 0.031` or `< 0.001`."""
     return f"= {value:.3f}" if value >= 0.001 else "< 0.001"

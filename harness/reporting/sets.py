@@ -1,4 +1,4 @@
-"""Pure: lines -> which set of experts each is of: the same tasks, trained again by other seeds."""
+"""Pure: lines -> their sets of experts: experts of the same tasks, trained with other seeds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from harness.reporting.lines import Line, grouped
 def in_sets(lines: Sequence[Line]) -> list[Line]:
     """The lines with the number of their set, 0 for the first.
 
-    Sets are experts of merges, of the same tasks, trained alike but for their seeds, as far as is
-    known, and with none in common; their merges and ensembles by one method, bases that they teach,
-    and they themselves are replicates.
+    A set has the experts of a merge. Sets have the same tasks, no expert in common, and training
+    that differs only in seeds, as far as is known. Their experts are replicates, and so are their
+    merges and ensembles by one method, and bases under heads that they taught.
     """
     numbers = _numbers(lines)
     if not numbers:
@@ -25,17 +25,17 @@ def in_sets(lines: Sequence[Line]) -> list[Line]:
         of_model.setdefault(line.digest, set()).update([] if at is None else [at])
     made = []
     for line, at in zip(lines, own, strict=True):
-        # a base may say under one protocol whose heads it has
+        # of a base, only the records under some protocols name the experts whose heads it has
         of_set = of_model[line.digest] if at is None else {at}
         number = min(of_set) if len(of_set) == 1 else 0
-        # one that is known already stays itself: boards look their lines up by identity
+        # an unchanged line is kept, not copied: boards look lines up by `id`
         made.append(line if line.set == number else replace(line, set=number))
     return made
 
 
 def _own(line: Line, number: Mapping[str, int]) -> int | None:
-    """The set of an expert, or of those whose weights, outputs or heads made a model; None:
-    unknown."""
+    """The set of an expert, or of the experts whose weights, outputs or heads made a model; None
+    if unknown."""
     if line.digest in number:
         return number[line.digest]
     known = line.teachers or line.heads_of or [one for _, one in line.experts]
@@ -44,7 +44,7 @@ def _own(line: Line, number: Mapping[str, int]) -> int | None:
 
 
 def _numbers(lines: Sequence[Line]) -> dict[str, int]:
-    """The number of its set for each expert, by digest; {} where there is one set."""
+    """The number of the set of each expert and ensemble, by digest; {} if there is one set."""
     by_tasks: dict[tuple[str, ...], dict[frozenset[str], Line]] = {}
     for line in lines:
         if line.trained:
@@ -52,7 +52,7 @@ def _numbers(lines: Sequence[Line]) -> dict[str, int]:
             tasks = tuple(sorted(task for task, *_ in line.trained))
             by_tasks.setdefault(tasks, {}).setdefault(digests, line)
     number: dict[str, int] = {}
-    # of sets that grow the largest has all
+    # merges of most experts come first: merges of some of these experts make no sets of their own
     for sets in (by_tasks[tasks] for tasks in sorted(by_tasks, key=len, reverse=True)):
         every = [digest for digests in sets for digest in digests]
         seeds = {one: sorted(of[:3] for of in line.trained) for one, line in sets.items()}
@@ -72,8 +72,8 @@ def _numbers(lines: Sequence[Line]) -> dict[str, int]:
 
 
 def _alike(sets: Iterable[Line]) -> bool:
-    """Whether the experts of a task were trained on as many epochs of the same rows, and so on, in
-    all sets that say it."""
+    """Whether, task by task, experts of all sets had the same training (rows, epochs, and so on);
+    sets where it is unknown do not count."""
     said: dict[str, set[tuple[str, ...]]] = {}
     for one in sets:
         for task, of in grouped(one.trained, lambda expert: expert[0]).items():
@@ -83,7 +83,8 @@ def _alike(sets: Iterable[Line]) -> bool:
 
 
 def ensembles(line: Line) -> dict[str, list[str]]:
-    """What a merge's experts make as ensembles, of a task and of all: their digests, by its own."""
+    """The digests of members by the digest of their ensemble: that of a merge's experts of each
+    task, and that of all."""
     every = [digest for _, digest in line.experts]
     own: dict[str, list[str]] = {}
     for (task, *_), digest in zip(line.trained, every, strict=False):

@@ -1,7 +1,7 @@
-"""Shell: records that somebody sends -> what keeps each of them off a board.
+"""Shell: submitted records -> the faults that keep each of them off a board.
 
-Nothing here proves that a score was measured: of predictions that are made up, all else follows.
-Found is what does not hold together, and what the board says otherwise.
+Nothing here proves that a score was measured: made-up predictions give consistent records. What is
+found are contradictions within a record, and between a record and the board.
 """
 
 from __future__ import annotations
@@ -38,21 +38,22 @@ from harness.types import ALL, TRAINED_ON, Choice
 PROGRAM = "merging-harness"
 DIGEST = re.compile("[0-9a-f]{32}")
 FAR = 5.0
-"""Standard errors of what so many resamples give, beyond which no chance reaches."""
+"""In standard errors of a value over the resamples: a larger deviation is not chance."""
 MEASURED = ("merged", "reference", "ceiling", "ensemble")
-"""Roles of what is measured by the base and the experts beside it."""
+"""Roles that need records of the base and of the experts beside them, as controls."""
 
 Named = tuple[str, Record]
-"""A record with the file that it lies in."""
+"""The file of a record, and the record."""
 
 
 def findings(
     places: Sequence[str | Path], board: Sequence[str | Path] = ()
 ) -> dict[Path, list[str]]:
-    """By record in files, packs and folders, what keeps it off a board of others, a line each.
+    """By file, the faults of a record in files, packs and folders, a line for each fault.
 
-    Without a board they are held against one another. Of what may join, the list is empty. Raises
-    BrokenRecord for places that do not exist, packs that are damaged and a board without records.
+    Records are checked against the board and against one another. A record with an empty list may
+    join. Raises BrokenRecord for places that do not exist, damaged packs and a board without
+    records.
     """
     found: dict[Path, list[str]] = {}
     others: list[Path] = []
@@ -72,7 +73,7 @@ def findings(
     found |= {path: [f"{path} is no record; expected what evaluate wrote"] for path in others}
     known = [(str(path), one) for path, one in each_record(board)] if board else []
     told = [*_beside(known, sent)]
-    if not told and not any(found.values()):  # what is refused is missing as well
+    if not told and not any(found.values()):  # refused records would be missing, too
         told = [*_incomplete(known, sent)]
     for name, said in told:
         if (line := f"{name} {said}") not in found[Path(name)]:
@@ -84,6 +85,7 @@ def findings(
 
 
 def _alone(record: Record, path: Path) -> Iterator[str]:
+    """The faults that a record has by itself."""
     if not NAMED.search(path.name):
         yield "has no hash in its name; expected it as evaluate called it"
     sources = [one.digest for one in (*record.experts, record.base) if one]
@@ -103,7 +105,8 @@ def _alone(record: Record, path: Path) -> Iterator[str]:
 
 
 def _in_draws(record: Record) -> Iterator[str]:
-    """Every number of shots by every seed, and `all` by the first alone."""
+    """A fault unless every number of shots has a score for every seed that was asked for, and
+    `all` for the first seed alone."""
     asked = record.settings
     if asked.get("shots", [None]) != record.shots:
         yield f"has scores of {record.shots} shots; expected {asked.get('shots')}, as it was asked"
@@ -115,7 +118,8 @@ def _in_draws(record: Record) -> Iterator[str]:
 
 
 def _in_resamples(record: Record) -> Iterator[str]:
-    """What follows of the scores on resamples, and of accuracy on so many rows."""
+    """Faults of resamples and intervals that do not follow from the scores; for accuracy, also of
+    scores that are not a whole number of right rows."""
     for kept in record.resamples:
         if kept.count != (count := resamples_of(kept.units, record.metrics)):
             yield f"has {kept.count} resamples of {kept.units} units; expected {count}"
@@ -134,7 +138,7 @@ def _in_resamples(record: Record) -> Iterator[str]:
             yield f"has a loss of {least:.4f} on resamples; expected none below zero"
     for kept, one in zip(record.resamples, estimates.values(), strict=True):
         mean, spread = one.resamples.mean(), one.resamples.std()
-        # other metrics are not linear in rows, and may be off by less than what chance does
+        # other metrics are not linear in rows: their mean may be off by one standard deviation
         far = spread * (FAR / sqrt(kept.count) if exact else 1) + kept.step
         if abs(mean - one.point) > far:
             yield f"has the mean {mean:.4f} on resamples; expected {one.point:.4f}, its score"
@@ -150,7 +154,7 @@ def _in_resamples(record: Record) -> Iterator[str]:
 
 
 def _in_marks(record: Record) -> Iterator[str]:
-    """Of all rows that a model or a protocol says to have seen, whether any are those scored."""
+    """Faults of what a record says about the rows that its model and its protocol saw."""
     said, recipe = record.adaptation, record.recipe
     seen = [*record.shown, *(recipe.tuned_on if recipe else ())]
     if any(one.options.get("rows") == "test" for _, one in (recipe.stages if recipe else ())):
@@ -174,7 +178,7 @@ def _in_marks(record: Record) -> Iterator[str]:
 
 
 def _shared(first: str, second: str) -> bool:
-    """Whether two `name@split` share rows; of a task that is not known, whether they are one."""
+    """Whether two `name@split` share rows; for unregistered tasks, whether they are equal."""
     (name, _, split), (other, _, rows) = first.partition("@"), second.partition("@")
     return name == other and (
         split == rows or (name in TASKS and share_rows(TASKS[name], split, rows))
@@ -182,7 +186,7 @@ def _shared(first: str, second: str) -> bool:
 
 
 def _in_recipe(record: Record) -> Iterator[str]:
-    """A merge is called as it was made, and says the rows that its methods read."""
+    """Faults unless a merge is named by its recipe, and says which rows its methods read."""
     recipe = record.recipe
     if record.role == "merged" and not (recipe and record.experts):
         yield "has no recipe, or no experts; expected both: what it was made with is not known"
@@ -209,7 +213,8 @@ def _in_recipe(record: Record) -> Iterator[str]:
 
 
 def _beside(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple[str, str]]:
-    """By file, what the board, or a record before it, says otherwise, and what it is without."""
+    """(file, fault) of submitted records that contradict the board or an earlier record, or lack
+    the record of a control."""
     every = [*board, *sent]
     lines = in_sets([*lines_of(every)])
     pairs = [*zip((one for _, one in every for _ in one.shots), lines, strict=True)]
@@ -234,8 +239,8 @@ def _beside(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple[str
 
 
 def _incomplete(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple[str, str]]:
-    """Of a merge that is sent, the cells that it is without, and that all merges of its tasks on
-    the board have, or another that is sent: none leaves out where it scores low."""
+    """(file, fault) of submitted merges that lack a cell which all merges of their tasks on the
+    board, or another submitted one, have: nobody leaves out the cells with low scores."""
     own: dict[object, Line] = {}
     cells: dict[object, dict[object, set[str]]] = {}
     for of in (board, sent):
@@ -260,7 +265,7 @@ def _incomplete(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple
 
 
 def _facts(record: Record, line: Line, where: str) -> Iterator[tuple[object, str, object]]:
-    """What is the same in all records of one thing: of which, what it is called, and its value."""
+    """(thing, name of the fact, value): facts that are equal in all records of one thing."""
     yield "", "the version of the harness", record.versions.get(PROGRAM)
     for what, value in line.work:
         yield where, f"{what} of {where}", value
@@ -268,12 +273,12 @@ def _facts(record: Record, line: Line, where: str) -> Iterator[tuple[object, str
     yield rows, f"the digest of the rows of {line.task}", line.rows_of
     yield rows, f"the best constant on {line.task}", line.majority and round(line.majority, 4)
     kept = line.resamples
-    # not how many: a board may keep the first alone, and those that are sent are counted above
+    # without their number: a board may keep only the first ones, and `_in_resamples` counts them
     design = f"those of {kept.units} {kept.unit}s, {kept.design}"
     yield rows, f"the resamples of {line.task}", design
     asked = where, line.options, line.preset, line.work
     if (saw := record.adaptation) and isinstance(line.shots, int):
-        # fewer shots took the first of each list
+        # fewer shots are the first of each list
         drawn = {seed: [one[: line.shots] for one in of] for seed, of in saw.drawn.items()}
         for what, of in ("rows", drawn), ("sentences", saw.sentences.get(str(line.shots))):
             text = json.dumps(of, sort_keys=True).encode()

@@ -20,9 +20,9 @@ def evaluation_table(scores: Grid, width: int | None = None) -> str:
     """One table: rows are the model and its references, columns are protocol x task, values x100.
 
     The head of a column has the task's metrics and its number of rows. Of several numbers of shots
-    the one nearest to 5 is shown. Where it is wider than `width`, the columns of each protocol
-    stand below one another, with its name in the corner. Current Eval of the merged model has its
-    interval, unless that alone makes it too wide.
+    the one nearest to 5 is shown. If the table is wider than `width`, it has a block for each
+    protocol, one below the other, with the protocol's name in the corner. Scores of the merged
+    model under Current Eval have their interval, unless that alone makes a block too wide.
     """
     known = tasks_by(scores.lines.values())
     heads = [_column(column, scores.tasks, known.get(column)) for column in scores.columns]
@@ -37,13 +37,13 @@ def evaluation_table(scores: Grid, width: int | None = None) -> str:
 
 
 PARTS = "Each metric of the tasks that have several:"
-"""What stands above the table of parts."""
+"""The line above the table of parts."""
 
 
 def parts_table(scores: Grid, width: int | None = None) -> str:
-    """Every metric of the tasks that have several, whose mean the table has; '' where none has.
+    """A table of every metric of the tasks that have several; '' if no task has.
 
-    Rows, settings and what is done where it is too wide are those of `evaluation_table`.
+    `evaluation_table` shows the mean of these; rows, settings and blocks are as there.
     """
     known = tasks_by(scores.lines.values())
     several = [task for task in scores.tasks if len(known[task].metrics) > 1]
@@ -64,7 +64,7 @@ def _laid(
     texts: Callable[[str, Setting, bool], list[str]],
     width: int | None,
 ) -> str:
-    """Rows with the texts of each setting: all beside one another where they fit, else below."""
+    """A table of texts: settings side by side if they fit, else in blocks below one another."""
     shown = [*scores.headlines.values()]
 
     def render(corner: str, heads: Sequence[str], of: Sequence[Setting], *, within: bool) -> str:
@@ -85,7 +85,7 @@ def _laid(
 
 
 def legend(table: str) -> str:
-    """What the marks of a table mean, for those that are in it."""
+    """The meaning of the marks that occur in a table."""
     return said("marks", table)
 
 
@@ -94,23 +94,24 @@ def fits(table: str, width: int | None) -> bool:
 
 
 def other_shots(scores: Grid) -> list[str]:
-    """Which numbers of shots are in the grid and not in the table, in a sentence, if any."""
+    """A sentence on the numbers of shots that are in the grid but not in the table, if any."""
     kept = _shots(scores.headlines.values())
     rest = [shots for shots in _shots(scores.settings) if shots not in kept]
     return [f"Shots shown: {listed(kept)}; also in the records: {listed(rest)}."] if rest else []
 
 
 def protocols_saw(scores: Grid) -> list[str]:
-    """A line for every setting in the table whose protocol saw more than the rows it is scored on.
+    """A sentence for every setting in the table whose protocol adapts to rows, or whose models ran
+    in half precision.
 
-    Fits that this leaves open have lines of their own: `left_open`.
+    Fits to too few rows have sentences of their own: `left_open`.
     """
     known = notes(scores, seen)
     return [f"{one}: {known[one]}." for one in scores.headlines.values() if known[one]]
 
 
 def shared_texts(records: Sequence[Record]) -> list[str]:
-    """A line for every task with rows whose text stands in its training rows, too."""
+    """A sentence for every task with rows whose text or image is also in its training rows."""
     shared = {r.task: (r.dataset.get("shared_with_train"), r.rows) for r in records}
     return [
         f"{count} of {rows} rows of {task} have a text or image that is also in its training rows, "

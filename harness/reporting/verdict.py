@@ -1,5 +1,5 @@
-"""Pure: lines -> what a merge loses against its experts, and how much of that is the head's, or a
-change of basis."""
+"""Pure: lines -> what a merge loses against its experts, and how much of the loss is due to the
+head, or to a change of basis."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ from harness.stats.tests import FEWEST_DRAWS, p_value
 from harness.text import points
 
 PROBE, TURN = "probe", '"transform": "orthogonal"'
+"""The protocol, and its option in `Line.options`, whose map is a rotation."""
 
 
 @dataclass(frozen=True)
 class Loss:
     """How far a merge is below its experts under Current Eval, and its score under a `setting`.
 
-    All in points (x100), averaged over the tasks. `adapted` is the merge and `control` the base
-    under the setting: what that can do without any merge. `within` is the 95 % interval of the
-    loss over test units and draws, and `p` of its test; `above_control` that of the merge minus the
-    base under the setting. `ratio` is what the setting recovers over the loss. Ratios are None
-    where they are undefined, or rest on too few draws; `credit` also where tasks have several
-    metrics, of which the mean has no scale.
+    All in points (x100), averaged over the tasks. `experts` and `current` are under Current Eval.
+    `adapted` is the merge and `control` the base under the setting: what the setting reaches
+    without any merge. `within` is the 95 % interval of the loss over test units and draws, `p` the
+    p-value of the loss, `above_control` the interval of the merge minus the base under the setting.
+    `ratio` is (adapted - current) / loss. Ratios are None where they are undefined, or rest on too
+    few draws; `credit` also where tasks have different metrics, whose mean has no scale.
     """
 
     experts: float
@@ -65,7 +66,8 @@ class Loss:
 
     @property
     def standing(self) -> Literal["below", "above", "cannot tell"]:
-        """Where the merge is, of its experts; what is printed as 0.0 is nowhere."""
+        """Whether the merge is significantly below or above its experts; a loss that is printed as
+        0.0 is neither."""
         low, high = self.within
         if low <= 0 <= high or points(self.loss) == "0.0":
             return "cannot tell"
@@ -73,7 +75,8 @@ class Loss:
 
     @property
     def as_the_base(self) -> bool:
-        """Whether the merge is not above the base under the setting, which is then no evidence."""
+        """Whether the merge is not significantly above the base under the setting, whose scores are
+        then no evidence about the merge."""
         if self.control is None:
             return False
         above = self.above_control
@@ -85,10 +88,10 @@ class Loss:
 class Verdict(Loss):
     """How far a merge is below its experts under Current Eval, and what a tuned head recovers.
 
-    The setting is FT-Classifier Eval, `draws` how many draws of its shots there are, at least.
-    `unequal` are the least and the largest score of an expert where their mean is no measure: those
+    The setting is FT-Classifier Eval; every score in it has `draws` draws of shots or more.
+    `unequal` has the lowest and the highest score of an expert if their mean is no measure: experts
     of one task are far apart, or one is far below the merge, with a tuned head or without. `astray`
-    are tasks of which every expert is significantly below the best constant prediction.
+    are the tasks whose experts are all significantly below the best constant prediction.
     """
 
     draws: int = FEWEST_DRAWS
@@ -97,10 +100,10 @@ class Verdict(Loss):
 
     @property
     def share(self) -> str:
-        """How much of the loss the head explains, with its interval; "" where that is not known.
+        """How much of the loss the head explains, with its interval; "" where unknown.
 
-        Of a significant loss alone, whatever is recovered: a share that is printed where it is
-        large would be too large.
+        Given for every significant loss, and for no other, however much is recovered: to print only
+        large shares would overstate them.
         """
         if self.standing != "below":
             return ""
@@ -118,8 +121,8 @@ class Verdict(Loss):
 class Basis(Loss):
     """How far a merge is below its experts, and its score under an orthogonal map of its features.
 
-    The setting is of the probe. `determined`: no fit had fewer rows than features have dimensions;
-    `transductive`: they were to the rows that are scored.
+    The setting is that of the probe. `determined`: no map was fitted to fewer rows than features
+    have dimensions; `transductive`: the maps were fitted to the scored rows.
     """
 
     determined: bool = True
@@ -133,8 +136,8 @@ class Basis(Loss):
 
 
 class Compared(NamedTuple):
-    """Lines of the same tasks: of experts and of a merge under Current Eval, of that merge and of
-    its base, if it is of these tasks, under another setting."""
+    """Lines on the same tasks: `experts` and a merge (`current`) under Current Eval, the merge
+    (`adapted`) and its `base` under another setting. `base` is empty if it lacks a task."""
 
     experts: list[Line]
     current: list[Line]
@@ -143,7 +146,7 @@ class Compared(NamedTuple):
 
 
 def against_of(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """By task, the lines that merges are compared with: of experts, and of the base as control."""
+    """By task, the lines that merges are compared with: experts under Current Eval, and bases."""
     kept = [
         line
         for line in reported(lines)
@@ -155,10 +158,10 @@ def against_of(lines: Sequence[Line]) -> dict[str, list[Line]]:
 def compared(
     merged: Sequence[Line], against: Mapping[str, Sequence[Line]], setting: Setting
 ) -> Compared | None:
-    """A merge beside the experts that it is of, and the base under its head.
+    """A merge beside the experts that it was made of, and the base under the merge's head.
 
-    All experts, and every base, of a task where none is of this merge. None without experts, where
-    a task was not evaluated, and where records of a task keep other resamples.
+    If none of a task's experts, or bases, belongs to the merge, all of them are taken. None without
+    experts, where a task was not evaluated, and where records of a task keep different resamples.
     """
     current = [one for one in merged if one.protocol == CURRENT]
     found = Compared([], current, [one for one in merged if one.setting == setting], [])
@@ -202,13 +205,13 @@ def loss_of(of: Compared, setting: Setting) -> Loss:
 
 
 def mean(lines: Sequence[Line]) -> float:
-    """The mean over tasks of that over models and draws."""
+    """The mean over tasks of the mean over models and draws, times 100."""
     tasks = sorted(grouped(lines, lambda line: line.task).items())
     return float(np.mean([np.mean([v for one in of for v in one.values]) for _, of in tasks]))
 
 
 def verdicts(lines: Sequence[Line]) -> list[Verdict]:
-    """As `verdicts_on`, of the merged model of some lines."""
+    """`verdicts_on` for the merged model in some lines."""
     return verdicts_on(_merged(lines), against_of(lines))
 
 
@@ -219,8 +222,8 @@ def _merged(lines: Sequence[Line]) -> list[Line]:
 def verdicts_on(merged: Sequence[Line], against: Mapping[str, Sequence[Line]]) -> list[Verdict]:
     """The verdict on a merge for every way that FT-Classifier Eval was run.
 
-    Of several numbers of shots, by the nearest to the papers' five. None by a head that was tuned
-    on the rows that are scored, without experts, or where a task was not evaluated.
+    Of several numbers of shots, the nearest to the papers' five is used. Left out are heads that
+    were tuned on the scored rows, and ways for which `compared` is None.
     """
     settings = headlines(line.setting for line in merged if line.tuned).values()
     return [
@@ -236,7 +239,8 @@ def verdicts_on(merged: Sequence[Line], against: Mapping[str, Sequence[Line]]) -
 
 
 def _unequal(of: Compared) -> tuple[float, float] | None:
-    """The least and the largest score of an expert, where some are too far from what is theirs."""
+    """The lowest and the highest score of an expert, if one is more than UNEQUAL below another
+    expert of its task, or below the merge."""
     experts = [(one.task, mean([one])) for one in of.experts]
     far = False
     for task in {line.task for line in of.current}:
@@ -249,12 +253,13 @@ def _unequal(of: Compared) -> tuple[float, float] | None:
 
 
 def _highest(line: Line) -> float:
+    """The upper end of a score's interval, or the score where it has none."""
     return line.interval[1] if line.interval else mean([line])
 
 
 def _astray(experts: Sequence[Line]) -> tuple[str, ...]:
-    """The tasks of which every expert is significantly below the best constant prediction, if that
-    is known."""
+    """The tasks whose experts are all significantly below the best constant prediction, where it is
+    known."""
     tasks = grouped(experts, lambda line: line.task)
     return tuple(
         short_task(task, [*tasks])
@@ -266,8 +271,8 @@ def _astray(experts: Sequence[Line]) -> tuple[str, ...]:
 def bases(lines: Sequence[Line]) -> list[Basis]:
     """What the orthogonal probe finds for the merged model, for every way that it was run.
 
-    By the most shots there are, which determine a turn best. None without experts, or where a task
-    was not evaluated.
+    The largest number of shots is used, which determines a rotation best. Ways for which `compared`
+    is None are left out.
     """
     merged, against = _merged(lines), against_of(lines)
     turned = {one.setting for one in merged if one.protocol == PROBE and TURN in one.options}
@@ -284,7 +289,7 @@ def bases(lines: Sequence[Line]) -> list[Basis]:
 
 
 def left_open(lines: Sequence[Line]) -> list[str]:
-    """A line for every setting with fits to fewer rows than features have dimensions."""
+    """A sentence for every setting with fits to fewer rows than features have dimensions."""
     tasks = [*dict.fromkeys(line.task for line in lines)]
     fewest: dict[Setting, dict[str, float]] = {}
     for line in lines:

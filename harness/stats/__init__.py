@@ -1,1 +1,1 @@
-"""What chance makes of scores: pure functions of numbers."""
+"""Pure: the uncertainty of scores and their differences: intervals, tests and ranks."""

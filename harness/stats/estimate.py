@@ -1,4 +1,4 @@
-"""The noun: what a model scores on a task, with its uncertainty; differences and means."""
+"""Estimate: the score of a model on a task with its uncertainty; differences and means of these."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from harness.types import Array64
 
 
 class Prior(NamedTuple):
-    """What the variance of a difference over sets of experts is shrunk towards, and for how many
-    degrees of freedom that counts."""
+    """The variance that the variance of a difference over sets of experts is shrunk towards, and
+    the degrees of freedom that it counts for."""
 
     variance: float
     degrees: float
@@ -22,15 +22,15 @@ class Prior(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A model on a task under one protocol and number of shots; scores are fractions.
+    """The score of a model on a task under one protocol and number of shots, as fractions.
 
-    `values` [draws] are the scores of each draw of shots, one where nothing is drawn. `resamples`
-    [B] is their mean on resampled test units, `by_draw` [draws, K] each draw alone on the first K
-    of the same resamples, [1, 0] where there is one draw. `units` is how many test units are
-    resampled: rows, sentences or documents. `by_set` has the mean over the draws on each set of
-    experts, by its number; {} of a single one. Differences and means of these are estimates as
-    well; `prior` is what is known of how differences like this one vary over sets, if anything.
-    `counted`: a unit is right or wrong, so that the variance of a difference counts those that
+    `values` [draws] has the score of each draw of shots, one where nothing is drawn. `resamples`
+    [B] has the mean over draws on each resample of the test units, `by_draw` [draws, K] each draw
+    alone on the first K of the same resamples, [1, 0] for one draw. `units` is how many test units
+    are resampled: rows, sentences or documents. `by_set` has the mean over the draws for each set
+    of experts, by number; {} for a single set. Differences and means of estimates are estimates,
+    too; `prior` is what is known about how such a difference varies over sets, if anything.
+    `counted`: a unit is right or wrong, so that the variance of a difference counts the units that
     differ.
     """
 
@@ -49,7 +49,7 @@ class Estimate:
 
 
 def of(function: Callable[[Array64, Array64], Array64], one: Estimate, two: Estimate) -> Estimate:
-    """A function of two scores, on the same resamples and the same draws."""
+    """A function of two estimates, applied draw by draw, resample by resample and set by set."""
     draws, resamples, by_draw = _alike([one, two])
     numbers, sets = _sets([one, two])
     by_set = dict(zip(numbers, function(*sets).tolist(), strict=True))
@@ -58,20 +58,21 @@ def of(function: Callable[[Array64, Array64], Array64], one: Estimate, two: Esti
 
 
 def minus(first: Estimate, second: Estimate, times: float = 1.0) -> Estimate:
-    """The first minus so many `times` the second."""
+    """first - times * second."""
     found = of(lambda one, two: one - times * two, first, second)
     counted = first.counted and second.counted and times == 1
     return replace(found, counted=True) if counted else found
 
 
 def mean_of(several: Sequence[Estimate]) -> Estimate:
-    """The mean: of tasks, or of models on one. Draws by number: those of a task share their rows.
+    """The mean over tasks, or over models on one task.
 
-    Of a task with more draws than others as many are paired, moved to the mean of all. Its units
-    are as many as have the degrees of freedom of the whole (Satterthwaite): the sum over tasks that
-    are alike, about those of one that has most of the variance. By hand: two tasks of 100 units
-    with variances 1 and 3 have 16 / (1 / 100 + 9 / 100) = 160. Without a variance, any may be of
-    the smallest task: as many as it has for each.
+    Draws are paired by number, as those of one task share their rows. If a task has more draws than
+    others, only the first are used, shifted to the mean of all its draws. The `units` of the mean
+    have the degrees of freedom of the whole (Satterthwaite): about the sum over tasks with similar
+    variances, about those of one task that has most of the variance. By hand: two tasks of 100
+    units with variances 1 and 3 have 16 / (1 / 100 + 9 / 100) = 160. Without a variance, each task
+    counts with the units of the smallest.
     """
     return _over(several, np.mean)
 
@@ -99,14 +100,17 @@ def _over(several: Sequence[Estimate], how: Callable[..., Array64]) -> Estimate:
 
 
 def over_sets(each: Mapping[int, Estimate]) -> Estimate:
-    """The mean over sets of experts, by their number, which were scored on the same test units."""
+    """The mean over sets of experts, given by number, that were scored on the same test units."""
     known = [*each.values()]
     by_set = {number: one.point for number, one in each.items()} if len(each) > 1 else {}
     return replace(mean_of(known), units=min(one.units for one in known), by_set=by_set)
 
 
 def _sets(several: Sequence[Estimate]) -> tuple[list[int], Array64]:
-    """The sets that all have, and the means on them [n, sets]; what has none is alike on each."""
+    """The sets that all estimates share, and the means on them [n, sets].
+
+    An estimate without sets counts with its mean on each of them.
+    """
     known = [one.by_set for one in several if one.by_set]
     numbers = sorted(set.intersection(*map(set, known))) if known else []
     each = [[one.by_set.get(number, one.point) for number in numbers] for one in several]
@@ -114,9 +118,9 @@ def _sets(several: Sequence[Estimate]) -> tuple[list[int], Array64]:
 
 
 def _alike(several: Sequence[Estimate]) -> tuple[list[Array64], list[Array64], list[Array64]]:
-    """Of each the values [draws], resamples [B] and draws on resamples [draws, K] that all have.
+    """`values` [draws], `resamples` [B] and `by_draw` [draws, K] of each, cut to what all have.
 
-    What is not drawn is the same on every draw.
+    An estimate where nothing is drawn is repeated for every draw.
     """
     drawn = [one for one in several if len(one.values) > 1]
     count = min((len(one.values) for one in drawn), default=1)
@@ -129,8 +133,8 @@ def _alike(several: Sequence[Estimate]) -> tuple[list[Array64], list[Array64], l
 
 
 def _of_shape(array: Array64, shape: tuple[int, ...]) -> Array64:
-    """The array, repeated where it has one entry along an axis."""
-    # to find that nothing is to be repeated takes numpy as long as a difference of resamples
+    """The array, repeated along axes where it has one entry."""
+    # np.broadcast_to takes as long as a difference of resamples, even where nothing is repeated
     return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
@@ -138,9 +142,9 @@ def _of_shape(array: Array64, shape: tuple[int, ...]) -> Array64:
 
 
 def rises(places: Sequence[float], along: Sequence[Estimate]) -> list[Estimate]:
-    """How far each value lies above the line from the first to the last, at places from 0 to 1.
+    """How far each estimate is above the straight line from the first to the last.
 
-    By hand: 1, 4 and 2 at 0, 1/2 and 1 are 0, 5/2 and 0 above it.
+    `places` are from 0 to 1. By hand: 1, 4 and 2 at 0, 1/2 and 1 are 0, 5/2 and 0 above the line.
     """
 
     def line(x: float) -> Estimate:

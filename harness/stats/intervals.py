@@ -1,7 +1,8 @@
 """Intervals of scores, of differences and of ratios, over test units, draws of shots and sets of
 experts together.
 
-Ends are made of variances, not of percentiles, which vary about twice as much with the resamples.
+Ends are computed from variances, not from percentiles, which vary about twice as much from one
+bootstrap to another.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from harness.types import Array64
 Ends: TypeAlias = tuple[float, float]
 LEVEL = 0.95
 DIGITS = 6
-"""Of the ends of an interval, far below the chance of a bootstrap: sums round as threads do."""
+"""Decimals of the ends of an interval: finer than the noise of a bootstrap, and coarser than
+rounding errors, which vary with the number of threads."""
 FEWEST_SETS = 3
-"""Sets of experts whose spread counts: two have a Student's t of 12.7."""
+"""The fewest sets of experts whose variance counts: with two, Student's t is 12.7."""
 FARTHEST = 2.0
-"""No two scores are further apart: what one unit says of a difference."""
+"""No two scores are further apart; the interval of a difference on one unit reaches so far."""
 
 
 def variances(one: Estimate) -> tuple[float, float, float]:
-    """The variance of an estimate: what other test units, draws and sets of experts add to it.
+    """The parts of an estimate's variance that are due to test units, draws and sets of experts.
 
-    Resampling units moves each draw by itself, too, and so that part is in both the resamples and
-    the spread of the draws: it is counted with the draws alone. The variance of a bootstrap is
-    that of n - 1 of n units. Sets have the units and the draws in common, but for how units and
-    sets interact, which is in both parts: intervals are a little too wide. Of fewer than three
-    sets, these very ones are meant.
+    The interaction of units and draws is in the variance of the resamples and in that of the draws;
+    it is counted with the draws alone. The variance of a bootstrap of n units is (n - 1) / n of the
+    unbiased one. Sets share the units and the draws; the interaction of units and sets is in both
+    parts, so intervals are a little too wide. With fewer than three sets the last part is 0: claims
+    are then about these very sets.
     """
     sets, of_sets = [*one.by_set.values()], 0.0
     if len(sets) >= FEWEST_SETS:
@@ -50,8 +52,8 @@ def variances(one: Estimate) -> tuple[float, float, float]:
 
 
 def moderated(variance: float, sets: int, known: Prior | None) -> tuple[float, float]:
-    """The variance of a difference over sets and its degrees of freedom, shrunk towards what is
-    known, and never below its own: a model that varies more than all others would pass for them."""
+    """The variance of a difference over sets, shrunk towards the `known` one, and its degrees of
+    freedom. It is never made smaller: else a model that varies more than others would gain."""
     own = sets - 1
     if known is None:
         return variance, own
@@ -61,9 +63,10 @@ def moderated(variance: float, sets: int, known: Prior | None) -> tuple[float, f
 
 
 def _interaction(one: Estimate) -> float:
-    """The variance of units by draws: of what resamples do to a draw and not to all of them.
+    """The variance of the interaction of units and draws: what a resample changes in one draw.
 
-    The residual of a two-way table, [draws, K]. By hand: of ((1, 3), (3, 1)) it is 4.
+    It is the mean square of the residuals of a two-way table [draws, K], with (draws - 1) (K - 1)
+    degrees of freedom. By hand: for ((1, 3), (3, 1)) it is 4.
     """
     draws, kept = one.by_draw.shape
     if draws < 2 or kept < 2:
@@ -75,12 +78,12 @@ def _interaction(one: Estimate) -> float:
 def degrees(one: Estimate, *, difference: bool) -> tuple[int, int, float]:
     """Degrees of freedom of the variances of units, of draws and of sets.
 
-    Of a difference, one less than the units that differ, where each changes the score by one part
-    in all of them: so many have its variance. Two models that answer seven rows differently are
-    compared on seven, however many there are. By hand: of 500 rows, 5 to the good and 2 to the bad
-    of a first model are a difference of 0.006 and a variance of (7 - 9 / 500) / 500^2. Where a unit
-    may change the score by less (correlations, several labels, means), no less than the resamples
-    show.
+    For a difference, those of units are one less than the number of units that differ, computed
+    from the variance as if each changed the score by 1 / units. Two models that answer seven rows
+    differently are compared on seven, however many rows there are. By hand: of 500 rows, 5 that
+    only the first model has right and 2 that only the second has right give a difference of 0.006
+    and a variance of (7 - 9 / 500) / 500^2. Where a unit may change the score by less
+    (correlations, several labels, means), the number of units is at least `_carriers`.
     """
     units = one.units
     if difference:
@@ -92,10 +95,10 @@ def degrees(one: Estimate, *, difference: bool) -> tuple[int, int, float]:
 
 
 def _carriers(resamples: Array64) -> int:
-    """How many units at least make resamples differ: those of few have long tails.
+    """A lower bound for how many units make resamples differ: those of few units have long tails.
 
     The variance of units whose mean has an excess kurtosis k on resamples has 2 / k degrees of
-    freedom. The standard error of k is added: 2,400 normal resamples are sure of no more than 20.
+    freedom. The standard error of k is added to k: 2,400 normal resamples give no more than 20.
     """
     away = np.square(resamples - resamples.mean())
     variance = float(away.mean())
@@ -107,20 +110,21 @@ def _carriers(resamples: Array64) -> int:
 
 @cache
 def student(tail: float, degrees: float) -> float:
-    """How many standard errors leave so much above; a board asks tens of thousands of times."""
+    """The number that Student's t exceeds with probability `tail`; boards need it very often."""
     from scipy.stats import t
 
     return float(t.isf(tail, degrees))
 
 
 def reach(one: Estimate, *, difference: bool = True, tail: float = (1 - LEVEL) / 2) -> float:
-    """Half of an interval that leaves so much on either side.
+    """Half the width of an interval that leaves the probability `tail` on either side.
 
-    Student's of the units, of the draws and of the sets, each with its degrees of freedom; they are
-    independent, so the squares add up (Zou & Donner 2008, doi:10.1002/sim.3095). Two models that
-    differ in none of n units may differ in a share q of others: (1 - q)^n is the chance to see
-    none. So may two that differ on all, by one and the same, be otherwise on others; where units
-    are too few for a sign test, down to no difference.
+    Units, draws and sets each give Student's interval with its own degrees of freedom; they are
+    independent, so the squares of the half-widths add up (Zou & Donner 2008,
+    doi:10.1002/sim.3095). Two models that differ on none of n units may differ on a share q of
+    other units: (1 - q)^n is the chance to see none of these. Likewise two models that differ by
+    the same amount on all units may not do so on others; if units are too few for a sign test, the
+    interval reaches 0.
     """
     known = variances(one)
     if difference and is_steady(known):
@@ -131,23 +135,23 @@ def reach(one: Estimate, *, difference: bool = True, tail: float = (1 - LEVEL) /
 
 
 def is_steady(known: Sequence[float]) -> bool:
-    """Whether variances are those of units, draws and sets that all say the same, but for the
-    rounding of sums."""
+    """Whether variances are 0 up to rounding: all units, draws and sets agree."""
     return sum(known) < 1e-24
 
 
 def sign_test(units: int) -> float:
-    """The p-value of units that all differ the same way."""
+    """The two-sided p-value of a sign test whose units all differ in the same direction."""
     return float(min(1.0, 2.0 ** (1 - units)))
 
 
 def interval(one: Estimate, bounds: Ends | None = None) -> Ends:
-    """The ends of the interval over test units, and over draws where there are several.
+    """The ends of the 95 % interval over test units, and over several draws and sets of experts.
 
-    Of a difference symmetric. Of a score that lies within `bounds` Wilson's, of as many units as
-    would give a share its variance: so it stays within them, and all rows right are no certainty.
-    By hand: 8 of 10 rows right, from 0.43 to 0.96, wider than Wilson's from 0.49 to 0.94 as the
-    variance is estimated with nine degrees of freedom.
+    Without `bounds`, for a difference, it is symmetric. For a score within `bounds` it is Wilson's,
+    with the number of units for which a proportion has this variance: it stays within the bounds,
+    and does not shrink to a point if all rows are right. By hand: 8 of 10 rows right give 0.43 to
+    0.96, wider than Wilson's 0.49 to 0.94 as the variance is estimated with nine degrees of
+    freedom.
     """
     point = one.point
     half = reach(one, difference=bounds is None)
@@ -175,23 +179,23 @@ def interval(one: Estimate, bounds: Ends | None = None) -> Ends:
 
 @dataclass(frozen=True)
 class Ratio:
-    """One difference over another, or the median of several such, with its interval."""
+    """One difference divided by another, or the median of several ratios, with its interval."""
 
     point: float
     ends: Ends
 
     @property
     def is_open(self) -> bool:
-        """Whether its interval is more than the point."""
+        """Whether the interval is wider than a point."""
         return self.ends[0] < self.ends[1]
 
 
 def ratio(above: Estimate, below: Estimate) -> Ratio | None:
-    """Their ratio; None where what is below is not significantly greater than zero.
+    """above / below; None unless `below` is significantly greater than zero.
 
     The interval, Fieller's (1954), holds every value r for which `above` - r x `below` is not
-    significant. Where `above` has fewer degrees of freedom, that may be all from some value on:
-    then there is none either.
+    significant. If `above` has fewer degrees of freedom, it may hold all values from some r on: the
+    ratio is then None, too.
     """
     if interval(below)[0] <= 0:
         return None
@@ -202,7 +206,7 @@ def ratio(above: Estimate, below: Estimate) -> Ratio | None:
         return abs(rest.point) - reach(rest, difference=False)
 
     def end(side: int) -> float:
-        """Where `beyond` is zero, on one side of the point."""
+        """Where `beyond` is zero, on one `side` (-1 or 1) of the point."""
         from scipy.optimize import brentq
 
         step = max(1.0, abs(point))
@@ -220,6 +224,7 @@ def ratio(above: Estimate, below: Estimate) -> Ratio | None:
 
 
 _FAR = 1e6
+"""The width from which on the interval of a ratio counts as unbounded."""
 
 
 def credit(
@@ -228,11 +233,11 @@ def credit(
     experts: Sequence[Estimate],
     constants: Sequence[float | None] = (),
 ) -> Ratio | None:
-    """How far a merge is on the way from the base to the experts, by task in the same order.
+    """How far a merge is on the way from the base to the experts; arguments have a value by task.
 
     (tuned head of the merge - tuned head of the base) / (experts - tuned head of the base), each in
     the mean over tasks: 0 is the untouched base, 1 the experts. None where the experts are not
-    significantly above the base, or above the best `constants` of all tasks, where these are known.
+    significantly above the base, or above the mean of the best `constants`, if all are known.
     """
     floors = [one for one in constants if one is not None]
     known = len(floors) == len(experts)
@@ -245,10 +250,10 @@ def credit(
 def median_credit(
     tuned: Sequence[Estimate], base: Sequence[Estimate], experts: Sequence[Estimate]
 ) -> Ratio:
-    """The median of the credits of tasks, each defined, whose scores have no common scale.
+    """The median of the credits of tasks whose scores have no common scale; each is defined.
 
-    A credit counts as linear in its scores, about where it is (the delta method), so that its
-    resamples, draws and sets are credits as well.
+    Each credit is linearised in its scores (the delta method), so that its resamples, draws and
+    sets are credits, too.
     """
     each = list(map(_linear, tuned, base, experts))
     point = float(np.median([one.point for one in each]))
@@ -257,6 +262,7 @@ def median_credit(
 
 
 def _linear(tuned: Estimate, base: Estimate, experts: Estimate) -> Estimate:
+    """The credit of one task, linearised in its scores."""
     above, below = minus(tuned, base), minus(experts, base)
     point, way = above.point / below.point, below.point
     return of(lambda one, two: point + (one - point * two) / way, above, below)

@@ -1,6 +1,7 @@
-"""Models over several tasks: is one better on tasks at large, and which differ significantly.
+"""Tests of models over several tasks: is one better on tasks at large, which differ significantly?
 
-A task is one observation, however many rows it has: claims about other tasks rest on these.
+A task is one observation, however many rows it has: claims about other tasks rest on the number of
+tasks.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from harness.stats.tests import holm
 from harness.types import Array64
 
 FEWEST_TASKS = 6
-"""Tasks whose signs alone can be significant: all five of one sign happen by chance in 1 of 16."""
+"""The fewest tasks that can be significant: five have the same sign by chance in 1 of 16 cases."""
 _EVERY = 17
-"""Tasks up to which all changes of signs are tried; of more, as many as of these, by which all
-pairs of 80 models may be significant."""
+"""The most tasks for which all choices of signs are tried. For more tasks, 2^17 random choices are
+tried, by which all pairs of 80 models may be significant."""
 _AT_ONCE = 32
-"""Differences of which all changes are held at once, 34 MB of them."""
+"""Differences whose sign changes are in memory at once: 34 MB."""
 
 
 # Two models --------------------------------------------------------------------------------
@@ -35,7 +36,7 @@ _AT_ONCE = 32
 def _kept(tasks: int) -> Array64:
     """Every choice of tasks whose sign is kept, [choices, tasks] of 0 and 1; the first keeps all.
 
-    Of many tasks drawn at random.
+    For more than _EVERY tasks, random choices.
     """
     if tasks > _EVERY:
         drawn = rng(0, "sign flips", tasks).integers(2, size=(2**_EVERY, tasks))
@@ -46,10 +47,11 @@ def _kept(tasks: int) -> Array64:
 
 
 def sign_flip(differences: Array64) -> Array64:
-    """Two-sided p-values of mean differences over tasks, [..., tasks]: the exact sign-flip test.
+    """Two-sided p-values of mean differences over tasks [..., tasks], by the sign-flip test.
 
-    Were two models alike, each task might as well favour the other. By hand: the differences 3, 2
-    and 1 have a sum that 2 of 8 choices of signs reach: p = 0.25.
+    If two models are alike, each task might as well favour the other. The test is exact up to
+    _EVERY tasks. By hand: the differences 3, 2 and 1 have a sum that 2 of 8 choices of signs reach:
+    p = 0.25.
     """
     values = np.asarray(differences, dtype=np.float64)
     signs = (2 * _kept(values.shape[-1]) - 1).T
@@ -62,10 +64,10 @@ def sign_flip(differences: Array64) -> Array64:
 
 
 def over_tasks(differences: Array64) -> Ends | None:
-    """The 95 % interval of the mean difference on other tasks, as the sign-flip test has it.
+    """The 95 % interval of the mean difference on tasks at large, by the sign-flip test.
 
-    Its ends are the 2.5 % least and greatest of the means of all choices of tasks (Hartigan 1969,
-    doi:10.1080/01621459.1969.10501057). None below six tasks, which are too few for any.
+    Its ends cut off the lowest and the highest 2.5 % of the means of all subsets of the tasks
+    (Hartigan 1969, doi:10.1080/01621459.1969.10501057). None below six tasks, which are too few.
     """
     kept = _kept(len(differences))
     place = int((1 - LEVEL) / 2 * len(kept))
@@ -77,11 +79,10 @@ def over_tasks(differences: Array64) -> Ends | None:
 
 
 def left_out(differences: Array64) -> tuple[Ends, list[int]]:
-    """What a mean difference over two or more tasks owes to each of them.
+    """How much a mean difference over two or more tasks depends on any one of them.
 
-    Between which ends it lies without one task after the other; and the tasks, by number, without
-    which it has another sign, or another verdict of the sign-flip test where enough are left for
-    one.
+    The range of the mean without one task after the other; and the indices of the tasks without
+    which its sign changes, or the outcome of the sign-flip test, if enough tasks are left for it.
     """
     values = np.asarray(differences, dtype=np.float64)
     without = np.array([np.delete(values, at) for at in range(len(values))])
@@ -97,17 +98,17 @@ def left_out(differences: Array64) -> tuple[Ends, list[int]]:
 
 
 def ranks(values: Array64) -> Array64:
-    """The rank of each model on each task, 1 the best, ties in the middle: [models, ...]."""
+    """The rank of each model on each task, 1 the best, tied ones share the mean: [models, ...]."""
     from scipy.stats import rankdata
 
     return np.asarray(rankdata(-values, axis=0))
 
 
 def win_rates(values: Array64) -> Array64:
-    """The share of other models, over all tasks, that each is better than: ties are half of one.
+    """The share of other models, over all tasks, that each model is better than; a tie counts half.
 
-    [models, tasks] -> [models]. By hand: one of three that wins one task and ties with another one
-    for the last place of a second has won (2 + 0.5) / 4.
+    [models, tasks] -> [models]. By hand: a model of three that wins one task, and on a second task
+    shares the last place with one other, has (2 + 0.5) / 4.
     """
     ahead = values[:, None] - values[None]
     wins = (ahead > 0) + 0.5 * (ahead == 0)
@@ -116,14 +117,14 @@ def win_rates(values: Array64) -> Array64:
 
 
 def friedman(values: Array64) -> float:
-    """The p-value of several models being alike on all tasks, by their ranks: [models, tasks].
+    """The p-value of several models being alike, by their ranks on tasks: [models, tasks].
 
-    That of Kendall's W by the F distribution and with the correction for continuity of Kendall and
-    Babington Smith (1939, doi:10.1214/aoms/1177732186): by chi-squared two or three tasks that rank
-    eight models alike are hardly significant. By hand: two tasks that rank three models 1, 2, 3
-    have squared deviations 4, 0 and 4 of their sums; (8 - 1) / (8 + 2) is 0.7, F is 0.7 / 0.3, with
-    1 and 1 degrees of freedom: p = 0.37. It is no less than the chance that all tasks rank alike,
-    with as many ties as each has.
+    It is that of Kendall's W by the F distribution, with the correction for continuity of Kendall
+    and Babington Smith (1939, doi:10.1214/aoms/1177732186): by chi-squared, two or three tasks that
+    rank eight models alike are hardly significant. By hand: two tasks that rank three models 1, 2,
+    3 have sums with squared deviations 4, 0 and 4; (8 - 1) / (8 + 2) is 0.7, F is 0.7 / 0.3, with 1
+    and 1 degrees of freedom: p = 0.37. It is never less than the chance that all tasks have the
+    same ranking, given the ties of each task.
     """
     from scipy.stats import f
 
@@ -142,16 +143,16 @@ def friedman(values: Array64) -> float:
 
 
 def _orders(of_task: Array64) -> float:
-    """The logarithm of how many orders of models have the ties of these ranks."""
+    """The logarithm of the number of rankings of the models with the same ties."""
     ties = np.unique(of_task, return_counts=True)[1]
     return math.lgamma(len(of_task) + 1) - sum(math.lgamma(count + 1) for count in ties)
 
 
 def concordance(values: Array64) -> float:
-    """Kendall's W of the ranks of models on tasks, [models, tasks]: 1 where all tasks agree.
+    """Kendall's W of the ranks of models on tasks, [models, tasks]: 1 if all tasks agree.
 
-    0 where the ranks have one sum, and where no task ranks anything. By hand: of three models
-    that two tasks rank 1, 2, 3 and 1, 3, 2, with sums 2, 5 and 5: 12 x 6 / (4 x 24) = 0.75.
+    0 if all models have the same sum of ranks, or are tied on all tasks. By hand: two tasks that
+    rank three models 1, 2, 3 and 1, 3, 2 give the sums 2, 5 and 5: 12 x 6 / (4 x 24) = 0.75.
     """
     from scipy.stats import friedmanchisquare
 
@@ -162,18 +163,19 @@ def concordance(values: Array64) -> float:
 
 
 def fewest_tasks(models: int) -> int:
-    """Tasks from which on any pair of so many models can be significant with Holm over all pairs.
+    """The fewest tasks on which a pair of so many models can be significant, Holm over all pairs.
 
-    By hand: one of three pairs of three models needs 3 x 2 / 2^n below 0.05, seven tasks.
+    By hand: of three models one of the three pairs needs 3 x 2 / 2^n below 0.05: seven tasks.
     """
     pairs = models * (models - 1) / 2
     return int(np.floor(np.log2(2 * pairs / (1 - LEVEL)))) + 1
 
 
 def pairs_over_tasks(values: Array64) -> set[tuple[int, int]]:
-    """The pairs (i, j), i < j, of models whose mean over tasks differs: [models, tasks].
+    """The pairs (i, j), i < j, of models whose means over tasks differ significantly.
 
-    Friedman's test of three or more first; then a sign-flip test of each pair, Holm over all.
+    `values` are [models, tasks]. Friedman's test first, for three or more models; then a sign-flip
+    test of each pair, Holm over all pairs.
     """
     pairs = list(combinations(range(len(values)), 2))
     if len(values) > 2 and friedman(values) >= 1 - LEVEL:
@@ -184,9 +186,9 @@ def pairs_over_tasks(values: Array64) -> set[tuple[int, int]]:
 
 
 def tie_groups(order: Sequence[int], known: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """Models in an order, in the longest runs in which no two are `known` to differ.
+    """The longest runs of models, in the given order, of which no two are `known` to differ.
 
-    A model may be of several. By hand: of 0, 1, 2 with 0 and 2 known to differ: (0, 1) and (1, 2).
+    A model may be in several. By hand: 0, 1, 2 with 0 and 2 known to differ give (0, 1) and (1, 2).
     """
 
     def joined(first: int, last: int) -> bool:
@@ -206,10 +208,10 @@ def tie_groups(order: Sequence[int], known: Collection[tuple[int, int]]) -> list
 def places(
     models: int, order: Sequence[int], known: Collection[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """From which to which place each model may be: behind all that are significantly better.
+    """The first and the last place that each model may have, by the number of the model.
 
-    In the order of the models. By hand: of 0, 1, 2 with 0 and 2 known to differ: 1 to 2, 1 to 3 and
-    2 to 3.
+    It is behind all models that are significantly better, and before all that are significantly
+    worse. By hand: 0, 1, 2 with 0 and 2 known to differ have the places 1 to 2, 1 to 3 and 2 to 3.
     """
     at = {model: place for place, model in enumerate(order)}
     better = [0] * models
@@ -226,11 +228,11 @@ def places(
 
 @dataclass(frozen=True)
 class Standings:
-    """Mean ranks over tasks, 1 the best, and shares of wins, in the order given.
+    """Mean ranks over tasks, 1 the best, and shares of wins, in the order of the models.
 
-    `left_out` is between which values a mean rank is without one of the tasks. `order` are the
-    models best first, by number. `groups` are the longest runs of them in which no two differ
-    significantly on tasks at large, `places` those that this leaves open to each model.
+    `left_out` is the range of each mean rank without any one task. `order` has the numbers of the
+    models, the best first. `groups` are the longest runs of models of which no two differ
+    significantly on tasks at large, `places` the first and the last place of each model by this.
     """
 
     means: tuple[float, ...]
@@ -249,13 +251,13 @@ class Standings:
 def standings(
     tasks: Sequence[str], scores: Array64, *, by: Literal["rank", "score"] = "rank"
 ) -> Standings:
-    """Ranks of scores [models, tasks], equal ones sharing their mean rank.
+    """The standings of models by their scores [models, tasks]; equal scores share their mean rank.
 
-    Models come, and are tested, `by` their mean rank or their mean score. By hand: the scores
-    (3, 1), (2, 2), (2, 3) of three models have the ranks (1, 3), (2.5, 2) and (2.5, 1), in the mean
+    Models are ordered and tested `by` their mean rank or their mean score. By hand: the scores
+    (3, 1), (2, 2), (2, 3) of three models have the ranks (1, 3), (2.5, 2) and (2.5, 1), on average
     2, 2.25 and 1.75.
     """
-    by_name = np.argsort(np.asarray(tasks), kind="stable")  # whatever order tasks came in
+    by_name = np.argsort(np.asarray(tasks), kind="stable")  # the order of tasks changes nothing
     scores = np.round(np.asarray(scores)[:, by_name], DIGITS)
     of_tasks = ranks(scores)
     means, height = of_tasks.mean(axis=1), scores.mean(axis=1)

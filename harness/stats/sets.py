@@ -1,9 +1,9 @@
-"""How far methods differ from one set of experts to another, learned from all methods of a board.
+"""How much methods vary from one set of experts to another, learned from all methods of a board.
 
-Three sets say little of the variance of one difference: with two degrees of freedom and hundreds
-of pairs nothing can be significant. Methods that share their experts have variances that are much
-alike, so each difference's own is shrunk towards that of all: the moderated t statistic of Smyth
-(2004, doi:10.2202/1544-6115.1027).
+Three sets tell little about the variance of one difference: with two degrees of freedom and
+hundreds of pairs nothing can be significant. Methods that share their experts have similar
+variances, so that of each difference is shrunk towards that of all: the moderated t statistic of
+Smyth (2004, doi:10.2202/1544-6115.1027).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ FEWEST_MODELS = 4
 
 
 def prior_of(models: Sequence[Estimate]) -> Prior | None:
-    """From the scores of models on the same three sets or more; None of fewer than four models:
-    one of three that varies more has too much weight in what all have in common."""
+    """The prior from models that were scored on the same three sets or more; None for fewer than
+    four models, as one of three that varies more would have too much weight in the prior."""
     numbers = [sorted(one.by_set) for one in models]
     if len(models) < FEWEST_MODELS or len(numbers[0]) < FEWEST_SETS:
         return None
@@ -32,11 +32,12 @@ def prior_of(models: Sequence[Estimate]) -> Prior | None:
 
 
 def prior(scores: Array64) -> Prior:
-    """From scores [models, sets]: of what is left when each model's and each set's mean is taken.
+    """The prior from scores [models, sets], less the mean of each model and of each set.
 
-    The variances of models are a scaled F distribution, whose two parameters are those that have
-    the mean and the variance of their logarithms. Half of its degrees of freedom count, and no more
-    than half of those that there are: boards find the extremes of many pairs.
+    The variances of models are taken to follow a scaled F distribution, whose two parameters are
+    fitted to the mean and the variance of their logarithms. Half of its degrees of freedom count,
+    and at most half of those of the residuals, as boards pick the extremes of many pairs. The
+    variance of a difference is twice that of a model.
     """
     from scipy.special import digamma, polygamma
 
@@ -59,7 +60,8 @@ def prior(scores: Array64) -> Prior:
 
 
 _LEAST = 1e-4
-"""Of the mean variance: models without any would say that variances have nothing in common."""
+"""The least variance, as a share of the mean one: the logarithm of 0 would make the spread of all
+variances infinite."""
 
 
 def _inverse_trigamma(value: float) -> float:

@@ -1,4 +1,4 @@
-"""Tests of one difference, of a family of them, and what a test of this size can find."""
+"""Tests of one difference and of several, and the difference that a test can find."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.stats.intervals import LEVEL, Ends, degrees, is_steady, sign_test, 
 
 POWER = 0.8
 FEWEST_DRAWS = 3
-"""Draws of shots that a difference is tested with: two have a Student's t of 12.7."""
+"""The fewest draws of shots for a test of a difference: with two, Student's t is 12.7."""
 
 DifferenceOutcome: TypeAlias = Literal[
     "better", "worse", "practically equal", "cannot tell", "needs more draws"
@@ -23,11 +23,11 @@ DifferenceOutcome: TypeAlias = Literal[
 
 
 def p_value(one: Estimate) -> float:
-    """Two-sided, of a difference that is nothing but chance: where its interval ends at zero."""
+    """The two-sided p-value of a difference: the p whose 1 - p interval ends at zero."""
     point, known = abs(one.point), variances(one)
     if not point or not math.isfinite(sum(known)):
         return 1.0
-    if is_steady(known):  # every unit differs, and all alike
+    if is_steady(known):  # every unit differs, by the same amount
         return sign_test(one.units)
     from scipy.optimize import brentq
     from scipy.special import stdtrit
@@ -48,10 +48,10 @@ _PLACES = 30
 def outcome(
     difference: float, p: float | None, ends: Ends | None, margin: float | None = None
 ) -> DifferenceOutcome:
-    """The outcome for a first model against a second; `p` is adjusted for its family.
+    """The outcome for a first model against a second; `p` is adjusted for the number of tests.
 
     Practically equal: the whole 95 % interval is within the margin on either side of zero, which
-    is a test of equivalence at 2.5 %. Without a `p`, there were too few draws to test.
+    is a test of equivalence at 2.5 %. `p` is None if there were too few draws to test.
     """
     if p is None:
         return "needs more draws"
@@ -63,10 +63,10 @@ def outcome(
 
 
 def holm(values: Sequence[float]) -> tuple[float, ...]:
-    """p-values adjusted for there being several, so that the chance of any false alarm is held.
+    """p-values adjusted for their number, so that the chance of any false positive is bounded.
 
-    Holm (1979). By hand: 0.01, 0.04, 0.03 are 3 x 0.01, then 2 x 0.03, then 1 x 0.04, which is no
-    less than the one before: 0.03, 0.06, 0.06.
+    Holm (1979). By hand: 0.01, 0.04, 0.03 are in ascending order 3 x 0.01, 2 x 0.03 and 1 x 0.04,
+    which may not be less than the one before: adjusted, 0.03, 0.06, 0.06.
     """
     p = np.asarray(values, dtype=np.float64)
     order = np.argsort(p, kind="stable")
@@ -80,10 +80,10 @@ def holm(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def detectable(one: Estimate) -> float:
-    """The smallest difference that a test of so many units and draws finds with a power of 80 %.
+    """The smallest difference that a test with as many units, draws and sets finds with 80 % power.
 
-    The error of few draws, or sets, is on average estimated too small, by 1 - 1 / (4 x degrees)
-    of it.
+    The standard error of few draws, or sets, is on average estimated too small, by a factor of
+    1 - 1 / (4 x degrees of freedom).
     """
     few = degrees(one, difference=True)
     of_units, *of_others = variances(one)
@@ -91,7 +91,7 @@ def detectable(one: Estimate) -> float:
     parts = [of_units, *larger]
     whole = sum(parts)
     if not math.isfinite(whole) or not (whole or one.point):
-        return math.inf  # nothing is known of how far units differ
+        return math.inf  # how much units differ is unknown
     if not whole:
         return 0.0
     known = [(part, some) for part, some in zip(parts, few, strict=True) if part]
@@ -101,16 +101,15 @@ def detectable(one: Estimate) -> float:
 
 
 def units_needed(one: Estimate, units: int) -> int | None:
-    """About how many units in all would find a difference of this size, of so many `units`.
+    """About how many units would find a difference of this size, which was found on `units`.
 
-    None where no number would: what differs from draw to draw, or from set to set, does not shrink
-    with them.
+    None where no number would: variances over draws and over sets do not shrink with more units.
     """
     of_units, *of_others = variances(one)
     found = detectable(one)
     if not of_units or not one.point or not math.isfinite(found):
         return None
-    # the error that would find it, of which draws and sets keep theirs
+    # the variance with which it would be found, less that of draws and sets, which stays
     rest = sum(of_others)
     left = (one.point / found) ** 2 * (of_units + rest) - rest
     return None if left <= 0 else math.ceil(units * of_units / left)
@@ -119,8 +118,8 @@ def units_needed(one: Estimate, units: int) -> int | None:
 def sets_needed(deviation: float, difference: float) -> int:
     """How many pairs find a mean difference with a power of 80 %, by a paired t test at 5 %.
 
-    `deviation` is that of the differences of pairs, above zero, in the unit of `difference`. By
-    hand: a difference of one deviation takes 10 pairs (Cohen 1988, Table 2.4).
+    `deviation` is the standard deviation of the differences of pairs, above zero, in the unit of
+    `difference`. By hand: a difference of one deviation takes 10 pairs (Cohen 1988, Table 2.4).
     """
     from scipy.stats import nct, t
 
