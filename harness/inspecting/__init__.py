@@ -1,1 +1,1 @@
-"""Models beside one another -> how far apart they are, and how alike what they learned is."""
+"""Several models -> the distances of their weights and the similarity of their task vectors."""

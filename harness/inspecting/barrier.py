@@ -34,12 +34,12 @@ def barrier(
 ) -> list[BarrierLine]:
     """Loss and score along the line between two models, as they are and after each alignment.
 
-    The two experts of the `recipe`, heads and all, are merged by `average` with so many weights
-    from 0 to 1, after each of the `alignments` by itself, too, and each merge is evaluated as `run`
-    says under Current Eval. In the folder `run.output` are its records, in `records`, and the
-    barriers, as barrier.csv, .md, .png and .svg; merges are removed when they have been read.
-    Raises a HarnessError, before anything is merged, for other than two experts, and for those of
-    unlike heads.
+    The two experts of the `recipe`, with their heads, are merged by `average` with weights at
+    `points` places from 0 to 1, once as they are and once after each of the `alignments`. Each
+    merge is evaluated by `run` under Current Eval, and removed afterwards. The folder `run.output`
+    gets the records, in `records`, and the barriers, as barrier.csv, .md, .png and .svg. Raises a
+    HarnessError, before anything is merged, unless there are two experts with heads for the same
+    labels, and three points.
     """
     if len(recipe.experts) != 2:
         raise BadOption(f"a barrier is of two models, found {len(recipe.experts)}; name two")
@@ -50,7 +50,7 @@ def barrier(
     check_pictures(out / "barrier")
     check_ours({out / f"barrier.{form}": mark for form, mark in MARKS.items()})
     ends = [open_checkpoint(one, allow_pickle=run.allow_pickle) for one in recipe.experts]
-    alike = ordered_as(ends[1], ends[0].labels)  # as the merges have it
+    alike = ordered_as(ends[1], ends[0].labels)  # a merge orders it so, too
     if not same(ends[0].labels or (), alike.labels or ()):
         called = " and ".join(one.source for one in ends)
         told = "have other labels; expected experts of one task"
@@ -63,7 +63,7 @@ def barrier(
     if not all(one.tasks for one in ends):
         recipe = recipe.but(tasks=run.tasks[:1])
     named = [one.name for one in ends]
-    places = [round(step / (points - 1), 6) for step in range(points)]  # a name has room for six
+    places = [round(step / (points - 1), 6) for step in range(points)]  # a name shows six digits
     each = [(), *((one,) for one in {str(one): one for one in alignments}.values())]
     asked = [_between(recipe, stages, x) for stages in each for x in places]
     for one in asked[::points]:
@@ -80,12 +80,13 @@ def barrier(
 
 
 def _between(recipe: Recipe, stages: tuple[Choice, ...], x: float) -> Recipe:
+    """The recipe of the merge at `x`: 0 is the first model, 1 the second."""
     made = {"merger": Choice("average", {"weights": [round(1 - x, 6), x]}), "premerge": stages}
     return recipe.but(**made, heads="merge", drift=False)
 
 
 def _evaluated(recipe: Recipe, run: Run, name: str, progress: Progress | None) -> list[Record]:
-    """The records of one merge, whose folder is gone when they are made."""
+    """The records of one merge, which is written to a temporary folder."""
     with tempfile.TemporaryDirectory(dir=run.output, prefix=".merge-") as folder:
         place = Path(folder) / safe(f"{name}-{recipe.method}")
         merge(recipe, out=place, allow_pickle=run.allow_pickle, progress=progress)

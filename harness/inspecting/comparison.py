@@ -1,4 +1,4 @@
-"""Pure: two tensors -> sums that add up over tensors, and the measures that are read off them."""
+"""Pure: two tensors -> sums that add up over tensors, and measures computed from the sums."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 
 @dataclass(frozen=True)
 class WeightComparison:
-    """What two models differ by in some of their entries, as sums: that of two parts is their `+`.
+    """Sums over some entries of two models; `+` joins the sums of two parts.
 
-    `entries` is their number, `first2` and `second2` are the squared norms of the weights, `apart2`
-    is their squared distance. Of the entries that the base has, too: `moved2` and `other_moved2`
-    are the squared norms of the task vectors, `product` is their inner product, `both` the number
-    of entries that are nonzero in both, and `same` the number of those with the same sign.
+    `entries` is the number of entries, `first2` and `second2` are the squared norms of the weights,
+    `apart2` is their squared distance. Only of entries that the base has, too: `moved2` and
+    `other_moved2` are the squared norms of the task vectors, `product` is their inner product,
+    `both` the number of entries that are nonzero in both, and `same` the number of those with the
+    same sign.
     """
 
     entries: int = 0
@@ -49,7 +50,7 @@ class WeightComparison:
 
     @property
     def ratio(self) -> float | None:
-        """How many times the longer task vector is as long as the shorter; None if that is 0."""
+        """The norm of the longer task vector over that of the shorter; None if the latter is 0."""
         return _ratio(max(self.moved), min(self.moved))
 
     @property
@@ -71,11 +72,11 @@ def _ratio(above: float, below: float) -> float | None:
 def compared(
     first: torch.Tensor, second: torch.Tensor, origin: torch.Tensor | None = None
 ) -> WeightComparison:
-    """What two flat tensors differ by, in float64; `origin` is the base's, if it has one.
+    """The comparison of two flat tensors, in float64; `origin` is the base's tensor, if any.
 
-    By hand: (3, 0) and (0, 4) from (1, 1) are 5 apart, which is 1.414 of the root mean square of 3
-    and 4. The task vectors (2, -1) and (-1, 3) have norms of 2.236 and 3.162, one 1.414 times the
-    other, an inner product of -5 and so a cosine of -0.707. No sign of two is the same.
+    By hand: (3, 0) and (0, 4), with the base (1, 1), are 5 apart, 1.414 times the root mean square
+    of 3 and 4. The task vectors (2, -1) and (-1, 3) have norms of 2.236 and 3.162 (ratio 1.414), an
+    inner product of -5 and so a cosine of -0.707. Of two signs none is the same.
     """
     first, second = first.double(), second.double()
     apart = first - second
@@ -94,11 +95,12 @@ def _dot(first: torch.Tensor, second: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number for each part of two models, the property of a `WeightComparison` of this name.
+    """A measure for tables and heat maps: the property `name` of a `WeightComparison`.
 
-    `title` says what it is of `{first}` and `{second}`, `unit` what a colour stands for. `low` is
-    where its scale begins, if no value is smaller, and `high` where it ends: None for the largest
-    value in a layer. `form` is how a number is written.
+    `title` describes it for `{first}` and `{second}`, `unit` is the label of the colour scale.
+    `of_vectors`: it compares task vectors, and needs a base. The scale begins at `low`, or at a
+    smaller value, and ends at `high`, None for the largest value in a layer. `form` is the format
+    of a number.
     """
 
     name: str
@@ -142,5 +144,5 @@ MEASURES = (
 
 
 def shown(*, with_base: bool) -> list[Measure]:
-    """Those that can be had: task vectors need a base."""
+    """The measures that are available: those of task vectors need a base."""
     return [measure for measure in MEASURES if with_base or not measure.of_vectors]

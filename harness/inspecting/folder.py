@@ -24,8 +24,8 @@ INSPECTION = Layout("an inspection", "inspect.json")
 def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
     """Write inspect.json, and for each measure and pair a heat map: `cosine-1-2.png` and `.svg`.
 
-    Also one of the feed-forward units, `units-1-2`, and `units-1-2-layer-0` of those of a layer
-    that was asked for, unit by unit. Models are numbered in the order in which they were given.
+    Also for each pair a heat map of the units matched to themselves, `units-1-2`, and for each
+    requested layer one of unit by unit, `units-1-2-layer-0`. Models are numbered as given.
     """
     with new_folder(out, INSPECTION, force=force) as folder:
         for pair in inspection.pairs:
@@ -42,7 +42,7 @@ def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
 
 
 def map_of_units(pair: Pair) -> HeatMap:
-    """The share of the feed-forward units of every layer that are matched to themselves."""
+    """The heat map of the share of feed-forward units that are matched to themselves, by layer."""
     import pandas
 
     shares = {"feed-forward\nunits": [one.share for one in pair.units.values()]}
@@ -52,7 +52,7 @@ def map_of_units(pair: Pair) -> HeatMap:
 
 
 def matrix_of_units(pair: Pair, layer: Layer, values: torch.Tensor, side: int) -> Figure:
-    """Every unit of a layer with every other, or the largest of squares of so many a side."""
+    """The picture of all pairs of units of a layer, or of the largest in squares of `side`."""
     unit = f"cosine, the largest of {side} × {side} units" if side > 1 else "cosine"
     title = f"Feed-forward units of layer {layer}, by their weights"
     sides = (f"unit of {one.name}" for one in (pair.first, pair.second))
@@ -60,10 +60,10 @@ def matrix_of_units(pair: Pair, layer: Layer, values: torch.Tensor, side: int) -
 
 
 def map_of(pair: Pair, measure: Measure) -> HeatMap | None:
-    """The heat map of a measure: layers x roles, and below what is outside of layers.
+    """The heat map of a measure: layers x roles, and below them the tensors outside of layers.
 
-    Its scale is that of the layers: a head that was made anew is far from any other. None where
-    the measure is defined nowhere, as the cosine of a task vector that is zero.
+    The scale is that of the layers, as a newly initialised head is far from any other. None where
+    the measure is defined nowhere, such as the cosine of a task vector that is zero.
     """
     layers = _panel(pair, measure, pair.layers).rename_axis("layer")
     outside = _panel(pair, measure, [None]).rename_axis("role of the weights", axis="columns")
@@ -73,13 +73,13 @@ def map_of(pair: Pair, measure: Measure) -> HeatMap | None:
     known = panels[0].stack()
     low = min([measure.low, *known])
     high = measure.high if measure.high is not None else max([low, *known])
-    high = high if high > low else low + 1  # all alike
+    high = high if high > low else low + 1  # all values equal
     title = measure.title.format(first=pair.first.name, second=pair.second.name)
     return HeatMap(title, panels, measure.unit, low, high, measure.form)
 
 
 def _panel(pair: Pair, measure: Measure, layers: Sequence[Layer | None]) -> pandas.DataFrame:
-    """Layers x those roles that the measure is defined for in one of them."""
+    """The measure by layer (None: outside of layers) and role, without roles that have no value."""
     import pandas
 
     values = {

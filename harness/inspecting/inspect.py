@@ -26,14 +26,14 @@ from harness.passes.workload import Workload
 from harness.types import Checkpoint, Progress, StateDict
 
 TENSORS, UNITS = "comparing tensors", "matching feed-forward units"
-"""What is told while it is done."""
+"""The names of the work in progress reports."""
 Indices = tuple[int, int]
-"""Two of the models, by their places."""
+"""A pair of models, by their indices."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is compared: the models' parameters, what the base has of them, and all pairs."""
+    """What is compared: the models' parameters, and the base's tensors of these (`origin`)."""
 
     family: Family
     states: tuple[StateDict, ...]
@@ -45,16 +45,16 @@ class Work:
 
     @cached_property
     def layers(self) -> dict[weights.Layer, list[weights.Member]]:
-        """The feed-forward units of every layer."""
+        """The axes over the feed-forward units of every layer."""
         return feed_forward(self.family, self.states[0])
 
     @property
     def names(self) -> list[str]:
-        """Every parameter that some model has, once."""
+        """The names of all parameters that any model has."""
         return [*dict.fromkeys(name for state in self.states for name in state)]
 
     def shapes(self, pair: Indices, name: str) -> list[tuple[int, ...] | None]:
-        """The shapes that a tensor has in both models of a pair, None where one has it not."""
+        """The shapes of a tensor in both models of a pair, None for a model that lacks it."""
         found = [weights.specs(self.states[index]).get(name) for index in pair]
         return [None if spec is None else spec.shape for spec in found]
 
@@ -85,15 +85,15 @@ def inspect(
     For every layer and role (query, key, ..., up, down, norm, head): the distance, absolute and
     relative to the norm; cosine, sign agreement and norms of the task vectors; and the share of
     feed-forward units that are matched to themselves (RegMean, Jin et al. 2023, Appendix D).
-    Encoders have to agree in names and shapes. Heads and poolers are compared where they do. One
+    Encoders have to agree in names and shapes; heads and poolers are compared where they agree. One
     tensor of each model is in memory at a time, and all is computed in float64.
 
     A base that models were not made from, by their own records, is refused unless `other_base`.
-    With `out` a folder is written: inspect.json, and heat maps as PNG and SVG, for the layers whose
-    `units` are asked for also one of every unit with every other; `force` replaces an older one.
-    `progress` is called with what is being done, how much since the last call and how much there is
-    of everything. Raises a HarnessError for what cannot be compared before a tensor is read, and
-    BrokenCheckpoint for NaN and infinite entries.
+    With `out` a folder is written: inspect.json, and heat maps as PNG and SVG, also one of all
+    pairs of units for each layer in `units`; `force` replaces an older folder. `progress` is called
+    with what is being done, how much since the last call, and how much in all. Raises a
+    HarnessError for models that cannot be compared, before a tensor is read, BrokenCheckpoint for
+    NaN and infinite entries, and NotFinite where a norm is infinite.
     """
     if len(models) < 2:
         raise BadRecipe(f"inspect compares models, found {len(models)}; expected two or more")
@@ -137,7 +137,7 @@ def inspect(
 def _opened(
     source: str | Path, allow_pickle: bool, base: str | Path | None = None
 ) -> tuple[Checkpoint, weights.Observed]:
-    """A checkpoint under the names of a classifier, whose tensors are checked as they are read."""
+    """A checkpoint under the names of a classifier, and its tensors, checked as they are read."""
     checkpoint = open_checkpoint(source, allow_pickle=allow_pickle, base=base)
     observed = weights.Observed(checkpoint.weights, checkpoint.source)
     state = weights.Lazy(weights.specs(checkpoint.weights), observed.__getitem__)
@@ -145,7 +145,7 @@ def _opened(
 
 
 def _in_one_order(models: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Classifiers of the same labels with their outputs as the first of these has them."""
+    """The models; of classifiers with the same labels, outputs are in the order of the first."""
     ordered: list[Checkpoint] = []
     for model in models:
         for before in ordered:
@@ -155,7 +155,7 @@ def _in_one_order(models: Sequence[Checkpoint]) -> list[Checkpoint]:
 
 
 def _names(models: Sequence[Checkpoint]) -> list[str]:
-    """What tables call the models: the last parts of their sources, where these are clear."""
+    """The models' names in tables: the last part of the source, the whole source if ambiguous."""
     short = [model.name for model in models]
     called = [one.name if short.count(one.name) == 1 else one.source for one in models]
     return [
@@ -165,7 +165,7 @@ def _names(models: Sequence[Checkpoint]) -> list[str]:
 
 
 def _work(models: Sequence[Checkpoint], base: Checkpoint | None = None) -> Work:
-    """The parameters that are compared; raises IncompatibleWeights unless all encoders agree."""
+    """The parameters to compare. Raises IncompatibleWeights unless all encoders agree."""
     family = models[0].family
     states = tuple(weights.select(m.weights, weights.floating(m.weights)) for m in models)
     encoders = [weights.select(state, [n for n in state if _in_all(family, n)]) for state in states]
@@ -174,16 +174,16 @@ def _work(models: Sequence[Checkpoint], base: Checkpoint | None = None) -> Work:
 
 
 def _in_all(family: Family, name: str) -> bool:
-    """Whether every model of a family has this tensor: taggers have no pooler, and heads differ."""
+    """Whether all models of a family have this tensor: taggers have no pooler, and heads differ."""
     return name.startswith(family.prefix) and not family.is_pooler(name)
 
 
 def _origin(
     models: Sequence[Checkpoint], states: Sequence[StateDict], base: Checkpoint
 ) -> StateDict:
-    """The base's tensors that experts were tuned from, under their names: of heads there are none.
+    """The base's tensors under the names of the experts, without new ones such as heads.
 
-    Raises IncompatibleWeights where it lacks one, or has it in another shape.
+    Raises IncompatibleWeights where the base lacks a tensor, or has it in another shape.
     """
     tuned: list[StateDict] = []
     for model, state in zip(models, states, strict=True):
@@ -200,7 +200,7 @@ def _origin(
 
 
 def places_of(work: Work, tell: Progress) -> dict[Indices, dict[TensorPlace, WeightComparison]]:
-    """Comparisons of all pairs by place, in the order in which the models' tensors stand."""
+    """The comparisons of all pairs by place, in the order of the models' tensors."""
     places: dict[Indices, dict[TensorPlace, WeightComparison]] = {pair: {} for pair in work.pairs}
     for name in work.names:
         place = work.place(name)
@@ -211,7 +211,7 @@ def places_of(work: Work, tell: Progress) -> dict[Indices, dict[TensorPlace, Wei
 
 
 def _of_tensor(work: Work, name: str) -> dict[Indices, WeightComparison]:
-    """Comparisons of the pairs that share a tensor, which is read once for all of them."""
+    """The comparisons of a tensor in all pairs that share it; it is read once for each model."""
     pairs = [pair for pair in work.pairs if work.shares(pair, name)]
     shared = sorted({index for pair in pairs for index in pair})
     flat = {index: work.states[index][name].reshape(-1) for index in shared}
@@ -222,7 +222,7 @@ def _of_tensor(work: Work, name: str) -> dict[Indices, WeightComparison]:
         wide = {index: tensor[part].double() for index, tensor in flat.items()}
         return [compared(wide[first], wide[second], start) for first, second in pairs]
 
-    # heads of several sizes may go by one name: beyond the end of a tensor its pieces are empty
+    # heads of one name may differ in size: pieces beyond the end of a tensor are empty
     longest = max((tensor.numel() for tensor in flat.values()), default=0)
     pieces = weights.by_piece(of_piece, longest)
     comparisons = [total(piece[place] for piece in pieces) for place in range(len(pairs))]
@@ -233,7 +233,7 @@ def _of_tensor(work: Work, name: str) -> dict[Indices, WeightComparison]:
 
 
 def _units(work: Work, tell: Progress) -> dict[Indices, dict[weights.Layer, UnitsInPlace]]:
-    """How many units of each layer are matched to themselves, in all pairs."""
+    """By pair and layer, how many units are matched to themselves."""
     units: dict[Indices, dict[weights.Layer, UnitsInPlace]] = {pair: {} for pair in work.pairs}
     for pair in work.pairs:
         first, second = _tables(work, pair)
@@ -244,13 +244,13 @@ def _units(work: Work, tell: Progress) -> dict[Indices, dict[weights.Layer, Unit
 
 
 def _tables(work: Work, pair: Indices) -> tuple[StateDict, StateDict]:
-    """What the table of a pair's family says which units of."""
+    """The tensors of both models of a pair, as the table of their family names them."""
     first, second = (in_table(work.family, work.states[index]) for index in pair)
     return first, second
 
 
 def _asked(work: Work, units: Sequence[str | int]) -> list[weights.Layer]:
-    """The layers of these names. Raises BadOption for one that has no feed-forward units."""
+    """The layers named in `units`. Raises BadOption for one without feed-forward units."""
     known = {str(layer): layer for layer in work.layers}
     if odd := [str(one) for one in units if str(one) not in known]:
         layers = ", ".join(known) or "none"

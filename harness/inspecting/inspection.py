@@ -1,4 +1,4 @@
-"""The nouns: what `inspect` found, and how it is written as JSON."""
+"""The nouns: the results of `inspect`, their remarks, and their JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InspectedModel:
-    """A model that was looked at: what tables call it, where it came from, and its content."""
+    """An inspected model: its name in tables, its source, and the digest of its weights."""
 
     name: str
     source: str
@@ -37,10 +37,10 @@ class UnitsInPlace:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two models beside one another: comparisons by place, units by layer.
+    """Two models compared: sums by place, and matched feed-forward units by layer.
 
-    `left_out` has a line for each tensor that only one of them has, or each in another shape.
-    `alike` has, for the layers that were asked for, the cosines of their units, [units, units].
+    `left_out` has a line for each tensor that one model lacks or that differs in shape. `alike` has
+    the cosines of all pairs of units, [units, units], for the requested layers.
     """
 
     first: InspectedModel
@@ -52,7 +52,7 @@ class Pair:
 
     @property
     def whole(self) -> WeightComparison:
-        """All that both have but heads, which no pretraining has seen."""
+        """All tensors that both have except heads, which are not pretrained."""
         return total(one for place, one in self.places.items() if place.role != "head")
 
     @property
@@ -63,29 +63,29 @@ class Pair:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers, in order."""
+        """The layers, in the order of data through a model."""
         return in_order(p.layer for p in self.places if p.layer is not None)
 
     def of(
         self, layers: Collection[Layer | None], role: Role | None = None
     ) -> WeightComparison | None:
-        """A role in these layers together (None: outside of layers), or all roles there.
+        """The sum over these layers (None: outside of layers), of a role or of all.
 
-        None where there is nothing.
+        None where there is no such tensor.
         """
         within = [(p.role, one) for p, one in self.places.items() if p.layer in layers]
         there = [one for of, one in within if role in (None, of)]
         return total(there) if there else None
 
     def roles(self, *, in_layers: bool) -> tuple[Role, ...]:
-        """What there is in layers, or outside of them, in the order of data through a model."""
+        """The roles within layers, or outside of them, in the order of data through a model."""
         there = {p.role for p in self.places if (p.layer is not None) == in_layers}
         return tuple(role for role in ROLES if role in there)
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """Models compared with one another, and with their base, if it is known."""
+    """All pairs of some models compared, with their base if it was given."""
 
     models: tuple[InspectedModel, ...]
     base: InspectedModel | None
@@ -93,14 +93,14 @@ class Inspection:
 
 
 def total(comparisons: Iterable[WeightComparison]) -> WeightComparison:
-    """What several parts come to together."""
+    """The sum of several comparisons."""
     return sum(comparisons, WeightComparison())
 
 
 ELSEWHERE = 0.5
-"""Models of which fewer feed-forward units than this share are matched to themselves are moved."""
+"""Units count as permuted if fewer than this share of them are matched to themselves."""
 LONGER = 3.0
-"""Of task vectors whose lengths differ by more than this factor, the longer one decides."""
+"""If task vectors differ in length by more than this factor, the longer one dominates a merge."""
 
 
 def remarks(inspection: Inspection) -> list[str]:
@@ -109,7 +109,7 @@ def remarks(inspection: Inspection) -> list[str]:
 
 
 def _remark(pair: Pair, base: InspectedModel | None) -> str | None:
-    if pair.kept is not None and pair.kept < ELSEWHERE:  # says more than how far weights are apart
+    if pair.kept is not None and pair.kept < ELSEWHERE:  # says more than distances
         return (
             f"{1 - pair.kept:.0%} of the feed-forward units of {pair.second.name} are matched "
             f"to others of {pair.first.name}: a merge mixes unrelated units unless they are "
@@ -136,7 +136,7 @@ def _remark(pair: Pair, base: InspectedModel | None) -> str | None:
 
 
 def as_record(inspection: Inspection) -> dict[str, Any]:
-    """The inspection as values of JSON; what is not defined is null."""
+    """The inspection as JSON values; undefined measures are null."""
     return {
         "models": [vars(model) for model in inspection.models],
         "base": vars(inspection.base) if inspection.base else None,

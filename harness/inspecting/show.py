@@ -1,4 +1,4 @@
-"""Shell: a task -> what it holds: rows, labels, lengths, what is cut off, shared texts."""
+"""Shell: a task -> facts of its splits: rows, labels, lengths, cut-offs, shared texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness.text import MOST, few, number, plain, shortened
 from harness.types import Checkpoint, Length, Rows, Task
 
 EXAMPLES = 2
-"""Rows of each split that are shown as they are read."""
+"""The number of rows of each split that are shown as examples."""
 LENGTHS = ("median", "95 %", "longest")
 
 
@@ -35,11 +35,11 @@ def show(
     max_length: Length | None = None,
     data_dir: str | Path | None = None,
 ) -> dict[str, Any]:
-    """What a task holds, as JSON: every split with its rows, labels, lengths and two examples.
+    """The facts of a task for JSON: every split with its rows, labels, lengths and two examples.
 
-    Lengths are in words or, with a `model` (or its base), in its tokens, with what `max_length`
-    cuts off, by default the task's. Raises BadData for data that cannot be read, and for splits
-    with the same rows.
+    Lengths are in words or, with a `model` (or its base), in tokens of the model, with how much
+    `max_length` (by default the task's) cuts off. Raises BadData for data that cannot be read, and
+    for splits with the same rows.
     """
     found, _ = parse_task(task)
     if "@" in task:
@@ -74,7 +74,7 @@ def show(
 
 
 def _splits(task: Task, folder: str | Path | None) -> dict[str, Rows]:
-    """The splits of a task that are there, train first. Raises BadData where none is."""
+    """The available splits of a task, train first. Raises BadData if there is none."""
     names = dict.fromkeys((TRAIN, *task.splits))
     there = [s for s in names if task.source or at_hand(task, task.splits.get(s, TRAIN), folder)]
     return {split: load_rows(task, split, folder=folder) for split in there or [task.reported]}
@@ -83,6 +83,7 @@ def _splits(task: Task, folder: str | Path | None) -> dict[str, Rows]:
 def _told(
     rows: Rows, checkpoint: Checkpoint | None, longest: int | None, shared: int | None
 ) -> dict[str, Any]:
+    """The facts of one split; `shared` is how many of its rows have a text of the training rows."""
     text = checkpoint if rows.images is None else None
     words = [sum(len(text.split()) for text in texts) for texts in rows.texts]
     lengths = token_counts(text, rows) if text else words
@@ -111,7 +112,7 @@ def _told(
 
 
 def _example(row: Rows) -> dict[str, Any]:
-    """A row as it is read: its texts or words, and its labels by name."""
+    """The texts (or words, or image) of a row and its labels by name."""
     labels = kind_of(row.task).named(row.task, row.labels)
     if row.images is None:
         return {"texts": [*row.texts[0]], "labels": labels}
@@ -122,7 +123,7 @@ def _example(row: Rows) -> dict[str, Any]:
 
 
 def _broken(rows: Rows) -> list[str]:
-    """What is wrong with each image that cannot be read: training would stop at the first."""
+    """The error of each image that cannot be read: training would stop at the first."""
     image = rows.images
     if image is None:
         return []
@@ -141,7 +142,7 @@ def _broken(rows: Rows) -> list[str]:
 
 
 def report(shown: Mapping[str, Any]) -> str:
-    """What `show` found, for a screen."""
+    """The result of `show` as text for a terminal."""
     splits: Mapping[str, Any] = shown["splits"]
     about = f"{shown['task']}: {shown['kind']} by {', '.join(shown['metrics'])}"
     lines = [f"{about}, reported on {shown['reported']}", "", _table(splits), ""]
@@ -156,7 +157,7 @@ def report(shown: Mapping[str, Any]) -> str:
 
 
 def _odd(one: Mapping[str, Any], labels: Sequence[str]) -> Iterator[str]:
-    """What is to be known of a split before anybody trains or scores on it."""
+    """Warnings on a split, to be read before training or scoring on it."""
     what = "image" if one["lengths"]["unit"] == "images" else "text"
     if one["cut_off_in_words"]:
         yield one["cut_off_in_words"]
@@ -174,9 +175,9 @@ def _odd(one: Mapping[str, Any], labels: Sequence[str]) -> Iterator[str]:
 
 
 def overview(several: Sequence[Mapping[str, Any]]) -> str:
-    """What `show` found of several tasks, a line each.
+    """The results of `show` for several tasks as a table, a line each.
 
-    Labels, those that occur, and lengths are of the first split.
+    The number of labels that occur, the most frequent label and lengths are of the first split.
     """
     names = [*dict.fromkeys(split for shown in several for split in shown["splits"])]
     headers = ["task", "kind", *names, "labels", "most frequent", "unit", *LENGTHS]
@@ -215,7 +216,7 @@ def _labels(splits: Mapping[str, Any]) -> str:
         [plain(shortened(name, 40)), *(_count(one["labels"][name]) for one in splits.values())]
         for name in names
     ]
-    heads = ["labels", *map(plain, splits)]  # 007 is a name
+    heads = ["labels", *map(plain, splits)]  # a label such as 007 is no number
     return str(tabulate(rows, heads, tablefmt="simple", disable_numparse=[0]))
 
 

@@ -16,7 +16,7 @@ def report(inspection: Inspection, columns: int | None = None) -> str:
     measures = shown(with_base=inspection.base is not None)
     parts = [_models(inspection), _pairs(inspection)]
     if len(inspection.pairs) == 1:
-        # a distance by itself grows with the matrix: it is in the JSON
+        # absolute distances grow with the size of a matrix: they are in the JSON only
         (pair,) = inspection.pairs
         parts += [_layers(pair, one, wide) for one in measures if one.name != "distance"]
         parts += [wrapped(plain(text), wide) for text in _units(pair)]
@@ -60,7 +60,7 @@ def _numbers(inspection: Inspection, pair: Pair) -> str:
 
 
 def _layers(pair: Pair, measure: Measure, wide: int) -> str:
-    """Layers x roles, with those outside of layers below."""
+    """The table of a measure: layers x roles, and below it the roles outside of layers."""
     roles = pair.roles(in_layers=True)
 
     def cell(one: WeightComparison | None) -> str:
@@ -83,7 +83,7 @@ def _layers(pair: Pair, measure: Measure, wide: int) -> str:
 
 
 def _units(pair: Pair) -> list[str]:
-    """A line on feed-forward units, where the family says which they are."""
+    """A line on feed-forward units, if the family has a table that names them."""
     some = {layer: one for layer, one in pair.units.items() if one.kept < one.units}
     moved = [f"all but {a.units - a.kept} of {a.units} in layer {of}" for of, a in some.items()]
     every = "all, in every layer" if not moved else ", ".join(moved)
@@ -91,7 +91,7 @@ def _units(pair: Pair) -> list[str]:
 
 
 def _left_out(inspection: Inspection) -> list[str]:
-    """A line for all pairs that the same tensors are left out of."""
+    """Lines on the tensors that are left out, one for all pairs that leave out the same."""
     pairs: dict[tuple[str, ...], list[str]] = {}
     for pair in inspection.pairs:
         names = tuple(name.partition(" ")[0] for name in pair.left_out)

@@ -1,4 +1,4 @@
-"""Pure: two models -> which feed-forward units of a layer are matched to themselves."""
+"""Pure: two models -> how many feed-forward units of a layer match themselves, and all cosines."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from harness.types import StateDict
 from harness.weights import Layer, Member, Symmetry, overlap, select, specs, units_of
 
 TIED = 1e-9
-"""How much more a unit gains elsewhere, relatively, where it does not stay."""
+"""The relative bonus for a unit that stays in place, so that ties move no unit."""
 
 
 def feed_forward(family: Family, state: StateDict) -> dict[Layer, list[Member]]:
-    """The axes over the feed-forward units of each layer; none for a family without a table.
+    """The axes over the feed-forward units of each layer; {} for a family without a table.
 
-    They are of the tensors that the table has (`in_table`).
+    The tensors are named as in the table (`in_table`).
     """
     known = specs(state)
     places = {name: place_in(family, name, spec) for name, spec in known.items()}
@@ -33,13 +33,13 @@ def feed_forward(family: Family, state: StateDict) -> dict[Layer, list[Member]]:
 
 
 def units_kept(first: StateDict, second: StateDict, members: Sequence[Member]) -> UnitsInPlace:
-    """How many units the best assignment of one model's to the other's leaves where they are.
+    """How many units the best assignment of one model's units to the other's leaves in place.
 
-    The assignment maximises the inner products of what goes into the units, their biases and what
-    comes out of them (Ainsworth et al. 2023, section 3.2), in float64. Of equally good ones it is
-    the one that moves fewest: a dead unit is as alike to any other.
+    The assignment maximises the inner products of the units' incoming weights, biases and outgoing
+    weights (Ainsworth et al. 2023, section 3.2), in float64. Of equally good assignments, the one
+    that moves the fewest units: a dead unit fits any other equally well.
 
-    By hand: of units (1, 0), (0, 1) and (0, 1), and in the other model (0, 2), (2, 0) and (0, 2),
+    By hand: for units (1, 0), (0, 1) and (0, 1), and (0, 2), (2, 0) and (0, 2) in the other model,
     the first goes to the second, and the second to the first; the third stays.
     """
     alike = overlap(first, second, members).products[0]
@@ -50,16 +50,16 @@ def units_kept(first: StateDict, second: StateDict, members: Sequence[Member]) -
 
 
 MOST = 256
-"""Units along a side of a picture: of more, squares of several units are a pixel."""
+"""The most cells along a side of a picture; with more units, a cell is a square of several."""
 
 
 def alike(first: StateDict, second: StateDict, members: Sequence[Member]) -> torch.Tensor:
-    """The cosine of what every unit of one model and every one of the other is made of.
+    """The cosines of every unit of one model with every unit of the other, [units, units].
 
-    That is what goes into a unit, its bias and what comes out of it, in float64: [units, units],
-    0 where one is dead (RegMean, Jin et al. 2023, Appendix D).
+    A unit is its incoming weights, bias and outgoing weights, in float64; the cosine is 0 where one
+    of two units is dead (RegMean, Jin et al. 2023, Appendix D).
 
-    By hand: units (1, 0) and (0, 2), and in the other model (3, 0) and (1, 1), have cosines of
+    By hand: units (1, 0) and (0, 2), with (3, 0) and (1, 1) in the other model, have cosines of
     (1, 0.707) and (0, 0.707).
     """
     both = ([units_of(state, one).square().sum(1) for one in members] for state in (first, second))
@@ -69,9 +69,9 @@ def alike(first: StateDict, second: StateDict, members: Sequence[Member]) -> tor
 
 
 def in_squares(values: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The largest entry of every square of so many units a side, so that `MOST` are not exceeded.
+    """The largest entry of every square of units, at most `MOST` squares a side; and their size.
 
-    A mean would lose a diagonal among many units.
+    A mean would hide a diagonal among many units.
     """
     side = -(-len(values) // MOST)
     padded = torch.nn.functional.pad(values, 2 * (0, -len(values) % side), value=-torch.inf)

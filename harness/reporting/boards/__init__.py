@@ -1,1 +1,1 @@
-"""Lines -> boards: one small module for each format, and `leaderboard`, which writes them all."""
+"""Lines -> boards: a small module for each format, and `leaderboard`, which writes all formats."""

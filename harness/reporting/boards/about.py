@@ -1,4 +1,4 @@
-"""Pure: a board -> what it is of, and what it found, each in a sentence."""
+"""Pure: a board -> sentences on its models and data, and on its main finding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.text import few, plain, points
 
 
 def about(board: Board) -> dict[str, str]:
-    """Base, experts, test rows and merges of a board, and a half precision, by name."""
+    """Facts of a board by name: base, experts, test rows, merges, tasks, any half precision."""
     merges = board.scores.models("merged")
     made_of = [line for row in merges for line in board.scores.by_row[row]]
     bases = [line.base for line in made_of] + [
@@ -34,20 +34,20 @@ def about(board: Board) -> dict[str, str]:
 
 
 def summary(board: Board) -> dict[str, str]:
-    """What the page over boards says of one: what it is of, its tasks by name, and the finding."""
+    """The entry of a board on the page over boards: its facts, its tasks by name, its finding."""
     tasks = few([short_task(one, board.scores.tasks) for one in board.tasks])
     return {**about(board), "tasks": plain(tasks), "finding": _finding(board)}
 
 
 def in_a_line(board: Board) -> str:
-    """All that `about` says, and which experts are below the best constant prediction."""
+    """The facts of `about` in one line, and the tasks with experts below the best constant."""
     known = {name: value for name, value in about(board).items() if value}
     text = "; ".join(f"{name}: {value}" for name, value in known.items())
     return f"{text[:1].upper()}{text[1:]}.{said('low_experts', _low_experts(board))}"
 
 
 def _low_experts(board: Board) -> dict[str, tuple[float, float]]:
-    """By task, the mean score of its experts where it is below the best constant, and that."""
+    """By task with experts below the best constant: their mean score, and the constant's."""
     low = {}
     for task, lines in against_of(board.lines).items():
         experts = [line for line in lines if line.role == "expert"]
@@ -58,12 +58,12 @@ def _low_experts(board: Board) -> dict[str, tuple[float, float]]:
 
 
 def _last(source: str) -> str:
-    """The name of a folder, or of a model of the hub."""
+    """The last part of a source: the name of a folder, or of a model on the Hub."""
     return source.rstrip("/").rpartition("/")[2]
 
 
 def _experts(board: Board) -> str:
-    """How many experts were merged, and of what."""
+    """How many experts were merged, and whether they are of the board's tasks."""
     experts = {
         (line.task, line.set, line.digest)
         for line in board.lines
@@ -79,7 +79,7 @@ def _experts(board: Board) -> str:
 
 
 def _finding(board: Board) -> str:
-    """Which merge is first, by credit; without it, in the mean under the first setting."""
+    """Which merge is first: by credit or, without credits, by its mean under the first setting."""
     if board.credits:
         return plain(board.credits.finding[0])
     setting, column = board.scores.settings[0], board.scores.columns[-1]

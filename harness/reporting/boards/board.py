@@ -1,4 +1,4 @@
-"""Pure: lines -> a board, what every format shows: cells, what is best, gains, heads' shares."""
+"""Pure: lines -> a board, which every format shows: cells, best merges, gains, heads' shares."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ HOW = {
     "label, for a regression the mean, for tags no entity, for several labels the most frequent "
     "ones, as many as score most",
 }
-"""What the rows are that are no model."""
+"""What the computed rows show, by name."""
 SAME = " = "
-"""Between the names of rows that are one."""
+"""Joins the names of rows that are folded into one."""
 
 
 class ShownCell(NamedTuple):
-    """A cell, the line that it is of (None: computed of others), if it is the best, its gain."""
+    """A cell, its line (None: computed from other cells), whether it is the best, and its gain."""
 
     cell: GridCell
     line: Line | None
@@ -51,9 +51,9 @@ class ShownCell(NamedTuple):
 
 @dataclass(frozen=True)
 class HeadShare:
-    """The row of a merge (or the base), its verdict, and how far a tuned head is above its own.
+    """The row of a merge or base, its verdict, its loss, and what a tuned head recovers of it.
 
-    `lost` is significant with Holm over the rows of a setting; only then there is a share.
+    `lost` is tested with Holm over the rows of a setting; only a significant loss has a share.
     """
 
     row: str
@@ -68,19 +68,19 @@ class HeadShare:
 
     @property
     def share(self) -> str:
-        """How much of the loss the head explains, with its interval; "" of none that is known."""
+        """How much of the loss the head explains, with its interval; "" where that is unknown."""
         return "" if self.lost.significant is False else self.verdict.share
 
 
 @dataclass(frozen=True)
 class Board:
-    """Lines as methods x tasks for every setting, and what is said of them.
+    """Lines as methods x tasks for every setting, with best merges, gains, shares and credits.
 
-    `called` are the names of rows that are folded into one, as they have the same scores;
-    `unchanged` are those of them that gain nothing over their counterpart, which is the same row.
-    `counterparts` are, for rows of merges, what their gains are over. `priors` are what the
-    variances of differences of merges over sets of experts are shrunk towards. What takes tests is
-    computed when it is asked for.
+    `called` has the joint name of each row that is folded with others of the same scores;
+    `unchanged` are the rows that are folded with their own counterpart: their gain is zero.
+    `counterparts` has, for a row of a merge, the row that its gains are measured from. `priors` are
+    what the variances of differences of merges over sets of experts are shrunk towards. Tests run
+    on first access.
     """
 
     lines: tuple[Line, ...]
@@ -92,23 +92,23 @@ class Board:
 
     @property
     def sets(self) -> int:
-        """How many sets of experts stand behind a row, at most."""
+        """The largest number of sets of experts that a cell averages over."""
         return max(len(cell.lines) for cell in self.scores.cells.values())
 
     @cached_property
     def tasks(self) -> Mapping[str, Line]:
-        """A line of every task that is shown, which knows its metrics, rows and kind."""
+        """One line of each shown task, for its metrics, number of rows and kind."""
         known = tasks_by(self.lines)
         return {task: known[task] for task in self.scores.tasks}
 
     @cached_property
     def rows_of_lines(self) -> list[str]:
-        """The row of each line; of one that no row shows, the name of its model."""
+        """The row of each line; the name of its model for a line that no row shows."""
         return [self.called.get(row, row) for row in named_rows(self.lines)]
 
     @cached_property
     def best(self) -> Mapping[tuple[Setting, str], frozenset[str]]:
-        """For every column of a setting, the merges that are the best or do not differ from it."""
+        """By setting and column, the best merge and those not significantly different from it."""
         return best_of(self.scores, self.scores.models("merged"), self.priors)
 
     @cached_property
@@ -129,7 +129,7 @@ class Board:
 
     @cached_property
     def credits(self) -> Credits | None:
-        """Where the score of each merge goes; None where records do not say."""
+        """Where the score of each merge goes; None where records do not suffice (`credits_of`)."""
         return credits_of(self)
 
     def row(self, name: str, setting: Setting) -> list[ShownCell | None]:
@@ -149,7 +149,7 @@ class Board:
 
 
 def board_of(lines: Sequence[Line]) -> Board:
-    """The board of lines. Raises BrokenRecord where a column would mix what is not one work."""
+    """The board of lines. Raises BrokenRecord if lines of a column are not comparable (`work`)."""
     lines = in_sets(lines)
     whole = laid_out(lines, by_method=True)
     called = same_rows(whole)
@@ -172,15 +172,16 @@ def board_of(lines: Sequence[Line]) -> Board:
 
 
 def scores_of(lines: Sequence[Line]) -> Grid:
-    """The scores of a board of these lines, rows that are one folded."""
+    """The grid of a board of these lines, with rows of the same scores folded."""
     whole = laid_out(lines, by_method=True)
     return folded(whole, same_rows(whole))
 
 
 def same_rows(scores: Grid) -> dict[str, str]:
-    """What rows of the same scores in every column, by models of the same experts, are called.
+    """By row, the joint name of all rows with the same scores in every column.
 
-    In a single column models may have the same score by chance: there, of the same weights.
+    Only models of the same role and experts are joined. In a single column they may have the same
+    score by chance: there, only models of the same weights.
     """
     groups: dict[object, list[str]] = {}
     for row in (row for row in scores.rows if row in scores.by_row):
@@ -195,7 +196,7 @@ def same_rows(scores: Grid) -> dict[str, str]:
 
 
 def folded(scores: Grid, called: Mapping[str, str]) -> Grid:
-    """The grid with rows renamed; of those of one name the first stays."""
+    """The grid with rows renamed by `called`; of rows with the same new name the first stays."""
     rows: dict[str, str] = {}
     for row in scores.rows:
         rows.setdefault(called.get(row, row), row)
@@ -205,7 +206,7 @@ def folded(scores: Grid, called: Mapping[str, str]) -> Grid:
 
 
 def shares_of(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
-    """A share for every row and setting that can have one, settings in the order they come."""
+    """The shares of all rows with a verdict, setting by setting, grouped by protocol."""
     against = against_of(lines)
     found = []
     for row in scores.rows:
@@ -218,7 +219,7 @@ def shares_of(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
 
 
 def _shares(scores: Grid, tuned: Setting, known: Mapping[str, Verdict]) -> list[HeadShare]:
-    """Those of the rows that have a verdict under one setting."""
+    """The shares under one setting; `known` are the verdicts of its rows."""
     lost = tested({row: Difference(one.loss, p=one.p) for row, one in known.items()})
     recovered, mean = gaps(scores, known, scores.headlines[CURRENT], tuned), scores.columns[-1]
     return [

@@ -1,7 +1,7 @@
 """Pure: a board -> where the score goes: what each merge adds to its base, under which head.
 
-Of a merge on a task four scores count: the base under a tuned head, the merge under the experts'
-heads (Current Eval) and under that tuned head, and the experts. Defined in
+Four scores of a merge on a task are needed: the base under a tuned head, the merge under the
+experts' heads (Current Eval) and under that tuned head, and the experts. Defined in
 docs/methods.md#where-the-score-goes-and-credit.
 """
 
@@ -37,17 +37,18 @@ if TYPE_CHECKING:
     from harness.reporting.boards.board import Board
 
 LEAST = 1.0
-"""Points from end to end of the axis of scores."""
+"""The smallest length of the axis of scores, in points."""
 
 
 ScorePart: TypeAlias = Literal["base", "below", "own", "above", "tuned", "lost"]
-"""Of a score: the base, and how far the tuned head is below it; what Current Eval scores, and how
-far that is above the tuned head; what only this scores, and what is lost."""
+"""A part of a bar: the base; how far the tuned head is `below` it; what the experts' `own` heads
+(Current Eval) add; how far these are `above` the tuned head; what only the `tuned` head adds; what
+is `lost` against the experts."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A merge beside what it is measured by: estimates by task, on the same resamples."""
+    """The four scores that credit is made of: estimates by task, all on the same resamples."""
 
     base: Sequence[Estimate]
     current: Sequence[Estimate]
@@ -57,15 +58,16 @@ class Scored:
 
 @dataclass(frozen=True)
 class MergeCredit:
-    """A row: means over its tasks, x100, of what `Scored` has of each.
+    """A merge: the means over tasks, x100, of the four scores of `Scored`, and its credit.
 
     `credit` is None where the experts are not significantly above the base, or the best constant
-    prediction; `by_task` has it of each task. `of_means`: it is of these means, no median over the
-    tasks. `place` and `current_place` are from which to which
-    place it may be by credit and under Current Eval, None out of competition (`transductive`: made
-    with the rows that are scored). `too_low` and `too_high` count the merges that Current Eval
-    orders the other way round, both differences significant. `hidden`: it scores significantly more
-    under the tuned head than under its own, Holm over the merges.
+    prediction; `by_task` has the credit of each task. `of_means`: `credit` is of the means, not the
+    median over tasks. `place` and `current_place` are the first and the last place that the merge
+    may have by credit and under Current Eval; None if it is out of competition (`transductive`:
+    made with the rows that are scored) or tasks have several metrics. `too_low` counts the merges
+    that Current Eval places above this one and credit below it, both differences significant,
+    `too_high` the opposite. `hidden`: the merge scores significantly more under the tuned head than
+    under its own heads, Holm over the merges.
     """
 
     name: str
@@ -85,24 +87,24 @@ class MergeCredit:
 
     @property
     def head(self) -> float:
-        """What only a tuned head recovers; below zero where the kept head is better."""
+        """Points that only the tuned head scores; negative where the kept head is better."""
         return self.tuned - self.current
 
     @property
     def own_above(self) -> bool:
-        """Whether Current Eval is above the tuned head, as it is printed."""
+        """Whether Current Eval scores more than the tuned head, both rounded as printed."""
         return float(points(self.current)) > float(points(self.tuned))
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The scores at the ends of the interval of credit, if it is of means and has one."""
+        """The interval of credit as scores; None if credit is a median or has no interval."""
         if self.credit is None or not self.of_means or not self.credit.is_open:
             return None
         low, high = (self.base + end * (self.experts - self.base) for end in self.credit.ends)
         return low, high
 
     def parts(self, low: float) -> list[tuple[ScorePart, float, float]]:
-        """What the score is made of from `low` to the experts: each part from where to where."""
+        """The parts of the bar from `low` to the experts, each with its start and end."""
         own, tuned = max(self.current, self.base), max(self.tuned, self.base)
         known: list[tuple[ScorePart, float, float]] = [
             ("base", low, min(self.base, self.tuned)),
@@ -116,24 +118,26 @@ class MergeCredit:
 
     @property
     def range(self) -> tuple[float, float] | None:
-        """The least and the greatest credit of a task, of several where it is defined on any."""
+        """The least and the greatest credit of a task; None for one task or without a credit."""
         known = self.known
         return (min(known), max(known)) if known and len(self.by_task) > 1 else None
 
     @property
     def known(self) -> list[float]:
-        """The credit of each task where it is defined."""
+        """The credits of the tasks where credit is defined."""
         return [one.point for one in self.by_task if one is not None]
 
 
 @dataclass(frozen=True)
 class Credits:
-    """Merges by credit, the highest first, with what their order says.
+    """Merges by credit, the highest first, and how their order differs under Current Eval.
 
-    `pairs` are those significant both by credit and under Current Eval, `reversed` how many of
-    them the two order differently. `several_metrics`: credit is the median over the tasks where
-    it is defined, as their mean has no scale, and has no place. `others` are merges that are not
-    among these, as they score lower, `unscored` those that lack a score under one of the heads.
+    `constant` is the mean score of the best constant predictions, None if one is unknown. `pairs`
+    counts the pairs of merges that differ significantly both by credit and under Current Eval,
+    `reversed` those of them in opposite order. `several_metrics`: the mean over tasks has no scale,
+    so credit is the median over the tasks where it is defined, and there are no places. `others`
+    counts the merges left out because they score lower; `unscored` names those left out because
+    they lack a score under one of the heads.
     """
 
     merges: tuple[MergeCredit, ...]
@@ -153,32 +157,32 @@ class Credits:
 
     @cached_property
     def axis(self) -> tuple[float, float]:
-        """From the best constant, or 0 without one, if no score is lower, to the highest score."""
+        """The ends of the axis: the best constant (else 0), or a lower score; the highest score."""
         scores = [x for one in self.merges for x in (one.base, one.current, one.tuned, one.experts)]
         low = min(*scores, self.constant or 0.0)
         return low, max(*scores, low + LEAST)
 
     @property
     def left_out(self) -> str:
-        """A sentence on the merges that are not among these, though they may score higher."""
+        """A sentence on the `unscored` merges, which might score higher; '' if there are none."""
         known = plain(few(self.unscored))
         return f"Not evaluated under both heads on all tasks, and left out: {known}." * bool(known)
 
     @property
     def shared(self) -> dict[str, float]:
-        """The score of the best constant, and those of base and experts that all merges share."""
+        """The score of the best constant, and of base and experts if all merges have the same."""
         each = {name: [getattr(one, name) for one in self.merges] for name in ("base", "experts")}
         known = {name: of[0] for name, of in each.items() if len({*map(points, of)}) == 1}
         return known if self.constant is None else {"best constant": self.constant, **known}
 
     @property
     def undefined(self) -> bool:
-        """Whether any credit is, of a merge or of one of its tasks."""
+        """Whether any credit, of a merge or of one of its tasks, is undefined."""
         return any(None in (one.credit, *one.by_task) for one in self.merges)
 
     @property
     def finding(self) -> list[str]:
-        """At most three sentences: what is first, which pairs it reverses, what it hides."""
+        """At most three sentences: the first merge, reversed pairs, what Current Eval hides."""
         macros = ("first", "turned", "hidden") if self.defined else ("no_credit",)
         return [text for macro in macros if (text := said(macro, self))]
 
@@ -197,9 +201,11 @@ def ranked(
     others: int = 0,
     priors: tuple[Prior | None, Prior | None] = (None, None),
 ) -> Credits:
-    """Merges, by name, in the order of their credit; `constants` are fractions, by task, and
-    `priors` what variances over sets of experts are shrunk towards, under a tuned head and the
-    experts' own."""
+    """The credits of merges, given by name.
+
+    `constants` are the best constant predictions by task, as fractions; `priors` what variances
+    over sets of experts are shrunk towards, under the tuned head and under the experts' own.
+    """
     floors = constants or [None] * len(tasks)
     known = [one for one in floors if one is not None]
     merges = [
@@ -285,9 +291,8 @@ def _places(values: Sequence[float], known: Mapping[tuple[int, int], int]) -> li
 def credits_of(board: Board) -> Credits | None:
     """The credits of the merges of a board that were evaluated on all of its tasks.
 
-    Of more than `MOST`, those with the highest scores under the tuned head. None where nothing was
-    evaluated under a tuned head with three draws or more, and
-    without experts or base.
+    At most `MOST` merges, those with the highest scores under the tuned head. None without experts
+    or base, or where no merge was evaluated under a tuned head with three draws or more.
     """
     heads = under_heads(board.scores)
     if heads is None:
@@ -317,7 +322,7 @@ def credits_of(board: Board) -> Credits | None:
 def _scored(
     board: Board, row: str, settings: Sequence[Setting], against: Mapping[str, Sequence[Line]]
 ) -> Scored | None:
-    """A merge and what it is measured by; None unless all of it is there, on the same resamples."""
+    """The four scores of a merge; None unless all exist on every task, on the same resamples."""
     cells = [board.scores.cells.get((row, one, task)) for one in settings for task in board.tasks]
     if not all(cells):
         return None

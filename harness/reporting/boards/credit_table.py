@@ -15,14 +15,16 @@ from harness.stats.intervals import Ratio
 from harness.text import breaks, plain, points
 
 TASKS = 8
-"""Columns of tasks beside a bar: of more, the page has the range alone."""
+"""The most tasks with a column each beside the bars; with more, the page shows the range only."""
 ASIDE = " †"
+"""Marks a merge out of competition."""
 UNDEFINED = "–"
 OWN_ABOVE = " ‡"
+"""Marks a tuned head that scores less than Current Eval."""
 OPTIONS = re.compile(r"(\w+):([^\[\]+ ]+)")
-"""The stages of a method that are asked something beside their defaults, and what."""
+"""A stage with options other than its defaults, in the name of a method: the stage, the options."""
 LOOKS: dict[ScorePart, str] = {"above": "own", "below": "lost"}
-"""Parts of a bar that look like another: a tick is at the tuned head."""
+"""Parts of a bar that are drawn like another part; a tick marks a tuned head that scores less."""
 KEYS = {
     "base": "base under the tuned head: no credit",
     "own": "Current Eval (experts' heads)",
@@ -30,13 +32,13 @@ KEYS = {
     "tick": "tuned head, where it scores less",
     "lost": "lost",
 }
-"""What is seen in a bar."""
+"""The legend of the bars: each look of a part, and the tick."""
 LEAVES = 10
-"""Steps of the shade that a credit of a task has."""
+"""The darkest shade of a credit; the lightest is 0."""
 
 
 def terms(credits: Credits, *, sign: bool) -> list[tuple[str, str]]:
-    """What the columns are; `sign`: some cell is `UNDEFINED`."""
+    """The terms of the table with their explanations; `sign`: some cell is `UNDEFINED`."""
     lines = filter(None, map(str.strip, said("terms", credits, sign).split("\n")))
     return [(term, text) for term, _, text in (line.partition(": ") for line in lines)]
 
@@ -45,14 +47,15 @@ def terms(credits: Credits, *, sign: bool) -> list[tuple[str, str]]:
 
 
 def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]:
-    """What the templates show: bars on one axis, in per cent of it; `about` is of the board.
+    """What the templates show: bars on one axis, in per cent of its length.
 
-    `leaves`: whether credits, also of tasks, stand in cells of their own, beside their range.
+    `about` is a sentence on the board. `leaves`: credits of merges and of tasks have cells of
+    their own, beside their range.
     """
     low, high = credits.axis
 
     def at(value: float) -> float:
-        """Along the axis, in per cent of its length."""
+        """The place of a score along the axis, in per cent of its length."""
         return round(100 * (min(max(value, low), high) - low) / (high - low), 2)
 
     several = 1 < len(credits.tasks) <= TASKS
@@ -79,7 +82,7 @@ def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]
 def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str, Any]:
     called = _named(one)
     bare = called.removesuffix(ASIDE)
-    asked = [*dict.fromkeys(OPTIONS.findall(bare))]  # rows that are one ask the same twice
+    asked = [*dict.fromkeys(OPTIONS.findall(bare))]  # folded rows repeat their options
     name = OPTIONS.sub(r"\1", bare)
     options = ", ".join(of if len(asked) == 1 else f"{stage} {of}" for stage, of in asked)
     scores = {"base": one.base, "Current Eval": one.current, "tuned head": one.tuned}
@@ -110,18 +113,18 @@ def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str
 
 
 def _named(one: MergeCredit) -> str:
-    """The name with a sign, in the place of the words, if it is out of competition."""
+    """The name of a merge, with `ASIDE` in place of "(transductive)"."""
     bare = one.name.removesuffix(marked("", transductive=True))
     return f"{bare}{ASIDE}" if one.transductive else one.name
 
 
 def away(credit: Ratio | None) -> str:
-    """From where to where a credit may be, in per cent, if that is known."""
+    """The interval of a credit in per cent, '' if it has none."""
     return span(credit.ends, times=100) if credit and credit.is_open else ""
 
 
 def over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:
-    """From the least to the greatest credit of a task, and of how many tasks, if not of all."""
+    """The range of credit over tasks, with the number of tasks that have one, if not all have."""
     if len(one.by_task) < 2:
         return ""
     known, count = len(one.known), len(one.by_task)
@@ -130,7 +133,7 @@ def over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:
 
 
 def leaf(credit: Ratio | None) -> tuple[str, int]:
-    """A credit in per cent, and its shade of `LEAVES`."""
+    """A credit in per cent, and its shade from 0 to `LEAVES`."""
     if credit is None:
         return UNDEFINED, 0
     return f"{round(100 * credit.point)}", round(LEAVES * min(max(credit.point, 0.0), 1.0))

@@ -1,8 +1,8 @@
 r"""Pure: a board -> LaTeX in the layouts of the papers, with booktabs.
 
-For each protocol experts' min, mean and max above the merges, the gain of what was done before
-merging as a subscript (Procrustes merging, Tables 1 to 3); methods x protocols with deviations
-(FT-Classifier Eval, Table 2); in-domain and out-of-domain (rotation symmetry, Table 1).
+Three layouts: for each protocol, the experts' min, mean and max above the merges, with gains of
+pre-merging methods as subscripts (Procrustes merging, Tables 1 to 3); methods x protocols with
+deviations (FT-Classifier Eval, Table 2); in-domain and out-of-domain (rotation symmetry, Table 1).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from harness.reporting.grid import MEAN, mean_cell, short_task
 from harness.text import points, tex
 
 RULE = r"\midrule"
-"""A line between groups of rows, as a row."""
+"""A row that is a line between groups of rows."""
 ROWS = 30
-"""Of one table: with its caption and note it fits on a page."""
+"""The most rows of one table: with its caption and note it fits on a page."""
 COMMANDS = (
     r"\providecommand{\boardfit}[1]{\sbox0{#1}\ifdim\wd0>\linewidth"
     r"\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}",
     r"\providecommand{\boardnote}[1]{\par\smallskip{\footnotesize\raggedright#1\par}}",
 )
-"""What tables are set with: no wider than the line, with a note below."""
+"""LaTeX commands: a table that is no wider than the line, and a note below it."""
 OF_PDFLATEX = 0x17F
-"""The last sign that pdflatex has without a package for a script of its own."""
+"""The last code point that pdflatex sets without a package for its script."""
 SUBSCRIPTS = "Subscripts: points gained over the same merge without the first method before it."
 PLUS_MINUS = r"$\pm$"
 MARKS = {"±": PLUS_MINUS, BOLD: r"\textbf{", "(sd)": "(sd ", OPEN: f"{OPEN}}}$"}
-"""How what a legend names stands in a row of a table, where not by its name."""
+"""The LaTeX by which a term of the legend is found in rows, where it is not the term itself."""
 
 
 @dataclass(frozen=True)
 class TexTable:
-    """Rows of LaTeX, with `RULE` between groups of them, under heads, `texts` of which are words.
+    """Rows of LaTeX under heads, with `RULE` between groups of rows.
 
-    `note` is what is said below; `above` a line over the heads.
+    The first `texts` columns are words. `note` stands below the table, `above` over the heads.
     """
 
     caption: str
@@ -53,7 +53,7 @@ class TexTable:
 
     @property
     def columns(self) -> str:
-        """How the columns are set: words to the left."""
+        """The column specification: words to the left, numbers to the right."""
         return "l" * self.texts + "r" * (len(self.heads) - self.texts)
 
 
@@ -67,7 +67,7 @@ def rendered(board: Board) -> str:
 
 
 def _gains(board: Board) -> Iterator[TexTable]:
-    """For each protocol a table of rows x tasks, merges by what was done before them."""
+    """For each protocol a table of rows x tasks, merges grouped by their pre-merging methods."""
     said = notes(board.scores)
     for setting in board.scores.headlines.values():
         groups: dict[object, list[str]] = {}
@@ -80,7 +80,7 @@ def _gains(board: Board) -> Iterator[TexTable]:
 
 
 def _protocols(board: Board) -> Iterator[TexTable]:
-    """Methods x protocols, each with its deviation over draws."""
+    """Methods x protocols with deviations over draws, of rows under two protocols or more."""
     said = notes(board.scores)
     headlines = board.scores.headlines.values()
     distinct = dict.fromkeys(text for one in headlines if (text := said[one]))
@@ -104,7 +104,7 @@ def _protocols(board: Board) -> Iterator[TexTable]:
 
 
 def _domains(board: Board) -> Iterator[TexTable]:
-    """Rows x tasks in the domains of experts and out of them, with the mean over each."""
+    """For each protocol a table of rows x tasks with and without experts, with the mean of each."""
     inside = {line.task for line in board.lines if line.role == "expert"}
     groups = {
         "in-domain": [task for task in board.scores.tasks if task in inside],
@@ -136,7 +136,7 @@ def _domains(board: Board) -> Iterator[TexTable]:
 
 
 def _text(one: ShownCell | None) -> str:
-    """The value of a cell, the best in bold."""
+    """The value of a cell, the best in bold, with its deviation over experts."""
     if one is None:
         return ""
     text = points(one.cell.mean)
@@ -156,7 +156,7 @@ def _with_spread(one: ShownCell | None) -> str:
 
 
 def _metrics(board: Board) -> str:
-    """The metric of every task, and its rows."""
+    """The metrics and the number of rows of every task."""
     return "; ".join(
         f"{short_task(task, board.scores.tasks)} {' + '.join(line.metrics)}, {line.rows:,} rows"
         for task, line in board.tasks.items()
@@ -169,7 +169,7 @@ def _grouped(groups: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _pages(table: TexTable) -> Iterator[TexTable]:
-    """The table in parts that fit on a page, cut between groups where there is a cut."""
+    """The table in parts that fit on a page, cut between groups where possible."""
     rows = table.rows
     while len(rows) > ROWS:
         cut = max((at for at in range(1, ROWS + 1) if rows[at] == RULE), default=ROWS)
@@ -183,7 +183,7 @@ MORE = " (continued)"
 
 
 def _noted(board: Board, table: TexTable) -> TexTable:
-    """The table with all that is said below it: what the marks and rows in it are, and its note."""
+    """The table with its whole note: the legend of its marks and rows, then its own note."""
     body = "\n".join(table.rows)
     said = ["Values x100.", *([SUBSCRIPTS] if "$_{" in body else [])]
     for term, text in legend(board, is_open=True):

@@ -37,7 +37,7 @@ MARKS = {
     "index.html": rb"<title>Boards?(</title>|: )",
     "board.parquet": rb"premerge",
 }
-"""What the files of every board have in them."""
+"""For each file of a board, a pattern that identifies it as one: only such files are replaced."""
 INDEX = "index.html"
 
 
@@ -55,14 +55,14 @@ def leaderboard(
     bases: Sequence[str] = (),
     each: bool = False,
 ) -> list[Path]:
-    """Write the board of records in files and folders to a folder; the paths.
+    """Write the board of the records in files and folders to a folder; returns the paths.
 
-    board.md, board.csv, board.tex, index.html and board.parquet, in the place of those of another
-    board: all of them, or none. Of all records, or of those of some tasks, protocols, limits
-    (`all`: of all rows), draws, lengths of rows, models, whose references stay, and bases. With
-    `each` a board for every place, and of records of several bases one for every base, each in a
-    folder of its name, with an index.html over them. Raises BrokenRecord, MissingScores for what no
-    record is of, and OutputExists for files of another origin, before anything is written.
+    Writes board.md, board.csv, board.tex, index.html and board.parquet, all or none of them, over
+    those of an older board. The other arguments choose records by task, protocol, limit (`all`:
+    of all rows), draws, length of rows, model (whose references stay) and base. `each` makes a
+    board for every place, and records of several bases make one for every base: each is in a folder
+    of its name, with an index.html over them. Raises BrokenRecord, MissingScores for a choice that
+    no record meets, and OutputExists for files of another origin, before anything is written.
     """
     folder, places = Path(out), [places] if isinstance(places, str | Path) else places
     check_place(folder.absolute())
@@ -74,7 +74,7 @@ def leaderboard(
     written: list[Path] = []
 
     def files() -> Iterator[tuple[Path, str | bytes]]:
-        # one at a time: of many records, they are large
+        # one board at a time: with many records they are large
         said: dict[str, Mapping[str, str]] = {}
         credits: dict[str, Credited] = {}
         for name, of in groups.items():
@@ -102,7 +102,7 @@ def leaderboard(
 
 
 def _by_name(places: Sequence[str | Path]) -> dict[str, list[str | Path]]:
-    """By its name, what the board of each place is of. Raises BadRecipe for two of one name."""
+    """The places by the name of their board. Raises BadRecipe for two places of one name."""
     boards = grouped(places, lambda place: Path(place).absolute().name.removesuffix(SUFFIX))
     if doubled := next((of for of in boards.values() if len(of) > 1), None):
         raise BadRecipe(
@@ -112,7 +112,7 @@ def _by_name(places: Sequence[str | Path]) -> dict[str, list[str | Path]]:
 
 
 def _drop_single(folder: Path) -> None:
-    """Take away the board that lay where several lie now."""
+    """Remove the files of an older single board from a folder that now holds several boards."""
     for name, mark in MARKS.items():
         path = folder / name
         if name != INDEX and path.is_file() and re.search(mark, path.read_bytes()):
@@ -120,7 +120,7 @@ def _drop_single(folder: Path) -> None:
 
 
 def rendered(board: Board, out: Path) -> Iterator[tuple[str, str | bytes]]:
-    """Each file of a board whose links start in the folder `out`, with its name."""
+    """The name and content of each file of a board; links are relative to the folder `out`."""
     tidy = _table(board, out)
     yield "board.md", markdown.rendered(board)
     yield "board.csv", as_csv(tidy)
@@ -130,7 +130,7 @@ def rendered(board: Board, out: Path) -> Iterator[tuple[str, str | bytes]]:
 
 
 def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Credited]) -> str:
-    """The page over boards that lie in folders of these names beside it: what each is of."""
+    """The page over several boards, in folders of these names beside it, with their summaries."""
     style = source("board.css") + source("boards.css") + shades()
     boards = dict(sorted(boards.items()))
     return template("boards.html").render(
@@ -143,6 +143,7 @@ def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Credite
 
 
 def _table(board: Board, out: Path) -> pandas.DataFrame:
+    """The tidy table of a board, with a column of gains and one of their significance, if any."""
     made = table(board.lines, board.rows_of_lines, files(board.lines, out))
     if not board.gained:
         return made
@@ -160,7 +161,7 @@ def _table(board: Board, out: Path) -> pandas.DataFrame:
 
 
 def files(lines: Sequence[Line], start: Path) -> list[str]:
-    """Where the record of each line lies, as seen from a folder, with / between the parts."""
+    """The path of the record of each line relative to the folder `start`, with / as separator."""
     root = os.path.realpath(start)
 
     @cache

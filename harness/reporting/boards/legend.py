@@ -1,4 +1,4 @@
-"""Pure: what the numbers and marks of a board are, in words that every format shares."""
+"""Pure: the legend of a board and notes on its settings, in words that every format shares."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ ADAPTED = {
     "were read": "fitted to rows drawn without stratification, and to their labels",
     "were not read": "adapted to rows without their labels",
 }
+"""Notes by what the labels of drawn rows did (`Line.adapted`)."""
 ADAPTED_TO_ALL = ADAPTED | {
     "chose the rows": "adapted to all rows; their labels only order them",
     "chose the rows and were read": "fitted to all rows and their labels",
     "were read": "fitted to all rows and their labels",
 }
+"""The same notes where all rows are drawn."""
 
 
 def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
-    """Each mark and row of the board with what it means; `is_open`: some difference has OPEN."""
+    """The marks and computed rows of a board, explained; `is_open`: some difference has `OPEN`."""
     cells, rows = board.scores.cells.values(), board.scores.rows
     known = {
         "±": said("over_draws", board) if any(len(cell.values) > 1 for cell in cells) else "",
@@ -50,26 +52,26 @@ BORROWED = (
 
 
 def _under_several_heads(scores: Grid) -> bool:
-    """Whether rows of a base are told apart by their heads."""
+    """Whether the board has several rows of a base, distinguished by their heads."""
     bases = {row: line for (row, _, _), line in scores.lines.items() if line.role == "base"}
     return len({line.head for row, line in bases.items() if f"{line.head} head" in row}) > 1
 
 
 def _folded(board: Board) -> str:
-    """Which rows are one."""
+    """A sentence that lists the rows that are folded into one."""
     groups = grouped(board.called, board.called.__getitem__).values()
     each = "; ".join(map(SAME.join, groups))
     return f"rows with the same score in every column are one: {each}."
 
 
 def seen(line: Line) -> list[str]:
-    """In which half precision models ran, if in one, and what the protocol adapts to."""
+    """Notes on a line: any half precision that models ran in, and what the protocol adapts to."""
     known = []
     if line.half:
         known.append(f"models ran in {line.half}")
     if line.adapted:
         told = (ADAPTED_TO_ALL if line.shots == ALL else ADAPTED)[line.adapted]
-        if line.train_limit:  # which need not be so many, nor all
+        if line.train_limit:  # a limit: there may be fewer, and it is not all rows
             some = f"{line.train_limit} training rows at most"
             told = told.replace("all rows", some) if line.shots == ALL else f"{told}, of {some}"
         known.append(told)
@@ -79,13 +81,13 @@ def seen(line: Line) -> list[str]:
 
 
 def noted(line: Line) -> list[str]:
-    """What a protocol saw, and whether that leaves its fit open."""
+    """The notes of `seen`, and one on fits to fewer rows than features have dimensions."""
     is_open = line.fewest < 1
     return seen(line) + (["fitted to fewer rows than features have dimensions"] if is_open else [])
 
 
 def notes(scores: Grid, of: Callable[[Line], Sequence[str]] = noted) -> dict[Setting, str]:
-    """The notes on each setting, '' if there are none."""
+    """The notes on each setting, joined; '' if there are none."""
     known: dict[Setting, dict[str, None]] = {setting: {} for setting in scores.settings}
     for (_, setting, _), line in scores.lines.items():
         known[setting] |= dict.fromkeys(of(line))

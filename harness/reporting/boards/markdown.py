@@ -14,9 +14,9 @@ from harness.reporting.boards.templates import template
 from harness.text import aligned, markdown, plain
 
 LINES = 200
-"""Of all, at most: what there is no room for is in board.csv and board.parquet alone."""
+"""The most lines of the text: tables without room are in board.csv and board.parquet only."""
 NAMED = 12
-"""Tasks, and settings without a table, that are named; of more, their number."""
+"""The most tasks, or settings without a table, that are named; the others are counted."""
 
 
 def rendered(board: Board) -> str:
@@ -27,6 +27,7 @@ def rendered(board: Board) -> str:
 
 
 def _text(board: Board, known: Sequence[Section], count: int) -> str:
+    """The board with its first `count` sections; the others are named."""
     left = [plain(one.title) for one in known[count:]]
     credit = board.credits and view(board.credits, in_a_line(board), leaves=False)
     return template("board.md").render(
@@ -57,7 +58,7 @@ def _legend(board: Board) -> list[str]:
 
 
 def _bars(bars: Sequence[Mapping[str, Any]]) -> str:
-    """Where the score of each merge goes."""
+    """The table of credits, one row for each bar."""
     heads = ["place", "merge", "base", "Current Eval", "tuned head", "experts", "credit", "by task",
              "place under Current Eval"]  # fmt: skip
     rows = []
@@ -72,7 +73,7 @@ def _bars(bars: Sequence[Mapping[str, Any]]) -> str:
 
 
 def table(of: BoardTable, texts: int = 1) -> str:
-    """A table as wide as its cells, the first columns, which are words, to the left."""
+    """A table with padded cells; the first `texts` columns are words, aligned to the left."""
     heads = [[f"*{markdown(name)}*", *map(markdown, rest)] for name, *rest in of.below]
     rows = [[*map(markdown, row)] for row in of.rows]
     for at, column in of.bold:

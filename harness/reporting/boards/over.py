@@ -19,16 +19,17 @@ from harness.stats.ranks import concordance, friedman
 from harness.text import plain
 
 FEWEST = 2
-"""Boards that a merge of the table is on."""
+"""The fewest boards that a merge in the table is on."""
 NAMED = 4
-"""Boards that are named in a sentence: of more, how many there are."""
+"""The most boards that a sentence names; more are counted."""
 
 
 class Credited(NamedTuple):
-    """The credit of each method of a board where it is defined, the most first.
+    """The credits of the methods of a board where defined, the highest first.
 
-    `work` is its base and tasks: boards of the same are no evidence of their own. `staged` have a
-    stage before the merger: a merge that is much like another is no evidence of its own, either.
+    `work` is the base and tasks of the board: boards of the same work are not independent evidence.
+    `staged` are the methods with a pre-merging stage: they resemble the merger alone, and are not
+    independent evidence either.
     """
 
     work: tuple[str, frozenset[str]]
@@ -37,7 +38,7 @@ class Credited(NamedTuple):
 
 
 def credit_of(board: Board) -> Credited:
-    """The credit of the methods of a board; rows that are one apart."""
+    """The credits of the methods of a board; rows that it folds into one are listed separately."""
     work = about(board)["base"], frozenset(board.tasks)
     if board.credits is None:
         return Credited(work, {})
@@ -52,11 +53,10 @@ def credit_of(board: Board) -> Credited:
 def over(boards: Mapping[str, Credited]) -> dict[str, Any]:
     """Tables of the merges whose credit is defined on two boards or more; {} without any.
 
-    `groups` are of merges with the boards that they have in common, in the order of their mean
-    place on these, which is 0 for the first and 1 for the last of them. `heads` are the boards
-    that some of them are on, and rows have for each the credit with its interval, and a
-    shade of ten. `finding`: sentences on what is first, and how far the orders of the first group
-    agree.
+    `groups` are tables of merges and the boards that these have in common, in the order of their
+    mean place on these boards. `heads` are all boards that some of the merges are on; rows have for
+    each the credit, its interval and its shade. `finding`: sentences on the merge that is first
+    most often, and on how far the boards of the first group agree.
     """
     known = {name: of for name, of in boards.items() if of.credit}
     each = dict.fromkeys(merge for of in known.values() for merge in of.credit)
@@ -80,7 +80,7 @@ def _table(known: Mapping[str, Credited], common: list[str], merges: list[str]) 
 def _groups(
     known: Mapping[str, Credited], on: Mapping[str, frozenset[str]]
 ) -> Iterator[tuple[list[str], list[str]]]:
-    """Boards with the merges that are on all of them, most of both first, until all are there."""
+    """Boards and the merges on all of them, largest works x merges first, each merge once."""
     left = dict(on)
     while left:
         sets = dict.fromkeys(left.values())
@@ -98,7 +98,7 @@ def _groups(
 
 
 def _ordered(boards: Mapping[str, Credited], merges: list[str]) -> list[str]:
-    """By the mean over works of the mean place on the boards of each."""
+    """The merges by the mean over works of their mean place on the boards of each work."""
     each = []
     for of in grouped(boards.values(), lambda one: one.work).values():
         orders = [[merge for merge in one.credit if merge in merges] for one in of]
@@ -117,7 +117,7 @@ def _cell(credit: Ratio | None) -> tuple[str, str, int]:
 
 
 def _widest(known: Mapping[str, Credited]) -> dict[str, Credited]:
-    """Of the boards of a work, that with the most merges."""
+    """For each work, the board with the most merges."""
     works = grouped(known, lambda name: known[name].work).values()
     return {
         name: known[name] for of in works for name in [max(of, key=lambda n: len(known[n].credit))]
@@ -125,7 +125,7 @@ def _widest(known: Mapping[str, Credited]) -> dict[str, Credited]:
 
 
 def _first(known: Mapping[str, Credited]) -> Iterator[str]:
-    """Which merge is first most often."""
+    """A sentence on the merge that is first most often, if it is so on two boards or more."""
     widest = _widest(known)
     once = ", those of one base and the same tasks counted once" * (len(widest) < len(known))
     first = Counter(next(iter(of.credit)) for of in widest.values())
@@ -138,7 +138,7 @@ def _first(known: Mapping[str, Credited]) -> Iterator[str]:
 def _agreement(
     known: Mapping[str, Credited], common: list[str], merges: list[str]
 ) -> Iterator[str]:
-    """Whether boards agree on the merges that all of them have, without a stage before a merger."""
+    """A sentence on whether boards agree in the order of the mergers that all of them have."""
     boards = _widest({name: known[name] for name in common})
     merges = [one for one in merges if not any(one in of.staged for of in boards.values())]
     if len(merges) > 2 and len(boards) > 1:

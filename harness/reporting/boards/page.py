@@ -1,4 +1,4 @@
-"""Pure: a board -> one self-contained page of HTML. What records say is data there, never code."""
+"""Pure: a board -> one self-contained page of HTML. Texts of records are data there, never code."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PROVENANCE: dict[str, Callable[[Line], str]] = {
     "facts": lambda line: ", ".join(f"{name} {value:.3g}" for name, value in line.facts),
     "draws": lambda line: ", ".join(map(points, line.values)) if line.shots else "",
 }
-"""What a cell says of where it comes from, beside its record."""
+"""The details of a cell beside the path of its record, by name."""
 FILE = ("folder", "file")
 
 
 def rendered(board: Board, files: Sequence[str]) -> str:
-    """The page; `files` are where the records of the board's lines lie, as seen from it."""
+    """The page; `files` are the paths of the records of the board's lines, relative to it."""
     credits = board.credits
     style = source("board.css") + (shades() + _order(credits) if credits else "")
     script = source("board.js")
@@ -54,12 +54,12 @@ def rendered(board: Board, files: Sequence[str]) -> str:
 
 
 def hash_of(text: str) -> str:
-    """The hash by which the page's policy knows its own script and style, and no other."""
+    """The hash by which the page's security policy allows its own script or style, and no other."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def shades() -> str:
-    """Rules of the shades of credits."""
+    """CSS rules for the shades of credits."""
     return "".join(
         f".heat-{at} {{ background: color-mix(in srgb, var(--of-own) {4 * at}%, transparent); }}\n"
         for at in range(LEAVES + 1)
@@ -67,7 +67,7 @@ def shades() -> str:
 
 
 def _order(credits: Credits) -> str:
-    """Rules of what depends on the board: merges by Current Eval."""
+    """CSS rules that order the merges by Current Eval."""
     order = sorted(range(len(credits.merges)), key=lambda at: -credits.merges[at].current)
     moved = [
         f"#by-current:checked ~ .bars #merge-{at} {{ order: {place}; }}"
@@ -77,7 +77,7 @@ def _order(credits: Credits) -> str:
 
 
 def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
-    """What the page shows, as JSON: lists by column, texts by their place in `texts`."""
+    """The page's data for JSON: cells as lists by column, texts by their index in `texts`."""
     texts: dict[str, int] = {}
     file_of = {id(line): file for line, file in zip(board.lines, files, strict=True)}
     known = bool(board.gained)
@@ -113,7 +113,7 @@ def _add(columns: dict[str, list[Any]], values: Mapping[str, Any]) -> None:
 
 
 def _numbers(one: ShownCell, known: bool) -> dict[str, Any]:
-    """What a cell shows; where it is `known` of any gain, whether that of this is open."""
+    """The numbers of a cell; if gains of the board are `known`, also whether this one is open."""
     cell = one.cell
     low, high = cell.interval or (None, None)
     numbers = {"value": cell.mean, "sd": cell.deviation, "experts": cell.across_experts}
@@ -129,7 +129,7 @@ def _is_open(gain: Difference | None) -> int:
 
 
 def _provenance(line: Line | None, files: Mapping[int, str]) -> dict[str, str]:
-    """Texts of where a cell comes from; none of what is computed of others."""
+    """The details of a cell and the path of its record; {} for a cell computed from others."""
     if line is None:
         return {}
     folder, _, file = files[id(line)].rpartition("/")

@@ -20,9 +20,9 @@ BoardRow: TypeAlias = "tuple[str, list[ShownCell | None]]"
 
 @dataclass(frozen=True)
 class BoardTable:
-    """Rows of texts under heads; `below` are rows that are part of the heads.
+    """Rows of texts under heads; `below` are further rows of heads.
 
-    `bold` are the places of cells, by row and column.
+    `bold` are the cells in bold, by row and column.
     """
 
     heads: Sequence[str]
@@ -41,7 +41,7 @@ class Section:
 
 
 def sections(board: Board) -> Iterator[Section]:
-    """The table of each protocol at one number of shots; behind that of a tuned head, its share."""
+    """The table of each protocol at one number of shots; the head's share after its protocol."""
     known = notes(board.scores)
     share = share_of(board)
     for protocol, setting in board.scores.headlines.items():
@@ -56,12 +56,12 @@ def sections(board: Board) -> Iterator[Section]:
 
 
 def heads_of(board: Board) -> list[str]:
-    """The names of tasks, without group and split where that is clear, and of their mean."""
+    """The names of the columns: tasks, without suite and split if that is clear, and the mean."""
     return [short_task(column, board.scores.tasks) for column in board.scores.columns]
 
 
 def _table(board: Board, rows: Sequence[BoardRow]) -> BoardTable:
-    """Rows x tasks, the best in bold."""
+    """The table of these rows x tasks, the best in bold."""
     known = [board.tasks.get(column) for column in board.scores.columns]
     return BoardTable(
         heads=["", *heads_of(board)],
@@ -80,7 +80,7 @@ def _table(board: Board, rows: Sequence[BoardRow]) -> BoardTable:
 
 
 def _most(board: Board, rows: Sequence[BoardRow]) -> list[BoardRow]:
-    """So many rows, as they come: references, and of merges those with the highest means."""
+    """At most `MOST` rows in their order: references, then the merges with the highest means."""
 
     def order(row: BoardRow) -> tuple[bool, float]:
         line, last = board.scores.of_row.get(row[0]), row[1][-1]
@@ -92,7 +92,7 @@ def _most(board: Board, rows: Sequence[BoardRow]) -> list[BoardRow]:
 
 
 def share_of(board: Board) -> Section | None:
-    """How much of the loss of each row the head explains, a table for each setting."""
+    """How much of the loss of each row the head explains, a table for each setting, if known."""
     tables = []
     for setting, group in groupby(board.shares, key=lambda one: one.setting):
         rows = []

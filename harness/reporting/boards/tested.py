@@ -1,4 +1,4 @@
-"""Pure: which cells of a board differ significantly: the best of a column, gains and gaps."""
+"""Pure: which scores of a board differ significantly: the best of a column, gains and gaps."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from harness.stats.tests import holm, p_value
 
 K = TypeVar("K")
 Priors: TypeAlias = Mapping[tuple[Setting, str], Prior | None]
-"""By setting and column how far the merges of a board differ over sets of experts."""
+"""By setting and column, what variances of differences over sets of experts are shrunk towards."""
 MOST = 60
-"""Merges of which all pairs are tested: of more, Holm leaves next to nothing significant."""
+"""The most merges of which all pairs are tested: with more, Holm leaves hardly any significant."""
 
 
 def priors_of(scores: Grid, rows: Sequence[str]) -> Priors:
-    """What every test between these rows shrinks variances over sets towards."""
+    """The prior of each column, for tests between these rows."""
     return {at: _prior(of.values()) for at, of in _columns(scores, rows)}
 
 
@@ -50,11 +50,10 @@ def _columns(
 def best_of(
     scores: Grid, rows: Sequence[str], priors: Priors
 ) -> dict[tuple[Setting, str], frozenset[str]]:
-    """For every column of every setting, the best among these rows, and those that do not differ
-    from it significantly: Holm over all pairs, as any of them may be the one that is highest.
+    """By setting and column, the best of these rows and those not significantly different from it.
 
-    A column with a single one of the rows has no best, and nothing is that the best constant
-    prediction reaches.
+    Holm over all pairs, as any row may be the highest. A column with only one of the rows has no
+    best row, and no row is best that does not score more than the best constant prediction.
     """
     best = {}
     for at, cells in _columns(scores, rows):
@@ -68,7 +67,7 @@ def best_of(
 
 
 def _behind(first: str, cells: Mapping[str, GridCell], prior: Prior | None) -> Iterator[str]:
-    """The rows of a column that are significantly behind the first."""
+    """The rows of a column that score significantly less than the first."""
     rows, lines = [*cells], [*chain(*(one.lines for one in cells.values()))]
     each = by_task(*(one.lines for one in cells.values())) if lines else None
     sets = {frozenset(line.set for line in one.lines) for one in cells.values()}
@@ -78,7 +77,7 @@ def _behind(first: str, cells: Mapping[str, GridCell], prior: Prior | None) -> I
             if at in pair:
                 yield rows[sum(pair) - at]
         return
-    # of many rows, or some with other sets: as if no other pair differed
+    # too many rows, or different sets: only pairs with the first are tested, all others count p = 1
     others = [row for row in rows if row != first]
     p = [above(cells[first], cells[row], prior).p for row in others]
     untested = [1.0] * math.comb(len(others), 2)
@@ -87,7 +86,7 @@ def _behind(first: str, cells: Mapping[str, GridCell], prior: Prior | None) -> I
 
 
 def tested(family: Mapping[K, Difference]) -> dict[K, Difference]:
-    """A family of differences, Holm over its tests."""
+    """The differences with their significance, Holm over the whole family."""
     p = {key: one.p for key, one in family.items() if one.p is not None}
     adjusted = dict(zip(p, holm([*p.values()]), strict=True))
     return {
@@ -97,16 +96,16 @@ def tested(family: Mapping[K, Difference]) -> dict[K, Difference]:
 
 
 def _prior(cells: Iterable[GridCell]) -> Prior | None:
-    """How far the rows of a column differ over sets of experts, of those with the most sets."""
+    """The prior of a column, estimated from the rows that share the most sets of experts."""
     by_sets = grouped(cells, lambda one: frozenset(line.set for line in one.lines))
     each = [by_task(one.lines) for one in by_sets[max(by_sets, key=len)]] if by_sets else []
     return prior_of([mean_of(one) for (one,) in filter(None, each)])
 
 
 def above(one: GridCell, other: GridCell, known: Prior | None = None) -> Difference:
-    """How far a cell is above another, by the sets of experts that both have.
+    """How far a cell is above another, tested on the sets of experts that both have.
 
-    What cannot be tested is not significant.
+    A difference that cannot be tested counts as not significant.
     """
     far = one.mean - other.mean
     sets = [{line.set for line in of.lines} for of in (one, other)]
@@ -125,7 +124,10 @@ def above(one: GridCell, other: GridCell, known: Prior | None = None) -> Differe
 
 
 def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
-    """For rows of merges, the row of the same with fewer stages before it, most of them."""
+    """By row of a merge, the row of the same merge without its first pre-merging stage or stages.
+
+    Of several such rows, the one that lacks the fewest.
+    """
 
     def key(line: Line, fewer: int = 0) -> tuple[object, ...]:
         same = line.made_on_test, line.head, line.labels, line.preset
@@ -142,7 +144,7 @@ def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
 
 
 def gained(scores: Grid, over: Mapping[str, str], priors: Priors) -> dict[GridPlace, Difference]:
-    """By row, setting and column, how far the rows are above those that they are `over`."""
+    """By row, setting and column, how far each row is above its counterpart in `over`."""
     return {
         (row, setting, column): gain
         for setting in scores.settings
@@ -155,7 +157,7 @@ def gained(scores: Grid, over: Mapping[str, str], priors: Priors) -> dict[GridPl
 
 
 def under_heads(scores: Grid) -> tuple[Setting, Setting] | None:
-    """Current Eval, and FT-Classifier Eval as a board shows it first; None without both."""
+    """The first settings of Current Eval and of FT-Classifier Eval; None unless both exist."""
     shown, lines = scores.headlines, scores.of_setting
     tuned = next((at for at in shown.values() if at in lines and lines[at].tuned), None)
     return (shown[CURRENT], tuned) if tuned and CURRENT in shown else None
@@ -164,7 +166,7 @@ def under_heads(scores: Grid) -> tuple[Setting, Setting] | None:
 def gaps(
     scores: Grid, rows: Iterable[str], current: Setting, tuned: Setting
 ) -> dict[tuple[str, str], Difference]:
-    """By row and column, how far the rows are above themselves under another protocol."""
+    """By row and column, the score under `tuned` minus that under `current`."""
     return _by_column(scores, {row: ((row, tuned), (row, current)) for row in rows})
 
 

@@ -1,1 +1,1 @@
-"""Records -> files for other programs: one small module for each format, and `export`."""
+"""Records -> files for other programs: a small module for each format, and `export`."""

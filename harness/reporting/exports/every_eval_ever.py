@@ -17,7 +17,7 @@ LIBRARY = "merging-harness"
 
 
 def rendered(model: str, lines: Sequence[Line], *, organization: str, at: int) -> str:
-    """What was evaluated of a model, as JSON, made by an organization at a time in seconds since
+    """The evaluation results of a model as JSON; `at` is when they are exported, in seconds since
     1970."""
     first = lines[0]
     said = {
@@ -45,7 +45,7 @@ def rendered(model: str, lines: Sequence[Line], *, organization: str, at: int) -
 
 
 def _results(line: Line) -> list[dict[str, Any]]:
-    """Every metric of a line and, of several, their mean, which the interval is of."""
+    """A result for each metric of a line and for the mean of several; the last has the interval."""
     scores = parts(line)
     if len(scores) > 1:
         scores[f"mean({','.join(scores)})"] = GridCell(line.values).mean / 100
@@ -90,7 +90,7 @@ def _result(line: Line, metric: str, value: float) -> dict[str, Any]:
 
 
 def _source(line: Line) -> dict[str, Any]:
-    """Where the rows come from: a revision of the Hub, or another place with their hash."""
+    """The source of the test rows: a data set on the Hub, or another place; with their hash."""
     said = {"split": line.split, "rows": line.rows, "limit": limit(line), "digest": line.rows_of}
     named, details = {"dataset_name": plain(line.name)}, {"additional_details": _texts(said)}
     if not (source := repository(line)):
@@ -102,5 +102,5 @@ def _source(line: Line) -> dict[str, Any]:
 
 
 def _texts(values: Mapping[str, object]) -> dict[str, str]:
-    """Values as the texts that the schema wants, without those that say nothing."""
+    """The values that are not empty, as the strings that the schema requires."""
     return {name: plain(value) for name, value in filled(values).items()}

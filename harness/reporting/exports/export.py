@@ -1,4 +1,4 @@
-"""Shell: records -> the files of another program's format."""
+"""Shell: records -> files in the format of another program."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Writer: TypeAlias = Callable[[str, Sequence[Line]], str]
 
 MARKS = {
     "records.csv": rb"\Atask,split,kind,metric,rows,protocol,",
-    # a card with another text is somebody's
+    # a card with any other text is not overwritten
     "README.md": rb"\A---\nmodel-index:\n[^\0]*\n---\n(\nVerdict: [^\n\0]*\n)*\Z",
     "every_eval_ever.json": rb'"name": "merging-harness"',
     "results.json": rb'"model_source": "merging-harness"',
 }
-"""What every file of an export has in it."""
+"""For each file of an export, a pattern that identifies it as one: only such files are replaced."""
 
 
 def export(
@@ -42,14 +42,14 @@ def export(
     organization: str | None = None,
     which: Chosen = EVERYTHING,
 ) -> list[Path]:
-    """Write the records in files and folders, or `which` of them, in a format; the paths.
+    """Write the records in files and folders, or `which` of them, in a format; returns the paths.
 
     `csv` is one tidy table, out/records.csv; all others have a folder for each model: README.md
     (`model-index`, with the verdict on a merge), every_eval_ever.json (which names an
-    `organization`), results.json (`lm-eval`). A merge is one model under the heads of several
-    tasks; a model whose records do not say what it was merged of is another one under each. Raises
-    BadOption and BrokenRecord, and OutputExists for files of another origin in the place of ours,
-    before anything is written.
+    `organization`), results.json (`lm-eval`). A merge under the heads of several tasks is one
+    model; if its records do not say what it was merged of, it is one model for each head. Raises
+    BadOption and BrokenRecord, and OutputExists for files of another origin at these paths, before
+    anything is written.
     """
     folder = Path(out)
     check_place(folder.absolute())
@@ -84,24 +84,24 @@ def _documents(lines: Sequence[Line], format: Format, organization: str) -> dict
     texts: dict[str, str] = {}
     for model, mine in by_model(lines):
         folder = safe(model)
-        while f"{folder}/{name}" in texts:  # another model whose name has other signs there
+        while f"{folder}/{name}" in texts:  # another name with the same safe form
             folder += "-"
         texts[f"{folder}/{name}"] = write(model, mine)
     return texts
 
 
 def _card(against: Mapping[str, Sequence[Line]], model: str, mine: Sequence[Line]) -> str:
-    """The card of a model; of a merge with its verdict, where it has one."""
+    """The card of a model, with its verdicts if it is a merge that has any."""
     merged = [line for line in mine if line.role == "merged"]
     try:
         found = verdicts_on(merged, against)
-    except BrokenRecord:  # experts that are no measure of it: the scores are what they are
+    except BrokenRecord:  # its experts are not comparable: scores without a verdict
         found = []
     return model_index.rendered(model, mine, found)
 
 
 def _now() -> int:
-    """The time, in seconds; that of SOURCE_DATE_EPOCH where it is set, for files of every day."""
+    """SOURCE_DATE_EPOCH, for reproducible files, or else the time now; in seconds since 1970."""
     said = os.environ.get("SOURCE_DATE_EPOCH")
     if said and not (said.isascii() and said.isdecimal()):
         raise BadOption(f"SOURCE_DATE_EPOCH is '{said}', expected seconds since 1970, or nothing")

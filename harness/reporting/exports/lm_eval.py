@@ -1,6 +1,6 @@
 """Lines -> the results file of lm-evaluation-harness, version 0.4.13 (its `result_schema.py`).
 
-Its keys are `metric,filter`: our protocol stands in the place of the filter.
+Keys of metrics are `metric,filter`; the protocol takes the place of the filter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def rendered(model: str, lines: Sequence[Line]) -> str:
         "n-samples": {
             task: {"original": line.rows, "effective": line.rows}
             for task, line in first.items()
-            if limit(line) is None  # of how many these are is not known
+            if limit(line) is None  # under a limit the number of all rows is unknown
         },
         "config": {"model": "merging-harness", "model_args": {"digest": digests(lines)}},
         "model_source": "merging-harness",
@@ -46,7 +46,7 @@ def rendered(model: str, lines: Sequence[Line]) -> str:
 
 
 def _metrics(task: str, lines: Sequence[Line]) -> dict[str, Any]:
-    """The metrics of a task; of one alone, the standard error, where it is known."""
+    """The metrics of a task; for a single metric also its standard error, where known."""
     said: dict[str, Any] = {"name": task, "alias": task, "sample_len": lines[0].rows}
     for line in lines:
         scores, error = parts(line), _error(line)
@@ -67,7 +67,7 @@ def _filter(line: Line) -> str:
 
 
 def _config(task: str, lines: Sequence[Line]) -> dict[str, str | bool | None]:
-    """Where the rows are from, and what each filter saw beside them."""
+    """The source of the test rows, and a note on the rows that each filter adapted to."""
     first = lines[0]
     limited = {} if (most := limit(first)) is None else {"limit": str(most)}
     notes = {f"note,{_filter(line)}": said for line in lines if (said := note(line))}

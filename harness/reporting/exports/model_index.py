@@ -1,6 +1,6 @@
 """Lines -> a model card of the Hub: its metadata, the `model-index`, and the verdict as text.
 
-The metadata are written by `huggingface_hub`; what they mean is said at
+The metadata are written by `huggingface_hub` and documented at
 https://github.com/huggingface/hub-docs/blob/main/modelcard.md.
 """
 
@@ -17,11 +17,11 @@ from harness.text import markdown, plain
 IMAGES = "image-classification"
 IDS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 IDS |= {"macro_f1": "f1", "micro_f1": "f1", "span_f1": "f1"}
-"""What the Hub calls a metric that we call otherwise."""
+"""The Hub's names of metrics, where they differ from ours."""
 
 
 def rendered(model: str, lines: Sequence[Line], verdicts: Sequence[object] = ()) -> str:
-    """A README.md that holds the metadata, a line for each verdict, and nothing else."""
+    """The text of a README.md: the metadata and a line for each verdict, nothing else."""
     from huggingface_hub import ModelCardData
 
     card = ModelCardData(model_name=model, eval_results=[*_results(lines)])
@@ -36,7 +36,7 @@ def _results(lines: Sequence[Line]) -> Iterator[object]:
 
     for line in lines:
         source, name, scores = repository(line), plain(line.name), parts(line)
-        # a name in a record imports nothing
+        # only registered tasks are looked up: the name in a record must not import anything
         task = TASKS[line.name] if source and line.name in TASKS else None
         local = "" if source else plain(line.source)
         rows = {"rows": line.rows, "limit": limit(line), "source": local}

@@ -1,6 +1,6 @@
-"""Pure: lines -> those of each model, and what every format says of one in its own way.
+"""Pure: lines -> the lines of each model, and the values of a line that all formats share.
 
-Scores of exports are between 0 and 1 (or -1 and 1).
+Scores in exports are fractions, from 0 (correlations: -1) to 1.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from harness.reporting.names import experts_of, told_apart
 from harness.text import plain
 
 SEVERAL = ("ensemble", "ceiling")
-"""Roles of what is not one model, which no other program knows as one."""
+"""Roles that are not a single model, and are left out of exports."""
 LOCAL = ("local folder", "generated", "None", "")
-"""Sources of rows that are no repository of the Hub."""
+"""Sources of rows that are not a repository on the Hub."""
 MADE_ON_TEST = "transductive: the model was made with the scored rows"
 NAMES = {
     "accuracy": "Accuracy",
@@ -31,38 +31,38 @@ NAMES = {
 
 
 def under(line: Line) -> str:
-    """The protocol with its options and shots, and whether the rows that are scored were seen."""
+    """The protocol with its options and shots; `transductive` if the scored rows were used."""
     return plain(f"{line.setting}, transductive" if line.saw_the_scored else line.setting)
 
 
 def note(line: Line) -> str:
-    """What was seen beside the rows that are scored, '' if nothing."""
+    """The notes on the rows that the protocol or the model adapted to; '' if there are none."""
     return plain("; ".join([*noted(line), *([MADE_ON_TEST] if line.made_on_test else [])]))
 
 
 def repository(line: Line) -> str:
-    """The repository of the Hub that the test rows are from, '' if it was another place."""
+    """The repository on the Hub that the test rows are from; '' for any other source."""
     source = plain(line.source)
     return "" if source in LOCAL else source
 
 
 def limit(line: Line) -> int | None:
-    """How many rows there might have been at most, where there may have been more."""
+    """The limit on the number of test rows; None if there was none or it was not reached."""
     return line.limit if isinstance(line.limit, int) and line.rows >= line.limit else None
 
 
 def parts(line: Line) -> dict[str, float]:
-    """Each metric, its mean over draws."""
+    """The mean over draws of each metric."""
     return {plain(name): value / 100 for name, value in line.parts}
 
 
 def filled(values: Mapping[str, object]) -> dict[str, object]:
-    """Values without empty ones."""
+    """The values that are not empty."""
     return {name: value for name, value in values.items() if value not in (None, "", "None")}
 
 
 def digests(lines: Iterable[Line]) -> str:
-    """The hashes of what was evaluated of a model: one for each head."""
+    """The digests of a model, joined: one for each head that it was evaluated with."""
     return plain(", ".join(dict.fromkeys(line.digest for line in lines)))
 
 
@@ -70,12 +70,11 @@ def digests(lines: Iterable[Line]) -> str:
 
 
 def by_model(lines: Iterable[Line]) -> list[tuple[str, list[Line]]]:
-    """By model, its lines, each once: a model may stand in the records for itself and as another's
-    reference. What is no single model is left out.
+    """The name and the lines of each single model; a line that is also a reference counts once.
 
-    Models of one name are told apart: where they share a column as on boards, and else by what they
-    are of. No model is made of the records of two. Raises BrokenRecord for one that was evaluated
-    on a task in two ways.
+    Models of one name get different names: as on boards where they share a column, otherwise by
+    their experts or weights. Lines of different models are never joined. Raises BrokenRecord for a
+    model that was evaluated on a task in two ways.
     """
     known = [line for line in lines if line.role not in SEVERAL]
     names = dict(zip(map(id, known), told_apart(known, [one.model for one in known]), strict=True))
@@ -89,11 +88,11 @@ def by_model(lines: Iterable[Line]) -> list[tuple[str, list[Line]]]:
 
 
 def _models(lines: Sequence[Line]) -> list[list[Line]]:
-    """The lines of one name by model.
+    """The lines of one name, grouped by model.
 
-    A digest is that of an encoder with the head of a task: of a merge that kept the heads of its
-    experts there are several. That these are of one encoder is known by what was merged, and how;
-    where that is not said, each is a model.
+    A digest is of an encoder with the head of a task, so a merge with kept heads has several. Its
+    digests are joined by its base, experts and method (`made_of`); where these are unknown, each
+    digest is a model.
     """
     sources = {line.digest: line.made_of for line in lines if line.made_of}
     models: list[list[Line]] = []
@@ -105,7 +104,7 @@ def _models(lines: Sequence[Line]) -> list[list[Line]]:
 
 
 def _named(name: str, models: Sequence[list[Line]]) -> list[tuple[str, list[Line]]]:
-    """Models with what they are called; of several, by their experts or by their weights."""
+    """Models with their names; several are distinguished by their experts or their weights."""
     if len(models) == 1:
         return [(name, models[0])]
     traits = [experts_of(model[0]) for model in models]

@@ -1,1 +1,1 @@
-"""Pictures of scores and of features: one file for each, a verb that draws them."""
+"""Pictures of scores and of features: a file for each, and `plot`, which draws them."""

@@ -34,11 +34,11 @@ from harness.text import plain, points
 MAKE = "harness evaluate --model MODEL --experts E1,E2 --protocols current,ft-classifier"
 TITLE = "Where the score goes"
 BAR = 0.15
-"""Inches: how thick a bar is."""
+"""The thickness of a bar, in inches."""
 WIDTHS, COLUMNS, MOVE = (3.9, 3.1), (0.4, 1.1, 2.0, 2.85), 0.9
-"""Inches: bars and numbers, the columns of numbers, and the lines from place to place."""
+"""Inches: the widths of bars and of numbers, where columns of numbers are, the length of moves."""
 NAVY, MID, LIGHT = "#08306B", "#4292C6", "#EBEBEB"
-"""Each about three times as light as the one before, and so told apart in grey as well."""
+"""Each is about three times as light as the one before, so they differ in grey as well."""
 PARTS: dict[ScorePart, dict[str, Any]] = {
     "base": {"color": LIGHT, "label": "base under the tuned head"},
     "own": {"color": NAVY, "label": "Current Eval (experts' heads)"},
@@ -52,7 +52,7 @@ PARTS: dict[ScorePart, dict[str, Any]] = {
     "below": {"facecolor": RIM, "edgecolor": BLACK, "hatch": "xxxx", "label": "below the base"},
     "lost": {"facecolor": "none", "edgecolor": GREY, "label": "lost"},
 }
-"""What a bar is made of, in this order; neighbours differ in lightness, a hatch or an outline."""
+"""The parts of a bar; neighbours differ in lightness, hatch or outline."""
 MOVES: dict[str, Any] = {
     "grey": {"color": PALE, "linewidth": 1},
     "low": {"color": NAVY, "linewidth": 2, "label": "▼ Current Eval ranks it too low"},
@@ -63,13 +63,13 @@ MOVES: dict[str, Any] = {
         "label": "▲ Current Eval ranks it too high",
     },
 }
-"""Lines to the place under Current Eval; only moves of significant reversals stand out."""
+"""Lines from the place by credit to that under Current Eval; significant reversals stand out."""
 
 
 def picture(lines: Sequence[Line], view: View) -> Figure:
     """A bar for each merge in the order of credit, its numbers, and its place under Current Eval.
 
-    Raises MissingScores where records do not say what credit is made of.
+    Raises MissingScores where records lack a score that credit is made of.
     """
     wanted = [
         line
@@ -91,7 +91,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
 
 
 def draw(credits: Credits, unit: str) -> Figure:
-    """Bars, the numbers beside them, and lines from place to place; the finding on top."""
+    """Bars, the numbers beside them, and lines between the two places; the finding on top."""
     merges = credits.merges
     names = [one.name for one in merges]
     now = iter(sorted((m for m in merges if m.current_place), key=lambda one: -one.current))
@@ -127,7 +127,7 @@ def draw(credits: Credits, unit: str) -> Figure:
 
 
 def _axis(credits: Credits, unit: str) -> str:
-    """What the scores are, with those that all bars share."""
+    """The label of the axis: the unit, scores that all bars share, and merges left out."""
     said = [f"{name} {points(value)}" for name, value in credits.shared.items()]
     others = f"; {credits.others} more merges score lower" if credits.others else ""
     last = f"{', '.join(said)}; tuned head: {plain(credits.setting)}{others}"
@@ -135,7 +135,7 @@ def _axis(credits: Credits, unit: str) -> str:
 
 
 def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
-    """What each score is made of, with the interval of its credit."""
+    """Draw the parts of each score, with the interval of its credit."""
     axes.set_xlim(*credits.axis)
     for one, y in zip(credits.merges, places, strict=True):
         for part, start, end in one.parts(credits.axis[0]):
@@ -147,7 +147,7 @@ def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
 
 
 def _numbers(one: MergeCredit) -> list[str]:
-    """Credit in percent, its interval, its range over tasks, and the place that it gives."""
+    """Credit in percent, its interval, its range over tasks, and the place by credit."""
     at = span(one.place) or UNDEFINED
     return [leaf(one.credit)[0], away(one.credit), over_tasks(one), at]
 
@@ -158,7 +158,7 @@ def _row(axes: Axes, y: float, columns: Sequence[float], texts: Sequence[str], *
 
 
 def _moves(axes: Axes, merges: Sequence[MergeCredit], places: Sequence[float]) -> None:
-    """From the place by credit to that under Current Eval, whose order stands at the right."""
+    """Draw lines from places by credit to places under Current Eval, with names at the right."""
     for one, y in zip(sorted(merges, key=lambda one: -one.current), places, strict=True):
         start = places[merges.index(one)]
         low, high = one.too_low and y > start, one.too_high and y < start

@@ -1,4 +1,4 @@
-"""Curves of scores over a few places along x, a panel for each merge or for each task."""
+"""Curves of scores over a few values of x, a panel for each merge or for each task."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from harness.reporting.lines import Setting
 from harness.reporting.plots.marks import PALE, along_x, drawn, levels, marks, signs
 
 Curves: TypeAlias = Mapping[Setting, tuple[str, float]]
-"""The curve that a score belongs to, and where along x it stands."""
+"""By setting, the name of the curve that its scores belong to, and their x."""
 DODGE = 0.02
-"""How far curves are set apart, as a part of x, so that their bars can be told apart."""
+"""The shift in x between curves, as a share of its range, so that their bars do not overlap."""
 
 
 def scores_along(
     scores: Grid, curves: Curves, row: str, column: str
 ) -> dict[str, list[tuple[float, GridCell]]]:
-    """The scores of each curve of a panel, along x."""
+    """The cells of each curve of a panel, with their x, ascending."""
     known: dict[str, list[tuple[float, GridCell]]] = {}
     for setting, (name, x) in sorted(curves.items(), key=lambda one: one[1][1]):
         cell = scores.cell(row, setting, column)
@@ -37,10 +37,11 @@ def draw(
     x_label: str,
     slant: float = 0,
 ) -> Figure:
-    """A panel for the mean of every row, or for each task of the only one, all on one scale.
+    """A panel for the mean of every row or, of a single row, for each task; all on one scale.
 
-    Signs joined by lines, bars for the spread, levels across; the names of ticks have a `slant` in
-    degrees. Raises MissingScores where no row has a mean, as none was evaluated on all tasks.
+    Signs are joined by lines and have bars for the spread; reference levels go across. `ticks` has
+    the x of each label, `slant` turns the labels by degrees. Raises MissingScores where no row has
+    a mean, as none was evaluated on all tasks.
     """
     mean, rows = scores.columns[-1], scores.models("merged", "base")
     if len(rows) > 1:

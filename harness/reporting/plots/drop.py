@@ -26,17 +26,17 @@ Unit = Literal["merge", "task"]
 ExpertAndMerge: TypeAlias = tuple[Line, Line]
 """An expert, and a merge of it on the same task."""
 LINE_OF_ONE = 0.07
-"""Inches that the dot of one value takes, where it has a whisker."""
+"""The distance between dots with whiskers in a row, in inches."""
 FEWEST_OF_A_BOX = 10
-"""Values below which quartiles say less than the values themselves."""
+"""The fewest values that quartiles are drawn for: of fewer, the values themselves say more."""
 
 
 @dataclass(frozen=True)
 class Drops:
-    """Drops in percent by method, the lowest median first, each over `unit`s.
+    """Drops in percent by method, the lowest median first, each value of one `unit`.
 
-    With their paired intervals over test units and draws, where they are known, and whether they
-    are significant, Holm over all of them; `undefined` are drops of no positive score.
+    Values have paired intervals over test units and draws, where known, and their significance,
+    Holm over all values. `undefined` counts the drops from an expert whose score is not positive.
     """
 
     methods: dict[str, list[Difference]]
@@ -51,11 +51,11 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
 
 
 def drops(lines: Sequence[Line], view: View) -> Drops:
-    """The relative drop of each merge, in the mean over its experts, by method.
+    """The relative drop of each merge, averaged over its experts, by method.
 
-    Where every method made one merge alone, that of each of its tasks. Under Current Eval, unless
-    the view names another protocol; with intervals of enough draws. Raises
-    MissingScores where an expert was not evaluated.
+    Where every method made only one merge, the drop of each task. Under Current Eval, unless the
+    view names another protocol; with intervals where there are enough draws. Raises MissingScores
+    where no expert of a merge was evaluated on a task of the merge.
     """
     known = laid_out(lines_under(lines, view, CURRENT), by_method=True)
     setting = one_setting("drop", known, view)
@@ -89,18 +89,18 @@ def _method(merge: Line) -> str:
 
 
 def _drop(pair: ExpertAndMerge) -> float | None:
-    """How much of an expert's score a merge of it loses; None where the score is not above 0.
+    """The share of an expert's score that a merge of it loses; None if that score is not above 0.
 
-    By hand: 0.8 of an expert and 0.6 of the merge are a drop of a quarter.
+    By hand: an expert of 0.8 and a merge of 0.6 have a drop of a quarter.
     """
     expert, merge = (fmean(line.values) for line in pair)
     return (expert - merge) / expert if expert > 0 else None
 
 
 def _mean(pairs: Sequence[ExpertAndMerge]) -> Difference:
-    """The mean drop of some pairs, in percent.
+    """The mean drop of some pairs, in percent; without an interval unless all have estimates.
 
-    Tasks that share rows are paired, those that do not are drawn apart.
+    Tasks that share rows are resampled together, others independently.
     """
     mean = float(np.mean([_drop(pair) for pair in pairs]))
     known = [estimate for pair in pairs if (estimate := _estimate(*pair)) is not None]
@@ -111,7 +111,7 @@ def _mean(pairs: Sequence[ExpertAndMerge]) -> Difference:
 
 
 def _estimate(expert: Line, merge: Line) -> Estimate | None:
-    """A drop on resampled rows and draws; None of too few draws, or where it is undefined."""
+    """The drop on resamples and draws; None if draws are too few, or one of them has no drop."""
     upper, lower = expert.estimate, merge.estimate
     if not enough_draws([expert, merge]) or min(*upper.resamples, *upper.values) <= 0:
         return None
@@ -119,7 +119,7 @@ def _estimate(expert: Line, merge: Line) -> Estimate | None:
 
 
 def draw(shown: Drops) -> Figure:
-    """A dot for each value with its whisker, and the median; quartiles where there are many."""
+    """Dots with whiskers for all values, and their median; quartiles where values are many."""
     every = shown.methods.values()
     count = sorted({len(each) for each in every})
     counted = " to ".join(map(str, dict.fromkeys([count[0], count[-1]])))

@@ -1,4 +1,4 @@
-"""What a method before merging adds to the same merger without it (Procrustes, Figures 2 and 3)."""
+"""What a pre-merging method adds to the same merger without it (Procrustes, Figures 2 and 3)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from harness.reporting.plots.scores import View, lacking, lines_under, one_setti
 from harness.text import plain
 
 PALE = 0.35
-"""How much is seen of a bar that is not significant."""
+"""The opacity of a bar that is not significant."""
 BAR, CLOSER = 0.14, 0.05
-"""Inches: how thick a bar is, and how much closer bars of a merger stand than other rows."""
+"""Inches: the thickness of a bar, and how much closer bars of a merger are than other rows."""
 
 
 def picture(lines: Sequence[Line], view: View) -> Figure:
-    """The gains of a board: how far merges with a stage before them are above the same without.
+    """The gains of a board: how far merges with a pre-merging stage are above those without it.
 
     Bars from zero below the name of each merger, with whiskers. Under Current Eval, unless the view
-    names another protocol. Raises MissingScores where no score differs from that without.
+    names another protocol. Raises MissingScores where no such pair of merges has different scores.
     """
     board = board_of(lines_under(lines, view, CURRENT))
     scores, over = board.scores, board.counterparts
@@ -62,7 +62,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
             axes.axvline(0, color=BLACK, linewidth=1)
             axes.margins(x=0.35)  # room for the numbers at the ends of the bars
             axes.use_sticky_edges = False
-            names = axes.get_yticklabels()  # none but in the first column
+            names = axes.get_yticklabels()  # empty except in the first column
             for (_, row), name in zip(rows, names, strict=False):
                 name.set_fontweight("bold" if row is None else "normal")
             for (_, row), y in zip(rows, places, strict=True):
@@ -76,12 +76,12 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
 
 
 def _unfolded(board: Board) -> dict[str, str]:
-    """By the name of rows that are one, a row of them that is no other with a stage in vain."""
+    """By the name of a folded row, one of its rows that is not `unchanged`."""
     return {name: row for row, name in board.called.items() if row not in board.unchanged}
 
 
 def _stages(board: Board) -> dict[str, str]:
-    """By row, the stages before merging that its counterpart lacks."""
+    """By row, the pre-merging stages that its counterpart lacks."""
     plain_row, over = _unfolded(board), board.counterparts
     lines = dict(zip(named_rows(board.lines), board.lines, strict=True))
     known = {row: lines[plain_row.get(row, row)].premerge for row in (*over, *over.values())}

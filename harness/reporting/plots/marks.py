@@ -1,4 +1,4 @@
-"""How series are distinguished, in colour and without, and how panels are laid out."""
+"""The looks of series, distinct with and without colour, and the layout of panels."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE, YELLOW = (
 )  # fmt: skip
 """The colours of Okabe and Ito (2008), which colour-blind readers tell apart."""
 PALETTE = (BLUE, ORANGE, GREEN, VERMILION, SKY, PURPLE, BLACK, YELLOW)
-"""Colours of classes, which start again after the last: beside a number, never alone."""
+"""Colours of classes, which repeat after the last: a number always stands beside them."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """How a series looks: a colour and, without it, a sign, a line and a hatch."""
+    """The look of a series: its colour and, to tell it apart without, its sign, line and hatch."""
 
     colour: str
     sign: str
@@ -37,7 +37,7 @@ class Mark:
 
     @property
     def dots(self) -> dict[str, Any]:
-        """Its signs: a hollow one goes around the others, and shows what lies below it."""
+        """Matplotlib's options of the signs: a hollow one is larger, and signs below it show."""
         face, size, above = ("none", 7.5, 4) if self.hollow else (self.colour, 4.5, 3)
         return {
             "color": self.colour,
@@ -59,13 +59,13 @@ SERIES = (
     Mark(YELLOW, "o", (0, (3, 3)), "++"),
 )
 KNOWN = {CURRENT: OF_CURRENT, "ft-classifier": SERIES[0], "knn": SERIES[1]}
-"""Protocols that look the same in every picture."""
+"""Protocols with the same look in every picture."""
 
 
 def marks(names: Iterable[str]) -> dict[str, Mark]:
-    """A mark for each of some series; the papers' protocols have their own.
+    """A distinct mark for each series; the papers' protocols have their own.
 
-    When all colours are taken they come again with another's shape, line and hatch.
+    When all colours are taken, they repeat with the sign, line and hatch of another mark.
     """
     names = list(names)
     taken = {KNOWN[name] for name in names if name in KNOWN}
@@ -82,7 +82,7 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
 # Panels ------------------------------------------------------------------------------------
 
 AROUND = 0.6
-"""Inches above and below the panels, without the legend."""
+"""Inches above and below all panels, without the legend."""
 
 
 @contextmanager
@@ -95,11 +95,11 @@ def drawn(
     most: int = 3,
     **how: Any,
 ) -> Iterator[tuple[Figure, list[Axes]]]:
-    """A picture of panels by title, each of a `size` in inches, to be filled.
+    """A context with a picture of titled panels, each of a `size` in inches, to draw in.
 
-    As few columns, of at most so many, as fill the same number of lines; `left` is for names of
-    rows. Scales are shared, unless `how` says otherwise (options of matplotlib's `subplots`). In
-    the end what is drawn with a label is named in a legend, and all is laid out.
+    Panels fill as few lines as `most` columns allow, and then as few columns as that takes; `left`
+    is the room for names of rows. Scales are shared, unless `how` (options of matplotlib's
+    `subplots`) says otherwise. On exit a legend of all labels is added, and the layout is settled.
     """
     from matplotlib.figure import Figure
 
@@ -114,7 +114,7 @@ def drawn(
         for axes in every[len(panels) :]:
             axes.set_visible(False)
         for above in every[len(panels) - columns : len(panels)]:
-            above.tick_params(labelbottom=True)  # what would be below it is not there
+            above.tick_params(labelbottom=True)  # no panel is below it
         for axes, name in zip(every, panels, strict=False):
             axes.set_title(broken(name))
             axes.set_axisbelow(True)
@@ -134,10 +134,10 @@ def drawn_rows(
     heights: Sequence[float] | None = None,
     **how: Any,
 ) -> Iterator[tuple[Figure, list[Axes], list[float]]]:
-    """A picture of panels by title and unit along x, whose rows are named at the left.
+    """A picture as of `drawn`, of panels by title and unit along x, with rows named at the left.
 
-    The first row is on top; with the middle of each along y, in inches: so tall as its name needs,
-    unless `heights` say otherwise.
+    Also yields the middle of each row along y, in inches; the first row is on top. Rows are as tall
+    as their names need, unless `heights` are given.
     """
     ends = [*accumulate(heights or [height_of([row]) for row in rows], initial=0.0)]
     middles = [(low + high) / 2 for low, high in pairwise(ends)]
@@ -157,7 +157,7 @@ def drawn_rows(
 
 
 def along_x(panels: Sequence[Axes], names: Sequence[str]) -> None:
-    """What the values along x are: where all share it, below panels with none below them alone."""
+    """Name the x axes; where all have one name, only below panels with no panel below them."""
     place = panels[0].get_subplotspec()
     columns = len(panels) if place is None else place.get_gridspec().ncols
     for axes, name in zip(panels, names, strict=True):
@@ -166,11 +166,11 @@ def along_x(panels: Sequence[Axes], names: Sequence[str]) -> None:
 
 
 LINE, LINES = 28, 3
-"""Letters of a line of a name, and lines of a name: what is longer is cut."""
+"""The most letters of a line of a name, and lines of a name: longer ones are cut."""
 
 
 def broken(name: str) -> str:
-    """A long name in lines that end where the parts of a method do."""
+    """A name in lines that end between the parts of a method."""
     lines = [""]
     for part in breaks(name):
         if lines[-1] and len(lines[-1]) + len(part) > LINE:
@@ -180,12 +180,12 @@ def broken(name: str) -> str:
 
 
 def height_of(names: Iterable[str]) -> float:
-    """Inches that a row takes: of the name with the most lines, and space to the next."""
+    """The inches that a row takes: the lines of its longest name, and space to the next row."""
     return 0.085 + 0.15 * max((broken(name).count("\n") + 1 for name in names), default=1)
 
 
 def width_of(names: Iterable[str]) -> float:
-    """Inches that the longest of some names takes."""
+    """The inches that the longest line of some names takes."""
     lines = [line for name in names for line in broken(name).splitlines()]
     return 0.25 + 0.072 * max(map(len, lines), default=0)
 
@@ -193,23 +193,23 @@ def width_of(names: Iterable[str]) -> float:
 # Legend ------------------------------------------------------------------------------------
 
 LEGEND_LINE = 0.2
-"""Inches of a line of what signs mean."""
+"""The height of a line of the legend, in inches."""
 
 
 def named(label: str) -> str:
-    """What the legend calls a series; matplotlib leaves out what is called _something."""
+    """The label of a series; matplotlib leaves out labels that begin with an underscore."""
     return f" {plain(label)}" if label.startswith("_") else plain(label)
 
 
 def key(axes: Axes, label: str, **look: Any) -> None:
-    """Name a sign of many series in the legend, after all series."""
+    """Add a sign that several series share to the legend, after all series."""
     from matplotlib.lines import Line2D
 
     axes.figure.add_artist(Line2D([], [], label=label, color=GREY, **look))
 
 
 def _legend(figure: Figure) -> None:
-    """What the signs mean, below the panels; a picture is made taller for it, and wide enough."""
+    """Add the legend below the panels; the picture grows to hold it."""
     known: dict[str, Any] = {}
     signs = chain.from_iterable(axes.get_legend_handles_labels()[0] for axes in figure.axes)
     for handle in (*signs, *figure.artists):
@@ -233,11 +233,11 @@ LEVELS: Mapping[str, Any] = {
     CURRENT: {"color": OF_CURRENT.colour, "linestyle": "-"},
     CONSTANT: {"color": BLACK, "linestyle": ":"},
 }
-"""What is drawn across panels, from top to bottom as it is expected."""
+"""Lines across panels, from top to bottom in the order that is expected."""
 
 
 def levels(axes: Axes, known: Mapping[str, float], along: Literal["x", "y"]) -> None:
-    """Lines across a panel at some scores; scales begin at the constant, or at 0 without one."""
+    """Draw lines across a panel at some scores; without a constant the scale includes 0."""
     line = axes.axvline if along == "x" else axes.axhline
     for name, value in known.items():
         line(value, label=name, linewidth=1, zorder=1, **LEVELS[name])
@@ -255,9 +255,9 @@ def signs(
     along: Literal["x", "y"],
     **how: Any,
 ) -> None:
-    """A sign at each score `along` x or y, by its place on the other axis, with bars of its spread.
+    """Draw signs at scores `along` x or y and places on the other axis, with bars for deviations.
 
-    `spread` is what the legend calls these, if there are any.
+    `spread` is the label of the bars, if there are any.
     """
     places, means = [place for place, _ in cells], [cell.mean for _, cell in cells]
     xs, ys = (means, places) if along == "x" else (places, means)
@@ -270,14 +270,15 @@ def signs(
 
 
 RIM = "white"
-"""Around black lines and dots, which would not be seen on a dark bar."""
+"""The colour around black lines and dots, which would not be seen on a dark bar."""
 PAIRED = f"paired {CI}"
 
 
 def whisker(axes: Axes, y: float, one: Difference, start: float = 0.0, of: str = "") -> None:
-    """A dot at a difference from `start`, with its interval; hollow unless significant.
+    """Draw a dot at a difference from `start`, with its interval; hollow unless significant.
 
-    The legend says why an interval may leave out zero and its dot be hollow.
+    Intervals are not corrected, significance is: so an interval may exclude zero beside a hollow
+    dot. The legend says so.
     """
     if one.within is not None:
         low, high = (start + end for end in one.within)

@@ -1,4 +1,4 @@
-"""Shell: what was asked, and records or a model -> a picture in two files."""
+"""Shell: the name of a picture, and records or a model -> the picture in two files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.reporting.plots.scores import View
 from harness.types import Progress
 
 Picture = Literal["credit", "protocols", "shots", "transforms", "gains", "drop", "ranks"]
-"""Pictures of lines; a sweep is of the records themselves, which say what merges are made of."""
+"""Pictures of lines; a sweep needs the whole records, which have the recipes of merges."""
 OF_RECORDS = (*get_args(Picture), "sweep")
 OF_FEATURES = "tsne"
 FORMS = (".png", ".svg")
@@ -32,12 +32,12 @@ def plot(
     run: Run | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Draw a picture of records, or of a run's features, and write it as PNG and SVG; both paths.
+    """Draw a picture of records, or of a run's features, as PNG and SVG; returns both paths.
 
     `what` is one of credit, protocols, shots, transforms, gains, drop, ranks and sweep, of records
     in files and folders; or tsne, of the model, the experts and the tasks of a run. `out` is a path
     without an ending, or with one of the two. Raises MissingScores where records lack what a
-    picture shows; nothing is written before the picture is whole.
+    picture shows; nothing is written before the picture is complete.
     """
     check_what(what)
     records = [records] if isinstance(records, str | Path) else records
@@ -58,7 +58,7 @@ def plot(
 
 
 def check_what(what: str) -> None:
-    """Raise UnknownName, with all that there are, for no picture."""
+    """Raise UnknownName, with all known names, unless a picture has this name."""
     known = (*OF_RECORDS, OF_FEATURES)
     if what not in known:
         near = "".join(f" did you mean '{one}'?" for one in get_close_matches(what, known, n=1))
@@ -66,11 +66,11 @@ def check_what(what: str) -> None:
 
 
 OTHERS = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".webp")
-"""Endings of pictures that are not written."""
+"""Endings of picture formats that are not supported."""
 
 
 def stem_of(out: Path) -> Path:
-    """The path of both files without their endings. Raises BadOption for that of another form."""
+    """The path of both files without an ending. Raises BadOption for that of another format."""
     if out.suffix.lower() in OTHERS:
         raise BadOption(f"plot writes PNG and SVG, found {out}; expected a name without an ending")
     return out.with_suffix("") if out.suffix.lower() in FORMS else out

@@ -1,4 +1,4 @@
-"""Current Eval against the protocols that use the same features otherwise: the gap between them.
+"""The gap between Current Eval and other protocols on the same features.
 
 What few shots win back of a score was in the encoder all along (FT-Classifier, Tables 2 and 3).
 """
@@ -26,16 +26,16 @@ from harness.reporting.plots.marks import (
 from harness.reporting.plots.scores import View, headline, lacking, lines_under
 
 BELOW, GAP = 0.11, 0.09
-"""Inches: how far below a row the whisker of its gap is, and how thick the open bar of the gap."""
+"""Inches: the distance of a gap's whisker below its row, and the thickness of the gap's bar."""
 BAND: Any = {"linewidth": 3, "alpha": 0.35}
-"""How intervals look, behind the signs."""
+"""The look of intervals, behind the signs."""
 
 
 def picture(lines: Sequence[Line], view: View) -> Figure:
     """Merges by their Current Eval, the best first, then the base; a sign for each protocol.
 
-    The open bar from Current Eval to the last protocol is the gap, with a whisker; it is
-    significant where it is so on a board. Raises MissingScores.
+    The open bar from Current Eval to the last protocol is the gap, with a whisker; it is tested as
+    on a board. Raises MissingScores without merges under Current Eval and another protocol.
     """
     scores = scores_of(lines_under(lines, view, *PROTOCOL_ORDER))
     known = headline(scores.settings, view.shots)

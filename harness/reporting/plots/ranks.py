@@ -1,4 +1,4 @@
-"""Ranks of merges over tasks, with those joined that do not differ significantly."""
+"""Ranks of merges over tasks; merges that do not differ significantly are joined."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from harness.stats.ranks import Standings, fewest_tasks, standings
 def picture(lines: Sequence[Line], view: View) -> Figure:
     """Mean ranks of merges under Current Eval and FT-Classifier Eval, or the view's protocols.
 
-    A bar at the right joins those that do not differ significantly, unless it would join all; the
-    title says why no two differ where none do.
+    A bar at the right joins merges that do not differ significantly, unless it would join all;
+    where no two differ, the title says so, and whether the tasks are too few.
     """
     scores = laid_out(lines_under(lines, view, CURRENT, TUNED), by_method=True)
     methods, rankings = ranks(scores, view)
@@ -50,9 +50,9 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
 
 def ranks(scores: Grid, view: View) -> tuple[list[str], dict[Setting, Standings]]:
     """The merges that were evaluated on all tasks, the best of the first ranking first, and their
-    rankings by how they were evaluated.
+    ranking under each setting.
 
-    Raises MissingScores without two of them, or two tasks.
+    Raises MissingScores unless there are two such merges and two tasks.
     """
     known = headline(scores.settings, view.shots)
     methods = [

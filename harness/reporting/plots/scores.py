@@ -18,9 +18,9 @@ from harness.types import Shots
 class View(Chosen):
     """What a picture shows of records: by default, everything.
 
-    `shots` is the number wanted of each protocol that adapts, instead of the nearest to five, or
-    `all`. `rows` is how many of each task `tsne` lays out. `option` is what `sweep` goes along, and
-    `loss` whether it shows that instead of the score.
+    `shots` is the number of shots (or `all`) of each protocol that adapts, by default the nearest
+    to five. `rows` is how many units of each task `tsne` lays out. `option` is the
+    option that `sweep` varies, and `loss` whether `sweep` shows the loss instead of the score.
     """
 
     shots: PositiveInt | Literal["all"] | None = None
@@ -30,7 +30,7 @@ class View(Chosen):
 
 
 def lacking(picture: str, shows: str, found: Iterable[object], do: str) -> MissingScores:
-    """The refusal of a picture: what it shows, what of that was found, and what to do about it."""
+    """The error for a picture: what it shows, what of that was found, and what to do about it."""
     names = "; ".join(map(str, found)) or "none"
     return MissingScores(f"{picture} shows {shows}, found {names}; {do}")
 
@@ -41,9 +41,9 @@ def lines_under(lines: Iterable[Line], view: View, *protocols: str) -> list[Line
 
 
 def headline(known: Iterable[Setting], shots: Shots | None = None) -> list[Setting]:
-    """One number of shots for each protocol, the nearest to `shots`, or to the papers' five.
+    """One setting of each protocol: that with `shots`, or by default nearest to the papers' five.
 
-    Raises MissingScores where a protocol was not evaluated with so many.
+    Raises MissingScores where a protocol was not evaluated with `shots`.
     """
     known = list(known)
     nearest = headlines(known, HEADLINE_SHOTS if shots is None else shots)
@@ -58,9 +58,10 @@ def headline(known: Iterable[Setting], shots: Shots | None = None) -> list[Setti
 
 
 def one_setting(what: str, scores: Grid, view: View) -> Setting:
-    """The only setting of a picture of one protocol.
+    """The one setting that a picture of one protocol shows.
 
-    Raises MissingScores for several, and for a number of shots of one that draws none.
+    Raises MissingScores for none or several, and if the view asks for shots of a protocol that
+    draws no rows.
     """
     known = headline(scores.settings, view.shots)
     if len(known) != 1:

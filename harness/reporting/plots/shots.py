@@ -18,8 +18,8 @@ from harness.types import ALL, Shots
 def picture(lines: Sequence[Line], view: View) -> Figure:
     """A curve for each protocol that adapts, over its shots, for every merge or every task.
 
-    Raises MissingScores where nothing was evaluated with two numbers of shots, and BadOption where
-    the view names one.
+    Raises MissingScores unless there are two numbers of shots, and BadOption where the view asks
+    for one number.
     """
     if view.shots is not None:
         raise BadOption("shots shows every number of shots, found one of them; leave out --shots")
@@ -36,9 +36,9 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
 
 
 def places_of(counts: Sequence[Shots]) -> dict[Shots, float]:
-    """Where ascending numbers of shots stand along x, as logarithms.
+    """The x of ascending numbers of shots: their logarithms.
 
-    `all` is no number, and stands as far beyond the last one as that is from the one before.
+    `all` is as far beyond the last number as that is from the one before; log 2 if there is none.
     """
     places: dict[Shots, float] = {count: log(count) for count in counts if count != ALL}
     known = [0.0, *places.values()]

@@ -1,7 +1,7 @@
 """Score, or loss, against the value of one option of a merge (RegMean, Figure 5 and Table 6).
 
-Also against the number of experts (RegMean, on incremental merging), and against which layers are
-aligned (rotation, Figures 3 and 4).
+The option may also be the number of experts (RegMean, on incremental merging), or the layers that
+are aligned (rotation, Figures 3 and 4).
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ from harness.stats.intervals import Ends, interval
 
 EXPERTS = "experts"
 OF_A_SET = (EXPERTS, "base", "seed", "tuned")
-"""What a task may have for itself, and a set of experts."""
+"""Parts of a recipe that may differ between tasks, and between sets of experts."""
 MADE_FROM = (EXPERTS, "base")
-"""What of it another base differs in."""
+"""Those of `OF_A_SET` that merges of different bases differ in."""
 FIRST = 3
-"""Of a list, so many are named."""
+"""How many items of a list a message names."""
 STAGES = ("premerge", "merger", "postmerge")
 OptionValue: TypeAlias = "float | str"
 LineAndRecord: TypeAlias = tuple[Line, Record]
 MEAN, OVER = Mark(BLACK, "o", "-"), "mean of "
+"""The look of the mean over tasks, and the beginning of its label."""
 MOST_TICKS, WIDEST = 12, 50
-"""Values that are each named along x, and letters that have room there side by side."""
+"""The most values that are all named along x, and the most letters that fit there unslanted."""
 EVENER = 0.5
-"""A scale is logarithmic where its steps are so much more even: a share of their unevenness."""
+"""The x axis is logarithmic if steps of logarithms have less than this share of the unevenness."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A score x100, or a loss, at a value, with the ends of its interval over units and draws."""
+    """A score x100, or a loss, at a value of the option, with its interval over units and draws."""
 
     x: OptionValue
     y: float
@@ -57,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A curve for each task and, of several, for their mean; `values` are those of the option."""
+    """A curve for each task and for the mean of several; `values` are those of the option."""
 
     title: str
     option: str
@@ -75,7 +76,8 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
     """The scores of merges that differ in the value of one option, and in nothing else.
 
     Raises BadOption where no option is named, or several methods have it; MissingScores where
-    merges differ in more, or in nothing, and for more than one protocol.
+    merges differ in more than the option, or all have one value of it, and unless there is exactly
+    one protocol.
     """
     if not view.option:
         raise BadOption(
@@ -119,7 +121,7 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
         for task, known in tasks.items()
     }
     curves = {task: _curve(values, [of], view) for task, of in shared.items()}
-    # a mean of nats and of squared errors is of nothing
+    # losses of different kinds (nats, squared errors) have no mean
     if len(tasks) > 1 and not (view.loss and len({line.kind for line, _ in having}) > 1):
         curves[f"{OVER}{len(tasks)} tasks"] = _curve(values, [*shared.values()], view)
     measure = LOSS if view.loss else f"score × 100 ({shown[0]})"
@@ -134,7 +136,7 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
 
 
 def said_of(record: Record) -> dict[str, Any]:
-    """All that a merge was made of, by name: `merger`, `ties.density`, `base`, `experts`, ..."""
+    """The recipe of a merge as flat values: `merger`, `ties.density`, `base`, `experts`, ..."""
     if record.recipe is None:
         return {}
     recipe = record.recipe.model_dump(mode="json")
@@ -149,7 +151,7 @@ def said_of(record: Record) -> dict[str, Any]:
 
 
 def name_of(record: Record, option: str) -> str | None:
-    """What `said_of` calls an option, `STAGE.NAME` or `METHOD.NAME`; None where there is none.
+    """The key in `said_of` of an option given as `STAGE.NAME` or `METHOD.NAME`; None if absent.
 
     Raises BadOption where several methods of a stage have it.
     """
@@ -162,7 +164,7 @@ def name_of(record: Record, option: str) -> str | None:
 
 
 def value_of(record: Record, option: str) -> OptionValue:
-    """The value of an option that a merge has: a number, or as the command line spells it."""
+    """The value of an option of a merge: a number, or text as on the command line."""
     value = said_of(record)[str(name_of(record, option))]
     if option == EXPERTS:
         return float(len(value))
@@ -174,8 +176,8 @@ def value_of(record: Record, option: str) -> OptionValue:
 def check_alike(read: Sequence[LineAndRecord], option: str) -> None:
     """Raise MissingScores for merges that differ in more than an option.
 
-    Each task may have its own experts and base, as each set of experts has. Of numbers of experts,
-    the larger set is to hold the smaller.
+    Each task, and each set of experts, may have its own experts and base. In a sweep over experts,
+    a merge of more experts has to contain all experts of a merge of fewer.
     """
     found: dict[tuple[str, int], dict[str, Any]] = {}
     sets: dict[tuple[str, int], set[frozenset[str]]] = {}
@@ -193,7 +195,7 @@ def check_alike(read: Sequence[LineAndRecord], option: str) -> None:
         for said, at in ((made, 0), (own, line.set)):
             for name, value in said.items():
                 found.setdefault((name, at), {})[str(value)] = value
-    # an option that only some have goes with a method that only some have, which is named first
+    # an option that only some merges have is not found here, but then their methods differ
     if odd := [place for place, values in found.items() if len(values) > 1]:
         what, each = odd[0][0], [value for _, value in sorted(found[odd[0]].items())]
         values = [_readable(value, names, each) for value in each]
@@ -212,9 +214,9 @@ def check_alike(read: Sequence[LineAndRecord], option: str) -> None:
 
 
 def _readable(value: Any, names: Mapping[str, str], each: Sequence[Any]) -> str:
-    """One of each value of `said_of`, models by their names, those first that not all have.
+    """A value of `said_of` for a message: models by their names, those first that not all share.
 
-    Of a long list the first, and how many more.
+    A long list is cut to its first items and the number of the others. `each` are all values.
     """
     if value in (None, "", [], {}):
         return "none"
@@ -227,7 +229,7 @@ def _readable(value: Any, names: Mapping[str, str], each: Sequence[Any]) -> str:
 
 
 def in_order(values: Iterable[OptionValue]) -> tuple[OptionValue, ...]:
-    """Numbers ascending, then texts by their words and by the numbers in them."""
+    """The values in order: numbers ascending, then texts, with numbers in them compared as such."""
 
     def place(value: OptionValue) -> Any:
         if isinstance(value, float):
@@ -245,7 +247,7 @@ def _curve(
     of: Sequence[Mapping[OptionValue, Sequence[LineAndRecord]]],
     view: View,
 ) -> tuple[Point, ...]:
-    """The mean over some tasks at the values that all of them have."""
+    """The mean over some tasks, at each value that all of them have."""
     return tuple(
         _point(value, [one[value] for one in of], loss=view.loss)
         for value in values
@@ -276,7 +278,7 @@ def _estimate(line: Line, one: Record, *, loss: bool) -> Estimate:
 
 
 def is_geometric(values: Sequence[OptionValue]) -> bool:
-    """Whether values, ascending, are spread over a logarithmic scale: powers of ten, or of two."""
+    """Whether ascending values are evenly spread on a logarithmic scale, as powers of ten are."""
     numbers = [value for value in values if isinstance(value, float)]
     if len(numbers) < max(3, len(values)) or numbers[0] <= 0:
         return False
@@ -286,7 +288,7 @@ def is_geometric(values: Sequence[OptionValue]) -> bool:
 
 
 def draw(shown: Sweep) -> Figure:
-    """Thin curves of tasks and a thick one of their mean, with whiskers of the intervals."""
+    """Thin curves of tasks and a thick one of their mean, with vertical lines for intervals."""
     numeric = all(isinstance(value, float) for value in shown.values)
     places = {value: value if numeric else at for at, value in enumerate(shown.values)}
     looks = marks(name for name in shown.curves if not name.startswith(OVER))

@@ -1,6 +1,6 @@
-"""Score under probes whose transformation is bound more and more (FT-Classifier, Figure 4).
+"""Score under probes with stricter and stricter transformations (FT-Classifier, Figure 4).
 
-How far a score falls says which change of basis lies between the features of a merge and those of
+Where the score falls shows which change of basis lies between the features of a merge and those of
 its expert.
 """
 
@@ -21,20 +21,20 @@ from harness.types import Choice
 
 PROBE, OPTION = "probe", "transform"
 STRICTER = ("affine", "linear", "invertible", "similarity", "euclidean", "orthogonal", "scaling")
-"""Transformations of features from the freest to the most bound (docs/methods.md#probe).
+"""Transformations of features from the freest to the strictest (docs/methods.md#probe).
 
-Each is a special case of affine, and of those before it, with two exceptions: what is linear has no
-offset, so similarity and euclidean are none of linear and invertible; and scaling turns nothing, so
-it is one of similarity and of the linear ones, but stretches, so it is none of the two between.
+Each is a special case of those before it, with two exceptions: similarity and euclidean have an
+offset, so they are not special cases of linear and invertible; scaling stretches, so it is not one
+of euclidean and orthogonal.
 """
 ASKED = ",".join(f"{PROBE}:{OPTION}={name}" for name in ("affine", "orthogonal", "scaling"))
 
 
 def picture(lines: Sequence[Line], view: View) -> Figure:
-    """A curve for each choice of rows that the probe was fitted on, over its transformations.
+    """A curve over transformations of the probe for each choice of the rows it was fitted on.
 
-    For every merge, or every task of the only one. Raises MissingScores where the probe was not
-    evaluated with two of them.
+    A panel for every merge, or for every task of a single one. Raises MissingScores unless the
+    probe was evaluated with two transformations.
     """
     scores, probes = laid_out(lines, by_method=True), _probes(lines, view)
     names = [name for name in STRICTER if name in {name for _, name in probes.values()}]
@@ -49,7 +49,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
 
 
 def _probes(lines: Sequence[Line], view: View) -> dict[Setting, tuple[str, str]]:
-    """Settings of the probe, one number of shots each: what it was fitted on, and its transform."""
+    """By setting of the probe, one number of shots each: the name of its curve, its transform."""
     probes = {line.setting: line for line in lines if line.protocol == PROBE}
     known = {}
     for setting in headline(probes, view.shots):

@@ -1,6 +1,6 @@
-"""Features of a model beside those of its experts in the plane, by class (FT-Classifier, Figure 1).
+"""Features of a model and of its experts laid out in 2-D, by class (FT-Classifier, Figure 1).
 
-A picture, not a measure: t-SNE keeps neighbours together, and neither distances nor densities.
+A picture, not a measure: t-SNE keeps neighbours together, but neither distances nor densities.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from harness.types import Array, Array64, Choice, Progress, Rows, Units
 
 PERPLEXITY = 30
 FEWEST = 8
-"""Points that can be laid out at all: two models on four rows."""
+"""The fewest points that can be laid out: two models on four rows."""
 EXPERT, MODEL = "o", "^"
-"""The signs of an expert's points and of the model's."""
+"""Matplotlib's markers of the points of an expert and of the model."""
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """The points of a task in the plane, [models, units, 2]: of its expert and of the model.
+    """The 2-D points of a task, [models, units, 2]: first of its expert, then of the model.
 
-    `of` is the class of each unit, by number; classes without a unit are not among them.
+    `of` is the class of each unit as an index into `classes`, which lists only classes with units.
     """
 
     task: str
@@ -55,9 +55,9 @@ class Cloud:
 
 
 def balanced(rows: Rows, most: int, seed: int) -> dict[int, str]:
-    """Units of rows with their classes, about `most` in all and as many of each class.
+    """About `most` units of rows with their classes, drawn in equal numbers from each class.
 
-    A unit of several classes stands for the first of them that draws it.
+    A unit of several classes counts for the first class that draws it.
     """
     classes = _classes(rows)
     units: dict[int, str] = {}
@@ -69,8 +69,8 @@ def balanced(rows: Rows, most: int, seed: int) -> dict[int, str]:
 
 
 def _classes(rows: Rows) -> Mapping[str, Units]:
-    """The units of each class, or bin of labels, or tag, that has any."""
-    if rows.labels.ndim > 1:  # several may hold: those that do not are no class
+    """The units of each class (or bin of a regression, or tag) that has any."""
+    if rows.labels.ndim > 1:  # multilabel: `groups` would also have the absence of each class
         labels = enumerate(rows.task.labels)
         groups = {name: np.flatnonzero(rows.labels[:, at] == 1) for at, name in labels}
     else:
@@ -85,10 +85,10 @@ def _classes(rows: Rows) -> Mapping[str, Units]:
 
 
 def clouds(run: Run, most: int, progress: Progress | None = None) -> list[Cloud]:
-    """The points of a model and of an expert of each task, the first where there are several.
+    """The points of a model and of an expert of each task, the first expert of several.
 
-    Everything is checked before the first forward pass; features are cached as those of evaluate.
-    Raises BadRecipe for a task without an expert, BadData where there are too few rows.
+    All cells are checked before the first forward pass; features are cached as in evaluate. Raises
+    BadRecipe for a task without an expert, BadData where there are too few rows.
     """
     model = resolve_model(run)
     cells = cells_of(run, model, [configured(Choice("current"))])
@@ -134,8 +134,8 @@ def _cloud(expert: Cell, merge: Cell, most: int, progress: Progress | None) -> C
 def in_the_plane(features: Sequence[Array], seed: int, task: str) -> Array64:
     """Features of some models on the same units, laid out together: [models, units, 2].
 
-    scikit-learn's t-SNE from the first two principal components, with a
-    perplexity of 30, or a third of the points where there are few.
+    scikit-learn's t-SNE from the first two principal components, with a perplexity of 30, or a
+    third of the points (less one) where there are few.
     """
     from sklearn.manifold import TSNE
 
@@ -160,7 +160,7 @@ def in_the_plane(features: Sequence[Array], seed: int, task: str) -> Array64:
 
 
 def draw(shown: Sequence[Cloud]) -> Figure:
-    """A panel for each task: colours and numbers for classes, signs for models."""
+    """A panel for each task: classes by colours and numbers, models by signs."""
     tasks = [cloud.task for cloud in shown]
     title = "Features of a merge and of its experts, by class (t-SNE: neighbourhoods, no scale)"
     names = [short_task(task, tasks) for task in tasks]
@@ -193,7 +193,7 @@ def _scatter(axes: Axes, cloud: Cloud) -> None:
 
 
 def _badge(axes: Axes, number: int, points: Array64, shape: str, *, filled: bool) -> None:
-    """The number of a class in the middle of its points, in a frame as the model's signs are."""
+    """Draw the number of a class at the median of its points, in a frame that tells the model."""
     from matplotlib.colors import to_rgb
 
     colour = PALETTE[number % len(PALETTE)]
@@ -216,7 +216,7 @@ def _badge(axes: Axes, number: int, points: Array64, shape: str, *, filled: bool
 
 
 def _key(classes: Sequence[str]) -> str:
-    # a space that no line breaks at, between a number and its name
+    # no line break between a number and its name
     keyed = " · ".join(
         f"{number}:\u00a0{plain(name)}" for number, name in enumerate(classes, start=1)
     )

@@ -1,4 +1,4 @@
-"""The templates of boards, by jinja2."""
+"""The jinja2 templates of boards."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def source(name: str) -> str:
 
 @cache
 def template(name: str) -> Template:
-    """The template of the file NAME.jinja; what it is given is text, and escaped in HTML alone."""
+    """The template of the file NAME.jinja; values are escaped in templates of HTML only."""
     return environment().get_template(f"{name}.jinja")
 
 
 def environment() -> Environment:
-    """Where templates are read, with filters for the texts in them."""
+    """The jinja2 environment of this folder, with filters for texts."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(
