@@ -1,5 +1,5 @@
-"""The boards of a study, of the records that its plan asks for, and its figures: scores against
-what its merges differ in, and pictures of its boards."""
+"""The boards of a study, from the records that its plan asks for, and its figures: scores over the
+option that its merges differ in, and plots of its boards."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ BOARDS = "boards"
 def boards(
     plan: Plan, known: Mapping[str, Outcome], folder: Path, *, anew: bool = False
 ) -> list[Path]:
-    """Write the board of every reading of a study into `folder`/boards; the folders.
+    """Write the boards of a study into `folder`/boards; returns their folders.
 
-    Of what the plan asks for alone, though more records may lie there; nothing where they are
-    there, drawn of these very records and with the same figures, unless `anew`. Raises
-    MissingScores where there is no record.
+    They show only records that the plan asks for, though there may be more. Nothing is written if
+    all boards are there, of these very records and with the same figures, unless `anew`. Raises
+    MissingScores where the plan has evaluations and no record is there.
     """
     places = readings(plan, known, folder)
     if not places and any(step.verb == "evaluate" for step in plan.steps.values()):
@@ -44,18 +44,18 @@ def boards(
         "figures": [one.model_dump(mode="json") for one in plan.figures],
     }
     there = all((folder / BOARDS / reading / INDEX).is_file() for reading in places)
-    with suppress(HarnessError):  # of a broken file they are drawn again
+    with suppress(HarnessError):  # if the file is broken, draw again
         if there and not anew and drawn.is_file() and read_json(drawn, "boards' records") == of:
             return []
     for reading, records in places.items():
         leaderboard(sorted(records), out=folder / BOARDS / reading)
-    write_json(drawn, of)  # last: whoever is killed before draws them again
+    write_json(drawn, of)  # last: a run that is killed before draws them again
     return [folder / BOARDS / reading for reading in places]
 
 
 def check_boards(plan: Plan, folder: Path, before: Sequence[Plan] = ()) -> None:
-    """Raise BadRecipe for a board that another study in the folder, or one that comes `before` in
-    it, draws of its own records."""
+    """Raise BadRecipe if another study, in the folder already or planned `before` in it, has a
+    board of the same name."""
     there = [read_plan(path) for path in latest_in(folder) if path.stem != plan.study]
     for other in (*there, *(one for one in before if one.study != plan.study)):
         if both := _boards(plan) & _boards(other):
@@ -66,6 +66,7 @@ def check_boards(plan: Plan, folder: Path, before: Sequence[Plan] = ()) -> None:
 
 
 def _boards(plan: Plan) -> set[str]:
+    """The names of the boards of a plan."""
     steps = plan.steps.values()
     return {Path(one.request["output"]).name for one in steps if one.verb == "evaluate"}
 
@@ -73,7 +74,7 @@ def _boards(plan: Plan) -> set[str]:
 def readings(
     plan: Plan, known: Mapping[str, Outcome], folder: Path, base: str | None = None
 ) -> dict[str, set[Path]]:
-    """The records of every reading, by the name of its board; those of one base, if it is said."""
+    """The paths of a plan's records, of all bases or of one, by the name of their board."""
     places: dict[str, set[Path]] = {}
     for name, step in plan.steps.items():
         if step.verb == "evaluate" and known[name].records and base in (None, step.base):
@@ -86,8 +87,8 @@ def readings(
 
 
 def check_figures(study: Study, steps: Sequence[Step]) -> None:
-    """Raise BadRecipe for a figure over an option that no two merges differ in, or of protocols
-    that the study has not."""
+    """Raise BadRecipe for a sweep over an option that no two merges differ in, and for a figure of
+    protocols that the study lacks."""
     every = [one.protocols or study.protocols for one in study.readings.values()]
     asked = {choice_of(text).name for of in every for text in of}
     for figure in study.figures:
@@ -105,7 +106,7 @@ def check_figures(study: Study, steps: Sequence[Step]) -> None:
 
 
 def figures(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> tuple[list[Path], list[str]]:
-    """Draw the figures of a study into `folder`/boards; the paths, and why others are not there."""
+    """Draw the figures of a study into `folder`/boards; their paths, and why others are missing."""
     made: list[Path] = []
     missing: list[str] = []
     for figure in plan.figures:
@@ -125,7 +126,7 @@ def figures(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> tuple[lis
 def records_of(
     plan: Plan, known: Mapping[str, Outcome], folder: Path, figure: Figure
 ) -> dict[str, set[Path]]:
-    """What each picture of a figure is of, by its name."""
+    """The records that each picture of a figure shows, by the name of the picture."""
     if figure.plot is None:
         return {
             name: {folder / path for one in steps for path in known[one.name].records}
@@ -140,10 +141,10 @@ def records_of(
 
 
 def curves_of(steps: Mapping[str, Step], figure: Figure) -> dict[str, list[Step]]:
-    """The evaluations of each figure, by its name: of one board and base, and of merges that differ
-    in one option alone, or in how many experts they are of.
+    """The evaluations of each picture of a sweep, by its name: of one board and base, and of merges
+    that differ only in the option, or in the number of experts.
 
-    Of sets that share a task, as pairs do, each has a figure of its own.
+    Sets that share a task, as pairs do, have a picture each.
     """
     merges = {n: told for n, one in steps.items() if (told := _told(one, figure.sweep)) is not None}
     scored = [one for one in steps.values() if one.verb == "evaluate" and one.needs[0] in merges]
@@ -173,15 +174,16 @@ def _apart(groups: Sequence[Sequence[Step]]) -> bool:
 
 
 def _told(step: Step, option: str) -> tuple[str, str] | None:
-    """What a merge is but for an option, `METHOD.OPTION`, and its value; None for one without.
+    """The methods of a merge without one option, `METHOD.OPTION`, and a digest of its value; None
+    if the step is no merge, has no such method, or tunes the option.
 
-    Of `experts` it is the number.
+    The value of `experts` is their number.
     """
     if step.verb != "merge":
         return None
     tuned = str(step.request.get("tune", "")).partition("=")[0]
     merger = step.request.get("merger", {}).get("name")
-    if option in (tuned, f"{merger}.{tuned}"):  # chosen set by set
+    if option in (tuned, f"{merger}.{tuned}"):  # each set may have another value
         return None
     method, _, name = option.rpartition(".")
     asked = {key: one for key, one in step.request.items() if key not in ("experts", "base")}

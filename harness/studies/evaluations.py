@@ -1,4 +1,4 @@
-"""What a study scores: a step for every merge, task and number of shots."""
+"""The evaluations of a study: a step for every merge, task and numbers of shots."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def evaluations(
     references: Mapping[str, Step | None],
     data_dir: str | None,
 ) -> Iterator[Step]:
-    """One step for every task and number of shots: its protocols share the forward passes."""
+    """The steps that score a merge for the evaluation `name`, for every task and numbers of shots.
+
+    The protocols of a step share the forward passes.
+    """
     reading = study.readings[name]
     named = study.beside(reading)
     known_tasks = _tasks(reading, one, data_dir)
@@ -57,7 +60,7 @@ def evaluations(
         known = protocols_of(run)
         if study.limit and any(ALL in protocol.drawing(run).shots for protocol in known):
             run = run.but(train_limit=min(study.limit, run.train_limit or study.limit))
-        # where folders of experts are given, their tasks are theirs to say
+        # given folders of experts record their tasks: one step for all of them
         for task in tasks if one.tasks else tasks or ("",):
             asked = run.but(tasks=(task,) if task else ())
             parts = [f"records/{name}", merging.name, leaf(task) or "all"]
@@ -81,8 +84,8 @@ def _tasks(reading: ScoreOn, one: ExpertSet, data_dir: str | None) -> list[str]:
 
 
 def _has_head(study: Study, reading: ScoreOn, one: ExpertSet, text: str) -> bool:
-    """Whether an expert of a set, and so a merge, has a head for the labels of a task; heads of a
-    folder are for any."""
+    """Whether an expert of a set, and so its merge, has a head for the labels of a task. Assumed
+    with `heads_from`, and of given folders."""
     if {**study.merge, **_flags(study, reading)}.get("heads_from"):
         return True
     task = parse_task(text)[0]
@@ -94,18 +97,19 @@ def _has_head(study: Study, reading: ScoreOn, one: ExpertSet, text: str) -> bool
 
 
 def _has_several(study: Study, reading: ScoreOn, one: ExpertSet) -> bool:
-    """Whether a task of a set has several experts, of which one is the best: those of others that
-    have its labels are among them where they are read; folders may have some."""
+    """Whether a task of a set has several experts, of which one is the best. With `singles` experts
+    of other tasks count, and given folders may hold several."""
     singles = "singles" in study.beside(reading) or _flags(study, reading).get("singles")
     return bool(singles) or len(one.members) > len(one.tasks)
 
 
 def _flags(study: Study, reading: ScoreOn) -> dict[str, Any]:
+    """The fields of a run that a study and an evaluation set, within the study's limit."""
     return study.limited({**study.evaluate, **reading.evaluate}, "limit")
 
 
 def tell_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | None) -> None:
-    """Warn of what is asked for and cannot be scored. Raises BadRecipe where nothing else is."""
+    """Warn of tasks, and `best-single`, that cannot be scored. Raises BadRecipe if no task can."""
     told: dict[str, list[str]] = {}
     scored = False
     for name, reading in study.readings.items():
@@ -130,7 +134,7 @@ def tell_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | No
 
 
 def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...], list[Choice]]:
-    """Protocols by the numbers of shots that they name: `ft-classifier:shots=[1,5]`."""
+    """Protocols by the numbers of shots that they name: `ft-classifier:shots=[1,5]`; () if none."""
     made: dict[tuple[Shots, ...], list[Choice]] = {}
     for text in dict.fromkeys(protocols):
         choice = choice_of(text)

@@ -25,12 +25,12 @@ from harness.types import Hyperparameters, unfit
 
 SAID_ELSEWHERE = {"base", "task", "tasks", "out", "seed", "head_seed", "data_dir", "overrides"}
 SAID_ELSEWHERE |= {"force", "progress", "device", "part"}
-"""What `finetune` is told by the axes of a study, or by its command."""
+"""Parameters of `finetune` that the axes of a study, or its command, set: they are no flags."""
 
 
 @dataclass(frozen=True)
 class Expert:
-    """One expert: its folder or Hub id, and what `finetune` is asked for it, if it is made here."""
+    """One expert: its folder or Hub id and, if the study trains it, the arguments of `finetune`."""
 
     place: str
     task: str = ""
@@ -40,10 +40,10 @@ class Expert:
 
 @dataclass(frozen=True)
 class ExpertSet:
-    """Experts that are merged together, of one base.
+    """Experts of one base that are merged together.
 
-    Some that are `untold` are folders that do not say one task; `told` is how many tasks folders
-    say that are there already.
+    `untold`: some existing folder does not record exactly one task. `told`: how many tasks the
+    existing folders record.
     """
 
     name: str
@@ -54,28 +54,28 @@ class ExpertSet:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Their tasks, each once; none where folders are given, which say it themselves."""
+        """The tasks of the experts, each once; none for given folders, which record theirs."""
         return tuple(dict.fromkeys(one.task for one in self.members if one.task))
 
 
 def slug(text: str) -> str:
-    """A text as a folder may be called."""
+    """A text as the name of a folder."""
     return re.sub(r"[^\w.+]+", "-", text).strip("-.")
 
 
 def leaf(source: str) -> str:
-    """The last part of a path, a Hub id or the name of a task."""
+    """The last part of a path, a Hub id or the name of a task, as the name of a folder."""
     last = source.rstrip("/").rpartition("/")[2]
     return slug(last.removesuffix(YAML[0]).removesuffix(YAML[1]))
 
 
 def relative(source: str, folder: Path) -> str:
-    """A full path as one from the study's folder; a Hub id, or a name, as it is."""
+    """A full path made relative to the study's folder; a Hub id, or a name, as it is."""
     return os.path.relpath(source, folder.resolve()) if os.path.isabs(source) else source
 
 
 def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[ExpertSet]:
-    """All sets of experts of a study, base by base. Raises BadRecipe for what makes none."""
+    """All sets of experts of a study, base by base. Raises BadRecipe for fields that do not fit."""
     experts = study.experts
     if bool(experts.folders) == bool(experts.tasks):
         found = "both" if experts.tasks else "neither"
@@ -114,7 +114,7 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
 
 
 def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
-    """A group of experts, every so many of them, or the first ones and more and more of them."""
+    """The sets of a group of experts: all of it, every `choose` of them, or sets that `grow`."""
     many, members, grow = study.sets.at_once, group.members, study.sets.grow
     if grow and (many or study.sets.disjoint or study.sets.by == "partition"):
         raise study.fault(
@@ -131,7 +131,7 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
         )
     chosen: Iterable[tuple[Expert, ...]]
     if grow and len(members) > 1:
-        # all of them, too, by their order: another study may merge them in its own
+        # the name of the full set has its order, too: another study may have another order
         chosen = (members[:count] for count in range(2, len(members) + 1))
     elif many is None:
         yield group
@@ -152,7 +152,7 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
 
 
 def _check(study: Study, tasks: Sequence[str]) -> None:
-    """Raise a HarnessError for tasks that are not known, and for what is no flag of `finetune`."""
+    """Raise a HarnessError for an unknown task, and for a flag that `finetune` does not accept."""
     experts = study.experts
     if odd := experts.by_task.keys() - {*tasks}:
         raise study.fault(f"experts.by_task names {min(odd)}; expected some of {', '.join(tasks)}")
@@ -171,7 +171,7 @@ def _check(study: Study, tasks: Sequence[str]) -> None:
 
 
 def check_excluded(study: Study, folder: Path, data_dir: str | None) -> None:
-    """Raise BadRecipe for a base or a set in `exclude` that the study has not."""
+    """Raise BadRecipe for a base or a set in `exclude` that the study lacks."""
     named = [(key, said[key]) for said in study.exclude for key in ("base", "set") if key in said]
     sets = [*sets_of(study, folder, data_dir)] if named else []
     for key, value in named:
@@ -182,6 +182,7 @@ def check_excluded(study: Study, folder: Path, data_dir: str | None) -> None:
 
 
 def _expert(study: Study, base: str, home: str, task: str, seed: int, part: str) -> Expert:
+    """The expert of a task, a seed and a part ('': all rows), which the study trains."""
     experts = study.experts
     place = f"experts/{home}/{leaf(task)}-{seed}" + (f"-part-{part[0]}" if part else "")
     flags = study.limited({**experts.finetune, **experts.by_task.get(task, {})}, "limit")

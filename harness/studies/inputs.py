@@ -1,5 +1,5 @@
-"""Shell: what the steps of a study are given and none of them makes, models and data: whether they
-are there, whether they fit, how many rows there are, and a hash of each."""
+"""Shell: the models and data that steps of a study read and none of them makes: whether they are
+there, whether they fit, how many rows there are, and a hash of each."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from harness.types import Checkpoint, Task
 from harness.weights import Symmetry
 
 APART = {"files", "folder", "source", "subset", "revision", "paper"}
-"""Fields of a task that say where its rows are, which may be moved, and who wrote of them."""
+"""Fields of a task that its hash leaves out: where its rows are, which may move, and the paper."""
 MODELS = ("base", "expert", "model", "heads_from", "experts", "references")
-"""Fields of a request that name what a step reads, beside its rows."""
+"""Fields of a request that name models, or heads, that a step reads."""
 LAYERS = ("num_hidden_layers", "n_layers")
-"""What says in config.json how many layers a model of one stack has."""
+"""Keys of config.json for the number of layers of a model of one stack."""
 
 
 def check_models(steps: Sequence[Step], folder: Path) -> None:
-    """Raise a HarnessError for a model that is not there, or no model, and for rows and methods
-    that are of others.
+    """Raise a HarnessError for a model that is missing or broken, and for tasks and methods that do
+    not fit it.
 
-    Models that are made here are taken for their base. Warns of those still to be fetched.
+    For a model that a step makes, its base is checked. Warns of models still to be fetched.
     """
     made = {step.name: step for step in steps}
 
@@ -61,7 +61,7 @@ def check_models(steps: Sequence[Step], folder: Path) -> None:
 
 
 def tell_of_far(steps: Sequence[Step], folder: Path, data_dir: str | None) -> None:
-    """Warn of rows that are to be fetched from the Hub."""
+    """Warn of tasks whose rows are still to be fetched from the Hub."""
     named = dict.fromkeys(one for step in steps for one in step.asked(*ROWS))
     where = local(data_dir)
     tasks = (task_of(one, folder) for one in named)
@@ -71,18 +71,19 @@ def tell_of_far(steps: Sequence[Step], folder: Path, data_dir: str | None) -> No
 
 
 def place_of(source: str, folder: Path) -> str:
-    """A model or task of a study whose folder is `folder`: its path, or its name as it is."""
+    """The path of a model or task from the study's folder if it exists, else its name unchanged."""
     place = os.path.normpath(folder / source)
     return place if os.path.exists(place) else source
 
 
 def task_of(text: str, folder: Path) -> Task:
-    """A task that a study whose folder is `folder` names, at a split or not."""
+    """The task that a study with this folder names, with a split or without."""
     named, at, split = text.partition("@")
     return parse_task(f"{place_of(named, folder)}{at}{split}")[0]
 
 
 def _check(step: Step, model: Checkpoint, folder: Path) -> None:
+    """Raise a HarnessError if the methods, layers or tasks of a step do not fit a model."""
     if step.verb == "merge":
         recipe = checked(Recipe(**step.request))
         check_family(recipe, model.family)
@@ -92,7 +93,7 @@ def _check(step: Step, model: Checkpoint, folder: Path) -> None:
 
 
 def _check_layers(recipe: Recipe, model: Checkpoint) -> None:
-    """Raise BadOption for layers of a method, or that it tries, that the model has not."""
+    """Raise BadOption if an option `layers`, set or tuned, names layers that the model lacks."""
     if (count := layers_of(model)) is None:
         return
     known = Symmetry({"": tuple(f"ffn.{number}" for number in range(count))}, heads=1)
@@ -113,7 +114,7 @@ def layers_of(model: Checkpoint) -> int | None:
 
 
 def _given(step: Step, made: dict[str, Step]) -> Iterator[str]:
-    """The models that a step is given or, of one that is made here, what that one is given."""
+    """The models that a step reads; for one that a step makes, those that this step reads."""
     for one in step.asked("base", "expert", "model", "experts", "references"):
         if one in made:
             yield from _given(made[one], made)
@@ -125,7 +126,7 @@ def _given(step: Step, made: dict[str, Step]) -> Iterator[str]:
 
 
 def rows_of(task: str, limit: int | None, folder: str | None, first: bool = False) -> int | None:
-    """How many rows a split has, at most `limit`; None where that takes a look at the Hub."""
+    """How many rows a split has, at most `limit`; None if they are on the Hub."""
     named, _ = parse_task(task)
     where = local(folder)
     if _is_far(named, where):
@@ -134,7 +135,7 @@ def rows_of(task: str, limit: int | None, folder: str | None, first: bool = Fals
 
 
 def _is_far(task: Task, folder: Path | None) -> bool:
-    """Whether the rows of a task are on the Hub, where there is no folder of data."""
+    """Whether the rows of a task come from the Hub: no files, no generator, no data folder."""
     return not (task.generate or task.files or folder)
 
 
@@ -150,8 +151,8 @@ def _counted(task: str, limit: int | None, folder: Path | None, first: bool) -> 
 def with_inputs(steps: Sequence[Step], folder: Path, data_dir: str | None) -> list[Step]:
     """The steps of a study in `folder`, each with a hash of every model and task that it reads.
 
-    A request only names them, and what has a name may be changed. Nothing is said of models of the
-    Hub that are still to be fetched, nor of the rows of data sets of the Hub.
+    A request has only their names, under which the content may change. Models of the Hub that are
+    still to be fetched have no hash; the hash of a task leaves out rows of the Hub.
     """
     made = {step.name for step in steps}
     known = cache(partial(_hash, folder=folder, data_dir=data_dir))
@@ -165,12 +166,12 @@ def with_inputs(steps: Sequence[Step], folder: Path, data_dir: str | None) -> li
 
 
 def changed(step: Step, folder: Path, data_dir: str | None) -> str | None:
-    """The first model or task that is another one than when the step was planned, if any is.
+    """The first model or task that has changed since the step was planned, or None.
 
-    A model of the Hub that is still to be fetched here is taken to be the same.
+    A model of the Hub that is still to be fetched here counts as unchanged.
     """
     for name, of in step.inputs.items():
-        with suppress(HarnessError):  # which the step itself has a reason to say
+        with suppress(HarnessError):  # the step itself reports it
             now = _hash(name, name in step.asked(*ROWS), folder=folder, data_dir=data_dir)
             if now not in (None, of):
                 return name
@@ -189,7 +190,7 @@ def _hash(name: str, of_rows: bool, *, folder: Path, data_dir: str | None) -> st
 
 
 def _hash_of(paths: Iterable[Path]) -> str:
-    """One hash of files in their order, whatever they are called."""
+    """One hash of the contents of files in order, without their names."""
     return digest_of(
         [_of_file(one.resolve(), one.stat().st_size, one.stat().st_mtime_ns) for one in paths]
     )
@@ -197,14 +198,14 @@ def _hash_of(paths: Iterable[Path]) -> str:
 
 @cache
 def _of_file(path: Path, _size: int, _time: int) -> str | None:
-    """The hash of a file, kept until its size or its time are others."""
+    """The hash of a file, cached until its size or time changes."""
     return file_hash(path)
 
 
 def _said(task: Task) -> dict[str, str]:
-    """What a task says of itself that is no default; of functions, whether there are any.
+    """The fields of a task that are not defaults, as text; functions only by their presence.
 
-    So a field that a later version adds changes nothing.
+    So the hash stays the same when a later version adds a field.
     """
     said = {one.name: (getattr(task, one.name), one.default) for one in fields(task)}
     kept = {name: of for name, (of, usual) in said.items() if of != usual and name not in APART}

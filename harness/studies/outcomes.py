@@ -1,4 +1,4 @@
-"""What became of each step: one small file, written when it begins and when it ends."""
+"""The outcome of each step: one small file, written when the step begins and when it ends."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from harness.unfinished import turn
 OUTCOMES = "outcomes"
 State = Literal["done", "failed", "begun", "missing"]
 MARKERS = {"finetune": EXPERT_FILE, "merge": MERGE_FILE}
-"""What a folder of a step has in it when it is whole."""
+"""The file that a step's folder has when it is whole."""
 SCORES = ("protocols", "shots", "draws", "references", "ceilings", "best_single", "singles")
-"""Fields of a run that say which scores there are, and nothing of how one is made."""
+"""Fields of a run that decide which scores are made, and not how one is computed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step: `failed` with the reason, `begun` by one who did not end yet.
+    """The outcome of a step: `failed` with the reason, `begun` by a run that has not ended it.
 
-    `records` are those that it wrote or found, from the study's folder; `code` is that of methods
-    of somebody else, and `inputs` are those of its step, as they were.
+    `records` are the paths of those that it wrote or found, from the study's folder; `code` is the
+    hash of the plug-ins' code, `inputs` are the hashes of the step's inputs at that time.
     """
 
     state: State
@@ -50,14 +50,14 @@ class Outcome:
     inputs: Mapping[str, str] = field(default_factory=dict)
 
     def told(self, name: str) -> str:
-        """What became of the step of this name, in a line."""
+        """The outcome as a line, for the step of this name."""
         return f"{self.state}: {name}{f': {self.reason}' if self.reason else ''}"
 
 
 def outcome_of(step: Step, folder: Path) -> Outcome:
-    """What became of a step. Raises BadRecipe where something else was done under its name.
+    """The outcome of a step. Raises BadRecipe if a different request was run under the step's name.
 
-    An evaluation that is asked for more than it was is missing: the records that it has stay.
+    An evaluation that is now asked for more scores is missing; the records that it has stay.
     """
     path = _path(step, folder)
     if not path.is_file():
@@ -67,11 +67,11 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
         known = Outcome(**{**said, "records": tuple(said["records"])})
     except (KeyError, TypeError) as error:
         raise BrokenRecord(f"{path} is no outcome of a step; expected it unchanged") from error
-    # what is not known of one of them, as of a model of the Hub, is taken to be the same
+    # an input without a hash, such as a Hub model that was not fetched, counts as the same
     other = [one for one, of in step.inputs.items() if known.inputs.get(one, of) != of]
     then, now = dict(known.request), dict(step.request)
     if then == now and not other:
-        # records have a hash of the code that scored: those of before stay where they are
+        # if plug-in code changed, score again: records have its hash, so the older ones stay
         again = step.verb == "evaluate" and of_other_code(step, known, folder)
         return Outcome("missing", step.request) if again else known
     apart = [name for name in {**then, **now} if not _more(step, name, then, now)]
@@ -91,7 +91,7 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
 
 
 def _apart(step: Step) -> str:
-    """Which name keeps another step of that kind apart."""
+    """The end of the error: the field of a study that gives such a step another name."""
     if step.verb == "evaluate":
         return " for the board (score_on)"
     merged = step.verb == "merge"
@@ -99,7 +99,7 @@ def _apart(step: Step) -> str:
 
 
 def check_beside(plan: Plan, before: Sequence[Plan]) -> None:
-    """Raise BadRecipe for what a study that is done before it in its folder makes otherwise."""
+    """Raise BadRecipe if a study `before` makes a step of the same name by another request."""
     for other in (one for one in before if one.study != plan.study):
         for name in filter(other.steps.__contains__, plan.steps):
             one, two = (known.steps[name].request for known in (other, plan))
@@ -111,7 +111,7 @@ def check_beside(plan: Plan, before: Sequence[Plan]) -> None:
 
 
 def _more(step: Step, name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a field of a step asks for all that it asked then, and perhaps for more scores."""
+    """Whether a field of a request asks for all that it asked then, and perhaps more scores."""
     if step.verb != "evaluate" or name not in SCORES:
         return bool(then.get(name) == now.get(name))
     before, after = ({**DEFAULTS.model_dump(mode="json"), **one}[name] for one in (then, now))
@@ -121,15 +121,15 @@ def _more(step: Step, name: str, then: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def settle(step: Step, folder: Path, outcome: Outcome) -> None:
-    """Write what became of a step, whole or not at all."""
+    """Write the outcome of a step, atomically."""
     said = {**vars(outcome), "request": dict(step.request), "records": list(outcome.records)}
     said |= {"code": methods_code(step, folder), "inputs": dict(step.inputs)}
     write_json(_path(step, folder), said)
 
 
 def methods_code(step: Step, folder: Path) -> str | None:
-    """A hash of somebody else's code that makes a merge, or scores it, in a study's folder; None of
-    ours and of what is not here."""
+    """A hash of the plug-ins' code by which a step merges or scores; None if it uses no plug-in, or
+    none that is loaded. Task files are found from the study's folder."""
     said = [(STAGES[kind], one["name"]) for kind in STAGES for one in step.asked(kind)]
     methods = [known[name] for known, name in said if name in known]
     codes = [code_of(one.function) for one in methods]
@@ -144,26 +144,26 @@ def methods_code(step: Step, folder: Path) -> str | None:
 
 
 def _metrics_of(step: Step, folder: Path) -> list[str]:
-    """The metrics of the tasks of an evaluation; of tasks that its experts say, all that are not
-    ours."""
+    """The metrics of an evaluation's tasks; if only its experts name the tasks, all metrics of
+    plug-ins."""
     if not step.asked("tasks"):
         return [name for name, one in METRICS.items() if not is_ours(one.function)]
     found = list[str]()
     for text in step.asked("tasks"):
-        with suppress(HarnessError):  # of a file that is gone the step itself has to say that
+        with suppress(HarnessError):  # a task file that is gone is an error of the step itself
             found += task_of(text, folder).metrics
     return found
 
 
 def there(step: Step, folder: Path) -> bool:
-    """Whether the folder that a step makes is there."""
+    """Whether the folder that a step makes is there, and whole."""
     return step.verb in MARKERS and (folder / step.name / MARKERS[step.verb]).is_file()
 
 
 def states_of(plan: Plan, folder: Path) -> dict[str, Outcome]:
-    """What became of every step, by its name.
+    """The outcome of every step, by its name.
 
-    A step whose folder or records are gone is missing, unless all that need it are done.
+    A step whose folder or records are gone is missing, unless other steps need it and are all done.
     """
     found: dict[str, Outcome] = {}
     for name, step in reversed([*plan.steps.items()]):
@@ -186,24 +186,24 @@ def is_done(step: Step, known: Outcome, folder: Path) -> bool:
 
 
 def forgive(plan: Plan, folder: Path) -> None:
-    """Forget what failed, so that it is done again."""
+    """Delete the outcomes of failed steps, so that they are done again."""
     for step in plan.steps.values():
         if outcome_of(step, folder).state == "failed":
             _path(step, folder).unlink()
 
 
 def of_other_code(step: Step, known: Outcome, folder: Path) -> bool:
-    """Whether somebody else's code that did a step is another now."""
+    """Whether the plug-ins' code by which a step was done has changed since."""
     now = methods_code(step, folder) if known.code else None
     return now not in (None, known.code)
 
 
 def remake(plan: Plan, folder: Path) -> None:
-    """Forget merges by plug-ins whose code changed since, and what any study of the folder made of
-    them: they are made again.
+    """Delete merges by plug-ins whose code changed since, and outcomes of all steps that need them,
+    in any study of the folder: they are made again.
 
-    Scores first: whoever is killed meanwhile leaves merges that are still of other code. Raises
-    OutputExists for a folder that holds something else as well.
+    Outcomes that need the merges go first: a killed run leaves merges that still count as changed.
+    Raises OutputExists for a merged folder that holds anything else.
     """
     steps = [one for one in plan.steps.values() if one.verb == "merge"]
     known = {one.name: outcome_of(one, folder) for one in steps}
@@ -214,7 +214,7 @@ def remake(plan: Plan, folder: Path) -> None:
             place = folder / one.name
             raise OutputExists(f"{place} has {min(odd)}, which no merge wrote; move it away")
     names = [one.name for one in old]
-    plans = [*map(read_plan, latest_in(folder))]  # this one among them
+    plans = [*map(read_plan, latest_in(folder))]  # this plan included
     with turn(folder):
         for each in plans:
             for name in each.needing(names).intersection(each.steps).difference(names):
@@ -226,8 +226,8 @@ def remake(plan: Plan, folder: Path) -> None:
 
 
 def take_away(plan: Plan, step: Step, folder: Path) -> None:
-    """Remove the merged folders that a step read, where nothing needs them any more, no other study
-    of the folder keeps them, and they hold nothing else than a merge."""
+    """Remove the merged folders that a step read, if all steps that need them are done, no study of
+    the folder keeps them, and they hold nothing but the merge."""
     for name in step.needs:
         if plan.steps[name].verb != "merge" or not there(plan.steps[name], folder):
             continue
@@ -242,7 +242,7 @@ def take_away(plan: Plan, step: Step, folder: Path) -> None:
 
 @lru_cache(maxsize=4)
 def _kept(*plans: tuple[Path, int]) -> frozenset[str]:
-    """The steps of these plans whose merged folders stay."""
+    """The steps of those plans, given as (file, its time), that keep merged folders."""
     read = [read_plan(path) for path, _ in plans]
     return frozenset(name for one in read if one.keep_merges for name in one.steps)
 

@@ -1,4 +1,4 @@
-"""A paper's table with ours in its cells: what each is of, and whether the two differ."""
+"""A paper's tables with our numbers beside the printed ones, and whether the two differ."""
 
 from __future__ import annotations
 
@@ -40,18 +40,20 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "base": ("base",),
     "ensemble": ("ensemble",),
 }
-"""Rows that are no method. `individual`: experts, whatever they were trained on; of the best one
-the mean over tasks is the highest, and nothing is tested, as it is chosen by what is scored."""
+"""Rows of a table that are no merge, and the roles of their records. `individual`: all experts,
+also on tasks of others. `best individual`: the expert with the highest mean over tasks; it is not
+tested, as it is chosen by the scores that are compared."""
 
 
 class PaperCell(Frozen):
-    """What a cell is of: a merge by the name of its folder, `multi-task`, or one of `ROLES` (with
-    `, min` and `, max` over them), on a task, or in the mean over the tasks of the table.
+    """Which of our results a cell of a table is compared with.
 
-    `of`: the tasks of its experts, those of the row and of the column, or of the one expert that is
-    scored instead; `base`: of which base the number is; `lacking`: why ours is not there. A `drop`
-    is the part of its expert's score that a merge is below it, in percent; `seconds` are those of
-    fine-tuning (`finetune`) or of a merge, without those of the merge `less`.
+    `row`: a merge by the name of its folder, `multi-task`, or one of `ROLES`, with `, min` or
+    `, max` for the lowest or highest of them. `task`: a task, or `mean` over the table's tasks.
+    `of`: the tasks of the merge's experts; with one task, the expert of it is scored instead.
+    `base`: the base of the paper's number. `lacking`: why we have no number. `measure`: the score;
+    `drop`, by how many percent of its expert's score a merge is below it; or the `seconds` of
+    fine-tuning (`finetune`) or of a merge, minus those of the merge `less`.
     """
 
     row: str = ""
@@ -67,7 +69,7 @@ class PaperCell(Frozen):
 
 
 class PaperTable(Frozen):
-    """A table as it is printed: rows and columns by their names there, and what they are of."""
+    """A printed table: its `values`, and fields of `PaperCell` for `cells`, rows and columns."""
 
     table: str
     title: str
@@ -78,7 +80,7 @@ class PaperTable(Frozen):
     values: Mapping[str, Mapping[str, float]]
 
     def place(self, row: str, column: str) -> PaperCell:
-        """What a cell is of."""
+        """The fields of a cell: its row's take precedence, then its column's, then the table's."""
         both = (self.rows[row], self.columns[column])
         of = dict.fromkeys(task for one in both for task in one.get("of", ()))
         said = {**self.cells, **both[1], **both[0], "of": tuple(of)}
@@ -86,7 +88,7 @@ class PaperTable(Frozen):
 
 
 class Paper(Frozen):
-    """Tables of a paper, of numbers of a base where their columns name no other."""
+    """The tables of a paper, with numbers of `base` where a row or column names no other base."""
 
     paper: str
     arxiv: str = ""
@@ -96,9 +98,9 @@ class Paper(Frozen):
 
 @dataclass(frozen=True)
 class Beside:
-    """A cell: our score and the paper's, x100, with our interval.
+    """A cell with our number and the paper's (scores x100), and the 95 % interval of ours.
 
-    `said` is why they are not compared, and `lacking` the tasks that both means are without.
+    `said` is why they are not compared, `lacking` the tasks that both means leave out.
     """
 
     row: str = ""
@@ -111,7 +113,7 @@ class Beside:
 
     @property
     def difference(self) -> float | None:
-        """Ours minus the paper's; None unless both are there, and of the same."""
+        """Ours minus the paper's; None if one is missing, or they are not compared."""
         if self.ours is None or self.theirs is None or self.said:
             return None
         return self.ours - self.theirs
@@ -132,7 +134,7 @@ class Beside:
 
 
 def paper_of(study: str) -> Paper | None:
-    """What a paper has for the study of this name; None where it has no number."""
+    """The paper's tables for the study of this name; None where there are none."""
     path = PAPERS / f"{study}.yaml"
     if not path.is_file():
         return None
@@ -146,9 +148,9 @@ def beside(
     lines: Mapping[str, Sequence[Line]],
     seconds: Mapping[str, float],
 ) -> list[Beside]:
-    """Every cell of a table, given our lines of one base, by board, and seconds by what took them.
+    """Every cell of a table, given our lines of one base by board, and our seconds by name.
 
-    Ours of a base that the paper has not stand in the columns of its own.
+    If the paper has no number of our base, ours are put into the columns of the paper's base.
     """
     every = [(row, column) for row in table.rows for column in table.columns]
     places = {cell: table.place(*cell) for cell in every}
@@ -178,7 +180,7 @@ def beside(
         }
         known = [printed.get(task) for task in table.tasks if task not in made.lacking]
         same = [value for value in known if value is not None]
-        # which expert is best the paper chose on all tasks
+        # the paper chose its best expert on all tasks
         if made.theirs is None or len(same) < len(known) or like.row.startswith(BEST):
             said = f"without {', '.join(made.lacking)}"
             return replace(made, said=said, within=None, lacking=())
@@ -203,7 +205,7 @@ def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Bes
 
 
 def _picked(place: PaperCell, lines: Sequence[Line]) -> list[Line]:
-    """The lines that a cell is of, on whatever task."""
+    """The lines that a cell is computed from, on any task."""
     row, _, extreme = place.row.partition(", ")
     alone = len(place.of) == 1
     row = "individual" if alone else row
@@ -235,7 +237,7 @@ def _mean(lines: Sequence[Line]) -> float:
 
 
 def _cell(place: PaperCell, lines: Sequence[Line], every: Sequence[Line]) -> GridCell | None:
-    """The mean over lines of one task, with its interval where they are on the same resamples."""
+    """The mean over lines of one task, with its interval if their resamples are the same."""
     if place.measure == "drop":
         alike = [one for one in every if one.setting.protocol == place.protocol]
         own = {(one.digest, one.task): _mean([one]) for one in alike if one.role == "expert"}
@@ -252,13 +254,13 @@ def _cell(place: PaperCell, lines: Sequence[Line], every: Sequence[Line]) -> Gri
     return replace(whole, interval=(100 * low, 100 * high))
 
 
-# Of a study --------------------------------------------------------------------------------
+# Tables of a study -------------------------------------------------------------------------
 
 
 def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]:
-    """Write the tables of the paper that a plan is the design of, ours beside it; the paths.
+    """Write the paper's tables with the numbers of a study beside the paper's; returns the paths.
 
-    For each base one of Markdown and one of CSV, into `folder`/boards.
+    For each base and table a Markdown and a CSV file in `folder`/boards; none without a paper.
     """
     paper = paper_of(plan.paper or plan.study)
     if paper is None:
@@ -270,7 +272,7 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
         mine = [(step, one) for step, one in steps if step.base == base]
         places = readings(plan, known, folder, base)
         lines = {board: in_sets(reported(read_lines(sorted(of)))) for board, of in places.items()}
-        # a copy has the board of its own name where the design has one of its, or the same boards
+        # the main board of a copy of a design has the name of the copy, or still that of the design
         design = plan.paper or plan.study
         lines[""] = lines.get(plan.study) or lines.get(design, [])
         lines.setdefault(design, lines[""])
@@ -287,7 +289,7 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
 
 
 def few_rows(steps: Sequence[Step]) -> str:
-    """Of how few rows experts are and how few are scored, if a study limits them; else ''."""
+    """A sentence on how few rows experts are trained and scored on, if limited; else ''."""
     told = []
     for verb, what in (("finetune", "trained on"), ("evaluate", "scored on")):
         limits = [step.request.get("limit") for step in steps if step.verb == verb]
@@ -298,9 +300,9 @@ def few_rows(steps: Sequence[Step]) -> str:
 
 
 def seconds_of(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
-    """How long steps took in the mean, by `finetune` or the name of a merge.
+    """The mean seconds of a training, as `finetune`, and of each merge, by its name.
 
-    A merge with the statistics that were computed for it, of the last time that each was done.
+    A merge includes the statistics that were computed for it. Steps count as last timed.
     """
     taken = {step.name: one.seconds for step, one in steps if one.state == "done"}
     found: dict[str, list[float]] = {}
@@ -316,7 +318,7 @@ def seconds_of(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
 def as_markdown(
     paper: Paper, table: PaperTable, base: str, cells: Sequence[Beside], few: str = ""
 ) -> str:
-    """A table in the paper's layout, with what is to be known below it, and of how `few` rows."""
+    """A table in the paper's layout, `few` (a sentence on rows) above it and notes below it."""
     by_row = {row: [str(one) for one in cells if one.row == row] for row in table.rows}
     rows = [[row, *texts] for row, texts in by_row.items()]
     drawn = tabulate(rows, ["", *table.columns], tablefmt="pipe", disable_numparse=True)
@@ -335,12 +337,12 @@ def as_markdown(
 
 
 def _told(one: Beside) -> str:
-    """What is to be known of a cell."""
+    """The note on a cell: why it is not compared, or what both means leave out; else ''."""
     return f"both without {', '.join(one.lacking)}" if one.lacking else one.said
 
 
 def _listed(table: PaperTable, cells: Sequence[Beside]) -> str:
-    """Some cells by their columns or rows, where these are whole."""
+    """Cells by name; if they are whole columns or rows, by the names of these."""
     rows = [*dict.fromkeys(one.row for one in cells)]
     columns = [*dict.fromkeys(one.column for one in cells)]
     if len(cells) == len(columns) * len(table.rows):
@@ -351,7 +353,7 @@ def _listed(table: PaperTable, cells: Sequence[Beside]) -> str:
 
 
 def as_csv(cells: Sequence[Beside]) -> str:
-    """A line for each cell."""
+    """The cells as CSV, a line for each."""
     import pandas
 
     rows = []

@@ -1,6 +1,6 @@
-"""The plan of a study: its steps in chunks, written once, which workers are given.
+"""The plan of a study: its steps, cut into chunks for workers, in one file.
 
-What a step takes on this machine is known from how long others took here.
+The time of a step is estimated from the times of similar steps on this machine.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from harness.studies.study import Figure
 from harness.values import validated
 
 VERSION = 1
-"""Of the file of a plan; a worker refuses any other."""
+"""The version of plan files; a worker refuses any other."""
 CHUNK = 60.0
-"""Seconds of work that a worker is started for: its start takes a tenth of it at most."""
+"""Least seconds of work in a chunk: the start of a worker takes a tenth of that at most."""
 UNKNOWN: Mapping[Verb, float] = {
     "finetune": CHUNK,
     "statistics": CHUNK / 3,
     "merge": CHUNK / 3,
     "evaluate": CHUNK / 3,
 }
-"""Seconds that a step counts for where none like it was timed: trainings have a worker each; of the
-others, which may take a second or ten minutes, a few share one."""
+"""Seconds assumed for a step if none like it was timed: each training has its own worker; three of
+the others, which may take a second or ten minutes, share one."""
 PLACE = re.compile(r"(experts|statistics|merged|records)(/[\w.+-]+)+")
+"""Names of steps and paths that they write, from the study's folder."""
 REGISTERED: Mapping[str, Registry[Any]] = {
     **STAGES,
     **dict.fromkeys(("task", "tasks", "tune_on"), TASKS),
@@ -47,14 +48,14 @@ REGISTERED: Mapping[str, Registry[Any]] = {
     "need": NEEDS,
     "metrics": METRICS,
 }
-"""Fields of a request that name something registered."""
+"""Fields of a request whose values are registered names, and the registries."""
 PLANS, LATEST = "plans", "latest"
 KEPT = 25
-"""How many of the last times are regarded of one kind of step."""
+"""How many of the last times of one kind of step are used."""
 NEAR = 4.0
-"""The factor between two sizes within which times are taken to be in proportion."""
+"""Times are taken to be in proportion to sizes that differ by this factor at most."""
 READ = 2**22
-"""How many of the last bytes are read: some ten thousand steps."""
+"""Bytes that are read from the end of the file of times: some ten thousand steps."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Chunk:
 class Plan:
     """Steps by name, each after those it needs, and the chunks that they are done in.
 
-    `keep_merges`: whether merged folders stay. `figures` are drawn beside its boards, and the
-    tables of the design `paper`, or of its own name, have its numbers.
+    `keep_merges`: whether merged folders stay. `figures` are drawn beside the boards. `paper`: the
+    design whose printed tables are filled with the study's numbers (None: that of its own name).
     """
 
     study: str
@@ -87,7 +88,7 @@ class Plan:
 
     @cached_property
     def users(self) -> Mapping[str, tuple[str, ...]]:
-        """For every step those that need it."""
+        """For every step, the steps that need it."""
         found: dict[str, list[str]] = {name: [] for name in self.steps}
         for name, step in self.steps.items():
             for one in step.needs:
@@ -95,7 +96,7 @@ class Plan:
         return {name: tuple(users) for name, users in found.items()}
 
     def needing(self, names: Iterable[str]) -> set[str]:
-        """The steps of these names, and all that need one of them, or one that needs it."""
+        """The steps of these names and all that need one of them, directly or through others."""
         found = {*names}
         for name, step in self.steps.items():  # each after those that it needs
             if found.intersection(step.needs):
@@ -104,7 +105,7 @@ class Plan:
 
     @property
     def cells(self) -> int:
-        """How many scores of merges it asks for: merge x task x protocol."""
+        """The number of scores of merges: merge x task x protocol."""
         return sum(step.cells for step in self.steps.values())
 
     @property
@@ -122,7 +123,7 @@ def planned(
     figures: tuple[Figure, ...] = (),
     paper: str | None = None,
 ) -> Plan:
-    """The plan of steps, of which each stands after those that it waits for."""
+    """The plan of steps, given in an order in which each follows those that it waits for."""
     level: dict[str, int] = {}
     groups: dict[tuple[int, str], list[Step]] = {}
     for step in steps:
@@ -140,7 +141,7 @@ def planned(
 
 
 def _cut(steps: Sequence[Step]) -> list[list[str]]:
-    """The names of steps, in their order, in chunks that are worth a worker's start."""
+    """The names of steps in order, cut into chunks of at least `CHUNK` seconds but for the last."""
     made, seconds = [list[str]()], 0.0
     for step in steps:
         if seconds >= CHUNK:
@@ -152,13 +153,16 @@ def _cut(steps: Sequence[Step]) -> list[list[str]]:
 
 
 def seconds_of(step: Step) -> float:
-    """What a step is taken to cost, though nothing like it was timed."""
+    """The estimated seconds of a step; those of `UNKNOWN` if none like it was timed."""
     known = price(step)
     return UNKNOWN[step.verb] if known is None else known.seconds
 
 
 def write_plan(plan: Plan, folder: Path) -> Path:
-    """Write a plan into the folder of its study, by its content and as the latest; its path."""
+    """Write a plan into its study's folder, twice: named by its content, and as the latest.
+
+    Returns the path of the first.
+    """
     said = {
         "version": VERSION,
         "study": plan.study,
@@ -192,7 +196,7 @@ def latest_in(folder: Path) -> list[Path]:
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in a file. Raises BadRecipe for what is none, or of another version."""
+    """The plan in a file. Raises BadRecipe for no plan, another version, or a changed plan."""
     said = read_json(path, "the plan of a study", error=BadRecipe)
     if said.get("version") != VERSION:
         found = said.get("version")
@@ -211,7 +215,11 @@ def read_plan(path: Path) -> Plan:
 
 
 def _step(said: Mapping[str, Any]) -> Step:
-    """A step of a file: it writes below the study's folder, and no name in it imports code."""
+    """A step from a plan file.
+
+    Raises BadRecipe if it would write outside of the study's folder, and UnknownName for a name
+    that would import code.
+    """
     request = said["request"]
     for place in (said["name"], request.get("output", said["name"])):
         if not PLACE.fullmatch(place) or ".." in place.split("/"):
@@ -230,19 +238,19 @@ def _step(said: Mapping[str, Any]) -> Step:
 
 @dataclass(frozen=True)
 class Price:
-    """What a step is taken to cost one worker, in seconds; or at most, if `at_most`."""
+    """The estimated seconds of a step for one worker; an upper bound if `at_most`."""
 
     seconds: float
     at_most: bool = False
 
 
 def price(step: Step) -> Price | None:
-    """What a step takes, by those most like it of about its size; None where none was timed here.
+    """The estimated time of a step from the most similar timed steps; None if none was timed here.
 
-    By steps of several sizes that are all far from its own, the line that is nearest to them all;
-    far beyond the largest, as much at most. By those of one size alone nobody knows how much of the
-    time grows with the size: if they are smaller, in proportion at most; if they are larger, no
-    longer than they took.
+    From steps of similar size (`NEAR`), in proportion to the size. Else from steps of several
+    sizes, by a fitted line; far beyond the largest this is an upper bound. Steps of one size do not
+    show how much of the time grows with the size, so they give an upper bound: in proportion if
+    they are smaller than this step, and their own time if they are larger.
     """
     path, size = _path(), _size(step)
     known = _times(path, path.stat().st_size) if path.is_file() else {}
@@ -263,8 +271,10 @@ def price(step: Step) -> Price | None:
 
 
 def _line(times: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Seconds to begin with and for each unit of size, by (size, seconds): neither below zero,
-    least squares of the shares by which they miss."""
+    """The line through (size, seconds) pairs: seconds at size 0 and seconds per unit of size.
+
+    Neither is below zero, and the sum of squared relative errors is the least.
+    """
     from scipy.optimize import nnls
 
     shares = [[1 / took, size / took] for size, took in times if took > 0]
@@ -273,7 +283,7 @@ def _line(times: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def paid(step: Step, seconds: float) -> None:
-    """Remember how long a step took: one line, which a run that is killed writes or does not."""
+    """Append the time of a step to the file of times, in one write: a killed run leaves no part."""
     path = _path()
     said = {"kinds": [*_kinds(step)], "size": _size(step), "seconds": seconds}
     line = json.dumps(said).encode() + b"\n"
@@ -284,13 +294,14 @@ def paid(step: Step, seconds: float) -> None:
 
 
 def _kinds(step: Step) -> Iterator[tuple[str, ...]]:
-    """What a step is like, from most to least: the same of other tasks, or by other options. Other
-    protocols, statistics and methods may take a hundred times as long. Of rows that nobody counted,
-    the same alone.
+    """Keys of similar steps, the most similar first: the same work, then that on other tasks or
+    with other options. Other protocols, statistics and methods may take a hundred times as long.
+
+    A step whose rows are not counted has only the key of the same work.
     """
     first = "later" if step.after else "first"
-    _, _, after = step.about.partition(" ")  # the task is the one of evaluate, else the other
-    options = re.sub(r":[^\[\]+ ]*", "", step.about)  # the same methods, whatever they are asked
+    _, _, after = step.about.partition(" ")  # without the task of an evaluation
+    options = re.sub(r":[^\[\]+ ]*", "", step.about)  # the methods without options
     need = options.partition(" ")[0]
     like = {"evaluate": after, "statistics": need, "finetune": "", "merge": options}
     if step.size is None:
@@ -307,18 +318,19 @@ def _size(step: Step) -> float:
 
 
 def _path() -> Path:
+    """The file of times: a line of JSON for each step that was timed on this machine."""
     return cache_dir("times") / f"{digest_of('times by rows')}.jsonl"
 
 
 @cache
 def _times(path: Path, size: int) -> Mapping[tuple[str, ...], list[tuple[float, float]]]:
-    """Size and seconds of steps by their kind, as the file says that has so many bytes."""
+    """(size, seconds) of steps by kind, from the end of the file of times, of `size` bytes."""
     found = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
     with path.open("rb") as file:
         file.seek(max(size - READ, 0))
         lines = file.read(READ).splitlines()
     for line in lines:
-        # one may be broken, as any of a cache
+        # a line may be broken, as in any cache
         with suppress(HarnessError, ValueError, TypeError, KeyError):
             said = parse_json(line.decode(), "a line", "the time of a step")
             took = max(float(said["size"]), 1.0), float(said["seconds"])

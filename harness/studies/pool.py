@@ -1,4 +1,4 @@
-"""Shell: a plan on this machine: in this process, or in several at a time."""
+"""Shell: runs a plan on this machine, in this process or in several workers at a time."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from harness.types import Progress
 
 LOGS = "logs"
 POLL = 0.05
-"""Seconds between two looks at the workers."""
+"""Seconds between two checks of the workers."""
 ENDING = [one for one in signal.Signals if one.name in ("SIGTERM", "SIGHUP")]
-"""What a supervisor sends, and a terminal that is closed; `nohup` has it ignored."""
+"""Signals that a supervisor sends, and a terminal that is closed (ignored under `nohup`)."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 GPUS = "CUDA_VISIBLE_DEVICES"
 
 Started = Callable[[int, int], "subprocess.Popen[bytes]"]
-"""Starts the worker of a chunk, in one of the places that there are for workers."""
+"""A function of (chunk, place) that starts the chunk's worker in one of the `jobs` places."""
 
 
 def run_plan(
@@ -40,11 +40,11 @@ def run_plan(
     progress: Progress | None = None,
     say: Say,
 ) -> dict[str, Outcome]:
-    """Do all that is missing of a plan, which lies in the file `path`; what became of every step.
+    """Do all missing steps of a plan, which is in the file `path`; returns all outcomes.
 
-    With several `jobs` each chunk has a process of its own, so many at a time, which share the
-    cores, and take GPUs in turn; what they print is in `folder`/logs. `say` is told what became of
-    each step.
+    With several `jobs` each chunk has a process of its own, `jobs` of them at a time, which share
+    the cores and take GPUs in turn; what they print is in `folder`/logs. `say` is called with a
+    line for each step.
     """
     known = states_of(plan, folder)
     waiting, settled = left(plan, known), settled_of(plan, known)
@@ -58,7 +58,7 @@ def run_plan(
         if progress:
             progress(f"seconds of {plan.study}", cost[number], sum(cost.values()))
 
-    # what is made is scored before more is made: merges may then go
+    # later levels first: merges are scored, and may be removed, before more are made
     waiting.sort(key=lambda number: -plan.chunks[number].level)
     if jobs == 1:
         while waiting:
@@ -87,7 +87,7 @@ def run_plan(
 
 
 def left(plan: Plan, known: Mapping[str, Outcome]) -> list[int]:
-    """The numbers of the chunks in which a worker has something to do, by level."""
+    """The numbers of the chunks with steps that are not settled, by level."""
     settled = settled_of(plan, known)
     return [n for n, chunk in enumerate(plan.chunks) if not settled.issuperset(chunk.steps)]
 
@@ -100,13 +100,14 @@ def settled_of(plan: Plan, known: Mapping[str, Outcome]) -> set[str]:
 
 
 def _ready(plan: Plan, number: int, settled: set[str]) -> bool:
+    """Whether all steps that those of a chunk wait for are settled."""
     steps = [plan.steps[name] for name in plan.chunks[number].steps]
     return all(one in settled for step in steps for one in (*step.needs, *step.after))
 
 
 def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> Started:
-    """Starts workers with their share of the cores and, where none is named, with one of the GPUs
-    in turn."""
+    """A function that starts workers, each with its share of the cores and, unless `where` names a
+    GPU, with one of the GPUs in turn."""
     words = worker(path, where)
     threads = str(max(cores() // jobs, 1))
     named = any(":" in str(where.get(one)) for one in ("device", "merge_device"))
@@ -125,7 +126,7 @@ def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> S
 
 
 def worker(path: Path, where: Mapping[str, Any]) -> list[str]:
-    """The command of a worker on the plan in a file, but for its chunk."""
+    """The command line of a worker on the plan in a file, without its chunk."""
     given = [
         (f"--{name.replace('_', '-')}", where.get(name))
         for name in ("data_dir", "device", "merge_device")
@@ -143,7 +144,7 @@ def cores() -> int:
 
 
 def _gpus() -> list[str]:
-    """The GPUs that this process may use, as the variable that says so names them."""
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     if GPUS in os.environ:
         return [one for one in os.environ[GPUS].split(",") if one]
     found = Path("/proc/driver/nvidia/gpus")
@@ -152,9 +153,10 @@ def _gpus() -> list[str]:
 
 @contextmanager
 def _asked_to_end() -> Iterator[list[int]]:
-    """The signals in the block that would end this process and leave its workers; it ends after it.
+    """The signals that asked this process to end during the block; it exits after the block.
 
-    They raise nothing in the block: an error while a worker begins would leave it unknown.
+    They would leave workers behind if they ended it at once. They raise nothing in the block: an
+    error while a worker starts would leave a worker that nobody ends.
     """
     seen: list[int] = []
     mine = threading.current_thread() is threading.main_thread()
@@ -167,12 +169,12 @@ def _asked_to_end() -> Iterator[list[int]]:
         for one in known:
             signal.signal(one, signal.SIG_DFL)
     if seen:
-        sys.exit(128 + seen[0])  # as a shell says of who was ended by a signal
+        sys.exit(128 + seen[0])  # the exit status of a shell for a process that a signal ended
 
 
 @contextmanager
 def _workers() -> Iterator[dict[subprocess.Popen[bytes], tuple[int, int]]]:
-    """Those that work now, each on a chunk in a place, who end with the run whatever ends it."""
+    """The running workers, each with its (chunk, place). They are ended when the block ends."""
     working: dict[subprocess.Popen[bytes], tuple[int, int]] = {}
     try:
         yield working

@@ -1,4 +1,4 @@
-"""Shell: the YAML of a study, or of one that is shipped, as a value, with full paths."""
+"""Shell: a study from its YAML, a file or one that is shipped, with full paths."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from harness.text import hint
 from harness.values import validated
 
 DESIGNS = Path(__file__).parent / "designs"
-"""Studies that are known by their name, one YAML each."""
+"""The folder of shipped studies (designs), one YAML each, found by name."""
 PAPERS = Path(__file__).parent / "papers"
-"""Of each of them that is a paper's: the paper's numbers."""
+"""The folder of printed numbers, one YAML for each design that repeats tables of a paper."""
 
 
 class OnAsAWord(Loader):
-    """`on` is a field of ours, and YAML's old spelling of true: only true and false are these."""
+    """Reads `on`, a field of studies, as text, not as true: only true and false are booleans."""
 
 
 OnAsAWord.yaml_implicit_resolvers = {
@@ -43,15 +43,16 @@ def read_study(
     seeds: int | None = None,
     epochs: int | None = None,
 ) -> Study:
-    """The study in a YAML file, or of a name in `designs`, its paths from where the file is.
+    """The study in a YAML file, or the design of that name, with full paths.
 
-    Those that begin with `$OUT/` are from its folder `out` (default: its name). `base` and `epochs`
-    take the place of what it says, `seeds` are so many, its own first, and `limit` is the field.
-    Raises BadRecipe naming the file and the field. No name in a file imports code.
+    Paths are relative to the file or, if they begin with `$OUT/`, to the study's folder `out`
+    (default: its name). `base`, `epochs` and `limit` replace the study's own; `seeds` is the number
+    of seeds: the study's come first, then the smallest others. Raises BadRecipe naming the file and
+    the field. No name in a file imports code.
     """
     path = _file_of(file)
     values = _read(path)
-    if isinstance(values.get("experts"), list):  # of one set
+    if isinstance(values.get("experts"), list):  # folders of one set
         name = values.get("study")
         values["experts"] = {"folders": {name if isinstance(name, str) else "": values["experts"]}}
     study: Study = validated(Study, values, str(path))
@@ -60,7 +61,7 @@ def read_study(
     _check_names(study, str(path))
     experts, less = study.experts, {} if epochs is None else {"epochs": epochs}
     for name, given in (("seeds", seeds), ("epochs", epochs)):
-        if given is not None and experts.folders:  # perhaps of another study of the same command
+        if given is not None and experts.folders:  # it may be meant for another study
             told = f"{study.study}: --{name} is of experts that are trained, and has folders"
             warnings.warn(f"{told}: it changes nothing here", stacklevel=2)
     trained: dict[str, Any] = {
@@ -89,7 +90,7 @@ def _file_of(file: str | Path) -> Path:
 
 
 def reads_results(file: str) -> bool:
-    """Whether a study is of experts or merges in the folder of one, which may be made before it."""
+    """Whether a study's file names folders that another study makes, of experts or merges."""
     return bool(re.search("/(experts|merged)/", str(_read(_file_of(file)))))
 
 
@@ -99,8 +100,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check_names(study: Study, where: str) -> None:
-    """Raise UnknownName for a name that would have to be imported, and for a metric that is none;
-    BadRecipe for a model beside the merges that is a word of ours, misspelled."""
+    """Raise UnknownName for a name that would have to be imported, and for an unknown metric or
+    method in `exclude`; BadRecipe for an unknown `paper`, and for a misspelled reference."""
     axes = [*(study.mergers or ()), *study.include]
     before = [*study.premerge, *(one.premerge or () for one in axes)]
     after = [*study.postmerge, *(one.postmerge or () for one in axes)]
@@ -118,7 +119,7 @@ def _check_names(study: Study, where: str) -> None:
     ):
         for name in names:
             registry.check_name(name, where)
-            if registry is METRICS:  # of no recipe, which would look it up
+            if registry is METRICS:  # no recipe looks it up later
                 registry[name]
     if study.paper and not (PAPERS / f"{study.paper}{YAML[0]}").is_file():
         papers = sorted(one.stem for one in PAPERS.glob(f"*{YAML[0]}"))
@@ -130,7 +131,7 @@ def _check_names(study: Study, where: str) -> None:
             raise BadRecipe(
                 f"{where}: references name '{name}', which is no folder; did you mean '{near[0]}'?"
             )
-    # what is left out need not be there, but in the registry
+    # an excluded method need not be in the study, but must be registered
     for stage, text in (pair for said in study.exclude for pair in said.items()):
         if stage in STAGES and text != NONE:
             name = parse_choice(text).name
@@ -142,11 +143,11 @@ def _check_names(study: Study, where: str) -> None:
 
 
 OUT = "$OUT/"
-"""How a path begins that is from the study's folder."""
+"""The beginning of a path that is relative to the study's folder."""
 
 
 def _placed(study: Study, file: Path, out: Path, *, with_base: bool) -> Study:
-    """The study with full paths, those of its bases only if it says them; models may be Hub ids."""
+    """The study with full paths (`with_base`: also of its bases); models may be Hub ids."""
 
     def path(source: str) -> Path:
         return out / source[len(OUT) :] if source.startswith(OUT) else file.parent / source
@@ -189,10 +190,10 @@ def _placed(study: Study, file: Path, out: Path, *, with_base: bool) -> Study:
 
 
 def _model(source: str, path: Path, where: str) -> str:
-    """A folder by its full path, or a Hub id. Raises BadRecipe for a path to nothing."""
+    """The full path of a folder, or a Hub id. Raises BadRecipe for a path that does not exist."""
     if path.exists():
         return str(path.resolve())
-    beside = "/" in source and path.parent.is_dir()  # a folder is meant, or one is fetched already
+    beside = "/" in source and path.parent.is_dir()  # a folder, or a fetched Hub id
     if (
         source.startswith((".", os.sep, OUT))
         or source.count("/") > 1

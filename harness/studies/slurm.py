@@ -1,6 +1,6 @@
-"""Shell: a plan as arrays of Slurm, and what Slurm says of them.
+"""Shell: a plan as job arrays of Slurm, and the states of their tasks.
 
-Slurm starts `harness work` for each chunk and orders the levels. What is done, the records say.
+Slurm starts `harness work` for each chunk and orders the levels. Outcomes say what is done.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from harness.studies.plan import Plan
 from harness.studies.pool import LOGS, THREADS, worker
 
 JOBS = "slurm.json"
-"""In a study's folder: the arrays that were submitted last."""
+"""The file in a study's folder that lists the arrays submitted last."""
 PATIENCE = 60.0
 """Seconds that a command of Slurm may take to answer."""
 LARGEST = 1001
-"""How many indices an array has room for where Slurm does not say: its own default."""
+"""How many indices an array may have if Slurm does not say: Slurm's default."""
 EXPECTED = "COMPLETED", "COMPLETING", "CONFIGURING", "PENDING", "RUNNING"
-"""States in which nobody needs to look at a task."""
+"""States of a task that need no attention."""
 WORKING = "CONFIGURING", "PENDING", "REQUEUED", "RUNNING", "SUSPENDED"
+"""States of a task that waits or runs."""
 SHOWN = 5
-"""So many tasks are named of those that somebody should look at."""
+"""How many of the tasks of a state that needs attention are named."""
 
 
 def read_header(path: Path) -> str:
-    """The text that jobs begin with. Raises BadRecipe unless it names the shell that reads it."""
+    """The text that jobs begin with. Raises BadRecipe unless it starts with `#!`."""
     text = read_text(path, "the beginning of a job script", error=BadRecipe)
     if not text.startswith("#!"):
         begins = text.partition("\n")[0][:40]
@@ -51,15 +52,16 @@ def submitted(
     parallel: int,
     where: Mapping[str, Any],
 ) -> Iterator[str]:
-    """Submit chunks of the plan in the file `path`; the number of each array, when Slurm has it.
+    """Submit chunks of the plan in the file `path`; yields the id of each array once Slurm has it.
 
-    An array has chunks of one level, does `parallel` at a time, and starts when the one before has
-    ended, however that went. Raises BadRecipe where sbatch refuses one; those before it stay.
+    An array has chunks of one level, runs `parallel` at a time, and starts when the array before it
+    has ended, successfully or not. Raises BadRecipe if sbatch refuses an array; those before it
+    stay submitted.
     """
     folder = path.resolve().parent.parent
     (folder / LOGS).mkdir(exist_ok=True)
     largest, jobs = _largest(), list[str]()
-    # an index is a chunk's number, less what is beyond the largest index
+    # indices must stay below the largest: each is a chunk's number minus `first`
     for (_, first), found in groupby(
         chunks, key=lambda one: (plan.chunks[one].level, one // largest * largest)
     ):
@@ -74,9 +76,9 @@ def submitted(
 
 
 def _work(path: Path, first: int, where: Mapping[str, Any]) -> str:
-    """The commands of a job: the worker of its chunk, on the cores that it was given.
+    """The commands of a job: the worker of its chunk, with as many threads as it has cores.
 
-    Not by `exec`: of a shell that is killed Slurm says that it never began.
+    Without `exec`: Slurm reports a batch shell that is killed as never begun.
     """
     threads = "\n".join(f'export {one}="${{{one}:-$SLURM_CPUS_ON_NODE}}"' for one in THREADS)
     words = shlex.join(worker(path, where))
@@ -84,6 +86,7 @@ def _work(path: Path, first: int, where: Mapping[str, Any]) -> str:
 
 
 def _largest() -> int:
+    """How many indices an array may have (MaxArraySize)."""
     try:
         found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _told(["scontrol", "show", "config"]), re.M)
     except BadRecipe:
@@ -92,9 +95,9 @@ def _largest() -> int:
 
 
 def tasks_of(folder: Path) -> dict[tuple[str, str], list[str]]:
-    """Tasks of the arrays that were submitted last, by state and reason, as Slurm knows them.
+    """Tasks of the arrays that were submitted last, by (state, reason), as Slurm reports them.
 
-    Of none that it forgot, which it does minutes after their end; nothing where it does not answer.
+    Slurm forgets tasks minutes after their end. Empty if Slurm does not answer.
     """
     found = defaultdict[tuple[str, str], list[str]](list)
     if not (folder / JOBS).is_file():
@@ -112,7 +115,8 @@ def tasks_of(folder: Path) -> dict[tuple[str, str], list[str]]:
 
 
 def queue_table(tasks: Mapping[tuple[str, str], Sequence[str]]) -> list[list[str | int]]:
-    """A line for each state and reason: how many tasks, and which, where one should look."""
+    """A line for each state and reason: how many tasks, and some of their names if they need
+    attention."""
     lines: list[list[str | int]] = []
     for (state, reason), names in sorted(tasks.items()):
         shown = [] if state in EXPECTED else [*names[:SHOWN], *["..."][: len(names) - SHOWN]]
@@ -131,7 +135,7 @@ def check_slurm(folder: Path) -> None:
 
 
 def _told(words: Sequence[str], given: str = "") -> str:
-    """What a command of Slurm prints. Raises BadRecipe for one that is not there, or refuses."""
+    """The output of a Slurm command. Raises BadRecipe if it is missing, hangs, or fails."""
     try:
         done = subprocess.run(
             words, input=given, capture_output=True, text=True, timeout=PATIENCE, check=False

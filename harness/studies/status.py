@@ -1,5 +1,5 @@
-"""What there is of a study: how much is done, what failed and why, what it will cost;
-how far sets of experts differ, and how many a difference of some points would need."""
+"""The status of a study: what is done, what failed and why, how long the rest takes; how much
+sets of experts differ, and how many sets would make a difference significant."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ if TYPE_CHECKING:
 
 HOUR = 3600.0
 OF = ["base", "protocol", "options", "shots"]
-"""What spreads are told by."""
+"""Columns of records: each combination of their values has a spread."""
 
 
 def price_of(plan: Plan, names: Sequence[str]) -> tuple[Price, int]:
-    """What it costs one worker to do the steps of these names, and for how many of them nothing
-    like was timed."""
+    """The estimated time of these steps for one worker, and how many of them have no estimate."""
     prices = [price(plan.steps[name]) for name in names]
     known = [one for one in prices if one is not None]
     whole = Price(sum(one.seconds for one in known), any(one.at_most for one in known))
@@ -46,7 +45,7 @@ def price_of(plan: Plan, names: Sequence[str]) -> tuple[Price, int]:
 
 
 def _told(whole: Price, unknown: int) -> str:
-    """A price in words."""
+    """An estimate in words, with the number of steps without one."""
     seconds = whole.seconds
     if seconds < 120:
         known = f"{seconds:.0f} s"
@@ -60,7 +59,7 @@ def _told(whole: Price, unknown: int) -> str:
 
 
 def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | int]]:
-    """A line for each verb: steps, done, failed, begun, missing, price of what is left."""
+    """A line for each verb: steps, done, failed, begun, missing, estimated time of the rest."""
     lines: list[list[str | int]] = []
     for verb in VERBS:
         steps = [step for step in plan.steps.values() if step.verb == verb]
@@ -74,8 +73,8 @@ def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | in
 
 
 def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
-    """A line for each reason that steps failed for, with how many wait for each; and one for merges
-    that a plug-in made whose code is another now."""
+    """A line for each reason of failed steps, with how many steps need them; and one for merges by
+    plug-ins whose code has changed since."""
     failed = list[tuple[str, str]]()
     for name in (name for name, one in known.items() if one.state == "failed"):
         waiting = len(plan.needing([name])) - 1
@@ -91,7 +90,7 @@ def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
 
 
 def amounts(plan: Plan, folder: Path) -> str:
-    """Cells, rows through models and bytes of a plan, and what is not known of them."""
+    """The cells, rows through models and bytes of a plan in words, with how many are unknown."""
     rows, more = _passes(plan)
     size, others = _bytes(plan, folder)
     uncounted = f" and the unknown number of {more} evaluations" * bool(more)
@@ -104,13 +103,13 @@ def amounts(plan: Plan, folder: Path) -> str:
 
 
 def _passes(plan: Plan) -> tuple[int, int]:
-    """How many rows go through a model that is scored, and of how many evaluations nobody counted.
+    """How many rows go through models that are scored, and how many evaluations are not counted.
 
-    Of models beside merges they count once.
+    Models beside the merges of a set count once.
     """
     evaluations = [step for step in plan.steps.values() if step.verb == "evaluate"]
     counted = [(one, one.size) for one in evaluations if one.size is not None]
-    # the merge, its experts of the task, the base and the references
+    # the merge, its expert on the task, the base and the references
     rows = sum(
         int(size) * (1 if one.after else 3 + len(one.request.get("references", ())))
         for one, size in counted
@@ -119,9 +118,9 @@ def _passes(plan: Plan) -> tuple[int, int]:
 
 
 def _bytes(plan: Plan, folder: Path) -> tuple[int, int]:
-    """Bytes of the folders that a plan makes, and how many more there are.
+    """Bytes of the folders that a plan makes, and how many folders are of unknown size.
 
-    Experts and merges are as large as their base.
+    Experts and merges are taken to be as large as their base.
     """
     made = [step for step in plan.steps.values() if step.verb in ("finetune", "merge")]
     size = {step.base: _size(place_of(step.base, folder)) for step in made}
@@ -129,7 +128,7 @@ def _bytes(plan: Plan, folder: Path) -> tuple[int, int]:
 
 
 def _size(base: str) -> int | None:
-    """Bytes of a base; None where it is still to be fetched."""
+    """Bytes of a base; None if it has no safetensors on this machine."""
     found = at_hand(base) if base else None
     paths = [path for pattern in MODEL_FILES for path in found.glob(pattern)] if found else []
     whole = any(path.suffix == ".safetensors" for path in paths)
@@ -141,10 +140,11 @@ def _size(base: str) -> int | None:
 
 @dataclass(frozen=True)
 class SetSpread:
-    """Of merges under a protocol: the sets there are, and the median deviation of differences.
+    """How much differences of merges vary over sets of experts, under one protocol.
 
-    `deviation` is of the difference of two merges from set to set, in points; `needed` how many
-    sets would make a difference of the points asked for significant, at 5 % with a power of 80 %.
+    `deviation` is the standard deviation over sets of the difference of two merges, in points, the
+    median over all pairs of merges. `needed` is the number of sets that would make a difference of
+    the points asked for significant, at 5 % with a power of 80 %.
     """
 
     base: str
@@ -158,7 +158,7 @@ class SetSpread:
 def spreads(
     plan: Plan, known: Mapping[str, Outcome], folder: Path, points: float
 ) -> dict[str, list[SetSpread]]:
-    """As `spreads_of`, of the records of each board of a study. Raises BadRecipe for one set."""
+    """`spreads_of` the records of each board of a study. Raises BadRecipe if there are none."""
     boards = readings(plan, known, folder)
     each = {name: spreads_of(read_records(*sorted(of)), points) for name, of in boards.items()}
     made = {name: of for name, of in each.items() if of}
@@ -168,10 +168,11 @@ def spreads(
 
 
 def spreads_of(frame: pandas.DataFrame, points: float) -> list[SetSpread]:
-    """One for every base and protocol of a frame of records, of means over tasks and draws; [] of
-    one set.
+    """A spread for every base, protocol with options and shots, and tasks of a frame of records,
+    from means over tasks and draws; none where there is one set, or one merge.
 
-    Sets are experts of the same tasks. The deviation of few is small on average, and corrected.
+    Only sets of experts of the same tasks are compared. The standard deviation of few values is too
+    small on average, which is corrected.
     """
     of_sets = [*OF, "experts_digest", "method"]
     merged = frame[frame.role.astype(str) == "merged"].astype(dict.fromkeys(of_sets, str))

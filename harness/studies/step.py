@@ -1,4 +1,4 @@
-"""A step of a study: one verb with all that it is asked."""
+"""A step of a study: one verb with its arguments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ ROWS = ("task", "tasks", "tune_on")
 
 @dataclass(frozen=True)
 class Step:
-    """One piece of work: a verb with all that it is asked, paths from the study's folder.
+    """One piece of work: a verb with its arguments (`request`), paths from the study's folder.
 
-    `needs` are the steps whose results it reads, `after` others that it waits for, which make what
-    it would make as well. `inputs` are hashes of what it reads and no step makes, by name. `cells`:
-    how many scores of merges it makes, task x protocol. `base`, `about` and `size`, rows that it
-    reads (None: not counted), tell what it costs. The name of an expert or merge is its folder.
+    `needs` are the steps whose results it reads; `after` are others that it waits for, which make
+    records that it would make as well. `inputs` are hashes of what it reads and no step makes, by
+    name. `cells`: how many scores of merges it makes, task x protocol. Its time is estimated by
+    `base`, `about` (what it does, in words) and `size` (rows that it reads; None: not counted). The
+    name of an expert or merge is its folder.
     """
 
     name: str
@@ -39,11 +40,11 @@ class Step:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of what is asked, without what its inputs were asked."""
+        """A hash of verb and request; requests of steps that it needs are no part of it."""
         return digest_of([self.verb, self.request])
 
     def asked(self, *fields: str) -> list[Any]:
-        """All that is asked in these fields, whether each of them says one thing or several."""
+        """All values of these fields of the request, each of which has one value or a list."""
         values = map(self.request.get, fields)
         listed = (value if isinstance(value, list) else [value] for value in values)
         return [one for several in listed for one in several if one]

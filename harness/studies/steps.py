@@ -33,19 +33,22 @@ from harness.values import validated
 
 
 def _name(merge: MergerAxis) -> str:
-    """The stages and options of a merge, as a folder may be called."""
+    """The folder name of a merge: its stages with options, and what is tuned."""
     tuned = [f"tuned-{name}" + (f"-{merge.on}" if merge.on else "") for name in merge.tune]
     stages = (*(merge.premerge or ()), merge.merger, *(merge.postmerge or ()), *tuned)
     return slug("-".join(map(str, stages)))
 
 
 def _names(merge: MergerAxis) -> set[str]:
-    """What a board may call a merge by: its merger, with its options or without, or its folder."""
+    """Names by which `score_on` may select a merge: its merger, with options or not, or folder."""
     return {merge.merger.name, str(merge.merger), _name(merge)}
 
 
 def _is_said(merge: MergerAxis, said: Mapping[str, str], one: ExpertSet) -> bool:
-    """Whether a merge of a set is all that an entry of `exclude` names."""
+    """Whether a merge of a set matches all fields of an entry of `exclude`.
+
+    Raises BadRecipe for an unknown field.
+    """
     known = {
         "base": (one.base, leaf(one.base)),
         "set": (one.name, leaf(one.name)),
@@ -59,14 +62,15 @@ def _is_said(merge: MergerAxis, said: Mapping[str, str], one: ExpertSet) -> bool
 
 
 def _called(stages: Sequence[Choice] | None) -> tuple[str, ...]:
+    """The names of stages, with options and without; `none` for no stage."""
     return tuple(name for one in stages or () for name in (str(one), one.name)) or (NONE,)
 
 
 def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[Step]:
     """All steps of a study whose folder is `folder`, each after those that it needs.
 
-    Raises BadRecipe for what fits no recipe or run, for two steps of one name, and for nothing to
-    merge.
+    Raises BadRecipe for values that fit no recipe or run, for two different steps of one name, if
+    `exclude` leaves no merge, and for a field of `merge` that no merge uses.
     """
     made: dict[str, Step] = {}
     for step in _steps(study, folder, data_dir):
@@ -86,7 +90,7 @@ def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[St
 
 
 def _from(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
-    """A request with full paths as those from the study's folder, wherever that is."""
+    """A request whose full paths are made relative to the study's folder."""
 
     def placed(value: Any) -> Any:
         if isinstance(value, list):
@@ -97,12 +101,13 @@ def _from(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """The first thing that two requests say otherwise, with both values."""
+    """The first field in which two requests differ, with both values, as text."""
     keys = (key for key in (*one, *other) if one.get(key) != other.get(key))
     return next((f"{key} {one.get(key)} and {other.get(key)}" for key in keys), "the same")
 
 
 def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
+    """The steps set by set; one that several sets need comes with each of them."""
     known = len(study.premerge) * len(study.postmerge) * len(study.mergers or ())
     if known > MOST:
         raise study.fault(f"has {known:,} merges of each set; expected {MOST:,} at most")
@@ -139,14 +144,14 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
                 if reading.mergers and not (_names(asked) | _names(merge)) & {*reading.mergers}:
                     continue
                 for step in evaluations(study, one, merging, name, beside[name], data_dir):
-                    # what stands beside every merge of a set is scored with its first one
+                    # base, experts and references are scored once, with the first merge of a set
                     shared = step.name.replace(merging.name, one.name)
                     yield replace(step, after=(first[shared],)) if shared in first else step
                     first.setdefault(shared, step.name)
 
 
 def _check_mergers(study: Study, merges: Sequence[MergerAxis]) -> None:
-    """Raise BadRecipe for a merger that is scored, and is none of the study's."""
+    """Raise BadRecipe if `score_on` names a merger that is none of the study's."""
     known = {name for merge in merges for name in _names(merge)}
     for board, reading in study.readings.items():
         if odd := [name for name in reading.mergers if name not in known]:
@@ -157,7 +162,7 @@ def _check_mergers(study: Study, merges: Sequence[MergerAxis]) -> None:
 
 
 def _tell_of_fewer(merges: Sequence[MergerAxis], limit: int | None) -> None:
-    """Warn of merges that say how many rows they are shown, and are shown fewer."""
+    """Warn of methods whose option `examples` is above the limit."""
     chosen: list[tuple[Registry[Any], Choice]] = [(MERGERS, merge.merger) for merge in merges]
     for stage in ("premerge", "postmerge"):
         chosen += [(STAGES[stage], one) for of in merges for one in getattr(of, stage) or ()]
@@ -185,7 +190,8 @@ def _training(
 def _references(
     study: Study, one: ExpertSet, names: Sequence[str], folder: Path, data_dir: str | None
 ) -> Iterator[tuple[str, Step | None]]:
-    """The models that are scored beside every merge, and how one is made here."""
+    """Folders of models that are scored beside every merge, each with the step that trains it, or
+    None for a given model. `REFERENCES` other than `mtl` are made by no step."""
     for name in names:
         if name == "mtl":
             if not one.members[0].request:
@@ -205,7 +211,7 @@ def _references(
 def _merge(
     axis: MergerAxis, before: tuple[Choice, ...] = (), after: tuple[Choice, ...] = ()
 ) -> MergerAxis:
-    """A merger between these stages, where it has no others of its own."""
+    """A merge with these stages before and after, unless it has stages of its own."""
     made = {"premerge": before, "postmerge": after}
     return axis.but(**{name: of for name, of in made.items() if getattr(axis, name) is None})
 
@@ -213,8 +219,8 @@ def _merge(
 def _layered(
     study: Study, merges: Sequence[MergerAxis], base: str, folder: Path
 ) -> list[tuple[MergerAxis, MergerAxis]]:
-    """Merges as a study says them, each with one that it stands for: of `each` number of layers of
-    the base, from one on, where it says so."""
+    """Pairs of a merge as the study has it and one that it expands to: `layers=each` becomes
+    `first:1`, `first:2` and so on up to the number of layers of the base."""
     made = []
     for merge in merges:
         stages = (merge.premerge or (), (merge.merger,), merge.postmerge or ())
@@ -237,7 +243,7 @@ def _layered(
 
 
 def _depth(study: Study, base: str, folder: Path) -> int:
-    """How many layers a base has, which is fetched if need be."""
+    """How many layers a base has. It is fetched if need be. Raises BadRecipe for several stacks."""
     place = place_of(base, folder)
     count = layers_of(described(place) or open_checkpoint(place)) if base else None
     if count is None:
@@ -249,7 +255,7 @@ def _depth(study: Study, base: str, folder: Path) -> int:
 
 
 def _with_each(stage: Sequence[Choice], layers: Sequence[str]) -> list[tuple[Choice, ...]]:
-    """The methods of a stage, those of `each` with any of these layers."""
+    """All variants of a stage: methods with `layers=each` get every one of these layers."""
     spread = (
         [Choice(one.name, {**one.options, OF_LAYERS: of}) for of in layers]
         if one.options.get(OF_LAYERS) == EACH
@@ -260,12 +266,12 @@ def _with_each(stage: Sequence[Choice], layers: Sequence[str]) -> list[tuple[Cho
 
 
 def _default(name: str) -> Any:
-    """What a field of a recipe says where nothing is said."""
+    """The default of a field of a recipe."""
     return Recipe.model_fields[name].get_default()
 
 
 def _merging(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | None) -> Step:
-    """The step that makes a merge. Raises HarnessError for what no recipe can say."""
+    """The step that makes a merge. Raises HarnessError for values that no recipe accepts."""
     tuned: dict[str, Any] = {}
     for name, values in merge.tune.items():
         tuned = {"tune": f"{name}={values}"}
@@ -289,7 +295,7 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | No
     recipe: Recipe = validated(Recipe, said, f"{study.study}: merge")
     checked(recipe)
     option, tried = grid(recipe)
-    # one `merge` for all: what only some have a use for is said to these
+    # `merge` is for all merges: fields that this one has no use for get their default
     recipe = recipe.but(**{name: _default(name) for name in idle(recipe)})
     for name in recipe.tune_on:
         unreported(name)
@@ -307,9 +313,11 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | No
 def _rows(
     recipe: Recipe, tasks: Sequence[str], candidates: int, data_dir: str | None
 ) -> float | None:
-    """How many rows go through models for a merge: those that candidates are scored on, and those
-    that methods are shown, but for what steps of their own compute before. None where they cannot
-    be counted."""
+    """How many rows go through models for a merge; None where they cannot be counted.
+
+    They are those that candidates are scored on and those that methods are shown, except for
+    statistics that are computed before, by steps of their own.
+    """
     methods = methods_of(recipe)
     scores = recipe.tune or any(one.rows == "shared" for of, _ in methods for one in needs_of(of))
     splits = recipe.tune_on or [f"{task}@{HELD_OUT}" for task in tasks]
@@ -325,16 +333,16 @@ def _rows(
 
 
 def _reads(entry: Method) -> bool:
-    """Whether a method reads rows while it merges, and not before, for each expert by itself."""
+    """Whether a method reads rows during the merge, beyond statistics of single experts."""
     return any(need.rows not in ("own", "none") for need in needs_of(entry))
 
 
 def _statistics(
     study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | None
 ) -> Iterator[Step]:
-    """What is computed once of each expert for all mergers that ask for it.
+    """The steps that compute a merger's statistic of each expert, once for all its merges.
 
-    Of experts that go into the merger as they are; else it is a part of the merge.
+    None if pre-merging methods change the experts: the statistic is then computed in the merge.
     """
     entry, preset = MERGERS[merge.merger.name], study.merge.get("preset")
     asked = [need for need in needs_of(entry) if need.rows == "own"]

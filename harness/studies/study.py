@@ -1,4 +1,4 @@
-"""What a study asks, as a value: lists are axes."""
+"""The content of a study's YAML as a frozen value: lists are axes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from harness.values import Chosen, Frozen
 NONE = "none"
 """In an axis of stages: no stage."""
 REFERENCES = ("base", "ensemble", "mtl", "best-single", "singles")
-"""What stands beside merges by its name; base and ensemble always do."""
+"""Words for models that are scored beside merges; base and ensemble always are."""
 MOST = 100_000
-"""Merges of a set of experts, and sets: more are a mistake, or somebody's who wants no plan."""
+"""The most merges of a set of experts, and the most sets: more are taken for a mistake."""
 OF_LAYERS = "layers"
-"""The option of methods that are of some layers alone."""
+"""The option of methods that act on some layers only."""
 EACH = "each"
-"""Its value in a study: the first layer, the first two, and so on to all that the base has."""
+"""Its value in a study for one merge each of the first layer, the first two, ..., all layers."""
 OF_EXPERTS = "experts"
-"""In the place of tasks: those that the experts were trained on."""
+"""In place of a task in `score_on`: those that the experts were trained on."""
 
 
 def _bounded(entries: Iterable[object]) -> list[object]:
@@ -38,17 +38,17 @@ def _bounded(entries: Iterable[object]) -> list[object]:
 
 
 def several(value: object) -> list[object]:
-    """One value as a list of one."""
+    """A list as it is; any other value as a list of one."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _stages(value: object) -> list[object]:
-    """`none`, one method, or a list of methods that follow each other."""
+    """The methods of a stage in order, from `none`, one method, or a list of methods."""
     return [] if value in (NONE, None) else several(value)
 
 
 def _each(value: object) -> Iterator[object]:
-    """What `key=[a,b]` in a text stands for: a text with each value in turn."""
+    """The texts that a text with `key=[a,b]` expands to, one for each value; else the value."""
     if not isinstance(value, str) or (found := re.search(r"=\[([^\[\]]*)\]", value)) is None:
         yield value
         return
@@ -63,6 +63,7 @@ def _spread(value: object) -> object:
 
 
 def _entries(one: object) -> Iterator[object]:
+    """The entries that an entry of an axis of mergers expands to."""
     said = dict(one) if isinstance(one, Mapping) and "merger" in one else {"merger": one}
     axes = {key: _spread_stages([said[key]]) for key in ("premerge", "postmerge") if key in said}
     for merger in (merger for each in several(said["merger"]) for merger in _each(each)):
@@ -77,7 +78,7 @@ def _spread_stages(value: object) -> list[object]:
 
 
 def _mapping_of(key: str) -> BeforeValidator:
-    """What stands alone is the value of this key."""
+    """A validator by which a value that is no mapping becomes the value of this key."""
     return BeforeValidator(lambda value: value if isinstance(value, Mapping) else {key: value})
 
 
@@ -91,7 +92,7 @@ Flags = Mapping[str, Any]
 
 
 def _but(*fields: str) -> AfterValidator:
-    """Flags that leave alone what a study says elsewhere, or its command; limits are numbers."""
+    """A validator of flags: none of `fields`, which are set elsewhere, and limits above 0."""
 
     def check(flags: Flags) -> Flags:
         if said := [name for name in flags if name in fields]:
@@ -112,7 +113,7 @@ def _check_positive(flags: Flags, *names: str, kinds: tuple[type, ...] = (int,))
 
 
 def _of_training(flags: Flags) -> Flags:
-    """Flags of `harness finetune` that a plan reads. Raises ValueError for what they cannot be."""
+    """Flags of `harness finetune`. Raises ValueError for a bad value of those that a plan reads."""
     _check_positive(flags, "limit")
     _check_positive(flags, "epochs", kinds=(int, float))
     if not isinstance(flags.get("heads_from", ""), str):
@@ -126,6 +127,7 @@ Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], BeforeValid
 Stages = Annotated[tuple[Chosen, ...], BeforeValidator(_stages)]
 OfTraining = Annotated[Flags, AfterValidator(_of_training)]
 SHARED = ("experts", "base", "tasks", "data_dir", "device")
+"""Fields of merges and runs that other fields of a study, or its command, set."""
 OfMerges = Annotated[
     Flags,
     _but(
@@ -138,11 +140,11 @@ OfRuns = Annotated[Flags, _but(*SHARED, "model", "protocols", "references", "out
 class Experts(Frozen):
     """Experts that the study trains, every task with every seed, or folders by set.
 
-    `finetune` are flags of `harness finetune`, `by_task` others for single tasks. `head_seed`:
-    heads start from the seed of the training (`seed`: heads of as many classes alike within it),
-    alike for all seeds (`same`), or each expert's apart (`own`). `partition`: an expert for each
-    of so many parts of a task's rows (`finetune --part`). Studies in one folder share the experts
-    of a name (`called`).
+    `finetune` are flags of `harness finetune`, `by_task` others for single tasks. `head_seed`: the
+    seed of new heads is that of the training (`seed`), by which heads of as many classes start
+    alike, one for all experts (`same`), or another for each (`own`). `partition`: an expert for
+    each of so many parts of a task's rows (`finetune --part`). `called`: a name in the experts'
+    folders; studies in one folder share experts of the same name.
     """
 
     tasks: Names = ()
@@ -165,10 +167,14 @@ class Experts(Frozen):
 
 
 class Sets(Frozen):
-    """Which experts are merged: those of one seed, of one task, or of the parts of one task and
-    seed; or every `choose` of them, if `disjoint` one after the other, so that none is in two; or,
-    if they `grow`, the first two of them, the first three, and so on to all. What they are `called`
-    keeps merges of the same experts and more of them apart."""
+    """Which experts are merged together.
+
+    `by`: all experts of one `seed`, of one `task`, or of the parts of one task and seed
+    (`partition`), or all `pairs` of one seed. `choose`: every combination of so many of these; if
+    `disjoint`, consecutive ones, so that no expert is in two sets. `grow`: the first two, the first
+    three, and so on to all. `called`: a name in the folders of the merges, which keeps them apart
+    from other merges of the same and further experts.
+    """
 
     by: Literal["seed", "task", "pairs", "partition"] = "seed"
     choose: PositiveInt | None = None
@@ -183,13 +189,13 @@ class Sets(Frozen):
 
 
 def _grid(value: object) -> object:
-    """Values that are tried, as `harness merge --tune` has them."""
+    """Values to try, in the syntax of `harness merge --tune`."""
     return f"[{','.join(map(str, value))}]" if isinstance(value, list) else value
 
 
 class MergerAxis(Frozen):
-    """A merger, and what belongs to it alone: `tune` an option, its own or METHOD.OPTION, on a
-    split, or other stages."""
+    """A merger with settings of its own: stages in place of the study's, and an option (its own or
+    METHOD.OPTION) to `tune` `on` a split."""
 
     merger: Chosen
     premerge: Stages | None = None
@@ -207,10 +213,10 @@ class MergerAxis(Frozen):
 
 
 class ScoreOn(Frozen):
-    """How merges are evaluated: on the experts' tasks or on others, by fields of a run.
+    """An evaluation of merges: on the experts' tasks or on others, with fields of a run.
 
-    Of some mergers alone, where it names them, and beside other references than the study's. Its
-    records are of the board of its name, or of another's.
+    `protocols` and `references` replace those of the study. `mergers`: only merges by these.
+    `board`: the board of its records, by default that of the evaluation's own name.
     """
 
     tasks: Names = (OF_EXPERTS,)
@@ -225,7 +231,7 @@ class Figure(Frozen):
     """A picture: a `sweep` of scores, or of the loss, over the values of one option that merges
     differ in, `METHOD.OPTION`, or over the number of their `experts`; or a `plot` of each board.
 
-    Of the `protocols` that are named, else of those that the picture shows by itself.
+    It shows the `protocols` that are named, or else its own choice.
     """
 
     sweep: str = ""
@@ -247,13 +253,12 @@ Axis = Annotated[tuple[Stages, ...], BeforeValidator(_spread_stages)]
 class Study(Frozen):
     """Bases, their experts, how these are merged, and how the merges are evaluated.
 
-    Without `mergers` experts are made, and nothing else. `merge` and `evaluate` are fields of every
-    recipe and run. `include` adds merges that are no
-    product of the axes, `exclude` takes away those that are all that an entry names. `limit`: so
-    many rows at most, to train on, to show to methods, to choose options by and to score, whatever
-    the other fields say.
-    `keep_merges`: whether merged folders stay when they have been evaluated. `paper`: the design
-    whose numbers stand beside those of this study, by default the one of its name.
+    Without `mergers` and `include` experts are trained, and nothing is merged. `merge` and
+    `evaluate` are fields of every recipe and run. `include` adds merges that are no product of the
+    axes; `exclude` removes those that match all fields of an entry. `limit`: so many rows at most,
+    to train on, to show to methods, to tune options on and to score, whatever the other fields say.
+    `keep_merges`: whether merged folders stay after their evaluation. `paper`: the design whose
+    printed numbers are compared with this study's, by default that of its name.
     """
 
     study: Name
@@ -277,24 +282,24 @@ class Study(Frozen):
 
     @property
     def readings(self) -> Mapping[str, ScoreOn]:
-        """How merges are evaluated, by the name of the board."""
+        """The evaluations of merges by name; without `score_on` one, named as the study."""
         return self.score_on or {self.study: ScoreOn()}
 
     def fault(self, what: str) -> BadRecipe:
-        """What is wrong with the study, as an error."""
+        """An error that says what is wrong with the study."""
         return BadRecipe(f"{self.study}: {what}")
 
     def limited(self, flags: Flags, *names: str) -> dict[str, Any]:
-        """Flags of which these say no more rows than the study has."""
+        """Flags in which the named limits are no higher than the study's `limit`, if it has one."""
         most = {n: min(flags.get(n) or self.limit, self.limit) for n in names if self.limit}
         return {**flags, **most}
 
     def beside(self, reading: ScoreOn) -> Names:
-        """What stands beside the merges that are read so."""
+        """The references of an evaluation: its own, or else the study's."""
         return self.references if reading.references is None else reading.references
 
 
 def choice_of(text: str) -> Choice:
-    """A method with its options, where a list may stand in brackets: `knn:shots=[1,5]`."""
+    """A method with its options, whose values may be lists in brackets: `knn:shots=[1,5]`."""
     spelled = re.sub(r"\[([^\]]*)\]", lambda found: found[1].replace(",", ":"), text)
     return parse_choice(spelled)

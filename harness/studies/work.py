@@ -1,4 +1,4 @@
-"""Shell: what a worker does: the steps of one chunk, each of them one verb of the harness."""
+"""Shell: a worker, which does the steps of one chunk; each step is one verb of the harness."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from harness.training.finetune import finetune
 from harness.unfinished import is_written, turn
 
 PATIENCE = 1.0
-"""Seconds between two looks at a folder that another run is writing."""
+"""Seconds between two checks of a folder that another run is writing."""
 Say = Callable[[str], None]
 
 
 def work(plan: Plan, chunk: int, folder: Path, *, where: Mapping[str, Any], say: Say) -> bool:
-    """Do the steps of a chunk that are not done, in the study's folder; whether all are now.
+    """Do the steps of a chunk, in the study's folder; returns whether all are done.
 
-    `where` has the folder of data and the devices, which are no part of a plan. What is done before
-    is not done again, nor what failed, nor what needs a step that is not done. Everything is
-    written whole or not at all: whoever is killed loses the step at hand.
+    `where` has the data folder and the devices, which are no part of a plan. Steps that are done,
+    that failed, or that need a step that is not done, are left out. Everything is written
+    atomically: a worker that is killed loses only its current step.
     """
     told = {name: where[name] for name in ("data_dir", "device", "merge_device")}
-    with _within(folder):  # all paths of a plan are from there
+    with _within(folder):  # paths of a plan are relative to it
         done = [_worked(plan, name, told, say) for name in plan.chunks[chunk].steps]
     return all(done)
 
 
 @contextmanager
 def _within(folder: Path) -> Iterator[None]:
-    """The folder as the one that this process is in."""
+    """Make a folder the working directory during the block."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -55,7 +55,7 @@ def _within(folder: Path) -> Iterator[None]:
 
 
 def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
-    """Do a step unless it was; whether it is done."""
+    """Do a step unless it is done or failed; returns whether it is done."""
     step, here = plan.steps[name], Path()
     known = outcome_of(step, here)
     if known.state == "failed" or is_done(step, known, here):
@@ -68,10 +68,10 @@ def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
         say(f"left out: {name}: {other} is not what it was when this was planned; plan it again")
         return False
     made = _done(step, here, where)
-    gc.collect()  # readers of tensors know one another: a chunk of merges would hold all of theirs
+    gc.collect()  # readers of tensors form cycles: a chunk of merges would keep those of all merges
     with turn(here):
         if made.state == "failed" and is_done(step, known := outcome_of(step, here), here):
-            made = known  # another run did it meanwhile, and took away what this one read
+            made = known  # another run did it meanwhile, and removed what this one read
         settle(step, here, made)
     say(made.told(name))
     if step.verb == "evaluate" and not plan.keep_merges:
@@ -80,14 +80,14 @@ def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
 
 
 def _done(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
-    """Do a step; what became of it."""
-    with turn(folder):  # else this one's `begun` may take the place of another one's `done`
+    """Do a step; returns its outcome."""
+    with turn(folder):  # else `begun` of this run may replace `done` of another run
         known, whole = outcome_of(step, folder), there(step, folder)
         if is_done(step, known, folder):
             return known
         if known.state != "begun":
             settle(step, folder, Outcome("begun", step.request))
-        elif whole:  # whoever began it was stopped after the folder was whole
+        elif whole:  # the run that began it was killed after the folder was whole
             return Outcome("done", step.request)
     begun = time.perf_counter()
     try:
@@ -95,11 +95,11 @@ def _done(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
     except CellsFailed as error:
         paths = _paths(step, error.records)
         return Outcome("failed", step.request, reason=str(error), records=paths)
-    except CannotWrite as error:  # for want of room: neither model nor data are at fault
+    except CannotWrite as error:  # no space, say: neither model nor data are at fault
         return Outcome("missing", step.request, reason=str(error))
     except HarnessError as error:
         return Outcome("failed", step.request, reason=str(error))
-    except Exception as error:  # of a library: the step's fault, and not that of the others
+    except Exception as error:  # of a library: this step fails, and no other
         traceback.print_exc()
         return Outcome("failed", step.request, reason=f"{type(error).__name__}: {error}")
     seconds = time.perf_counter() - begun
@@ -108,9 +108,9 @@ def _done(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
 
 
 def _made(step: Step, folder: Path, where: Mapping[str, Any], whole: bool) -> tuple[str, ...]:
-    """Do what a step asks; its records. Of two runs that make one folder, one waits.
+    """Do what a step asks; returns the paths of its records. Waits if another run makes its folder.
 
-    A folder that was `whole` when the step began is of no run of the study.
+    A folder that was `whole` when the step began was made by no run of the study.
     """
     place = folder / step.name
     late = False
@@ -122,13 +122,14 @@ def _made(step: Step, folder: Path, where: Mapping[str, Any], whole: bool) -> tu
             return ()
         try:
             return _asked(step, place, {**step.request, **where})
-        except OutputExists:  # of another run, which began when this one had looked
+        except OutputExists:  # of another run, which began after this one had looked
             late = is_written(place) or (there(step, folder) and not whole)
             if not late:
                 raise
 
 
 def _asked(step: Step, place: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
+    """Call the verb of a step with its arguments; returns the paths of its records."""
     if step.verb == "merge":
         merge(Recipe(**asked), out=place)
         return ()
@@ -143,6 +144,6 @@ def _asked(step: Step, place: Path, asked: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def _paths(step: Step, records: Sequence[Record]) -> tuple[str, ...]:
-    """Where records lie, from the study's folder."""
+    """The paths of records, relative to the study's folder."""
     out = Path(step.request["output"])
     return tuple(sorted({str(path_of(record, out)) for record in records}))

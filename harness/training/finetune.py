@@ -71,9 +71,9 @@ from harness.types import (
 from harness.weights import digest, generators_kept, join_digests, tensor_digest, union
 
 WRITING_FAILED = ("Error while serializing", "enforce fail at inline_container")
-"""How safetensors and torch begin when the system does not let them write."""
+"""Parts of the messages with which safetensors and torch report that a write failed."""
 SEEDS = 2**32
-"""How many seeds there are: numpy has none above."""
+"""Seeds are below this number, as numpy requires."""
 
 
 def finetune(
@@ -95,22 +95,23 @@ def finetune(
     progress: bool = True,
     **overrides: float | str | None,
 ) -> Checkpoint:
-    """Fine-tune a base on `task@train90` and write the expert to `out`; returns it.
+    """Fine-tune a base on `task@train90` and write the expert to `out`; returns the expert.
 
-    Several `tasks` instead of one `task` train one encoder with a head for each, which are written
-    as a merge with kept heads is or, where they share one label space, with one head for all.
-    `overrides` are fields of `Hyperparameters`; the defaults are the
-    task's, and `max_length="auto"` is what the base and the rows need; `force` replaces an older
-    expert there. Weights and their steps are float32 on the `device`, of one GPU or none; with
-    `bf16` products are taken in bfloat16 (transformers' mixed precision). Tasks that are trained
-    together keep their own batch size and maximum length and must agree in the rest. `seed` orders
-    the data, drops units and draws the rows of a `part`, `1/2` or `2/2`: of one most have the same
-    class (`data.parts`), and `limit` takes the first that are drawn. `head_seed` (default: `seed`)
-    initialises the heads, which are new ones whatever head the base has; under a `preset`, its
-    readout's. A T5 of text to text is trained by the words of a head in the folder `heads_from`, by
-    the cross-entropy among them, and is one again, without a head. The folder records tasks, split,
-    part, seeds, hyperparameters, digests of base and rows, and the scores on `task@heldout10` in
-    expert.json.
+    Several `tasks` instead of one `task` train one encoder with a head for each task, written like
+    a merge with kept heads; tasks of one label space share one head. They keep their own batch size
+    and maximum length, and must agree in the other hyperparameters.
+
+    `overrides` are fields of `Hyperparameters`; the defaults are the task's. `max_length="auto"` is
+    the length that the base and the rows need. `limit`: so many rows of each split. `part`, `1/2`
+    or `2/2`: only the rows of one of two parts of train90, in one of which most rows have the same
+    class (`data.parts`); `limit` then takes the first rows of the part. `seed` decides the order of
+    the rows, dropout and the parts. `head_seed` (default: `seed`) initialises the heads, which are
+    new whatever head the base has; under a `preset` a head is trained on the features of the
+    preset's readout. `heads_from`: a T5 is trained with the label words of a head in that folder,
+    by the cross-entropy among these words; it is written as a T5 without a head. Training is in
+    float32 on the `device`, one GPU at most; with `bf16`, products are in bfloat16 (transformers'
+    mixed precision). `force` replaces an older expert in `out`. Its expert.json records tasks,
+    split, part, seeds, hyperparameters, digests of base and rows, and scores on `task@heldout10`.
 
     A run that is interrupted, or fails after a checkpoint (a full disk), resumes when it is called
     again with the same arguments, to the same weights; one that diverged leaves nothing. Raises
@@ -153,7 +154,7 @@ def finetune(
     with (
         new_folder(out, EXPERT, force=force) as folder,  # locked: no two runs train in one place
         quiet(),
-        # what is drawn after it is the caller's own, as is whether gradients are kept
+        # the caller's random generators and gradient mode are restored afterwards
         generators_kept(where),
         torch.inference_mode(False),
         torch.enable_grad(),
@@ -190,8 +191,7 @@ def _part(
     limit: int | None,
     part: Part | None,
 ) -> Training:
-    """The rows of a task and how they are trained on: of so many tokens as are asked for, or as the
-    settings say."""
+    """Rows and settings of one task. `length` takes the place of the settings' `max_length`."""
     check_apart(task, data_dir)
     if part is None:
         train = load_rows(task, TRAINED_ON, folder=data_dir, limit=limit)
@@ -205,7 +205,10 @@ def _part(
 
 
 def _answering(source: Checkpoint, tasks: Sequence[Task], folder: str | Path) -> Checkpoint:
-    """A base that makes text under the words of a task. Raises BadRecipe without such a head."""
+    """A text-to-text base under the label words of a task's head in `folder`.
+
+    Raises BadRecipe for several tasks, and for a folder without such a head.
+    """
     heads = given_heads(folder, source)
     one = heads.get(tasks[0].name)
     if len(tasks) > 1 or one is None or not words_of(one):
@@ -220,7 +223,10 @@ def _answering(source: Checkpoint, tasks: Sequence[Task], folder: str | Path) ->
 
 
 def _asking(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoint, list[Training]]:
-    """A base and tasks as what is asked, where several questions are asked of a row."""
+    """Base and rows for heads that ask a question for each label: one row for each question.
+
+    Any other base and its rows are returned as they are.
+    """
 
     def questions(rows: Rows) -> Rows:
         return as_asked(source, rows, known=True)[1]
@@ -230,14 +236,18 @@ def _asking(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoint, list
 
 
 def _shown(progress: bool) -> Shown:
-    """Bars are for a terminal: in a file every step of one would be a line."""
+    """How progress is shown: bars on a terminal only, as in a file each step is a line."""
     if not progress:
         return "nothing"
     return "bars" if sys.stderr.isatty() else "lines"
 
 
 def _asked(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) -> list[Task]:
-    """The tasks to train on, each once and none of them at a split."""
+    """The tasks to train on.
+
+    Raises BadRecipe unless either `task` or `tasks` is given, for a task that is named twice, and
+    for a task with a split.
+    """
     if (task is None) == (not tasks):
         given = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "none"
         raise BadRecipe(f"found {given} to train on; expected one --task, or several --tasks")
@@ -253,7 +263,10 @@ def _asked(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) 
 
 
 def _readout(name: PresetName | None, tasks: Sequence[Task]) -> Readout:
-    """How the head of an expert is read. Raises BadRecipe for a preset that cannot be trained."""
+    """The readout whose features the expert's head is trained on.
+
+    Raises BadRecipe for a preset without such a readout, and for several tasks under a preset.
+    """
     readout = presets.preset(name).readout
     if name is None:
         return readout
@@ -265,7 +278,7 @@ def _readout(name: PresetName | None, tasks: Sequence[Task]) -> Readout:
 
 
 def _seeds(seed: int, head_seed: int) -> dict[str, int]:
-    """Both seeds by name."""
+    """Both seeds by name. Raises BadOption for a seed out of range."""
     seeds = {"seed": seed, "head_seed": head_seed}
     for name, value in seeds.items():
         if not 0 <= value < SEEDS:
@@ -283,10 +296,10 @@ def _check_apart(source: Checkpoint, out: Path) -> None:
 
 
 def _whole(base: Checkpoint, parts: Sequence[Training]) -> tuple[Checkpoint, dict[str, Any]]:
-    """The base with the layers that it was published without, and what is recorded of both.
+    """The base with the layers that it was published without, and digests of both for expert.json.
 
-    They are one draw for all experts of a base, which its digests decide, whatever the seeds: what
-    experts draw apart cannot be merged.
+    The base's digests seed these layers, whatever the seeds of the training: all experts of a base
+    get the same ones, since experts with different ones could not be merged.
     """
     known = encoder_digests(base)
     seed = int(join_digests(known), 16) % SEEDS
@@ -304,8 +317,10 @@ def _request(
     parts: Sequence[Training],
     how: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What decides the weights of an expert, but for the name of its base: an interrupted run is
-    resumed by one of the same."""
+    """All that decides the weights of an expert, except the name of its base.
+
+    A run resumes an interrupted one only if these values and the name are the same.
+    """
     readout, words, seen = parts[0].readout, words_of(source), rows_shown(source.path)
     return {
         "tasks": [part.task.name for part in parts],
@@ -322,7 +337,7 @@ def _request(
 
 
 def _described(parts: Sequence[Training]) -> dict[str, Any]:
-    """Rows and hyperparameters, of the task or by task."""
+    """Number and digest of rows, and hyperparameters; of several tasks each by task."""
     by_task: dict[str, dict[str, Any]] = {
         "rows": {part.task.name: len(part.train) for part in parts},
         "rows_digest": {part.task.name: part.train.digest for part in parts},
@@ -334,8 +349,7 @@ def _described(parts: Sequence[Training]) -> dict[str, Any]:
 
 
 def _of_labels(parts: Sequence[Training]) -> dict[str, Any]:
-    """The labels that the rows of a task say something of, where those are not all, and how their
-    entities are written, by task."""
+    """By task: the labels that its rows annotate, if not all, and the scheme of its entity tags."""
     known = [(part.task, kind_of(part.task).annotated(part.train)) for part in parts]
     facts = [(part.task, kind_of(part.task).facts(part.train)) for part in parts]
     said = {
@@ -346,28 +360,28 @@ def _of_labels(parts: Sequence[Training]) -> dict[str, Any]:
 
 
 def _write_model(model: Any, source: Checkpoint, folder: Path) -> None:
-    """The trained model as transformers reads it, with the base's own tokenizer, or processor."""
+    """Write the trained model as transformers reads it, with the base's own processor."""
     if words_of(source):
-        # as transformers does, without the words that it is under
+        # as transformers writes a T5, without the label words
         save_tensors(model, folder, source.family.bare)
         write_json(folder / "config.json", {**plain_config(source), "dtype": "float32"})
     else:
         model.save_pretrained(folder)
-    # the base's own files: what transformers writes depends on the machine and on the rows
+    # copied, as the files that transformers writes depend on the machine and on the rows
     copy_processor([source.processor], folder)
 
 
 def _train(
     trainer: Any, source: Checkpoint, parts: Sequence[Training], workdir: Path, shown: Shown
 ) -> dict[str, Score]:
-    """Train to the last step, from where an interrupted run was; the scores on held-out rows."""
+    """Train, or resume training, to the last step; returns held-out scores by `task@split`."""
     from transformers import PrinterCallback
 
     if shown == "nothing":
         trainer.remove_callback(PrinterCallback)
     if last := last_checkpoint(workdir):
         check_names(last, trainer.model)
-    # the Trainer prints its log; results alone go to stdout
+    # the Trainer prints its log to stdout, which is for results only
     with redirect_stdout(sys.stderr), _bars_of(trainer), exact(), saved_as_read(trainer.model):
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     check_weights(trainer.model, trainer.state)
@@ -384,7 +398,7 @@ def _train(
 
 @contextmanager
 def _bars_of(trainer: Any) -> Iterator[None]:
-    """The Trainer's progress bars, which go when it is stopped: the error alone stays."""
+    """Clear the Trainer's progress bars if the block raises, so that only the error is shown."""
     try:
         yield
     except BaseException:
@@ -397,6 +411,7 @@ def _bars_of(trainer: Any) -> Iterator[None]:
 
 
 def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperparameters:
+    """The defaults with all overrides that are not None. Raises BadOption for an unfit one."""
     given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     for name, value in given.items():
         if name not in asdict(default):
@@ -408,7 +423,7 @@ def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperpa
 
 @contextmanager
 def _disk(out: Path) -> Iterator[None]:
-    """CannotWrite for what the libraries that write weights make of a disk without room."""
+    """Raise CannotWrite for the errors by which safetensors and torch report a full disk."""
     with saying(out):
         try:
             yield

@@ -1,4 +1,4 @@
-"""The score of a trained model on held-out rows, and what the best constant has there."""
+"""The score of a trained model on held-out rows, and that of the best constant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.types import HELD_OUT, Checkpoint, Score
 
 
 def tell_of_constant(part: Training, made: Score) -> None:
-    """Warn of a score that the best prediction that is the same for every row has as well."""
+    """Warn of a score that is no higher than that of the best constant prediction."""
     task, rows, kind = part.task, part.heldout, kind_of(part.task)
     constants = kind.constants(task, rows.labels)
     units = kind.units(rows)
@@ -34,7 +34,7 @@ def tell_of_constant(part: Training, made: Score) -> None:
 
 
 def can_be_scored(part: Training) -> bool:
-    """Whether held-out rows say anything of a model."""
+    """Whether the task's metrics are defined on its held-out rows."""
     rows = part.heldout
     try:
         check_scored(part.task, rows.labels, kind_of(part.task).units(rows), str(part.task))
@@ -44,13 +44,13 @@ def can_be_scored(part: Training) -> bool:
 
 
 def scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: int) -> Score:
-    """The score of a trained model on held-out rows of its task, of this number."""
+    """The score of a trained model on the held-out `rows` of the task with this number."""
     task, kind = part.task, kind_of(part.task)
     if not kind.split_into_words:
-        # grouping by length shuffles the rows as well: labels as the Trainer hands them back
+        # the Trainer shuffles rows when it groups them by length: labels in its order
         outputs = trainer.predict(rows)
         return score(task, readings(task, outputs), outputs.label_ids)
-    # of words that were cut off the Trainer knows nothing
+    # the Trainer lacks words that were cut off: a forward pass of ours
     models = list(getattr(trainer.model, "classifiers", [trainer.model]))
     made = models[number]
     weights = canonical(made, made.state_dict())

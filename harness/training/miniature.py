@@ -1,6 +1,6 @@
 """Shell: a tiny BERT and a tiny ViT pretrained on the embedded suite, for the demo and for tests.
 
-They are ordinary Hugging Face folders: what reads a published base reads them as well.
+They are ordinary Hugging Face folders, read like any published base.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from harness.weights.generators import seeded
 from harness.weights.threads import one_thread
 
 SUITE = ("embedded/comparison", "embedded/outcome", "embedded/topic")
-"""What a base is made of, whatever other tasks there are; another one would be another base."""
+"""Tasks that the BERT is trained on: a fixed list, as other tasks would make another base."""
 PICTURES = ("embedded/shapes", "embedded/colours")
+"""Tasks that the ViT is trained on."""
 PROCESSING = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}
 MINIATURE_FILE = "miniature.json"
 MINIATURE = Layout("a base", MINIATURE_FILE)
@@ -39,6 +40,7 @@ LENGTH = 64
 BATCH = 32
 LEARNING_RATE, RATE_OF_IMAGES = 2e-3, 5e-4
 MASKED = 0.15
+"""Share of the words that are masked."""
 
 
 def make_base(
@@ -63,7 +65,7 @@ def make_base(
 
 @contextmanager
 def _made(out: str | Path, *, seed: int, **said: int) -> Iterator[Path]:
-    """The folder of a base that is made in the block, by the seed, on one thread."""
+    """A new folder for a base, which the block makes with this seed and on one thread."""
     with (
         new_folder(Path(out), MINIATURE, force=True) as folder,
         one_thread(),
@@ -74,7 +76,7 @@ def _made(out: str | Path, *, seed: int, **said: int) -> Iterator[Path]:
 
 
 def _shape(width: int, layers: int) -> dict[str, float]:
-    """What both configurations say: the usual dropout is for wider models and longer training."""
+    """Fields of both configurations. The usual dropout is for wider models and longer training."""
     return {
         "hidden_size": width,
         "num_hidden_layers": layers,
@@ -103,7 +105,7 @@ def untrained(vocabulary: int, width: int, layers: int) -> Any:
             vocab_size=vocabulary,
             intermediate_size=4 * width,
             max_position_embeddings=LENGTH,
-            initializer_range=0.05,  # as the dropout: the usual 0.02 is for wider models
+            initializer_range=0.05,  # the usual 0.02 is for wider models
             **_shape(width, layers),
         )
     )
@@ -121,8 +123,8 @@ def pretrain(model: Any, suite: Sequence[Rows], tokenizer: Any, steps: int) -> N
     """Train the model in place on the tasks in turn, with a linear warm-up and decay.
 
     It predicts masked words, and the label through a head that is thrown away. A published base
-    owes a useful pooled output to far more text; without the labels this one has none, and the
-    experts end too far from it, and from each other, for any merge to be better than chance.
+    owes its useful pooled output to far more text. Without the labels this base would have none,
+    and experts would end too far from it and from each other for any merge to beat chance.
     """
     tensors = [encoded(rows, tokenizer) for rows in suite]
     heads = heads_of(suite, model.config.hidden_size)
@@ -156,7 +158,10 @@ def descend(
     steps: int,
     learning_rate: float,
 ) -> None:
-    """Train a model with its heads, by the loss of some rows of one task after the other."""
+    """Train a model and its heads in place, on a batch of each task in turn.
+
+    `loss` is a function of the task's number and the numbers of the rows.
+    """
     weights = [*model.parameters(), *heads.parameters()]
     optimizer = torch.optim.AdamW(weights, lr=learning_rate, weight_decay=0.01)
     model.train()
@@ -201,6 +206,7 @@ def make_image_base(
 
 
 def _pixels(rows: Rows, processor: Any) -> torch.Tensor:
+    """The images of all rows, [rows, channels, height, width]."""
     assert rows.images is not None
     images = [decoded(rows.images(place)) for place in range(len(rows))]
     return pixels(processor, images, rows.task)

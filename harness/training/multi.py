@@ -1,9 +1,9 @@
 """Shell: a base and several tasks -> one encoder under a head for each, trained together.
 
-Tasks of one label space, as corpora of emotions are, have one head together, as their merges have.
-Every batch comes from one data set and moves the encoder and that data set's head. The order of the
-batches is random, each data set contributes its own number of them, and an epoch sees every row of
-every data set once (docs/methods.md#tasks-and-splits).
+Tasks of one label space, such as corpora of emotions, share one head, as in their merges.
+Every batch comes from one data set and updates the encoder and the head of that data set. The order
+of batches is random, each data set contributes its own number of them, and an epoch sees every row
+of every data set once (docs/methods.md#tasks-and-splits).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from harness.training.single import Training, check_reads, collator, dataset, wi
 from harness.types import Checkpoint, Hyperparameters, Task
 
 SHARED = ("learning_rate", "epochs", "warmup", "weight_decay")
-"""What one run has one value of; batch size and maximum length are those of a batch's own task."""
+"""Hyperparameters that all tasks of a run share. Batch size and maximum length are each task's."""
 
 
 class MultiTask(torch.nn.Module):
     """Transformers' classifiers, one for each task, that share every module but their heads.
 
-    With `one_head` they share these, too.
+    With `one_head` they share the head as well.
     """
 
     accepts_loss_kwargs = False
-    """The Trainer's own words of a loss are no inputs."""
+    """Keeps the Trainer from passing arguments for the loss to `forward`."""
 
     def __init__(
         self,
@@ -65,30 +65,30 @@ class MultiTask(torch.nn.Module):
         self._again = _aliases(self)
 
     def forward(self, task: int, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Any:
-        """The output of the classifier of one task, which all rows of the batch are of."""
+        """The output of the classifier of one task, to which all rows of the batch belong."""
         from transformers.modeling_outputs import SequenceClassifierOutput
 
         own = self.losses[task]
         read = self.classifiers[task](labels=None if own else labels, **inputs)
         if own and labels is not None:
             read["loss"] = own(read["logits"], labels)
-        # an encoder-decoder's gives more, which the Trainer would take for outputs
+        # an encoder-decoder returns more, which the Trainer would take for predictions
         return SequenceClassifierOutput(loss=read.get("loss"), logits=read["logits"])
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # torch has overloads
-        """One copy of the encoder: safetensors refuses to write a tensor twice."""
+        """The state with every shared tensor once: safetensors refuses to write it twice."""
         state = super().state_dict(*args, **kwargs)
         return {name: tensor for name, tensor in state.items() if name not in self._again}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Load the one copy under each of its names."""
+        """Load each shared tensor under all of its names."""
         again = {n: state_dict[own] for n, own in self._again.items() if own in state_dict}
         return super().load_state_dict({**state_dict, **again}, *args, **kwargs)
 
     def save_pretrained(self, folder: Path) -> None:
-        """Write the encoder, and each head under heads/<task>/, as a merge with kept heads is.
+        """Write the encoder, and each head under heads/<task>/, like a merge with kept heads.
 
-        With one head, as transformers writes a classifier.
+        With one head, write it all as transformers writes a classifier.
         """
         classifiers: list[Any] = list(self.classifiers)
         if self.one_head:
@@ -108,7 +108,7 @@ class MultiTask(torch.nn.Module):
 
 
 def save_tensors(model: Any, folder: Path, called: Callable[[str], str | None]) -> None:
-    """Write a model's tensors as transformers does, by what they are called; None: left out."""
+    """Write a model's tensors as transformers does, under names from `called`; None: left out."""
     tensors = {
         stored: tensor.detach().cpu().contiguous()
         for name, tensor in canonical(model, model.state_dict()).items()
@@ -118,7 +118,7 @@ def save_tensors(model: Any, folder: Path, called: Callable[[str], str | None]) 
 
 
 def _aliases(model: torch.nn.Module) -> dict[str, str]:
-    """The further names of shared tensors, and the first name of each."""
+    """The first name of each shared tensor, by its further names."""
     first: dict[int, str] = {}
     tensors = [
         *model.named_parameters(remove_duplicate=False),
@@ -130,15 +130,15 @@ def _aliases(model: torch.nn.Module) -> dict[str, str]:
 class TaskBatches(Sampler[list[int]]):
     """Batches of row numbers, each of one data set: every row once, in the order of the epoch.
 
-    Rows are numbered through all data sets. Those of one are shuffled, and rows of like length
-    share a batch, as they do when an expert is trained; then all batches are shuffled.
+    Rows are numbered consecutively through all data sets. The rows of each data set are shuffled,
+    and batches have rows of similar length, as for a single expert; then all batches are shuffled.
     """
 
     def __init__(self, lengths: Sequence[Sequence[int]], sizes: Sequence[int], seed: int) -> None:
         self.lengths, self.sizes, self.seed, self.epoch = lengths, sizes, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by the Trainer before each epoch; a resumed one goes on in the same order."""
+        """Called by the Trainer before each epoch, so that a resumed epoch has the same order."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -160,7 +160,7 @@ class TaskBatches(Sampler[list[int]]):
 
 
 def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters]) -> None:
-    """Raise BadRecipe where tasks differ in what one run has one value of, or one model."""
+    """Raise BadRecipe if tasks differ in a field of `SHARED`, or in their unit (row or word)."""
     units = {kind_of(task).unit: task for task in tasks}
     if len(units) > 1:
         shown = ", ".join(f"{task} by the {unit}" for unit, task in units.items())
@@ -179,8 +179,8 @@ def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters])
 def multi_task(
     source: Checkpoint, parts: Sequence[Training], seed: int, head_seed: int
 ) -> Callable[..., Any]:
-    """The Trainer of one encoder and a head for each task or, of one label space, one for all; but
-    for arguments and callbacks."""
+    """A function from arguments and callbacks to the Trainer of one encoder with a head for each
+    task, or with one head for all tasks of one label space."""
     tasks = [part.task for part in parts]
     pad = collator(source, tasks[0])
 
@@ -214,13 +214,13 @@ def multi_task(
 
 
 def _numbered(rows: Any, task: int) -> Any:
-    """The rows of a data set with the number of their task."""
+    """The rows of a data set with the number of their task as a column, without their lengths."""
     made = rows.remove_columns("length").with_format(None).add_column("task", [task] * len(rows))
     return made.with_format(rows.format["type"], **rows.format["format_kwargs"])
 
 
 def _trainer_of(batches: TaskBatches) -> Any:
-    """Transformers' Trainer, with batches of its own; the import takes seconds."""
+    """A Trainer class that trains on these batches. Made here, as the import takes seconds."""
     from transformers import Trainer
 
     class BatchTrainer(Trainer):  # type: ignore[misc]  # transformers has no types

@@ -1,4 +1,4 @@
-"""Shell: the folder of a training that is not finished, which is resumed when it is repeated."""
+"""Shell: the folder of an unfinished training, from which the same command resumes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from harness.folders import FILES, Layout, check_output
 
 REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
 ARCHIVES = ("optimizer.pt", "scheduler.pt", "rng_state.pth")
+"""Files of a checkpoint that torch writes, as zip archives."""
 OF_A_CHECKPOINT = (
     SINGLE,
     "pytorch_model.bin",
@@ -40,20 +41,19 @@ UNFINISHED = Layout(
 
 
 def workdir_of(out: Path) -> Path:
-    """Where a run keeps what it resumes from: beside the output, wherever a link to that leads."""
+    """The folder that a run resumes from: beside the output or, if that is a link, its target."""
     place = out.resolve()
     return place.with_name(f"{place.name}.unfinished")
 
 
 @contextmanager
 def unfinished(out: Path, request: Mapping[str, Any], *, force: bool = False) -> Iterator[Path]:
-    """The folder of a run that is not finished: it stays when the run is interrupted, and when it
-    fails for want of room, say, after a checkpoint.
+    """The folder of an unfinished run, in which the block trains.
 
-    It is gone when the block succeeds, and where there is nothing to resume: without a checkpoint,
-    or when weights are no longer finite, which would come again. Raises
-    OutputExists for one left by a run with other arguments that has come to a checkpoint, unless
-    with `force`, by which such a run begins anew.
+    It stays when the run is interrupted, and when it fails after a checkpoint, on a full disk, say.
+    It is removed when the block succeeds, and when it fails with nothing to resume: before the
+    first checkpoint, or with weights that are not finite, which would come again. Raises
+    OutputExists if a run with other arguments left a checkpoint; with `force` that is removed.
     """
     workdir = workdir_of(out)
     _clear(workdir, request, force)
@@ -75,7 +75,7 @@ def unfinished(out: Path, request: Mapping[str, Any], *, force: bool = False) ->
 
 
 def _clear(workdir: Path, request: Mapping[str, Any], force: bool) -> None:
-    """Leave of an older run only the checkpoint that this one goes on from."""
+    """Remove the checkpoints of an older run, except the one that this run resumes from."""
     if workdir.is_symlink():
         raise OutputExists(f"{workdir} is a link, expected the folder of a run, or none: remove it")
     check_output(workdir, UNFINISHED, force=True)
@@ -94,7 +94,7 @@ def _clear(workdir: Path, request: Mapping[str, Any], force: bool) -> None:
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The values that differ, by the innermost name that they have."""
+    """(name, value before, value now) of all that differs; the name is the innermost one."""
     for name in {**one, **other}:
         before, now = one.get(name), other.get(name)
         if isinstance(before, dict) and isinstance(now, dict):
@@ -104,10 +104,10 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tup
 
 
 def _remove(workdir: Path) -> None:
-    """Remove what a run left, its arguments last: whoever is stopped here can be called again."""
+    """Remove what a run left, its request last: an interrupted removal can be repeated."""
     _remove_checkpoints(workdir)
     (workdir / REQUEST_FILE).unlink(missing_ok=True)
-    with suppress(OSError):  # somebody else has put something there
+    with suppress(OSError):  # there are files of somebody else in it
         workdir.rmdir()
 
 
@@ -119,8 +119,8 @@ def _remove_checkpoints(workdir: Path, but: Path | None = None) -> None:
 
 
 def last_checkpoint(workdir: Path) -> Path | None:
-    """The newest checkpoint that is whole: its state is what the Trainer writes last of it, and all
-    else can be read, which a loss of power may have cut short."""
+    """The newest checkpoint that is whole, or None. It has the state file, which the Trainer writes
+    last, and its other files can be read, which a power cut may have truncated."""
     steps = {path: path.name.rpartition("-")[2] for path in workdir.glob("checkpoint-*")}
     numbered = [path for path, step in steps.items() if step.isdecimal()]
     for path in sorted(numbered, key=lambda path: int(steps[path]), reverse=True):
@@ -133,21 +133,22 @@ def last_checkpoint(workdir: Path) -> Path | None:
 
 
 def _spoilt(archive: Path) -> str | None:
-    """What of a zip file, which torch writes, is not as it was written."""
+    """The first damaged member of a zip file that torch wrote, or None."""
     with zipfile.ZipFile(archive) as file:
         return file.testzip()
 
 
 @contextmanager
 def saved_as_read(model: Any) -> Iterator[None]:
-    """Have the Trainer write checkpoints under the names by which it reads them.
+    """Have the Trainer write checkpoints under the tensor names by which it reads them.
 
-    transformers writes a ViT, say, under the names of older releases, as an expert is; the Trainer
-    reads a checkpoint by the names of the module, and leaves what it does not find as it was.
+    transformers writes a ViT, say, under the names of older releases, as in experts. The Trainer
+    reads checkpoints by the names of the module, and leaves tensors that it does not find as they
+    were.
     """
     from transformers import PreTrainedModel
 
-    if not isinstance(model, PreTrainedModel):  # of others it writes the state dict
+    if not isinstance(model, PreTrainedModel):  # of other modules it writes the state dict
         yield
         return
     model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
@@ -158,8 +159,8 @@ def saved_as_read(model: Any) -> Iterator[None]:
 
 
 def check_names(checkpoint: Path, model: Any) -> None:
-    """Raise BrokenCheckpoint for a checkpoint without a parameter of the model: the Trainer would
-    go on with that of the base."""
+    """Raise BrokenCheckpoint if a parameter of the model is not in the checkpoint: the Trainer
+    would go on with that of the base."""
     with safe_open(checkpoint / SINGLE, framework="pt") as file:
         saved = {*file.keys()}
     for name, _ in model.named_parameters():

@@ -30,16 +30,16 @@ from harness.readout import LAST_LINEAR, Readout
 from harness.types import AUTO, Array64, Checkpoint, Hyperparameters, Rows, Task
 
 LOOKED_AT = 100
-"""Steps of training between two looks at whether all weights are finite."""
+"""Training steps between two checks that all weights are finite."""
 
 
 Shown: TypeAlias = Literal["bars", "lines", "nothing"]
-"""How a training tells how far it is: bars on a terminal, a line for each tenth in a log."""
+"""How a training shows its progress: bars on a terminal, a line for each tenth in a log."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """What one task brings: rows to learn from, rows held out, and how it is trained."""
+    """One task of a training: rows to train on, held-out rows, hyperparameters and readout."""
 
     train: Rows
     heldout: Rows
@@ -52,7 +52,7 @@ class Training:
 
 
 def single_task(source: Checkpoint, part: Training, head_seed: int) -> Callable[..., Any]:
-    """The Trainer of an expert, the base under a new head, but for arguments and callbacks."""
+    """A function from arguments and callbacks to the Trainer of an expert, with a new head."""
     from transformers import Trainer
 
     model = with_new_head(source, part.task, head_seed)
@@ -74,20 +74,20 @@ def single_task(source: Checkpoint, part: Training, head_seed: int) -> Callable[
         processing_class=getattr(collate, "tokenizer", None),
         compute_loss_func=loss_of(part.task),
         compute_metrics=scores_of(part.task),
-        # an encoder-decoder's give what its encoder said, too
+        # an encoder-decoder also returns the output of its encoder
         preprocess_logits_for_metrics=lambda given, _: given[0] if type(given) is tuple else given,
     )
 
 
 def supervised(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of outputs [rows, classes] or, of values, the mean squared difference."""
+    """Cross-entropy of outputs [rows, classes]; for real-valued labels the mean squared error."""
     if labels.is_floating_point():
         return mse_loss(outputs[:, 0], labels)
     return cross_entropy(outputs, labels)
 
 
 class ReadAs(torch.nn.Module):
-    """A classifier of transformers whose outputs are those of a readout."""
+    """A transformers classifier whose logits are computed through a readout."""
 
     def __init__(self, classifier: Any, readout: Readout, family: Family) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class ReadAs(torch.nn.Module):
         attention_mask: torch.Tensor,
         labels: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
-        """The outputs and, with labels, the loss."""
+        """The logits and, with labels, the loss."""
         final = final_module(self.classifier, self.family, "the expert")
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         logits = self.readout.run(self.classifier, final, inputs).logits
@@ -115,10 +115,10 @@ class ReadAs(torch.nn.Module):
 def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     """The base under a head for the task that the seed initialises, whatever head it came with.
 
-    A head of texts is the base's own for the task: neither it nor the projection is trained. A base
-    under a head of words is trained as it is, its lm_head too.
+    Two families get no new head. A CLIP keeps its head made of the task's texts; neither that nor
+    the projection is trained. A T5 under label words is trained as it is, with its lm_head.
 
-    Raises BrokenCheckpoint where the base has not the whole encoder.
+    Raises BrokenCheckpoint for a base without a whole encoder.
     """
     from transformers import set_seed
 
@@ -135,8 +135,8 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     planned: Any = classifier_on_meta(config, source.source, unit=kind.unit)
     set_seed(seed)
     what = f"{source.source} cannot be loaded"
-    with refused(what, "expected an encoder in float32"), silent():  # where a new head is meant
-        # the tensors and not their folder: of a head in it nothing is read
+    with refused(what, "expected an encoder in float32"), silent():  # a new head is intended
+        # from tensors, since from_pretrained on the folder would read a head in it
         made = type(planned).from_pretrained(
             None, config=copy.deepcopy(planned.config), state_dict=state, dtype=torch.float32
         )
@@ -148,10 +148,10 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
 def check_reads(
     model: Any, rows: Any, collate: Callable[[Sequence[Any]], Mapping[str, Any]], source: Checkpoint
 ) -> None:
-    """Raise BrokenCheckpoint where the model cannot read what its own processor makes of rows.
+    """Raise BrokenCheckpoint if the model fails on inputs that its own processor makes of the rows.
 
-    The longest row may have more tokens than the model has positions, and the highest token no
-    embedding; a tokenizer may have no padding.
+    Tried are the row with the most tokens, which may exceed the model's positions, and that with
+    the highest token id, which may have no embedding. The tokenizer may have no padding token.
     """
     picked, what = [0], "an image"
     if "input_ids" in rows.column_names:
@@ -173,11 +173,11 @@ def arguments(
     bf16: bool,
     where: torch.device,
 ) -> Any:
-    """The Trainer's arguments, with which it trains on that one device."""
+    """The Trainer's arguments, by which it trains on the one device `where`."""
     from transformers import TrainingArguments
 
     settings = parts[0].settings
-    batches = sum(-(-len(part.train) // part.settings.batch_size) for part in parts)  # of an epoch
+    batches = sum(-(-len(part.train) // part.settings.batch_size) for part in parts)  # per epoch
     made = TrainingArguments(
         output_dir=str(workdir),
         seed=seed,
@@ -188,14 +188,14 @@ def arguments(
         warmup_steps=round(settings.warmup * batches * settings.epochs),
         weight_decay=settings.weight_decay,
         lr_scheduler_type="linear",
-        # several tasks have no other columns
+        # the data sets of several tasks have no unused columns
         remove_unused_columns=len(parts) == 1,
         train_sampling_strategy="random" if parts[0].task.image else "group_by_length",
         eval_strategy="epoch",
         save_strategy="epoch",
         save_total_limit=1,
         logging_strategy="epoch",
-        logging_nan_inf_filter=False,  # a loss that is not finite is no average of others
+        logging_nan_inf_filter=False,  # log a NaN loss, not an average without it
         report_to="none",
         disable_tqdm=shown != "bars",
         bf16=bf16,
@@ -203,7 +203,7 @@ def arguments(
         dataloader_pin_memory=False,
     )
     if where.type == "cuda":
-        # the Trainer takes the first GPU or, with a batch for each, all that there are
+        # by default the Trainer takes the first GPU or, with a batch for each, all GPUs
         torch.cuda.set_device(where)
         made.distributed_state.device = made.__dict__["_setup_devices"] = where
         made._n_gpu = 1
@@ -211,7 +211,7 @@ def arguments(
 
 
 def trained_on(asked: Placement) -> torch.device:
-    """The device of a training: with `auto` a Mac's GPU too, and of several GPUs one."""
+    """The device of a training: one GPU if there are several; with `auto`, also that of a Mac."""
     if asked.device == AUTO and torch.backends.mps.is_available():
         return torch.device("mps")
     found = asked.where
@@ -221,7 +221,7 @@ def trained_on(asked: Placement) -> torch.device:
 
 
 def check_bf16(where: torch.device) -> None:
-    """Raise BadOption where the GPU does not compute in bfloat16; every CPU does, if slowly."""
+    """Raise BadOption for a GPU without bfloat16; warn of a CPU on which it is slow."""
     from transformers.utils import is_torch_bf16_gpu_available
 
     if where.type == "cpu":
@@ -236,8 +236,8 @@ def check_bf16(where: torch.device) -> None:
 def watch(shown: Shown) -> Any:
     """A callback of the Trainer that raises NotFinite when the loss or the weights are not finite.
 
-    It looks before each evaluation, whose metrics cannot be computed otherwise. In lines it prints
-    how many steps are done, ten times in all.
+    It checks weights every `LOOKED_AT` steps and before each evaluation, whose metrics would fail.
+    If `shown` is "lines", it prints ten times how many steps are done.
     """
     from transformers import TrainerCallback
 
@@ -268,9 +268,9 @@ def check_weights(model: torch.nn.Module, state: Any) -> None:
 
 
 def readings(task: Task, outputs: Any) -> Array64:
-    """Labels read off the Trainer's outputs for rows; raises NotFinite for NaN and infinities.
+    """Predicted labels from the Trainer's outputs for rows; for words, of those the model saw.
 
-    Of words, those that the model saw.
+    Raises NotFinite for outputs that are NaN or infinite.
     """
     kind = kind_of(task)
     logits = kind.labelled(outputs.predictions, outputs.label_ids)
@@ -282,9 +282,9 @@ def readings(task: Task, outputs: Any) -> Array64:
 
 
 def scores_of(task: Task) -> Callable[[Any], dict[str, float]]:
-    """What the Trainer logs of held-out rows after an epoch: the task's metrics.
+    """A function that computes the task's metrics of held-out rows for the Trainer's log.
 
-    Of words, on those that the model saw.
+    For words, on those that the model saw.
     """
     metric, kind = evaluation_module(task), kind_of(task)
 
@@ -294,20 +294,20 @@ def scores_of(task: Task) -> Callable[[Any], dict[str, float]]:
         units = (given != IGNORED).sum(axis=1) if kind.split_into_words else None
         try:
             return dict(metric.compute(predictions=predicted, references=labels, units=units))
-        except BadData:  # nothing to score, which was said: it is a line of a log
+        except BadData:  # a metric is undefined on these rows: the log lacks them
             return {}
 
     return scores
 
 
 def loss_of(task: Task) -> Callable[..., Any] | None:
-    """A loss that transformers does not have, as the Trainer calls it."""
+    """The loss, as the Trainer calls it, of a kind whose loss transformers lacks; else None."""
     own = kind_of(task).loss
     return None if own is None else lambda outputs, labels, **_: own(outputs["logits"], labels)
 
 
 def collator(source: Checkpoint, task: Task) -> Any:
-    """What makes a batch of rows: padded inputs, and labels of tokens padded with -100."""
+    """The collator that makes batches: it pads inputs, and labels of tokens with -100."""
     from transformers import (
         DataCollatorForTokenClassification,
         DataCollatorWithPadding,
@@ -333,16 +333,17 @@ def _diverged(what: str, state: Any) -> NotFinite:
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """Images of the rows of a data set in the place of their numbers, when they are asked for.
+    """A transform of a `datasets.Dataset`: row numbers become pixels when a batch is asked for.
 
-    The datasets library copies what does so, and hashes it: never the images.
+    The datasets library copies and hashes transforms: copies share the images, and `digest` stands
+    for them in the hash.
     """
 
     prepared: Prepared
     digest: str
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Some rows, with pixels."""
+        """The batch with pixels in place of row numbers."""
         asked = [name for name in self.prepared.columns if name in batch]
         return {**batch, **{name: self.prepared.make(batch[name])[name] for name in asked}}
 
@@ -354,9 +355,9 @@ class ImageTransform:
 
 
 def dataset(rows: Rows, source: Checkpoint, max_length: int, readout: Readout = LAST_LINEAR) -> Any:
-    """The rows as token ids and the like, with their labels and their lengths.
+    """The rows as a `datasets.Dataset`: model inputs such as token ids, labels and lengths.
 
-    Of an image there is the number of its row, until it is asked for.
+    An image is stored as the number of its row, and loaded when a batch is asked for.
     """
     from datasets import Dataset
 
