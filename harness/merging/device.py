@@ -1,7 +1,7 @@
-"""What a method is handed, on the device of its arithmetic, and what it makes, on the processor.
+"""The arguments of a method, moved to the device of its arithmetic, and its results, moved back.
 
-Nothing else of a merge knows of it: what lies between two methods, on disk or in a file, is there
-as ever.
+Nothing else in a merge knows of the device: between two methods, on disk and in files, tensors are
+on the processor.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from harness.types import StateDict
 
 @dataclass
 class Crossing:
-    """The way of one method to its device and back."""
+    """Moves tensors to the device of one method and back."""
 
     device: torch.device
     _handed: list[tuple[StateDict, StateDict]] = field(default_factory=list, init=False)
     _latest: tuple[Any, Any] = field(default=(None, None), init=False)
 
     def handed(self, given: Any) -> Any:
-        """Tensors and states on the device, in lists and mappings as well; of what can be called,
-        what it returns. All else stays, as do an expert's activations: these are the processor's.
+        """Tensors and states on the device, also within lists and mappings; a function is wrapped
+        to return its results there. Anything else stays where it is, such as an expert's
+        activations, on the processor.
         """
         if weights.here(self.device):
             return given
@@ -46,8 +47,8 @@ class Crossing:
         return given
 
     def returned(self, made: StateDict) -> StateDict:
-        """A state on the processor; one on a line stays on it, as its direction is searched
-        along."""
+        """A state on the processor. A `ScaledMerge` remains one, as tuning searches along its
+        direction."""
         if weights.here(self.device):
             return made
         if isinstance(made, weights.ScaledMerge):
@@ -56,12 +57,12 @@ class Crossing:
         return self._here(made)
 
     def _here(self, state: StateDict) -> StateDict:
-        """A state on the processor: what was handed over, as it was before."""
+        """A state on the processor: for one that was handed over, the original."""
         before = (given for given, moved in self._handed if moved is state)
         return next(before, None) or weights.on(weights.PROCESSOR, state)
 
     def _argument(self, given: Any) -> Any:
-        """A state on the processor; the same one for several functions, which may ask."""
+        """A state on the processor; the latest is kept, as several functions may be given it."""
         if not is_state(given):
             return given
         if self._latest[0] is not given:

@@ -1,4 +1,4 @@
-"""Layers that a base was published without: whether experts began with one draw of them."""
+"""Layers that a base was published without: whether experts began with the same random ones."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from harness.types import Checkpoint
 from harness.weights import cosine
 
 ALIKE = 0.5
-"""The least cosine of two trainings of one draw: random matrices have one of 0, and trainings
-leave more than 0.9."""
+"""The least cosine of two matrices trained from one initialisation: independent ones have 0, and
+training leaves more than 0.9."""
 
 
 def check_one_draw(plan: MergePlan) -> None:
-    """Raise IncompatibleWeights for a layer that is merged although experts drew it apart.
+    """Raise IncompatibleWeights for a pooler that is merged although experts initialised it apart.
 
-    It is one that a base of theirs lacks, be it the one that is given or not. What experts began
-    with is told by their records, else by their weights: its matrices are strangers where the rest
-    of the two encoders is not. Those that have nothing in common are left to whoever merges them.
+    This happens if the experts' own base lacks it, given or not. Whether they did is known from
+    their records, else from their weights: its matrices are unrelated while another matrix of the
+    two encoders is not. Encoders that have nothing in common are not refused.
     """
     if plan.experts[0].pooling is not None:  # no embedding is read through a pooler
         return
@@ -54,9 +54,9 @@ def _lacking(plan: MergePlan, name: str) -> str:
 
 
 def _apart(first: Checkpoint, second: Checkpoint, name: str) -> str | None:
-    """How records show that a tensor was initialised apart; '' if not, None if unknown.
+    """How records show that a tensor was initialised apart; '' if it was not, None if unknown.
 
-    Those of bases that have it tell of these, which are held to each other elsewhere.
+    '' also if both bases have it: these are compared elsewhere.
     """
     both = [trained_by(one.path) or Trained() for one in (first, second)]
     if all(name in one.drawn for one in both):

@@ -14,7 +14,7 @@ from harness.types import Checkpoint, StateDict
 
 
 def tell_of_schemes(experts: Sequence[Checkpoint]) -> None:
-    """Warn of heads with the same tags that write entities in several ways."""
+    """Warn of heads with the same tags whose training rows write entities in different schemes."""
     said = {expert.source: trained_by(expert.path) or Trained() for expert in experts}
     known = {source: [*of.schemes.values()] for source, of in said.items() if of.schemes}
     if len({scheme for of in known.values() for scheme in of}) > 1:
@@ -28,7 +28,7 @@ def tell_of_schemes(experts: Sequence[Checkpoint]) -> None:
 
 
 def annotated_by(expert: Checkpoint) -> frozenset[str]:
-    """The labels that an expert's training rows labelled; all, where that is not recorded."""
+    """The labels that an expert's training rows annotate; all labels, if that is not recorded."""
     said, every = trained_by(expert.path) or Trained(), expert.labels or ()
     by_task = [said.annotated.get(task, every) for task in said.tasks] or [every]
     return frozenset(label for labels in by_task for label in labels)
@@ -37,10 +37,11 @@ def annotated_by(expert: Checkpoint) -> frozenset[str]:
 def of_those_who_know(
     experts: Sequence[Checkpoint], heads: Sequence[StateDict], merged: StateDict
 ) -> StateDict:
-    """The merged model with each row of its final layer the mean over the experts that know it.
+    """The merged model with each row of its final layer the mean over the experts that know its
+    label, which are those whose training rows annotate it.
 
-    `heads` are theirs. The row of a label that no expert knows is zero. Where every expert knows
-    every label, the model as it is.
+    `heads` are the experts' heads. The row of a label that no expert knows is zero. If every expert
+    knows every label, the model is returned unchanged.
     """
     own = [expert.labels or () for expert in experts]
     spelled = spelling(*own)
@@ -54,7 +55,7 @@ def of_those_who_know(
     specs = weights.specs(merged)
 
     def of_those(name: str) -> torch.Tensor:
-        """Row by row the mean over the experts that know the label."""
+        """A tensor with, in each row, the mean over the experts that know the row's label."""
         given = [head[name].float() for head in heads]
         made = torch.zeros_like(given[0])
         for place, label in enumerate(labels):

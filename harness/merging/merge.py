@@ -1,4 +1,4 @@
-"""From a recipe to a merged folder: plan, obtain what data must say, tune, write."""
+"""From a recipe to a merged folder: plan, tune, meet the needs, write."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def merge(
 ) -> MergePlan:
     """Merge as the recipe (or its YAML file) says and write the folder `out`.
 
-    `force` replaces an older merge there. Returns the plan. With `dry_run` everything that headers
-    can tell is checked and nothing is written. `progress` is called with what is being done, how
+    `force` replaces an older merge there. Returns the plan. With `dry_run` all checks by headers
+    alone are made and nothing is written. `progress` is called with what is being done, how
     much since the last call and how much in all, which may grow. Raises a HarnessError before
     anything is written, or for NaN and Inf while streaming, with no partial output left.
     """
@@ -44,7 +44,7 @@ def merge(
         raise BadRecipe(f"a recipe is {recipe!r:.80}, expected harness.Recipe(...) or its file")
     asked = recipe if isinstance(recipe, Recipe) else recipe_and_fields(recipe)[0]
     check_output(Path(out), MERGE, force=force)
-    grid(asked)  # is refused before a file is read
+    grid(asked)  # may raise BadOption, before a file is read
     workload = Workload(progress)
     with ExitStack() as stack:
 
@@ -69,7 +69,7 @@ def merge(
             check_unchanged(replace(expert, weights=draft.observed[expert.source]))
         if not asked.other_base:
             check_bases(draft.experts, draft.given)
-        # what a method asks for while it merges, as to score a selection, is counted when it does
+        # work that a method asks for as it merges, such as scores of a selection, is added then
         read = passes(one for each in (tried.values() or [draft]) for one in each.providers)
         for what, rows in (*read.items(), *scored(tried).items()):
             workload.plan(what, rows)

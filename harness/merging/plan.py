@@ -1,4 +1,4 @@
-"""A recipe -> a `MergePlan`: all opened and checked by headers, the merge composed lazily."""
+"""A recipe -> a `MergePlan`: models are checked by headers, the merge is composed lazily."""
 
 from __future__ import annotations
 
@@ -46,15 +46,16 @@ from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
 @dataclass(frozen=True, repr=False)
 class MergePlan:
-    """A checked merge that has not read a weight yet.
+    """A checked merge of which no weight has been read yet.
 
-    `recipe` has every option filled in and heads decided. `bodies`, `origin` and `tops` are what
-    the pre-merging methods left: encoders (with heads, if they are merged alike), the base, and
-    heads. `steps` are those methods with what went through them, `stages` all methods in order.
-    `merged` is what the merger returned, `after` what each post-merging method made of it, `state`
-    what is written: with averaged heads and buffers, in the experts' types, without kept heads.
-    `measured` is what each pre-merging method did, known when the merge has been written. `given`
-    is the base under its own names, `observed` what has been read of every source.
+    `recipe` has every option filled in and heads decided. `bodies` and `tops` are the experts after
+    the pre-merging methods: encoders (with heads, if they are merged alike), and heads; `origin` is
+    the base. `steps` are the pre-merging methods with the experts before and after each, `stages`
+    all methods in order. `merged` is what the merger returned, `after` what each post-merging
+    method made of it, `state` what is written: with averaged heads and buffers, in the experts'
+    types, without kept heads. `measured` is what each pre-merging method did, known when the merge
+    has been written. `given` is the base under its own names, `observed` the weights of every
+    source, hashed as they are read.
     """
 
     recipe: Recipe
@@ -90,7 +91,7 @@ class MergePlan:
 
     @property
     def providers(self) -> list[Provider]:
-        """What the needs of all stages are met with."""
+        """The providers of the needs of all stages."""
         return [provider for stage in self.stages for provider in stage.providers]
 
     @property
@@ -100,7 +101,7 @@ class MergePlan:
 
     @property
     def report(self) -> Mapping[str, Any]:
-        """What the merger tells of its work; complete when every tensor has been computed."""
+        """The report of the merger; complete when every tensor has been computed."""
         return reported(self.merged)
 
 
@@ -113,8 +114,8 @@ def plan(
 ) -> MergePlan:
     """Check a recipe by headers alone and compose the lazy merge.
 
-    `progress` is told of rows that candidates are scored on, if a merger does so. What costly
-    stages make is put into `spool`, and computed whenever it is asked for without one.
+    `progress` is called for rows that a merger scores candidates on. Tensors of costly stages are
+    kept in `spool`; without one they are computed at every read.
     """
     check_placement(recipe.placement)
     check_arithmetic(recipe.arithmetic)
@@ -160,14 +161,14 @@ def plan(
     recipe = recipe.but(heads=heads, tasks=tasks)
     fold = Fold(recipe, fresh, progress, spool)
     fold.check(experts[0])
-    # whose rows are read is not what a model without a head is of
+    # a model without a head is of no task: its tasks only say whose rows are read
     of_tasks = () if experts[0].labels is None else tasks
     draft = MergePlan(recipe, base, experts, of_tasks, given=given, observed=observed, spool=spool)
     return composed(_folded(draft, fold))
 
 
 def checked(recipe: Recipe) -> Recipe:
-    """The recipe with all options, held to what can be said of it before a file is read."""
+    """The recipe with all options filled in, after the checks that need no file."""
     recipe = _filled(recipe)
     if not recipe.experts:
         raise BadRecipe("no experts to merge; expected at least one folder or Hub id")
@@ -178,7 +179,7 @@ def checked(recipe: Recipe) -> Recipe:
 
 
 def check_family(recipe: Recipe, family: Family) -> None:
-    """Raise BadOption for a method, with all its options, of other families than this."""
+    """Raise BadOption for a method that, with its options, does not work on this family."""
     for entry, choice in methods_of(recipe):
         if reads_norms(entry, choice.options) and not family.readers:
             known = ", ".join(one.name for one in FAMILIES if one.readers)
@@ -191,7 +192,7 @@ def check_family(recipe: Recipe, family: Family) -> None:
 def composed(draft: MergePlan, **changed: Scalar) -> MergePlan:
     """The plan with its merge composed, with some of the merger's options changed.
 
-    Raises BadOption for a value that the merger cannot take.
+    Raises BadOption for a value that the merger does not accept.
     """
     choice, stage = draft.recipe.merger, draft.merging
     chosen = resolved(stage.entry, Choice(choice.name, {**choice.options, **changed}))
@@ -203,9 +204,9 @@ def composed(draft: MergePlan, **changed: Scalar) -> MergePlan:
 
 
 def completed(draft: MergePlan, merged: StateDict, spool: Spool | None = None) -> MergePlan:
-    """The plan with what its merger returned, and from that what is written.
+    """The plan with what its merger returned, and with the state to write that follows from it.
 
-    What a post-merging method reads twice is put into `spool`, and computed twice without one.
+    What a post-merging method reads twice is kept in `spool`; without one it is computed twice.
     """
     recipe, whole = draft.recipe, merged
     by_label = MERGERS[recipe.merger.name].by_label
@@ -229,7 +230,7 @@ def completed(draft: MergePlan, merged: StateDict, spool: Spool | None = None) -
 
 
 def _widest(experts: Sequence[Checkpoint]) -> dict[str, torch.dtype]:
-    """For each tensor the type that holds those of all experts, whatever their order."""
+    """For each tensor the type that those of all experts promote to, whatever their order."""
     found: dict[str, torch.dtype] = {}
     for one in experts:
         for name, spec in weights.specs(one.weights).items():
@@ -239,13 +240,13 @@ def _widest(experts: Sequence[Checkpoint]) -> dict[str, torch.dtype]:
 
 
 def read_once(draft: MergePlan, spool: Spool) -> MergePlan:
-    """The plan with what a post-merging method reads twice computed once; itself if none does."""
+    """The plan with what post-merging methods read twice kept in `spool`; itself if none does."""
     twice = any(rereads(later.entry, later.options) for later in draft.finishing)
     return completed(draft, draft.merged, spool) if twice else draft
 
 
 def _like(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
-    """What a method made, held to the names and shapes that went in."""
+    """What a method made, checked to have the names and shapes that went in."""
     weights.check_same([given, made], ["the experts", f"what {stage.entry.name} makes"])
     return made
 
@@ -254,15 +255,15 @@ def _like(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
 
 
 def _filled(recipe: Recipe) -> Recipe:
-    """The recipe with every option, the seed of the recipe where a method draws numbers, and the
-    next one where the same method draws again: two stages of `dare` would drop the same entries."""
+    """The recipe with every option filled in. A method that draws numbers gets the recipe's seed,
+    its next occurrence the next seed: else two stages of `dare` would drop the same entries."""
     given = [(entry, one) for entry, one in methods_of(recipe) if "seed" in one.options]
     used = {(one.name, resolved(entry, one)["seed"]) for entry, one in given}
 
     def filled(entry: Method, choice: Choice) -> Choice:
         known = resolved(entry, faithful(choice, recipe.preset))
         if "seed" in known and "seed" not in choice.options:
-            own = "seed" in options(entry.function)  # not one of its rows alone
+            own = "seed" in options(entry.function)  # else the seed only draws a need's rows
             free = (seed for seed in count(recipe.seed) if (choice.name, seed) not in used)
             known["seed"] = next(free) if own else recipe.seed
             used.add((choice.name, known["seed"]))
@@ -272,7 +273,7 @@ def _filled(recipe: Recipe) -> Recipe:
 
 
 def short_method(recipe: Recipe) -> str:
-    """The method as the papers print it, `dare[ties]+lines`, with the options that are unusual."""
+    """The method as the papers print it, `dare[ties]+lines`, with options that are not defaults."""
     return with_choices(recipe, _short).method
 
 
@@ -286,7 +287,7 @@ def _short(entry: Method, choice: Choice) -> Choice:
 
 
 def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
-    """The task of each expert: as asked, else as recorded in its folder; () if nobody knows."""
+    """The task of each expert: as asked, else as recorded in its folder; () if unknown."""
     if recipe.tasks:
         named = tuple(parse_task(name)[0] for name in recipe.tasks)
         if len(named) not in (1, len(experts)):
@@ -307,6 +308,7 @@ def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
 def _heads(
     recipe: Recipe, experts: Sequence[Checkpoint], tasks: Sequence[str], merger: Merger
 ) -> str:
+    """What is done with heads: merge, average, keep or none; `auto` is decided by the experts."""
     if check_poolings(experts) is not None:
         needs = (need for one, _ in methods_of(recipe) for need in needs_of(one))
         unread = all(need.rows == "none" for need in needs)
@@ -326,7 +328,7 @@ def _heads(
             raise BadRecipe(f"{expert.source} has a head; leave out --heads none")
         if expert.labels is None and not (recipe.heads == "none" and expert.family.stacks):
             raise MissingHead(f"{expert.source} has no head; expected one, or --heads-from")
-    if recipe.heads == "none":  # of models that make text
+    if recipe.heads == "none":  # of models that generate text
         return "none"
     first = experts[0]
     odd = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
@@ -357,15 +359,15 @@ def _heads(
 
 
 def _part(state: StateDict, names: Iterable[str]) -> StateDict:
-    """The tensors of these names that a state has."""
+    """The tensors of a state dict with these names, as far as it has them."""
     return weights.select(state, [name for name in names if name in state])
 
 
 def _folded(draft: MergePlan, fold: Fold) -> MergePlan:
-    """The plan with its stages, and what those before the merger leave: bodies, origin and heads.
+    """The plan with its stages, and with what enters the merger: bodies, origin and tops.
 
-    Pre-merging methods are given whole models: what they move in an encoder may have to move in its
-    head.
+    Pre-merging methods are given whole models: a permutation in an encoder may need the same one in
+    its head.
     """
     experts, base, fresh = draft.experts, draft.base, set(fold.fresh)
     called = [expert.source for expert in experts]
@@ -414,7 +416,7 @@ def _folded(draft: MergePlan, fold: Fold) -> MergePlan:
 def _with_head(
     origin: StateDict, base: Checkpoint | None, head: Iterable[str], merger: Merger
 ) -> StateDict:
-    """The base with its head, where there is one and the merger subtracts it."""
+    """The base with its head, if the merger subtracts it. Raises MissingHead if it has none."""
     if not (merger.task_vectors and base):
         return origin
     if lacking := [name for name in head if name not in base.weights]:
@@ -430,9 +432,9 @@ def _without(state: StateDict, names: Collection[str]) -> StateDict:
 def _premerged(
     stage: Stage, wholes: Sequence[StateDict], origin: StateDict, family: Family
 ) -> Sequence[StateDict]:
-    """The experts after a pre-merging method, held to the names and shapes that went in.
+    """The experts after a pre-merging method, checked to have the names and shapes that went in.
 
-    One that goes by the table of the family is given the tensors that this has.
+    A method with the need `symmetry` is given the tensors of the family's table, not of the files.
     """
     name = stage.entry.name
     given = origin if reads_base(stage.entry, stage.options) else {}

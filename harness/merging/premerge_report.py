@@ -25,16 +25,16 @@ from harness.presets import as_read, preset
 from harness.types import TRAINED_ON, Rows, StateDict
 
 Squares: TypeAlias = dict[str, list[float]]
-"""By the name of a tensor the squared distance of each pair of experts."""
+"""The squared distance of each pair of experts, by the name of a tensor."""
 PROBES = 16
-"""Rows of its task that an expert is run on."""
+"""Rows of its task that an expert is run on to measure its drift."""
 
 
 def watched(merged: StateDict, steps: Sequence[PremergeStep]) -> tuple[StateDict, list[Squares]]:
-    """The merge, whose experts are measured tensor by tensor as it is read, and what is known then.
+    """The merge, which as it is read measures the experts' tensors, and the distances it found.
 
-    What is known is of the experts before the first stage, and after each one. A tensor is measured
-    as the merger leaves it, so that no stage has to compute it again.
+    There is a mapping for the experts before the first stage, which stays empty, and after each
+    stage. A tensor is measured just after the merger has read it: no stage computes it again.
     """
     known: list[Squares] = [{} for _ in range(len(steps) + 1)]
 
@@ -56,13 +56,13 @@ def _between(steps: Sequence[PremergeStep]) -> list[tuple[StateDict, ...]]:
 
 
 def measured(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport, ...]:
-    """What each pre-merging stage did to the experts, whose squares are `known` where it was read.
+    """What each pre-merging stage did to the experts; `known` are squares that `watched` measured.
 
     The distance is the mean over pairs of experts of the L2 norm of their difference, over all
-    parameters of the encoder, summed in float64; None for a single expert, and of a stage that
+    parameters of the encoder, summed in float64; None for a single expert, and for a stage that
     absorbed norms.
-    The drift is in the logits of 16 training rows of the expert's task, in float32, of a local
-    folder or generated; nothing is downloaded, and none is measured of a recipe that says so.
+    The drift is in the logits of 16 training rows of the expert's task, in float32, from a local
+    folder or generated; nothing is downloaded, and a recipe can turn it off.
     """
     if not plan.steps:
         return ()
@@ -71,7 +71,7 @@ def measured(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport,
     for states, squares in zip(_between(plan.steps), known, strict=True):
         encoders = [weights.select(state, plan.steps[0].encoder) for state in states]
         far.append(distance(encoders, squares))
-    # before norms are absorbed into what reads them entries are not those of after
+    # a stage that absorbs norms rescales weights: distances before and after do not compare
     alike = ["absorbed" not in one.report for one in plan.steps]
     pairs = zip(alike, pairwise(far), strict=True)
     distances = [
@@ -90,13 +90,13 @@ def measured(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport,
 
 
 APART = 1.01
-"""How many times as far apart as before experts were driven: what is less makes no other merge."""
+"""The growth of the distance that is warned of: a smaller one does not change the merge."""
 
 
 def _call_out(step: PremergeStep, before: float, after: float) -> None:
-    """Warn of an alignment after which experts are farther apart: it did not do what it is for.
+    """Warn of an alignment after which experts are farther apart: it failed its purpose.
 
-    A method that asks for the symmetry of a model moves its units to bring experts together.
+    A method with the need `symmetry` moves units of models to bring experts together.
     """
     method, options = step.stage.entry, step.stage.options
     if "symmetry" in method.needs and after > before * APART:
@@ -139,7 +139,7 @@ def _squares(states: Sequence[StateDict], name: str) -> list[float]:
 
 
 def _drifts(plan: MergePlan) -> list[tuple[float | None, ...]]:
-    """For each stage, how far it moves the logits of each expert; () where none is known."""
+    """For each stage, how far it moves the logits of each expert; () if that is known of none."""
     tasks = plan.tasks if plan.recipe.drift else ()
     rows = {name: _probes(name, plan) for name in dict.fromkeys(tasks)}
     of_experts = [_drift(plan, place, rows[name]) for place, name in enumerate(tasks)]
@@ -150,7 +150,7 @@ def _drifts(plan: MergePlan) -> list[tuple[float | None, ...]]:
 
 
 def _probes(name: str, plan: MergePlan) -> Rows | None:
-    """Rows of a task, if there are any without a download. Warns of those that cannot be read."""
+    """Rows of a task; None if they would be downloaded or, with a warning, cannot be read."""
     recipe = plan.recipe
     try:
         task = parse_task(name)[0]
@@ -166,7 +166,7 @@ def _probes(name: str, plan: MergePlan) -> Rows | None:
 
 
 def _drift(plan: MergePlan, place: int, rows: Rows | None) -> list[float] | None:
-    """How far each stage moves the logits of one expert."""
+    """How far each stage moves the logits of one expert; None, with a warning, if it cannot run."""
     if rows is None:
         return None
     length, readout = rows.task.finetune.max_length, preset(plan.recipe.preset).readout
@@ -184,5 +184,5 @@ def _drift(plan: MergePlan, place: int, rows: Rows | None) -> list[float] | None
 
 
 def _warn(error: HarnessError) -> None:
-    """The merge is made and right; what is not measured is not worth losing it."""
+    """Warn, not raise: the merge is made and correct without this measurement."""
     warnings.warn(f"the drift of an expert is not measured: {error}", stacklevel=2)

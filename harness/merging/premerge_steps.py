@@ -1,4 +1,4 @@
-"""What goes through the pre-merging stages of a merge, and how long each of them works."""
+"""The experts before and after each pre-merging stage of a merge, and how long the stage works."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from harness.merging.stages import Stage, reported
 from harness.types import StateDict
 
 FEW = 6
-"""Experts that are named one by one."""
+"""The most experts whose drifts are shown one by one."""
 
 
 class StageClock:
-    """The seconds that each stage was at work, by its number, whatever the number of threads.
+    """The seconds that each stage was at work, by its number; work in several threads counts once.
 
-    A stage that waits for what an earlier one makes is not at work.
+    A stage that waits for tensors of an earlier one is not at work.
     """
 
     def __init__(self) -> None:
@@ -42,6 +42,8 @@ class StageClock:
             self._turn(number, -1)
 
     def _turn(self, number: int, step: int) -> None:
+        """Add the time since the last turn to the earliest stage at work; count one more or less
+        (`step`) thread at work on a stage."""
         with self._lock:
             now = perf_counter()
             if busy := +self._busy:
@@ -50,7 +52,7 @@ class StageClock:
             self._busy[number] += step
 
     def timed(self, number: int, state: StateDict) -> StateDict:
-        """The state, whose tensors are computed on the time of a stage."""
+        """The state; the time that its tensors take to compute counts for a stage."""
 
         def compute(name: str) -> torch.Tensor:
             with self.running(number):
@@ -64,10 +66,11 @@ class StageClock:
 
 
 class LastRead:
-    """A state that still has the tensor it gave last, for who comes when a merger has read it.
+    """A lazy state dict that remembers the tensor read last, to be measured without computing it
+    again.
 
-    Everybody else is given a tensor of their own, as ever: only what nobody has changed since is
-    there to be looked at again.
+    `state` computes a tensor at every read; the remembered one is given only if its reader has not
+    changed it in place.
     """
 
     def __init__(self, state: StateDict) -> None:
@@ -77,12 +80,12 @@ class LastRead:
 
     def _compute(self, name: str) -> torch.Tensor:
         tensor = self._of[name]
-        # tensors of inference mode do not count their changes
+        # tensors of inference mode have no counter of changes
         self._held = None if tensor.is_inference() else (name, tensor, tensor._version)
         return tensor
 
     def __call__(self, name: str) -> torch.Tensor | None:
-        """The tensor of this name, if it was given last and is as it was."""
+        """The tensor of this name, if it was read last and was not changed since; else None."""
         held = self._held
         if held is None or held[0] != name or held[1]._version != held[2]:
             return None
@@ -93,8 +96,8 @@ class LastRead:
 class PremergeStep:
     """A pre-merging stage with the experts as they enter it and as they leave it.
 
-    `latest` are the experts that leave, with what each was last asked for. `encoder` are the names
-    of the encoder's parameters. `seconds` is how long the stage has been at work until now.
+    `latest` are the experts that leave, each with the tensor that was read last. `encoder` are the
+    names of the encoder's parameters. `seconds` returns how long the stage has worked until now.
     """
 
     stage: Stage
@@ -105,12 +108,12 @@ class PremergeStep:
 
     @property
     def leaving(self) -> tuple[StateDict, ...]:
-        """The experts as they leave it."""
+        """The experts as they leave the stage."""
         return tuple(one.state for one in self.latest)
 
     @property
     def report(self) -> Mapping[str, Any]:
-        """What the method tells of its work, which its states share: that of the first that has."""
+        """The method's report, which its states share: that of the first state with one."""
         return next((told for one in self.leaving if (told := reported(one))), {})
 
 
@@ -118,9 +121,9 @@ class PremergeStep:
 class PremergeReport:
     """What a pre-merging stage did to the experts.
 
-    `distance` is between experts, before the stage and after it; None for a single one. `drift` is
-    the largest change of each expert's logits from before the stage to after it, None where no rows
-    of its task are at hand; () where that is so of all, or nothing was to be measured.
+    `distance` is between experts, before the stage and after it; None for a single expert, and if
+    the stage absorbed norms. `drift` is the largest change of each expert's logits by the stage,
+    None if no rows of its task are at hand; () if that holds for all, or it was not to be measured.
     """
 
     distance: tuple[float, float] | None
@@ -129,7 +132,7 @@ class PremergeReport:
     drift: tuple[float | None, ...] = ()
 
     def recorded(self) -> dict[str, Any]:
-        """As merge.json says it, where there is something to say."""
+        """The fields of the stage in merge.json, where empty ones are left out."""
         return {
             "distance": dict(zip(("before", "after"), self.distance or (), strict=False)),
             "drift": list(self.drift),
@@ -139,14 +142,14 @@ class PremergeReport:
 
     @property
     def changes(self) -> list[str]:
-        """What is known of what changed, in short."""
+        """The measured changes, as short phrases."""
         parts = []
         if self.distance:
             parts.append("distance {:.4g} to {:.4g}".format(*self.distance))
         if absorbed := self.report.get("absorbed"):
             parts.append(f"{absorbed} norms absorbed")
         if known := [one for one in self.drift if one is not None]:
-            # in the order of the experts: a method's reference stays where it was
+            # in the order of the experts: the one that others are aligned to does not move
             each = ", ".join("?" if one is None else f"{one:.2g}" for one in self.drift)
             span = each if len(self.drift) <= FEW else f"{min(known):.2g} to {max(known):.2g}"
             parts.append(f"experts' logits move by {span}")

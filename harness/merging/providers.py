@@ -1,4 +1,4 @@
-"""What the needs of a method are met with: statistics of each expert, or one thing for all."""
+"""How the needs of a method are met: by a statistic of each expert, or by one value for all."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from harness.types import TRAINED_ON, Checkpoint, Need, Progress, Rows, Scalar, 
 
 @dataclass(frozen=True)
 class ReadyProvider:
-    """A need of shared rows, or of none: whatever its function returned."""
+    """Meets a need of shared rows or of none, by what its function has returned."""
 
     need: Need
     given: Any
 
     def prepare(self) -> None:
-        """Nothing: what takes rows is done when the method asks for it."""
+        """Nothing to do: rows are read when the method asks for what takes them."""
 
     def described(self) -> list[dict[str, Any]]:
-        """Nothing: the record says the method's options and the rows that it scores on."""
+        """Empty: the record has the method's options and the rows that it scores on elsewhere."""
         return []
 
 
 def check_kinds(need: Need, tasks: Sequence[str]) -> None:
-    """Raise BadRecipe for a task whose rows a need cannot read."""
+    """Raise BadRecipe for a task of a kind whose rows the need cannot read."""
     for name in tasks:
         task = parse_task(name)[0]
         if task.kind not in need.kinds:
@@ -54,7 +54,7 @@ def check_kinds(need: Need, tasks: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class OfRows:
-    """A need of rows: all its options, and the experts as they enter the method, with heads."""
+    """A need of rows, all its options, and the experts as they enter the method, with heads."""
 
     need: Need
     chosen: Mapping[str, Scalar]
@@ -64,7 +64,7 @@ class OfRows:
 
     @cached_property
     def draws(self) -> Callable[[int], Rows]:
-        """Reads the rows of an expert that the options say, once for all experts of a task."""
+        """From an expert's place to its drawn rows, read once for each task and part."""
 
         @cache
         def rows(name: str, part: Part | None) -> Rows:
@@ -80,10 +80,10 @@ class OfRows:
 
 @dataclass(frozen=True)
 class JointProvider(OfRows):
-    """A need of all experts at once, on rows of each one's own task or on the same rows.
+    """Meets a need of all experts at once, on rows of each expert's own task or on the same rows.
 
-    No row is read before `prepare`, or before what was given is used. Raises BadRecipe, where it is
-    made, unless it is known whose rows are drawn.
+    No row is read before `prepare`, or before the method uses `given`. Raises BadRecipe, when it is
+    made, if the tasks whose rows are to be drawn are unknown.
     """
 
     def __post_init__(self) -> None:
@@ -95,12 +95,12 @@ class JointProvider(OfRows):
 
     @cached_property
     def given(self) -> Any:
-        """What the function makes of all readings, once."""
+        """What the need's function returns for the readings of all experts; called once."""
         with calling(f"need {self.need.name}", self.need.function):
             return self.need.function(self._readings, **self.chosen)
 
     def prepare(self) -> None:
-        """Read rows; models are run when the method asks."""
+        """Read the rows and check that the experts can; models are run when the method asks."""
         for place, checkpoint in enumerate(self.checkpoints):
             rows = self._readings.rows(place)
             check_inputs(checkpoint, rows.task)
@@ -122,12 +122,12 @@ class JointProvider(OfRows):
 
 @dataclass(frozen=True)
 class StatisticsProvider(OfRows):
-    """A need of each expert's own rows: from files, else from the cache, else by a pass.
+    """Meets a need of each expert's own rows: from files, else from the cache, else by a pass.
 
-    `files` are those of the need: with `elsewhere` another method of the merge has it too,
-    and those that do not fit here may be meant for it. Nothing but headers is read before `prepare`
-    or before the first tensor is asked for. Raises BadRecipe or BadOption, where it is made, for
-    files that cannot fit.
+    `files` are those of the need. `elsewhere`: another method of the merge has the need, too, and
+    files that do not fit here may be meant for it. Only headers are read before `prepare` or before
+    the first tensor is asked for. Raises BadRecipe or BadOption, when it is made, for files that
+    cannot fit.
     """
 
     files: tuple[Statistic, ...] = ()
@@ -149,25 +149,25 @@ class StatisticsProvider(OfRows):
 
     @property
     def obtained(self) -> list[Statistic]:
-        """The statistics there are by now, in the order of the experts."""
+        """The statistics that were obtained so far, in the order of the experts."""
         return [self._statistics[index] for index in sorted(self._statistics)]
 
     def prepare(self) -> None:
-        """Obtain all: rows are read and checked for every expert before the first pass."""
+        """Obtain all statistics; the rows of all experts are read, so checked, before any pass."""
         _ = self.rows
         for index in range(len(self.checkpoints)):
             self.obtain(index)
 
     @property
     def rows(self) -> Counter[str]:
-        """How many rows each expert has, by what is told of them; none where files are."""
+        """The number of each expert's rows, by its label in the progress; empty with files."""
         rows: Counter[str] = Counter()
         for place, one in enumerate(() if self.files else self.checkpoints):
             rows[statistics.called(self.need, one)] += len(self.draws(place))
         return rows
 
     def described(self) -> list[dict[str, Any]]:
-        """What was obtained, for the record."""
+        """The descriptions of the obtained statistics, for the record."""
         return [one.said.recorded() for one in self.obtained]
 
     def obtain(self, index: int) -> Statistic:
@@ -191,11 +191,12 @@ class StatisticsProvider(OfRows):
             raise BadRecipe(f"{files} files of statistics for {count} experts; expected one each")
 
     def _odd_option(self, file: Statistic) -> str | None:
-        """An option that a file was computed with another value of, if there is one."""
+        """An option, except the seed, with another value in the file than asked for, if any."""
         odd = (n for n, v in self.chosen.items() if n != "seed" and file.said.options.get(n) != v)
         return next(odd, None)
 
     def _collected(self, index: int) -> Statistic:
+        """The statistic of one expert from the cache, else by a pass over its rows."""
         self._check_tasks()
         rows, checkpoint = self.draws(index), self.checkpoints[index]
         step = statistics.steps(self.progress, self.need, checkpoint, rows)
@@ -203,7 +204,7 @@ class StatisticsProvider(OfRows):
         return statistics.collect(self.need, self.chosen, reading)
 
     def _from_files(self, index: int) -> Statistic | None:
-        """The file of one expert; None where there are none, or those there are meant elsewhere."""
+        """The file for one expert; None if there are no files, or none but for another method."""
         files = self.files
         if self.elsewhere:
             files = tuple(file for file in files if self._odd_option(file) is None)
@@ -237,7 +238,7 @@ class StatisticsProvider(OfRows):
             )
 
     def _tell_of_other_rows(self, file: Statistic, index: int) -> None:
-        """Warn of a file of other rows than its task has by now, if they are on this machine."""
+        """Warn of a file of other rows than its task has now, if these are on this machine."""
         if not self.recipe.tasks or self.recipe.tasks[index] not in TASKS:
             return
         task, folder = TASKS[self.recipe.tasks[index]], self.recipe.data_dir
@@ -246,10 +247,10 @@ class StatisticsProvider(OfRows):
         chosen = {**self.chosen, "seed": file.said.options.get("seed")}
         part = statistics.part_seen(self.checkpoints[index])
         try:
-            with warnings.catch_warnings():  # whoever made the file was told of few rows
+            with warnings.catch_warnings():  # of few rows: given when the file was made
                 warnings.simplefilter("ignore")
                 here = statistics.drawn_as(chosen, task, folder, part).digest
-        except HarnessError:  # without rows there is nothing to be held to
+        except HarnessError:  # without rows there is nothing to compare
             return
         if file.said.facts.rows not in ("", here):
             warnings.warn(
@@ -260,10 +261,10 @@ class StatisticsProvider(OfRows):
 
 
 Provider: TypeAlias = ReadyProvider | JointProvider | StatisticsProvider
-"""What one need is met with.
+"""What meets one need.
 
-Each has `given`, what the method is handed, for which no row is read before it is used; `prepare`
-reads rows, or files, now; `described` says for the record what was prepared.
+`given` is the argument of the method, which reads no row before it is used; `prepare` reads rows,
+or files, now; `described` returns what was prepared, for the record.
 """
 
 
@@ -272,13 +273,13 @@ def _listed(files: Sequence[Statistic]) -> str:
 
 
 def passes(providers: Iterable[Provider]) -> Counter[str]:
-    """How many rows are read of experts before the merge, each once, by what is told of it."""
+    """The number of rows that statistics read before the merge, by their label in the progress."""
     own = {id(one): one for one in providers if isinstance(one, StatisticsProvider)}
     return sum((one.rows for one in own.values()), Counter[str]())
 
 
 def prepare(providers: Sequence[Provider]) -> None:
-    """Read what all needs are met with. Raises BadRecipe for a file that none of them took."""
+    """Prepare all providers. Raises BadRecipe for a file of statistics that none of them used."""
     for provider in providers:
         provider.prepare()
     own = [provider for provider in providers if isinstance(provider, StatisticsProvider)]

@@ -1,4 +1,4 @@
-"""What was asked of a merge: its recipe, as a value and as YAML."""
+"""The recipe of a merge, as a value and as YAML."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from harness.types import AUTO, Choice, Need, Scalar
 from harness.values import Asked, Chosen, Tokens, validated
 
 EXAMPLES, LIMIT = "examples", "examples_limit"
-"""The option of a need that says how many rows of an expert it is shown, and the field of a recipe
-that says how many at most."""
+"""The option of a need for how many rows of an expert it reads, and the field of a recipe that
+limits this number."""
 Heads = Literal["auto", "merge", "average", "keep", "none"]
 
 
@@ -33,8 +33,8 @@ class Recipe(Asked):
     move their logits. `heads_from`: a folder of heads for experts that have none, as
     `harness heads` writes them. `max_length`: tokens of a row, by default the task's. `other_base`
     and `other_tasks` accept a base, or tasks, other than those that experts record. `tune_limit`:
-    candidates are scored on that many rows of each split. `examples_limit`: no method is shown more
-    rows of an expert, whatever its option `examples` says. Models run on `device`, and methods
+    candidates are scored on at most that many rows of each split. `examples_limit`: no need reads
+    more rows of an expert, whatever its option `examples` says. Models run on `device`, and methods
     compute on `merge_device`.
     """
 
@@ -81,17 +81,18 @@ class Recipe(Asked):
 
 
 def _choices(recipe: Recipe) -> list[tuple[Registry[Any], Choice]]:
+    """The choices of all stages in order, each with the registry that its name is in."""
     chosen = {"premerge": recipe.premerge, "merger": [recipe.merger], "postmerge": recipe.postmerge}
     return [(STAGES[stage], choice) for stage, choices in chosen.items() for choice in choices]
 
 
 def methods_of(recipe: Recipe) -> list[tuple[Method, Choice]]:
-    """The methods of all stages in order, each with what is chosen of it."""
+    """The methods of all stages in order, each with its choice of options."""
     return [(registry[choice.name], choice) for registry, choice in _choices(recipe)]
 
 
 def idle(recipe: Recipe) -> dict[str, str]:
-    """The fields that say something and that no stage has a use for, each with the reason."""
+    """The fields that are set although no stage uses them, each with the reason."""
     needs = [need for entry, _ in methods_of(recipe) for need in needs_of(entry)]
     rows = {need.rows for need in needs}
     found: dict[str, str] = {}
@@ -113,12 +114,12 @@ def by_mergekit(entry: Method) -> bool:
 
 
 def shows_examples(need: Need) -> bool:
-    """Whether a need is met with so many rows of an expert."""
+    """Whether a need has an option for how many rows of an expert it reads."""
     return EXAMPLES in options(need.function)
 
 
 def at_most(chosen: Mapping[str, Scalar], limit: int | None) -> dict[str, Scalar]:
-    """All options of a need, with no more examples than a limit."""
+    """All options of a need, with at most `limit` examples."""
     fewer = (
         {EXAMPLES: min(cast(int, chosen[EXAMPLES]), limit)} if limit and EXAMPLES in chosen else {}
     )
@@ -126,17 +127,17 @@ def at_most(chosen: Mapping[str, Scalar], limit: int | None) -> dict[str, Scalar
 
 
 def with_choices(recipe: Recipe, fn: Callable[[Method, Choice], Choice]) -> Recipe:
-    """The recipe with what `fn` makes of the choice of every stage."""
+    """The recipe with the choice of every stage replaced by what `fn` makes of it."""
     first, made = len(recipe.premerge), tuple(fn(*one) for one in methods_of(recipe))
     chosen = {"premerge": made[:first], "merger": made[first], "postmerge": made[first + 1 :]}
     return recipe.but(**chosen)
 
 
 def recipe_and_fields(path: str | Path) -> tuple[Recipe, frozenset[str]]:
-    """The recipe in a YAML (or JSON) file, its paths from where the file is, and the fields that a
-    file of its kind can say.
+    """The recipe in a YAML (or JSON) file, its paths relative to the file's folder, and the fields
+    that such a file can set.
 
-    Raises BadRecipe naming the file and the field. Names in it are registered ones: no file makes
+    Raises BadRecipe naming the file and the field. Names in it must be registered: no file makes
     the harness import code.
     """
     values = read_yaml(Path(path), "a recipe: experts, merger, ...", error=BadRecipe)
@@ -156,9 +157,10 @@ def recipe_and_fields(path: str | Path) -> tuple[Recipe, frozenset[str]]:
 
 
 def _from_its_place(recipe: Recipe, file: Path) -> Recipe:
-    """The recipe of a file with its paths from where the file is, and not from where somebody is.
+    """The recipe of a file with its paths relative to the file's folder, not the working directory.
 
-    Models may be Hub ids as well. Raises BadRecipe for one that is there only from where one is.
+    Models may be Hub ids as well. Raises BadRecipe for one that exists only from the working
+    directory.
     """
 
     def placed(path: str) -> str:

@@ -1,4 +1,4 @@
-"""What a costly stage makes, or is read twice, computed once and on disk while the merge lasts."""
+"""Tensors of costly stages, or that are read twice: computed once, on disk while a merge lasts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from harness.files import nameless, saying
 from harness.types import StateDict
 
 Slot: TypeAlias = tuple[int, weights.Spec]
-"""Where a tensor begins in the file, and what it is."""
+"""Where a tensor begins in the file, and its shape and type."""
 
 
 class Spool:
     """The tensors that some stages of a merge have made, in one file on the disk of its output.
 
-    The file is made when the first tensor is, and gone when the block ends, whatever ends it; then
-    tensors are computed anew.
+    The file is made with the first tensor, and removed when the block ends, however it ends; from
+    then on tensors are computed again.
     """
 
     def __init__(self, out: Path) -> None:
@@ -43,7 +43,7 @@ class Spool:
         self.close()
 
     def close(self) -> None:
-        """Give the disk back. What is still asked for is computed anew."""
+        """Remove the file. Tensors that are read later are computed again."""
         self._open = False
         for worker in self._workers:
             worker.shutdown(cancel_futures=True)
@@ -51,11 +51,12 @@ class Spool:
             self._file.close()
 
     def states(self, made: Sequence[StateDict]) -> list[StateDict]:
-        """The states a stage made; a tensor of all is computed when that of one is first asked for.
+        """The states that a stage made, from disk: the first read of a tensor computes it for all.
 
-        They share what it takes to compute it. One is in memory at a time, whoever asks.
+        The states share the work that this takes. One tensor is in memory at a time, whatever the
+        number of threads that read.
         """
-        # of its own, with all cores: who asks may be one of several threads with a core each
+        # its own thread has all cores: readers may be threads with one core each
         worker = ThreadPoolExecutor(
             1, initializer=torch.set_num_threads, initargs=(torch.get_num_threads(),)
         )
@@ -85,12 +86,12 @@ class Spool:
             self._file.seek(start)
             self._file.write(content)
             self._file.flush()
-            # a map begins at a multiple of this
+            # a memory map has to begin at a multiple of this
             self._end += -(-len(content) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         return start, weights.Spec(tuple(tensor.shape), tensor.dtype)
 
     def _get(self, slot: Slot) -> torch.Tensor:
-        """The tensor, a copy as soon as it is written to."""
+        """The tensor, memory-mapped: copied when it is written to."""
         start, spec = slot
         if not spec.bytes or self._file is None:
             return torch.empty(spec.shape, dtype=spec.dtype)

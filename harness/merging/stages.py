@@ -30,10 +30,10 @@ from harness.types import HELD_OUT, Checkpoint, Choice, Need, Progress, Scalar, 
 
 @dataclass(frozen=True)
 class Stage:
-    """A method with all its options, what its needs are met with, and the scorer of candidates.
+    """A method with all its options, the providers of its needs, and the scorer of candidates.
 
-    There is no scorer where nothing is tuned and no need is one of shared rows. `device` is where
-    the arithmetic is done.
+    There is no scorer if nothing is tuned and no need is one of shared rows. `device` is where the
+    method computes.
     """
 
     entry: Method
@@ -43,9 +43,10 @@ class Stage:
     device: torch.device = weights.PROCESSOR
 
     def run(self, *states: StateDict | Sequence[StateDict]) -> Any:
-        """What the method makes of the experts and the base or, after a merge, of that and them.
+        """The method's result for the experts and the base or, for a post-merging method, for the
+        merged state, the experts and the base.
 
-        Raises BrokenPlugin for what is no state or, before a merge, no list of such.
+        Raises BrokenPlugin unless it is a state or, for a pre-merging method, a list of states.
         """
         own, whose = own_options(self.entry, self.options), f"{self.entry.called} {self.entry.name}"
         function, crossing = self.entry.function, Crossing(self.device)
@@ -60,12 +61,12 @@ class Stage:
         return [crossing.returned(_state(one, whose, function)) for one in made]
 
     def statistics(self) -> list[dict[str, Any]]:
-        """What its needs were met with, for the record."""
+        """What the needs were met with, for the record."""
         return [one for provider in self.providers for one in provider.described()]
 
 
 def _state(made: Any, whose: str, function: Callable[..., Any]) -> StateDict:
-    """What a method made, each of its tensors held to be one when it is asked for."""
+    """A method's result, whose entries are checked to be tensors of the right shape when read."""
     if not isinstance(made, Mapping):
         raise _other(whose, made, "a mapping from names to tensors")
 
@@ -81,20 +82,20 @@ def _state(made: Any, whose: str, function: Callable[..., Any]) -> StateDict:
             )
         return one
 
-    if not isinstance(made, weights.Lazy):  # whose headers are the tensors
+    if not isinstance(made, weights.Lazy):  # it has no headers: check all tensors now
         for name in made:
             tensor(name)
-    # one on a line is asked for its direction, by tuning
+    # tuning asks a ScaledMerge for its direction
     return made if isinstance(made, weights.ScaledMerge) else weights.stored(made, tensor)
 
 
 def _other(whose: str, found: object, expected: str, what: str = "") -> BrokenPlugin:
-    """What is raised of a method that makes something else."""
+    """The error for a method that returned something of another type."""
     return BrokenPlugin(f"{whose} returned a {type(found).__name__}{what}, expected {expected}")
 
 
 def reported(state: StateDict) -> Mapping[str, Any]:
-    """What a method tells of its work on a state that it made."""
+    """The report of the method that made a state; empty if it has none."""
     return state.report if isinstance(state, weights.Lazy) else {}
 
 
@@ -103,7 +104,8 @@ class Fold:
     """What the stages of a merge have in common.
 
     `recipe` has every option filled in, heads decided and a task for each expert, if known. `fresh`
-    are the names of head tensors. `spool` is where tensors of costly stages go, if anywhere.
+    are the names of tensors that are new in the experts: heads, and poolers that the base lacks.
+    `spool` keeps the tensors of costly stages; without one they are computed at every read.
     """
 
     recipe: Recipe
@@ -118,7 +120,7 @@ class Fold:
 
     @cached_property
     def files(self) -> tuple[Statistic, ...]:
-        """The files of statistics that were given. Raises BadRecipe for one that nobody needs."""
+        """The given files of statistics. Raises BadRecipe for one that no method needs."""
         files = tuple(read_statistic(file) for file in self.recipe.statistics)
         wanted = list(dict.fromkeys(need.name for need in self.needs if need.rows == "own"))
         if files and not wanted:
@@ -131,7 +133,7 @@ class Fold:
 
     def check(self, first: Checkpoint) -> None:
         """Raise BadRecipe for files, rows to score on, or a dtype, that no stage uses; and for
-        methods that run rows through classifiers, of experts that are none, as the first."""
+        methods that run classifiers, if the `first` expert has no head."""
         _ = self.files
         reading = [need for need in self.needs if need.rows != "none"]
         headed = [need for need in reading if first.pooling is None or not need.embeds]
@@ -163,7 +165,7 @@ class Fold:
     ) -> Stage:
         """The stage of a method on experts as they enter it; no row is read yet.
 
-        Candidates of a merger have no head where heads are `averaged`.
+        `averaged` are averaged heads, if any, which candidates of a merger are scored with.
         """
         needs = needs_of(entry)
         tuned = isinstance(entry, Merger) and self.recipe.tune is not None
@@ -182,6 +184,7 @@ class Fold:
         entering: tuple[Checkpoint, ...],
         scorer: ValidationScorer | None,
     ) -> Provider:
+        """The provider of one need of a method, for the experts as they enter the method."""
         given = {name: choice.options[name] for name in options(need.function)}
         chosen = at_most(given, self.recipe.examples_limit)
         if need.check:
@@ -198,14 +201,14 @@ class Fold:
         return JointProvider(*common)
 
     def _of_tasks(self, entering: tuple[Checkpoint, ...]) -> tuple[Checkpoint, ...]:
-        """The experts, each of the task that the recipe knows it is of."""
+        """The experts, each with its task in the recipe, if that names one."""
         tasks = self.recipe.tasks or [None] * len(entering)
         pairs = zip(entering, tasks, strict=True)
         return tuple(replace(one, tasks=(task,)) if task else one for one, task in pairs)
 
 
 def entering(experts: Sequence[Checkpoint], wholes: Sequence[StateDict]) -> tuple[Checkpoint, ...]:
-    """The experts as they enter a stage: with what the stages before it made of their weights."""
+    """The experts as they enter a stage: with the weights that the stages before it made."""
     return tuple(map(with_tensors, experts, wholes))
 
 
@@ -222,10 +225,10 @@ def unreported(name: str) -> tuple[Task, str]:
 
 
 def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) -> ValidationScorer:
-    """What scores a candidate: the tasks and splits asked for, by default held-out rows.
+    """The scorer of candidates on the tasks and splits asked for, by default on held-out rows.
 
-    Beside what a candidate has, tensors are those that are `averaged`, else those of the first of
-    the experts that is of the task.
+    A tensor that a candidate lacks is taken from `averaged`, else from the first expert of the
+    task.
     """
     recipe = fold.recipe
     asked = recipe.tune_on or tuple(f"{t}@{HELD_OUT}" for t in dict.fromkeys(recipe.tasks))

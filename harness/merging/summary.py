@@ -1,4 +1,4 @@
-"""What is printed of a merge: what goes in and what is done with it, and what is written where."""
+"""The printed lines on a merge: its inputs, what is done with them, and the files written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADS = {
     "keep": "kept, one for each task",
     "none": "none beside the models, which are merged whole",
 }
-"""What becomes of heads, by the policy of the recipe."""
+"""What is done with heads, by the value of the recipe's `heads`."""
 WHOSE: Mapping[Whose, str] = {
     "own": "each expert's own training rows",
     "each": "each expert's own training rows",
@@ -32,7 +32,7 @@ WHOSE: Mapping[Whose, str] = {
 
 
 def summary(plan: MergePlan) -> list[str]:
-    """What goes into a merge, what was done with it and what it measured, in a line each."""
+    """Lines on the inputs of a merge, what was done with them, and what was measured."""
     heads = str(plan.recipe.heads)
     lines = [f"method   {short_method(plan.recipe)}", f"heads    {heads}: {HEADS[heads]}"]
     unknown = str(plan.experts[0].pooling or "task unknown")
@@ -52,8 +52,9 @@ def summary(plan: MergePlan) -> list[str]:
 
 
 def _no_base(plan: MergePlan) -> str:
-    """What to give for a base, where the folders of all experts name one. It is not taken from
-    there: a file would say what is opened, and with a base other tensors count as new."""
+    """The text for a merge without a base: which to give, if the folders of all experts name the
+    same. The harness does not take it from there: a file would decide what is opened, and with a
+    base other tensors count as new."""
     said = [trained_by(expert.path) for expert in plan.experts]
     named = {one.base if one and one.base_weights else "BASE" for one in said}
     base = quote(named.pop()) if len(named) == 1 else "BASE"
@@ -61,7 +62,7 @@ def _no_base(plan: MergePlan) -> str:
 
 
 def forecast(plan: MergePlan, out: Path) -> list[str]:
-    """What a merge that is not made would do: every stage with all its options, and every file."""
+    """What a merge would do, for a dry run: every stage with all its options, and every file."""
     lines = [
         f"stage {number}  {stage.entry.name}, a {stage.entry.called}{_said(stage)}"
         for number, stage in enumerate(plan.stages, start=1)
@@ -83,7 +84,7 @@ def _shown(value: Scalar) -> str:
 
 
 def _files(plan: MergePlan) -> list[str]:
-    """The files of a merge, as they are called in its folder."""
+    """The names of the files and folders in the folder of a merge."""
     split = shards(plan.state)
     first = plan.experts[0].processor
     words = [name for name in PROCESSOR_FILES if (first / name).is_file()]

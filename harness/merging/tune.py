@@ -1,5 +1,5 @@
-"""The search of an option, `--tune OPTION=FIRST:LAST:STEP` or `--tune METHOD.OPTION=[A,B]`: the
-plan of every value that is tried, and the one that scores best."""
+"""The search for an option's value, `--tune OPTION=FIRST:LAST:STEP` or `--tune
+METHOD.OPTION=[A,B]`: a plan for every value that is tried, and the plan that scores best."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from harness.options import options, resolve
 from harness.types import Choice, Rows, Scalar
 
 TRIALS = 1000
-"""More candidates than this are taken for a slip in the step."""
+"""More candidates than this are taken for a mistake in the step."""
 
 
 def candidates(plan: MergePlan, again: Callable[[Recipe], MergePlan]) -> dict[Scalar, MergePlan]:
-    """The plan for every value that is to be tried; none if nothing is tuned.
+    """The plan for every value that is to be tried; empty if nothing is tuned.
 
-    Those of an option of the merger have in common all that comes before it; of another method's
-    each is planned `again`, and reads rows by itself.
+    For an option of the merger the plans share all that comes before it; for another method's each
+    plan is made by `again`, and reads rows by itself.
     """
     recipe = plan.recipe
     name, tried = grid(recipe)
@@ -50,10 +50,10 @@ def candidates(plan: MergePlan, again: Callable[[Recipe], MergePlan]) -> dict[Sc
 
 
 def found_once(candidates: dict[Scalar, MergePlan]) -> dict[Scalar, MergePlan]:
-    """The candidates; those on a line with its direction kept on disk when it has been found.
+    """The candidates; if all are points base + scale * direction, with one direction, kept on disk.
 
-    A sweep along it decomposes every matrix once, and what is written of the best has the bytes of
-    a merge that is not tuned.
+    So a search for the scale decomposes every matrix once, and the best merge is written with the
+    same bytes as without tuning.
     """
     merged = {value: plan.merged for value, plan in candidates.items()}
     lines = {value: one for value, one in merged.items() if isinstance(one, weights.ScaledMerge)}
@@ -67,13 +67,13 @@ def found_once(candidates: dict[Scalar, MergePlan]) -> dict[Scalar, MergePlan]:
 
 
 def scored(candidates: Mapping[Scalar, MergePlan]) -> dict[str, int]:
-    """How many rows candidates are scored on, by what is told of it."""
+    """The number of rows that candidates are scored on, by its label in the progress."""
     first = next(iter(candidates.values()), None)
     return {CANDIDATES: _scorer(first, len(candidates)).reads} if first else {}
 
 
 def _scorer(candidate: MergePlan, count: int) -> ValidationScorer:
-    """What scores a candidate, one of so many: with the heads that moved as it did."""
+    """The scorer of one of `count` candidates, with heads from the same pre-merging methods."""
     scorer = candidate.merging.scorer
     assert scorer is not None
     return replace(scorer, expected=count)
@@ -82,8 +82,8 @@ def _scorer(candidate: MergePlan, count: int) -> ValidationScorer:
 def tuned(candidates: dict[Scalar, MergePlan], out: Path) -> tuple[MergePlan, dict[str, Any]]:
     """The plan whose merge scores best (of equals, the first), and a record of every trial.
 
-    What is read twice of a candidate is on the disk of `out` while that one is scored. Candidates
-    are taken out of the dictionary: one that is beaten goes, with all that it has read and made.
+    What is read twice of a candidate is on the disk of `out` while it is scored. Candidates are
+    taken out of the dictionary, so that one that is beaten is freed, with all it has read and made.
     """
     count, scores = len(candidates), dict[Scalar, float]()
     rows: tuple[Rows, ...] | None = None
@@ -104,7 +104,7 @@ def tuned(candidates: dict[Scalar, MergePlan], out: Path) -> tuple[MergePlan, di
         if candidate and candidate.spool and candidate.spool is not best.spool:
             candidate.spool.close()
             del candidate, scorer
-            gc.collect()  # readers of tensors know one another
+            gc.collect()  # lazy states are in reference cycles
     assert best is not None
     splits = _scorer(best, count).splits
     return best, {
@@ -117,10 +117,11 @@ def tuned(candidates: dict[Scalar, MergePlan], out: Path) -> tuple[MergePlan, di
 
 
 def grid(recipe: Recipe) -> tuple[str, list[Scalar]]:
-    """The option that is tuned, of the merger or METHOD.OPTION, and its values; none if nothing is.
+    """The option that is tuned, of the merger or METHOD.OPTION, and its values; "" and none if
+    nothing is tuned.
 
-    Raises BadOption for a method that is not there once, for steps through an option that is no
-    number, and for a value out of its range.
+    Raises BadOption for a method that does not occur exactly once, for steps through an option that
+    is no number, and for a value out of its range.
     """
     if recipe.tune is None:
         return "", []
@@ -142,7 +143,7 @@ def grid(recipe: Recipe) -> tuple[str, list[Scalar]]:
 def values_of(text: str) -> tuple[str, list[Scalar]]:
     """`scale=0.1:1.0:0.1` -> the option and its values, from first to last by the step.
 
-    Of a list in brackets the values are as they are written.
+    For a list in brackets, the values are text, as written.
     """
     name, equals, spelled = text.partition("=")
     if listed := re.fullmatch(r"\[([^\[\]]+)\]", spelled.strip()):

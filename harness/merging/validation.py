@@ -1,4 +1,4 @@
-"""Shell: how good a candidate merge is on held-out rows, for what is tuned or selected."""
+"""Shell: the score of a candidate merge on held-out rows, for tuning and selection."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from harness.readout import LAST_LINEAR, Readout
 from harness.types import Checkpoint, Length, Progress, Rows, StateDict, Task
 
 CANDIDATES = "scoring candidates"
-"""What is told of rows that candidates are scored on."""
+"""The label, in the progress, of rows that candidates are scored on."""
 
 
 def with_tensors(model: Checkpoint, state: StateDict) -> Checkpoint:
-    """The model with the tensors of a state in place of its own of these names."""
+    """The model with tensors of a state in place of its own of the same names."""
     whole = weights.select(weights.union(state, model.weights), model.weights)
     return replace(model, weights=whole)
 
@@ -33,12 +33,12 @@ def with_tensors(model: Checkpoint, state: StateDict) -> Checkpoint:
 class ValidationScorer:
     """The score of a candidate under Current Eval, averaged over tasks; higher is better.
 
-    `places` are, for each task, a checkpoint that lends the configuration and every tensor the
-    candidate has not, and the split to score: never one that is reported. `progress` counts the
-    rows scored, out of those for `expected` candidates. `readout` is how rows are encoded and where
-    features are taken. `kept` are tensors that every task keeps its own of, whatever a
-    candidate has. `max_length` is the number of tokens of a row, by default each task's, and
-    `limit` that of the rows of each split that are scored, by default all.
+    `places` are, for each task, a checkpoint that supplies the configuration and every tensor the
+    candidate lacks, the task, and the split to score: never one that is reported. `progress` counts
+    the rows scored, out of those for `expected` candidates. `readout` is how rows are encoded and
+    where features are taken. `kept` are names of tensors that stay the checkpoint's own, whatever a
+    candidate has. `max_length` is the most tokens of a row, by default each task's, and `limit` the
+    most rows of each split that are scored, by default all.
     """
 
     places: tuple[tuple[Checkpoint, Task, str], ...]
@@ -69,19 +69,19 @@ class ValidationScorer:
         return tuple(read)
 
     def on(self, rows: tuple[Rows, ...]) -> ValidationScorer:
-        """This scorer on rows that another one of the same splits has read."""
+        """This scorer, on rows that another scorer of the same splits has read."""
         made = replace(self)
         vars(made)["rows"] = rows
         return made
 
     @property
     def reads(self) -> int:
-        """How many rows as many candidates as are expected have."""
+        """How many rows it takes to score all expected candidates."""
         return self.expected * sum(map(len, self.rows))
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The tasks with their splits, as they are recorded."""
+        """The names `task@split` of what is scored, as recorded."""
         return tuple(f"{task}@{split}" for _, task, split in self.places)
 
     def __call__(self, candidate: StateDict) -> float:

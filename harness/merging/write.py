@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 SHARD_BYTES = 5 * 10**9
 DTYPES = ("dtype", "torch_dtype")
-"""How a configuration calls the type of its weights, and called it before transformers 5."""
+"""The key for the type of the weights in config.json, and the one before transformers 5."""
 TENSORS = "merging tensors"
-"""What is told of tensors that are computed and written."""
+"""The label, in the progress, of tensors that are computed and written."""
 
 
 def write(
@@ -56,11 +56,11 @@ def write(
 ) -> MergePlan:
     """Stream a plan to a folder that plain transformers loads; `trials` go into its record.
 
-    The result is the plan with what its pre-merging stages did, which is measured at the end.
+    Returns the plan with what its pre-merging stages did, which is measured at the end.
     """
     with new_folder(out, MERGE, force=force) as folder:
         merged, squares = watched(plan.state, plan.steps)
-        if plan.recipe.heads == "none":  # as an encoder by itself is stored
+        if plan.recipe.heads == "none":  # the names of a bare encoder
             bare = plan.experts[0].family.bare
             merged = weights.renamed(merged, {bare(name): name for name in merged})
         hashes: dict[str, str] = {}
@@ -88,7 +88,7 @@ def _write_weights(
     hashes: dict[str, str],
     spelled: Mapping[str, str],
 ) -> str:
-    """The digest of all weights, and into `hashes` that of every file by its path."""
+    """Write the weights; returns their digest, and adds the hash of every file to `hashes`."""
     split = shards(state)
 
     def step(done: int) -> None:
@@ -107,7 +107,7 @@ def _write_weights(
 
 
 def _spelled(plan: MergePlan) -> Mapping[str, str]:
-    """How tensors are called in the file of a merge: as in that of the base, if it is given."""
+    """The names of tensors in the merge's files: those in the base's files, if a base is given."""
     first, like = plan.experts[0], plan.given or plan.experts[0]
     if plan.recipe.heads == "none":
         return {first.family.bare(n): first.family.bare(o) for n, o in like.spelled.items()}
@@ -117,7 +117,7 @@ def _spelled(plan: MergePlan) -> Mapping[str, str]:
 
 
 def shards(state: StateDict) -> StateDictSplit:
-    """The files that a state goes into, and which tensors go into each."""
+    """The files that a state is split into, and which tensors go into each."""
     from huggingface_hub import split_state_dict_into_shards_factory
 
     return split_state_dict_into_shards_factory(
@@ -129,10 +129,10 @@ def shards(state: StateDict) -> StateDictSplit:
 
 
 def _write_heads(plan: MergePlan, folder: Path, hashes: dict[str, str]) -> dict[str, str]:
-    """Every expert's head under heads/<task>/ with its configuration; the digest of each by task.
+    """Write every expert's head and configuration under heads/<task>/; their digests, by task.
 
-    Of models that answer with words the configuration alone: the rows of these are of the merge.
-    The hash of every file goes into `hashes`, by its path.
+    For models that answer with words, only the configuration: their answers are rows of the merge's
+    own output layer. The hash of every file goes into `hashes`, by its path.
     """
     digests: dict[str, str] = {}
     for expert, top, task in zip(plan.experts, plan.tops, plan.tasks, strict=True):
@@ -149,6 +149,7 @@ def _write_heads(plan: MergePlan, folder: Path, hashes: dict[str, str]) -> dict[
 
 
 def _config(plan: MergePlan) -> dict[str, Any]:
+    """The merge's config.json: the first expert's, without fields of its head if heads are kept."""
     config = dict(plan.experts[0].config)
     if words_of(plan.experts[0]):
         return plain_config(plan.experts[0])
@@ -160,7 +161,7 @@ def _config(plan: MergePlan) -> dict[str, Any]:
 
 
 def _stored(plan: MergePlan) -> dict[str, str]:
-    """The type of the weights, where the first expert names one: a model is loaded in it."""
+    """The widest type of the weights, if the first expert's config names one: models load in it."""
     specs = weights.specs(plan.state)
     kinds = (specs[name].dtype for name in weights.floating(plan.state))
     widest = str(reduce(torch.promote_types, kinds)).removeprefix("torch.")
@@ -170,6 +171,8 @@ def _stored(plan: MergePlan) -> dict[str, str]:
 def _record(
     plan: MergePlan, out: Path, digests: Mapping[str, Any], trials: Mapping[str, Any] | None
 ) -> dict[str, Any]:
+    """The content of merge.json."""
+
     def origin(checkpoint: Checkpoint) -> dict[str, str]:
         named = {"source": checkpoint.source, "digest": plan.observed[checkpoint.source].digest()}
         if checkpoint.path.is_dir() and Path(checkpoint.source).exists():
@@ -180,7 +183,7 @@ def _record(
     inherited = rows_shown(*(one.path for one in (*plan.experts, plan.base) if one))
     measured = (one.recorded() for one in plan.measured)
     stages = [stage for stage in plan.stages if tried or stage is not plan.merging]
-    devices = [stage.device for stage in plan.stages]  # methods of mergekit have the processor
+    devices = [stage.device for stage in plan.stages]  # methods of mergekit run on the processor
     record = {
         "method": short_method(recipe),
         "code": code_of_methods(stage.entry for stage in plan.stages),
@@ -230,10 +233,11 @@ def _record(
 
 VERSIONS = ("merging-harness", "torch", "safetensors")
 ALWAYS = ("tasks", "base", "premerge", "options", "postmerge", "seed", "seconds", "max_length")
-"""What a record says also where there is nothing; all else is left out then."""
+"""The fields that a record has even if they are empty; all others are then left out."""
 
 
 def _said(record: dict[str, Any]) -> dict[str, Any]:
+    """The record without empty fields, except for those in `ALWAYS`."""
     return {name: value for name, value in record.items() if value or name in ALWAYS}
 
 
@@ -242,17 +246,18 @@ def _chosen(choice: Choice) -> dict[str, Any]:
 
 
 def _needed(stages: Sequence[Stage]) -> dict[str, Any]:
-    """What methods were given beside weights: statistics, and rows to score candidates on."""
+    """What methods were given beside weights: statistics, and splits to score candidates on."""
     splits = [split for stage in stages if stage.scorer for split in stage.scorer.splits]
     statistics = [one for stage in stages for one in stage.statistics()]
     return {"statistics": statistics, "scored_on": list(dict.fromkeys(splits))}
 
 
 def _seen(plan: MergePlan, tried: Sequence[Stage]) -> dict[str, str]:
-    """The digests of the texts that methods were shown, and candidates scored on if any were, by
-    `name@split`; not of the rows that experts are trained on, which are not scored."""
+    """The digests of texts that the merge has read, by `name@split`: of reported splits, and of
+    splits that the stages `tried` scored candidates on; not of training rows, which no evaluation
+    scores."""
     shown = [one["task"] for one in _needed(plan.stages)["statistics"]]
-    # a task that an expert's folder names need not be known here, where none of its rows are read
+    # a task that an expert's folder names may be unknown here if none of its rows are read
     asked = {f"{task}@{TASKS[task].reported}" for task in plan.tasks if task in TASKS}
     names = (*_needed(tried)["scored_on"], *asked.intersection(shown))
     found = {name: texts_digest(*parse_task(name), plan.recipe.data_dir) for name in names}
@@ -260,7 +265,7 @@ def _seen(plan: MergePlan, tried: Sequence[Stage]) -> dict[str, str]:
 
 
 def _kept(plan: MergePlan) -> dict[str, list[str]]:
-    """The tensors beside heads that tasks keep their own of: a pooler that not all models have."""
+    """The tensors beside its head that each task keeps its own of: a pooler that not all have."""
     if plan.recipe.heads != "keep":
         return {}
     tops, is_head = zip(plan.tasks, plan.tops, strict=True), plan.experts[0].family.is_head
@@ -269,8 +274,8 @@ def _kept(plan: MergePlan) -> dict[str, list[str]]:
 
 
 def _projection(plan: MergePlan) -> str:
-    """Whose the projection of a model is that may leave it to its base: all have that, or one has
-    its own."""
+    """Whose projection a merge of CLIP has: `base` if all experts have the base's, else `own`; ''
+    for families whose folders always hold all of a model."""
     family = plan.experts[0].family
     if family.whole is None:
         return ""
@@ -280,11 +285,11 @@ def _projection(plan: MergePlan) -> str:
 
 
 def _base_weights(plan: MergePlan) -> Mapping[str, str]:
-    """The digests of the base's encoder, be it given or what all experts say that they are of."""
+    """The digests of the encoder of the base, given or recorded alike by all experts; else none."""
     if plan.given is not None:
         try:
             return encoder_digests(plan.given)
-        except BrokenCheckpoint:  # it need not be whole: the experts have no more
+        except BrokenCheckpoint:  # the base may lack tensors, as the experts may
             return {}
     made = [made_from(expert) for expert in plan.experts]
     known = [one.digests if one else {} for one in made]
@@ -293,7 +298,7 @@ def _base_weights(plan: MergePlan) -> Mapping[str, str]:
 
 
 def _lengths(plan: MergePlan) -> dict[str, int]:
-    """The tokens that were read of a row, by task and split."""
+    """The maximum length that rows were read at, by `name@split`."""
     stages = plan.stages
     told = [one for stage in stages for one in stage.statistics()]
     validated = [rows for stage in stages if stage.scorer for rows in stage.scorer.rows]

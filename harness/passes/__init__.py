@@ -1,1 +1,1 @@
-"""A model over rows: features, Gram matrices, Fisher information; each made once and kept."""
+"""Running models over rows: features, Gram matrices, Fisher information; results are cached."""

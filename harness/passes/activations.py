@@ -1,4 +1,4 @@
-"""Activations of hidden units of two models on the same tokens: inner products, kept by content."""
+"""Inner products of the hidden activations of two models on the same tokens, cached by content."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from harness.passes.reading import Readings
 from harness.types import Checkpoint, Products, StateDict, Steps
 
 COUNTS = "counts"
-"""Where an entry of the cache says how many tokens a group has seen: stacks see different ones."""
+"""The key, in a cache entry, of the tokens seen by each group: stacks see different tokens."""
 PARTS = ("inner", "sums.0", "sums.1", "squares.0", "squares.1")
+"""How the names of tensors in a cache entry end, after the group: the fields of `Products`."""
 
 
 @dataclass
 class Pairs:
-    """The products of any two experts that are shown the same rows, made when they are asked for.
+    """The `Products` of any two experts on the same rows, computed when they are asked for.
 
     `layers` has, for each group of hidden units, the linear layer that reads them. A pair takes a
-    run of two models over the rows, and as much memory as its products: 8 bytes times the square of
-    the units of every group.
+    run of both models over the rows, and memory for its products: 8 bytes times the square of the
+    units of every group.
     """
 
     readings: Readings
@@ -39,7 +40,7 @@ class Pairs:
     )
 
     def of(self, first: int, second: int, group: str) -> Products:
-        """The products of a group of two experts, by their places."""
+        """The products of two experts, given by their places, for one group."""
         if (first, second) not in self._products:
             self._products[first, second] = self._obtained(first, second)
         tensors, counts = self._products[first, second]
@@ -47,6 +48,7 @@ class Pairs:
         return Products(inner, (sums[0], sums[1]), (sums[2], sums[3]), counts[group])
 
     def _obtained(self, first: int, second: int) -> tuple[StateDict, Mapping[str, int]]:
+        """The products of two experts and the tokens of each group, from the cache or by a run."""
         readings, digests = self.readings, self.readings.digests
         size, other = self.batch_size, model_key(readings.checkpoints[second], digests[second])
         reading = readings.of(0)  # the same tokens for both, in every pair
@@ -60,7 +62,7 @@ class Pairs:
         return tensors, said[COUNTS]
 
     def _run(self, pair: Sequence[Checkpoint], step: Steps | None) -> CachedTensors:
-        """The products of a pair, or of one with itself, by one pass over the rows."""
+        """The products of two experts, or of one with itself, by one pass over the rows."""
         placement = self.readings.placement
         models = [hooked(one, self.layers, placement) for one in pair]
         totals: dict[str, torch.Tensor] = {}
@@ -79,7 +81,7 @@ class Pairs:
 def _add(
     totals: dict[str, torch.Tensor], group: str, here: torch.Tensor, there: torch.Tensor
 ) -> None:
-    """Add the tokens of a batch, [tokens, units] of each model, to what there is of a group."""
+    """Add the activations of a batch, [tokens, units] of each model, to the totals of a group."""
     squares = (here.square().sum(0), there.square().sum(0))
     parts = (here.T @ there, here.sum(0), there.sum(0), *squares)
     for part, value in zip(PARTS, parts, strict=True):
@@ -90,9 +92,9 @@ def _add(
 def hooked(
     checkpoint: Checkpoint, layers: Mapping[str, str], placement: Placement
 ) -> Callable[[Inputs], dict[str, torch.Tensor]]:
-    """A model as a function from a batch to what its layers are given, by group.
+    """A model as a function from a batch to the inputs of its `layers`, by group.
 
-    That is [tokens, units], at every token of the batch, without padding.
+    An input is [tokens, units], at every token of the batch, without padding.
     """
     model = built(checkpoint, unit_of(checkpoint), placement.where)
     placed, modules = placement.put(model), modules_of(model)
@@ -109,11 +111,11 @@ def hooked(
 
 @dataclass(frozen=True, eq=False)
 class ExpertActivations:
-    """An expert among those that are shown the same rows."""
+    """One of the experts that are run on the same rows."""
 
     pairs: Pairs
     place: int
 
     def products(self, other: ExpertActivations, group: str) -> Products:
-        """Those of a group of hidden units with those of another expert, in float64."""
+        """The products of a group of this expert with the same group of another, in float64."""
         return self.pairs.of(self.place, other.place, group)

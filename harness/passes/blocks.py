@@ -1,4 +1,4 @@
-"""A model run block by block: of the blocks that were run only what they gave is kept."""
+"""Running a model block by block: of the blocks that were run only the output is kept."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from harness.types import Checkpoint, StateDict, Steps
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a classifier is cut: its embeddings are block 0, its layers follow, its top comes last.
+    """How a classifier is cut: block 0 is its embeddings, each layer is a block, the top is last.
 
-    `stacks` are the lists of its layers by name, with their number, in the order in which they run:
-    a decoder's follow those of its encoder. The top are a pooler and the head.
+    `stacks` maps the name of each list of layers to its length, in the order in which they run: the
+    layers of a decoder follow those of its encoder. The top consists of a pooler and the head.
     """
 
     stacks: Mapping[str, int]
     family: Family
 
     def of(self, name: str) -> int:
-        """The block that a tensor of this name is in."""
+        """The number of the block that has the tensor of this name."""
         before = 1
         for stack, layers in self.stacks.items():
             within = name.removeprefix(f"{stack}.")
@@ -47,14 +47,14 @@ class Blocks:
 def blocks_of(checkpoint: Checkpoint) -> Blocks:
     """How a checkpoint is cut, by its configuration alone.
 
-    Raises UnknownName for a model whose layers do not stand in one list, each run once.
+    Raises UnknownName for an encoder whose layers are not in exactly one list, each run once.
     """
     config, source = checkpoint.config, checkpoint.source
     model: Any = classifier_on_meta(config, source, unit=unit_of(checkpoint))
     count = model.config.num_hidden_layers
     lists = {n: m for n, m in modules_of(model).items() if isinstance(m, torch.nn.ModuleList)}
     stacks = [name for name, modules in lists.items() if len(modules) == count]
-    if checkpoint.family.stacks:  # of any depth, and a block is a list, too
+    if checkpoint.family.stacks:  # of any depth; each block is a ModuleList, too
         stacks = [name for name in lists if name.endswith(".block")]
     if len(stacks) != 1 and not checkpoint.family.stacks:
         raise UnknownName(f"{source} has {len(stacks)} lists of its {count} layers, expected one")
@@ -62,31 +62,32 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
 
 
 ATTENTION = "attention_type"
+"""An attribute that some models read of their layers, so that stand-ins need it, too."""
 
 
 class StandIn(torch.nn.Module):
-    """Stands for all layers of a stack that were run, and gives what the last of them gave; or for
-    one whose turn has not come: nothing is run from there on."""
+    """Takes the place of all layers of a stack that were run, and returns the output of the last of
+    them; or of a layer whose turn has not come, and ends the run there."""
 
     output: Any = None
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        """The output, whatever comes in. Raises Stopped where there is none."""
+        """The kept output, whatever the input. Raises Stopped if there is none."""
         if self.output is None:
             raise Stopped
         return self.output
 
 
 class Stopped(Exception):
-    """A run has come as far as it should."""
+    """Ends a forward pass where nothing more is to be run."""
 
 
 class TruncatedModel:
-    """An expert on its rows, of which the first blocks have the weights of another model.
+    """An expert on its rows, whose first blocks have the weights of another model.
 
-    In memory are its embeddings, its top and one layer, and what the last layer of each stack that
-    was run gave for every token: 4 bytes times the width. What stands before the layers, and
-    between them, is run again each time.
+    In memory are its embeddings, its top and one layer and, for every token, the output of the last
+    layer that was run in each stack: 4 bytes times the width. What comes before the layers, and
+    between stacks, is run again each time.
     """
 
     def __init__(self, reading: Reading, blocks: Blocks, batch_size: int) -> None:
@@ -107,9 +108,9 @@ class TruncatedModel:
         self._arrange()
 
     def gram(self, step: Steps | None = None) -> tuple[StateDict, Mapping[str, str]]:
-        """Inner products of the inputs of the expert's linear layers in the block, as `gram` does.
+        """The Gram matrices of the linear layers in the current block, as `gram` returns them.
 
-        The block has the expert's own weights, what comes before it those that were put there.
+        The block has the expert's own weights; the blocks before have those given to `pass_on`.
         """
         of = self._blocks.of
         layers = {n: m for n, m in self._linear.items() if of(f"{n}.weight") == self.block}
@@ -122,7 +123,7 @@ class TruncatedModel:
             return gram(self._run, layers, self._read(step))
 
     def pass_on(self, tensors: StateDict) -> None:
-        """Go on to the next block; this one, with these weights, gives what that is given."""
+        """Run this block with these weights, keep its outputs, and go on to the next block."""
         self._put(tensors)
         if self.block:
             layer = self._layers[self.block - 1]
@@ -137,11 +138,11 @@ class TruncatedModel:
         self._arrange()
 
     def _arrange(self) -> None:
-        """Put the layer of this block between those that were run and those that were not."""
+        """Put the layer of the current block into its stack, and stand-ins for all others."""
         for block, (stack, passed, place) in enumerate(self._places, start=1):
             layer = self._layers[block - 1]
             one = passed if block < self.block else StandIn()
-            if kind := getattr(layer, ATTENTION, None):  # which a model reads of its layers
+            if kind := getattr(layer, ATTENTION, None):
                 setattr(one, ATTENTION, kind)
             stack[place] = layer if block == self.block else one
 
@@ -150,7 +151,7 @@ class TruncatedModel:
         raise Stopped
 
     def _read(self, step: Steps | None) -> Iterator[Inputs]:
-        """The batches, each with what was given for it in its place."""
+        """The batches; before each one, the stand-ins get the outputs that were kept for it."""
         for batch, given in zip(self._batches, self._given, strict=True):
             for passed, output in given.items():
                 passed.output = output
@@ -170,6 +171,6 @@ class TruncatedModel:
 
 
 def _empty(layer: torch.nn.Module) -> None:
-    """Let go of a layer's weights; its buffers stay."""
+    """Free the memory of a layer's weights; its buffers stay."""
     for parameter in layer.parameters():
         parameter.data = parameter.data.new_empty(0)

@@ -1,8 +1,8 @@
-"""Shell: tensors kept in a file with a seal, by which damage is noticed.
+"""Shell: tensors in a file with a description and a seal, a hash that reveals damage.
 
-A cache is read where nothing but speed is at stake: what is missing or damaged is made again, and
-where nothing can be written nothing is kept. The library checks the header of a file against its
-size, and there is nothing in it that could be unpacked or run.
+The cache only saves time: what is missing or damaged is computed again, and where nothing can be
+written nothing is kept. safetensors checks the header of a file against its size, and such a file
+holds nothing that could be unpickled or run.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from harness.hashes import digest_of, join_digests
 from harness.types import StateDict, Steps
 
 KEY = "merging-harness"
-"""Where a file's own description stands in its metadata, as one JSON object: the library writes
-several in another order every time."""
+"""The key of a file's description in its metadata, one JSON object: safetensors writes several keys
+in another order every time."""
 SEAL = "seal"
-"""Where the description has the hash of all tensors and of all else in it."""
+"""The key, in the description, of a hash of all tensors and of the rest of the description."""
 ENTRY = "entry"
-"""Where an entry of a cache says which it is: one that lies in another's place is none."""
+"""The key of a cache entry's own name: an entry under another file name is not used."""
 
 
 def seal(tensors: StateDict, said: Mapping[str, Any]) -> str:
-    """A hash of tensors and of what is said of them, but for the seal itself."""
+    """A hash of tensors and of their description, except for the seal itself."""
     parts = {f"tensor {name}": weights.tensor_digest(name, tensors[name]) for name in tensors}
     own = {key: said[key] for key in said if key != SEAL}
     return join_digests({**parts, "said": digest_of(own)})
 
 
 def write_sealed(path: Path, tensors: StateDict, said: Mapping[str, Any]) -> None:
-    """Write tensors and what is said of them, whole or not at all. Raises CannotWrite."""
+    """Write tensors and their description, completely or not at all. Raises CannotWrite."""
     whole = {name: tensors[name].contiguous() for name in tensors}
     text = json.dumps({**said, SEAL: seal(whole, said)}, sort_keys=True)
     with replacing(path) as file:
-        # the library would put another file in the place of this one, which is locked and synced
+        # safetensors itself would replace this file, which is locked and synced, by another
         write_file(Path(file.name), whole, lambda _: None, str(path), {KEY: text})
 
 
 def read_sealed(path: Path) -> tuple[StateDict, dict[str, Any]]:
-    """The tensors of a file, lazily, and what is said of them; the seal is not looked at.
+    """The tensors of a file, lazily, and their description; the seal is not checked.
 
     Raises BrokenCheckpoint, naming the file.
     """
@@ -65,12 +65,12 @@ def read_sealed(path: Path) -> tuple[StateDict, dict[str, Any]]:
 
 
 def is_whole(tensors: StateDict, said: Mapping[str, Any]) -> bool:
-    """Whether what was read is what was written; every tensor is read."""
+    """Whether tensors and description are as they were written; reads every tensor."""
     return said.get(SEAL) == seal(tensors, said)
 
 
 def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any]) -> bool:
-    """Write an entry of a cache; whether that was possible. Where it is not, a warning says so."""
+    """Write a cache entry; returns whether that was possible, and warns if not."""
     global _written
     if _written is None or _written > OFTEN:
         make_room()
@@ -89,39 +89,40 @@ def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any
 
 
 OFTEN = 2**30
-"""Bytes after which a process looks again whether the cache is within its limit."""
+"""Bytes written after which a process checks again whether the cache is within its limit."""
 _written: int | None = None
+"""Bytes written since the last check; None before the first one."""
 
 
 @cache
 def _warn_once(message: str) -> None:
-    """Warn of the same thing once in a process; Python forgets it when a filter changes."""
+    """Warn once per process; Python itself forgets what it warned of when a filter changes."""
     warnings.warn(message, stacklevel=3)
 
 
 def recall(path: Path) -> tuple[StateDict, dict[str, Any]] | None:
-    """An entry of a cache as it was written; None where there is none, or a damaged one."""
+    """A cache entry as it was written; None if it is missing or damaged."""
     try:
         tensors, said = read_sealed(path)
     except BrokenCheckpoint:
         return None
     if said.get(ENTRY) != path.stem or not is_whole(tensors, said):
         return None
-    with suppress(OSError):  # of somebody else, or gone by now
+    with suppress(OSError):  # another user's file, or gone by now
         os.utime(path)
     return tensors, said
 
 
 CachedTensors: TypeAlias = tuple[StateDict, Mapping[str, Any]]
-"""Tensors, and what is said of them."""
+"""Tensors, and their description."""
 
 
 def obtained(
     path: Path, make: Callable[[], CachedTensors], step: Steps | None, rows: int
 ) -> CachedTensors:
-    """What an entry of a cache holds, else what is made now, from disk where it could be kept.
+    """What a cache entry holds, else what `make` returns, read back from disk if it could be kept.
 
-    A `step` is told that the rows which `make` would tell of are done, where it is not called.
+    If `make` is not called, `step` is called with all `rows`, as `make` would have done.
     """
     if (entry := recall(path)) is not None:
         if step:

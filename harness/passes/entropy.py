@@ -1,4 +1,4 @@
-"""The entropy of what one model says of unlabeled rows of several tasks, with its gradient."""
+"""The entropy of a model's predictions on unlabeled rows of several tasks, with its gradient."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from harness.types import StateDict, Steps
 from harness.weights import once
 
 EntropyLoss: TypeAlias = Callable[[StateDict], tuple[float, StateDict]]
-"""Of a model: a number, and its gradient by tensor, of those that it depends on."""
+"""From a model to the entropy, and its gradient by each tensor that it depends on."""
 
 
 def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[EntropyLoss, ...]:
     """The loss of every step: the sum over the tasks of the mean entropy on the next rows of each.
 
-    An expert lends its tokenizer, its configuration and every tensor that the model has not: of a
-    task that several are of, the first. Rows are read in the order of the draw, again from the
-    first when all were read; nothing is read, and no model is made, before a loss is asked for.
+    For each task an expert, the first of several, supplies tokenizer, configuration and every
+    tensor that the model lacks. Rows are used in the order of the draw, from the first again when
+    all were used; nothing is read, and no model is made, before a loss is computed.
     """
 
     @once
@@ -60,7 +60,7 @@ def _entropy(
 ) -> tuple[float, StateDict]:
     """The mean entropy over the units of some rows, and its gradient by the given tensors.
 
-    The network takes the tensors of any model, which may leave some to the expert that is read.
+    Parameters that are not among `tensors` are those of the expert.
     """
     parameters, placement = parameters_of(network), reading.placement
     for name, parameter in parameters.items():

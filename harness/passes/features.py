@@ -1,4 +1,4 @@
-"""Shell: a checkpoint and rows -> `Features`. The only forward pass, and the feature cache."""
+"""Shell: a checkpoint and rows -> `Features`, by a forward pass or from the feature cache."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _Awaited: TypeAlias = "tuple[int, list[int], Callable[[], list[Array]]]"
 
 
 class How(TypedDict, total=False):
-    """How a pass is run: so many rows at a time, or by a budget of tokens; where; and `progress` is
-    called with the number of rows done since the last call."""
+    """Options of a forward pass: the rows of a batch (None: as many as a budget of tokens allows),
+    device and type, and `progress`, called with the number of rows done since the last call."""
 
     batch_size: int | None
     placement: Placement
@@ -66,9 +66,9 @@ def encode(
 ) -> Features:
     """Features of the rows, from the cache or by one forward pass over them.
 
-    `digest` is that of the checkpoint's weights; `columns` puts the outputs into the order of the
-    task's labels. What readouts `beside` this one take of the same pass is cached with it, if it is
-    not yet. `progress` is called with the number of rows done since the last call. Results do not
+    `digest` is the hash of the checkpoint's weights; `columns` puts the outputs into the order of
+    the task's labels. Features by those readouts `beside` that share the forward pass are cached as
+    well. `progress` is called with the number of rows done since the last call. Results do not
     depend on the batch size beyond rounding.
     """
 
@@ -87,7 +87,7 @@ def encode(
         for one, x in zip(wanted, read, strict=True):
             if one == readout:
                 _check_outputs(checkpoint, rows, x, logits)
-            if _finite(x, logits).all():  # another's that are not are refused where they are read
+            if _finite(x, logits).all():  # else they are of a readout beside: refused when read
                 _write(place(one), x, logits, seen)
         arrays = arrays or (read[0], logits, seen)
     elif progress := how.get("progress"):
@@ -100,31 +100,31 @@ def encode(
 def content_key(
     checkpoint: Checkpoint, rows: Rows, digest: str, max_length: int, *parts: object
 ) -> str:
-    """The content that something made of a model and rows depends on, as one hash, never a name.
+    """A hash of all content that a result of a model on rows depends on; no name is part of it.
 
-    Of features, the `parts` are the name of their readout and what is said of a half precision.
-    Another release of what runs the model may make something else of it.
+    For features, `parts` are the name of the readout and, in half precision, the placement. The
+    releases of `RUN_BY` are included, as another release may compute something else.
     """
     known = [model_key(checkpoint, digest), rows.digest, max_length, *releases(), *parts]
-    known += ["word"] if kind_of(rows.task).split_into_words else []  # no segments of text
+    known += ["word"] if kind_of(rows.task).split_into_words else []  # read word by word
     return digest_of(known)
 
 
 RUN_BY = ("merging-harness", "torch", "transformers", "tokenizers")
-"""What turns rows and weights into features."""
+"""The packages that compute features from rows and weights."""
 
 
 @cache
 def releases() -> tuple[str, ...]:
-    """The releases of what runs a model, whatever machine they are built for."""
+    """The releases of `RUN_BY`, without the part that names the machine they are built for."""
     return tuple(version(name).partition("+")[0] for name in RUN_BY)
 
 
 def model_key(checkpoint: Checkpoint, digest: str) -> str:
-    """All that a model's outputs depend on beside the rows, as one hash.
+    """A hash of all that a model's outputs depend on, except for the rows.
 
-    The weights, of which `digest` is the hash, the tokenizer and the configuration; of images the
-    image processor, and the release of the library that decodes them.
+    These are the weights (`digest` is their hash), the tokenizer and the configuration; for images
+    the image processor, and the release of the library that decodes them.
     """
     config = {k: v for k, v in checkpoint.config.items() if k not in LABEL_KEYS}
     known = [digest, processor_digest(checkpoint.processor), config]
@@ -134,6 +134,7 @@ def model_key(checkpoint: Checkpoint, digest: str) -> str:
 
 
 def _read(path: Path, units: int) -> FeatureArrays | None:
+    """Features, outputs and seen units from the cache; None if missing, damaged or too few."""
     entry = recall(path)
     if entry is None or not {"x", "logits"} <= {*entry[0]} <= {"x", "logits", "seen"}:
         return None
@@ -159,9 +160,9 @@ def forward(
     readout: Readout = LAST_LINEAR,
     **how: Unpack[How],
 ) -> FeatureArrays:
-    """Features of the rows by a readout [units, width], outputs, and which units were seen.
+    """Features of the rows by one readout [units, width], outputs, and which units were seen.
 
-    As `one_pass`, which gives those of several.
+    See `one_pass`. Raises NotFinite for outputs that are NaN or infinite.
     """
     (x,), logits, seen = one_pass(checkpoint, rows, [readout], max_length=max_length, **how)
     _check_outputs(checkpoint, rows, x, logits)
@@ -180,12 +181,12 @@ def one_pass(
 ) -> tuple[list[Array], Array, Seen]:
     """Features by each readout [units, width], outputs, and which units were seen.
 
-    The readouts put rows before the model alike, and their features come of the same forward pass.
-    All are in float32; a word is read at its first token, and one that was cut off is zero. Rows of
-    like length share a batch and are padded to the longest of it, with the attention mask, unless
-    the readout says otherwise; the model is in eval mode. Which rows share one depends on the rows
-    and the kind of device alone, so that the same is computed each time. Of a model that is asked
-    several questions of a row, its features are those of all, one after the other.
+    The readouts share one forward pass, so they must all put rows before the model in the same way.
+    All arrays are float32. A word is read at its first token; a word that was cut off is zero. Rows
+    of like length share a batch and are padded to its longest row, with the attention mask, unless
+    the readout pads otherwise; the model is in eval mode. Without a `batch_size` the batches depend
+    on the rows and the kind of device alone, so that results repeat exactly. For a model that is
+    asked several questions about a row, its features are those of all questions, one after another.
     """
     answering, asked = as_asked(checkpoint, rows)
     if asked is not rows:
@@ -215,9 +216,9 @@ def one_pass(
 def dropping(
     checkpoint: Checkpoint, rows: Rows, *, max_length: int, readout: Readout, placement: Placement
 ) -> Again:
-    """What gives features of some of the units again, the encoder dropping others each time.
+    """A function that computes features of some units again, with dropout in the encoder.
 
-    What it gives depends on the units and the seed alone, on one kind of device.
+    Its result depends on the units and the seed alone, on one kind of device.
     """
     one, asked = as_asked(checkpoint, rows)
     if asked is not rows:
@@ -236,7 +237,7 @@ def dropping(
     def again(units: Sequence[int], seed: int) -> Array:
         picked = [row_of[unit] for unit in units]
         picked = list(dict.fromkeys(picked)) if ready.rows.first else picked
-        # so many rows at a time whatever the user's batch size: the draws go by the batch
+        # not the user's batch size: dropout is drawn batch by batch
         batches = [picked[start : start + DROPPING] for start in range(0, len(picked), DROPPING)]
         with seeded(seed, where):
             read = [*ready.each(batches)]
@@ -250,13 +251,13 @@ def dropping(
 
 
 DROPPING = 32
-"""Rows of a batch whose units are dropped."""
+"""Rows of a batch that is run with dropout."""
 
 
 class _Ready:
-    """A model on its device, in eval mode, with rows as it takes them.
+    """A model on its device, in eval mode, with the rows as its inputs.
 
-    `units` has those of each row, which are numbered on through all rows.
+    `units` are the numbers of each row's units, counted through all rows.
     """
 
     def __init__(
@@ -280,10 +281,10 @@ class _Ready:
         self._source, self._readouts = source, readouts
 
     def each(self, batches: Iterable[Sequence[int]]) -> Iterator[Read]:
-        """Of each batch how many rows it has, the units that they show, and, as arrays, their
+        """For each batch: its number of rows, the units that they show, and, as arrays, the units'
         features by each readout and their outputs.
 
-        A GPU has the next batch before this one is waited for.
+        On a GPU the next batch is queued before the results of this one are waited for.
         """
         ahead: deque[_Awaited] = deque()
         for batch in batches:
@@ -294,6 +295,7 @@ class _Ready:
             yield self._ended(*one)
 
     def _begun(self, batch: Sequence[int]) -> tuple[list[int], Callable[[], list[Array]]]:
+        """Begin a batch: the units that it shows, and a function that waits for their arrays."""
         with torch.inference_mode(), running(self._source):
             inputs = self.rows.batch(batch, self.placement)
             outputs = self._readouts[0].run(self.model, self._final, inputs)
@@ -311,7 +313,7 @@ class _Ready:
 
 
 def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> None:
-    """Raise BrokenCheckpoint for what cannot be read so, without reading a tensor."""
+    """Raise BrokenCheckpoint if the readout does not fit the model; no tensor is read."""
     if readout.fault is None:
         return
     source, of_images = checkpoint.source, checkpoint.family.inputs == "image"
@@ -329,12 +331,12 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
 
 
 def _finite(x: Array, logits: Array) -> Seen:
-    """The rows whose features and outputs are finite."""
+    """Which units have finite features and outputs, [units]."""
     return np.asarray(np.isfinite(x).all(axis=1) & np.isfinite(logits).all(axis=1))
 
 
 def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) -> None:
-    """Raise NotFinite for outputs that mean nothing: read as labels they would be the first."""
+    """Raise NotFinite for NaN or Inf, which would be predicted as the first label."""
     odd = ~_finite(x, logits)
     if odd.any():
         raise NotFinite(
@@ -345,10 +347,10 @@ def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) 
 
 @contextmanager
 def running(what: str) -> Iterator[None]:
-    """A model's forward pass, in float32 where that is its type; whatever goes wrong as
+    """A context for forward passes: products of float32 in float32, and any error as
     BrokenCheckpoint, in one line."""
-    # transformers' models raise many types for a configuration that does not fit itself or the
-    # rows: positions for fewer tokens than a row has, numbers of heads, of chunks, ...
+    # transformers' models raise many types of error for a configuration that does not fit itself or
+    # the rows: positions for fewer tokens than a row has, numbers of heads, of chunks, ...
     fits = "a config.json that fits, positions for the longest row (--max-length)"
     with refused(f"{what} cannot be run", f"expected {fits}, and memory (--batch-size)"), exact():
         yield

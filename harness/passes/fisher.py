@@ -19,13 +19,13 @@ from harness.readout import ModelInputs
 
 Estimator: TypeAlias = Literal["exact", "empirical", "mergelm", "hard", "soft", "empirical_batch"]
 BY_EXAMPLE = ("exact", "empirical")
-"""The estimators that square the gradients of single examples; all others those of a batch."""
+"""The estimators that square gradients of single examples; the others square those of a batch."""
 AT_ONCE = 2**22
 """Entries of gradients of single examples that are held at once: 16 MB in float32.
 
-So many examples of one length share their passes, two at least. A small model gains several times,
-for its time goes into the number of steps; that of a large one goes into the entries themselves, of
-which there are as many, so its examples go one by one.
+Examples of one length share a pass if the gradients of two or more fit. This makes a small model
+several times faster, as its time depends on the number of passes. The time of a large model depends
+on the entries, which stay as many, so its examples are run one by one.
 """
 
 Example: TypeAlias = tuple[ModelInputs, torch.Tensor]
@@ -55,7 +55,7 @@ def fisher(
     gold label (any but -100).
 
     The published codes square the gradient of a whole batch, which adds cross terms between its
-    examples. These are theirs, for comparison:
+    examples. Their estimators, for comparison:
 
     mergelm          the sum over the batch of sum_y sqrt(p(y)) log p(y), with the root held fixed.
                      Divided by the steps times the batch size, though the last batch may be short.
@@ -66,10 +66,10 @@ def fisher(
                      gradient is zero, so that what comes out is rounding.
     empirical_batch  the mean loss against the gold labels (RegMean's code).
 
-    The last three are averaged over the batches. A mean is one over the rows of the batch; of
-    tokens, and of the classes of a multi-label row under `empirical_batch`, over those with a gold
-    label. `hard` and `soft` take the classes of a multi-label row for one distribution, as the code
-    does. Of a regression all four take the mean squared error.
+    The last three are averaged over the batches. Each mean is over the rows of the batch; for
+    tokens, and for the classes of a multi-label row under `empirical_batch`, over those with a gold
+    label. `hard` and `soft` treat the classes of a multi-label row as one distribution, as the code
+    does. For a regression all four use the mean squared error.
 
     Matena & Raffel 2022, arXiv:2111.09832; RegMean, arXiv:2212.09849; MergeLM, arXiv:2311.03099.
     """
@@ -99,9 +99,9 @@ def _alike(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
 
 
 def _words(model: Any) -> str | None:
-    """The parameter that is the word embedding; None where it is frozen, or known by no name.
+    """The name of the word embedding's parameter; None if it is frozen, or has no name.
 
-    Of images there is none, and what has a decoder looks at the words themselves.
+    None also for models of images, and for those with a decoder, which need the word ids as such.
     """
     if hasattr(model.base_model, "decoder") or model.main_input_name != "input_ids":
         return None
@@ -114,11 +114,12 @@ def _words(model: Any) -> str | None:
 
 @dataclass(frozen=True)
 class _Part:
-    """Examples that went through a model: what came out, and the way back.
+    """Examples after a forward pass: their logits, and the backward pass.
 
-    `logits` are [examples, ...], of each example what a call gives. `pull` takes rows of that shape
-    to the gradients of every parameter, [examples, ...]. The gradient of the parameter `words` is
-    of those rows alone that an example reads; their numbers are `ids`, [examples, rows].
+    `logits` are [examples, ...], for each example the output of a call. `pull` maps gradients by
+    the logits, of that shape, to the gradients by every parameter, [examples, ...]. The gradient by
+    the parameter `words` has only the rows that an example reads; their ids are `ids`,
+    [examples, rows].
     """
 
     labels: Sequence[torch.Tensor]
@@ -128,7 +129,7 @@ class _Part:
     ids: torch.Tensor
 
     def add_squares(self, rows_of: RowsOf, totals: Mapping[str, torch.Tensor]) -> None:
-        """Add what the rows of every example pull back, squared."""
+        """Pull back what `rows_of` gives for every example, and add the squares to `totals`."""
         rows = [list(rows_of(*pair)) for pair in zip(self.logits, self.labels, strict=True)]
         nothing = torch.zeros_like(self.logits[0])
         for row in zip_longest(*rows, fillvalue=nothing):
@@ -138,17 +139,17 @@ class _Part:
                 elif len(grads) == 1:
                     totals[name].addcmul_(grads[0], grads[0])
                 else:
-                    # not in place: gradients of two parameters may lie in one memory
+                    # not in place: gradients by two parameters may share memory
                     totals[name].add_(grads.square().sum(0))
 
 
 @dataclass(frozen=True)
 class _Network:
-    """A model as a function of its parameters; `words` names the word embedding among them.
+    """A model as a function of its parameters; `words` is the name of the word embedding.
 
-    An example reads a few rows of that largest parameter, which alone have a gradient: with all of
-    it in every gradient most of the time goes into adding zeros. So the rows are what is given, and
-    the ids of the words are numbers of those rows.
+    An example reads few rows of this largest parameter, and only these have a gradient: with the
+    whole table in every gradient, most of the time would go into adding zeros. So the model is
+    given these rows alone, and word ids become indices into them.
     """
 
     model: torch.nn.Module
@@ -156,17 +157,17 @@ class _Network:
     words: str | None
 
     def together(self) -> int:
-        """How many examples share their passes."""
+        """How many examples may share a pass."""
         entries = sum(p.numel() for name, p in self.parameters.items() if name != self.words)
         return max(1, AT_ONCE // max(1, entries))
 
     def passed(self, alike: Sequence[Example]) -> Iterator[_Part]:
-        """The examples after their way forwards: together, or else one by one."""
+        """The examples after the forward pass: together if possible, else one by one."""
         parts: Iterable[_Part]
         try:
             parts = [self._together(alike)] if len(alike) > 1 else map(self._alone, alike)
         except RuntimeError:
-            # vmap refuses a model whose steps depend on values; any other fault shows once more
+            # vmap refuses a model whose steps depend on values; any other error is raised again
             parts = map(self._alone, alike)
         yield from parts
 
@@ -181,10 +182,10 @@ class _Network:
         return _Part([example[1]], logits.detach()[None], pull_one, self.words, ids)
 
     def _together(self, alike: Sequence[Example]) -> _Part:
-        """By vmap, for which every example has parameters of its own.
+        """All examples at once by vmap, each with its own (expanded) parameters.
 
-        What the examples have in common stays out of it: above all a mask of ones, for models ask
-        whether it is one.
+        Inputs that are equal in all examples are not mapped: above all a mask of ones, as models
+        branch on whether a mask is all ones.
         """
         several, ids = self._numbered([inputs for inputs, _ in alike])
         first = several[0]
@@ -195,16 +196,17 @@ class _Network:
         def logits_of(own: ModelInputs, given: ModelInputs) -> torch.Tensor:
             return self._logits({**common, **own}, given)
 
-        with sdpa_kernel(SDPBackend.MATH):  # the only one that vmap has a rule for
+        with sdpa_kernel(SDPBackend.MATH):  # the only attention with a rule for vmap
             done: Any = vjp(partial(vmap(logits_of), own), {**given, **self._read(ids)})
         logits, pull = done
         labels = [label for _, label in alike]
         return _Part(labels, logits.detach(), lambda row: pull(row)[0], self.words, ids)
 
     def _numbered(self, several: Sequence[ModelInputs]) -> tuple[list[ModelInputs], torch.Tensor]:
-        """Inputs whose words are numbers of rows that are read, and these rows, [examples, rows].
+        """Inputs whose word ids index the rows that are read, and these rows' ids,
+        [examples, rows].
 
-        Examples of fewer words than others read the first row of the table beside, without effect.
+        Examples with fewer words than others also read the table's first row, without effect.
         """
         if self.words is None:
             return list(several), torch.empty(len(several), 0)
@@ -217,11 +219,11 @@ class _Network:
         ], ids
 
     def _read(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The rows of the word embedding with these numbers, in its place."""
+        """The rows of the word embedding with these ids, in place of the whole table."""
         return {} if self.words is None else {self.words: self.parameters[self.words][ids]}
 
     def _logits(self, inputs: ModelInputs, given: ModelInputs) -> torch.Tensor:
-        """What the model gives for numbered inputs."""
+        """The logits for inputs as `_numbered` makes them."""
         known, arguments = dict(given), dict(inputs)
         if self.words is not None:
             known[self.words] = self.parameters[self.words]

@@ -18,14 +18,14 @@ from harness.weights import Spec
 def linear_layers(model: torch.nn.Module) -> dict[str, torch.nn.Linear]:
     """The linear layers of a model by name: those whose inputs have a Gram matrix.
 
-    A convolution has none: it is averaged, as by the published code for vision transformers.
+    A convolution has none: it is averaged, as in the published code for vision transformers.
     """
     return {n: m for n, m in modules_of(model).items() if isinstance(m, torch.nn.Linear)}
 
 
 def gram_shapes(checkpoint: Checkpoint) -> dict[str, Spec]:
-    """[in, in] in float64 for the weight of every linear layer of a classifier or, of an embedding
-    model, of its encoder."""
+    """[in, in] in float64 for the weight of every linear layer of a classifier, or of the encoder
+    of an embedding model."""
     config, source = checkpoint.config, checkpoint.source
     unit = unit_of(checkpoint) if checkpoint.pooling is None else "row"
     layers = linear_layers(classifier_on_meta(config, source, unit=unit))
@@ -44,12 +44,12 @@ def gram(
     padding: bool = False,
     scale: Literal["mean", "sum"] = "mean",
 ) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """X^T X of the inputs X of some linear layers, in float64, and which weights share one.
+    """X^T X of the inputs X of some linear layers, in float64, and which weights share a matrix.
 
     `run` is a model, or another function of a batch that runs the layers. The rows of X are all
-    positions of all batches that a token stands on; `padding` counts the others as well, as the
-    published code does. `mean` divides by the number of rows (both published codes), `sum` does not
-    (the formula of the paper). Layers that are always given the same input share one matrix: the
+    positions of all batches that hold a token; `padding` counts padding as well, as the published
+    code does. `mean` divides by the number of rows (both published codes), `sum` does not (the
+    formula of the paper). Layers that the first batch gives the same input share one matrix: the
     second result maps the name of each weight to the one it is kept under. Layers that never ran
     have none.
 
@@ -77,7 +77,7 @@ def gram(
 
 @contextmanager
 def given_to(layers: Mapping[str, torch.nn.Module]) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    """What some layers are given in the block: the name of each and its input, call by call."""
+    """A context that lists the calls of some layers: for each call, the layer's name and input."""
     calls: list[tuple[str, torch.Tensor]] = []
     hooks = [
         module.register_forward_pre_hook(lambda _, args, name=name: calls.append((name, args[0])))
@@ -91,7 +91,7 @@ def given_to(layers: Mapping[str, torch.nn.Module]) -> Iterator[list[tuple[str, 
 
 
 def _shared(calls: Sequence[tuple[str, torch.Tensor]]) -> dict[str, str]:
-    """For every layer that ran, the first one that was given the very same tensors."""
+    """For every layer that ran, the first layer that was given the very same tensors."""
     given: dict[str, list[int]] = {}
     for name, tensor in calls:
         given.setdefault(name, []).append(id(tensor))
@@ -102,8 +102,8 @@ def _shared(calls: Sequence[tuple[str, torch.Tensor]]) -> dict[str, str]:
 def token_rows(given: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """The inputs of a layer as rows, without those of padding.
 
-    What has not the shape of the batch has no padding: a pooled [batch, width], and DeBERTa's
-    relative positions, which its query and key layers read beside the tokens.
+    An input without the shape of the batch has no padding: a pooled [batch, width], and DeBERTa's
+    relative positions, which its query and key layers read besides the tokens.
     """
     if mask is not None and given.dim() == 3 and given.shape[:2] == mask.shape:
         return given[mask.bool()]

@@ -1,8 +1,8 @@
-"""Gram matrices on what a merged model's earlier blocks give, which are asked for as it is merged.
+"""Gram matrices of layers behind the already merged blocks of a model, computed as it is merged.
 
-What a layer is given depends on all that is merged before it, and how that is merged on its Gram
-matrices. So the merged model is a lazy state, and its tensors are asked for one block after the
-other; each block's matrices are kept in the cache, by the content of all that comes before.
+The input of a layer depends on all blocks merged before it, and how these are merged depends on
+their Gram matrices. So the merged model is a lazy state dict whose tensors are read block by block;
+each block's matrices are cached by the content of all blocks before it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from harness.passes.reading import Readings
 from harness.types import StateDict
 
 MADE = "gram_through"
-"""What the matrices are called in keys and in progress: the need that they are made for."""
+"""The name of the matrices in cache keys and progress: that of the need they are made for."""
 SHARED = "shared"
-"""Where an entry of the cache says which weights have the matrix of another."""
+"""The key, in a cache entry, of the weights that share the matrix of another weight."""
 
 
 @dataclass
 class LayerwiseGram:
     """All experts, each on its own rows, behind the blocks of one merged model.
 
-    `wanted` are the blocks with weights that are merged and have matrices. Runs begin when the
-    first matrix is asked for that is not in the cache, and models and rows are let go after the
-    last block that is merged.
+    `wanted` are the blocks with weights that are merged and have matrices. Models are made when the
+    first matrix is asked for that is not in the cache; models and rows are freed after the last
+    wanted block.
     """
 
     readings: Readings
@@ -48,7 +48,7 @@ class LayerwiseGram:
     _lock: RLock = field(default_factory=RLock, init=False)
 
     def gram(self, place: int, name: str) -> torch.Tensor | None:
-        """The matrix of one expert's weight, [in, in]; None where no row reaches it."""
+        """The matrix of one expert's weight, [in, in]; None if no row reaches the layer."""
         with self._lock:
             block = self.blocks.of(name)
             if block not in self._grams:
@@ -56,7 +56,7 @@ class LayerwiseGram:
             return self._grams[block][place].get(name)
 
     def _obtained(self, block: int) -> list[StateDict]:
-        """The matrices of a block, of every expert: from the cache, else by a run through it."""
+        """For every expert the matrices of a block, from the cache or by a run through it."""
         for before in range(len(self._digests), block):
             tensors = self._merged(before)
             digests = {name: weights.tensor_digest(name, tensors[name]) for name in tensors}
@@ -67,13 +67,14 @@ class LayerwiseGram:
         return made
 
     def _merged(self, block: int) -> StateDict:
-        """The merged weights of a block, all computed; those of the last one are at hand."""
+        """The merged weights of a block, all computed; those of the latest block are kept."""
         if self._last is None or self._last[0] != block:
             names = [name for name in self.merged if self.blocks.of(name) == block]
             self._last = block, {name: self.merged[name] for name in names}
         return self._last[1]
 
     def _of(self, place: int, block: int) -> StateDict:
+        """The matrices of a block for one expert. Raises NotFinite for NaN or Inf."""
         reading, digest = self.readings.of(place), self.readings.digests[place]
         path = reading.entry(digest, MADE, self.batch_size, block, self._digests[:block])
         expert = reading.checkpoint
@@ -91,7 +92,7 @@ class LayerwiseGram:
         return weights.renamed(stored, {**{name: name for name in stored}, **said[SHARED]})
 
     def _at(self, block: int) -> list[TruncatedModel]:
-        """All experts behind the merged blocks before this one."""
+        """All experts, advanced to this block: the blocks before it have the merged weights."""
         if not self._experts:
             readings = map(self.readings.of, range(len(self.readings)))
             self._experts = [TruncatedModel(one, self.blocks, self.batch_size) for one in readings]
@@ -103,9 +104,10 @@ class LayerwiseGram:
 
 
 def layerwise(readings: Readings, batch_size: int) -> Callable[[int, StateDict], StateDict]:
-    """What gives the matrices of one expert's linear layers through a merged model, lazily.
+    """A function from an expert's place and a merged model to lazy Gram matrices: of the expert's
+    linear layers, behind the blocks of the merged model.
 
-    That of a layer which no row reaches is zero. Those through the last merged model are at hand.
+    The matrix of a layer that no row reaches is zero. Those for the latest merged model are kept.
     """
     blocks, latest = blocks_of(readings.checkpoints[0]), list[LayerwiseGram]()
 

@@ -1,4 +1,4 @@
-"""Shell: how many tokens rows have, what a length cuts off, and the length that they need."""
+"""Shell: the tokens of rows, what a maximum length cuts off, and the length that rows need."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from harness.values import tokens
 
 @dataclass(frozen=True)
 class Cut:
-    """What a length cuts off of rows: how many of those that count as one are not seen whole.
+    """What a maximum length cuts off: `lost` of `count` rows or, for tags, of gold entities.
 
-    Those are rows or, of tags, gold entities; `words` are the words that are cut off. `longest` are
-    the tokens of the longest row.
+    `words` is the number of words that are cut off, for tags. `longest` is the number of tokens of
+    the longest row.
     """
 
     lost: int
@@ -34,12 +34,12 @@ class Cut:
 
     @property
     def share(self) -> float:
-        """What is lost of all."""
+        """The share of rows or entities that are lost."""
         return self.lost / self.count if self.count else 0.0
 
 
 def length_of(value: object) -> Length:
-    """A maximum length as somebody gives it. Raises BadOption."""
+    """A maximum length from a value that a user gave. Raises BadOption."""
     try:
         return tokens(value)
     except ValueError as error:
@@ -47,7 +47,7 @@ def length_of(value: object) -> Length:
 
 
 def token_counts(checkpoint: Checkpoint, rows: Rows) -> Sequence[int]:
-    """How many tokens each row has, cut nowhere."""
+    """The number of tokens of each row, without truncation."""
     return prepare(*as_asked(checkpoint, rows), MOST_TOKENS).costs
 
 
@@ -66,9 +66,9 @@ def resolved(
     several: Iterable[Rows],
     readout: Readout = LAST_LINEAR,
 ) -> int:
-    """The length that is asked for as a number; `auto` of rows that models are to read.
+    """The maximum length as a number; `auto`: the longest row's, at most what every model can read.
 
-    It means nothing for images. Raises BadOption where a readout is of so many tokens in every row.
+    It means nothing for images. Raises BadOption for `auto` if the readout pads rows to one length.
     """
     several = list(several)
     if several[0].task.image:
@@ -85,7 +85,7 @@ def resolved(
 
 
 def at_length(rows: Rows, asked: Length | None, checkpoints: Sequence[Checkpoint]) -> Rows:
-    """The rows of a task that is read at a length; None: at its own."""
+    """The rows with the length asked for as their task's maximum; None: the task's own."""
     if asked is None:
         return rows
     number = resolved(asked, checkpoints, [rows])
@@ -95,7 +95,7 @@ def at_length(rows: Rows, asked: Length | None, checkpoints: Sequence[Checkpoint
 
 
 def cut_off(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Cut:
-    """What a length cuts off of rows, as the model's tokenizer has them."""
+    """What a maximum length cuts off of rows, by the model's tokenizer."""
     checkpoint, rows = as_asked(checkpoint, rows)
     kind = kind_of(rows.task)
     whole = prepare(checkpoint, rows, MOST_TOKENS)
@@ -113,7 +113,7 @@ def cut_off(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Cut:
 
 
 def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) -> None:
-    """Warn of what a length cuts off of rows, by the tokenizer that most is cut off by.
+    """Warn of what a maximum length cuts off of rows, by the tokenizer that loses most.
 
     Raises BrokenCheckpoint for rows of more tokens than a model has positions for.
     """
@@ -140,7 +140,7 @@ def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) 
 
 
 def described(cut: Cut, max_length: int) -> str:
-    """What a length cuts off, in words; empty where that is nothing."""
+    """What is cut off, as a phrase; empty if nothing is."""
     lost = f"{cut.lost} of {cut.count}"
     if cut.words:
         return (
@@ -151,5 +151,5 @@ def described(cut: Cut, max_length: int) -> str:
 
 
 def _by_words(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """One of the checkpoints for each tokenizer."""
+    """One checkpoint for each distinct tokenizer."""
     return list({processor_digest(one.processor): one for one in checkpoints}.values())

@@ -1,4 +1,4 @@
-"""Where models run, and in which type: what a forward pass gives depends on it."""
+"""The device and the type that models run in: results of a forward pass depend on both."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from harness.text import first_line
 from harness.types import AUTO, Array, Need
 from harness.values import Frozen, validated
 
-if TYPE_CHECKING:  # a run and a recipe are made of these values, and importing them is light
+if TYPE_CHECKING:  # `Run` and `Recipe` import this module, and must import fast
     import torch
 
 DType: TypeAlias = Literal["float32", "bfloat16", "float16"]
 AnyModule = TypeVar("AnyModule", bound="torch.nn.Module")
 REFERENCE: DType = "float32"
 TOKENS = {"cpu": 1024, "cuda": 2**15}
-"""Tokens of a batch, padding included: what a core has in its cache, or what keeps a GPU busy."""
+"""Tokens of a batch, padding included: what fits the cache of a core, or what keeps a GPU busy."""
 IMAGES = {"cpu": 8, "cuda": 256}
 """Images of a batch."""
 SLOWER = 2
-"""How many times as long a half precision takes on a processor that is warned of."""
+"""A half precision that takes more than so many times as long as float32 is warned of."""
 
 
 class Placement(Frozen):
-    """The device that models run on, by torch's name for it (`auto`: the GPU where there is one),
-    and the type of their weights.
+    """The device that models run on, by torch's name for it (`auto`: the GPU if there is one), and
+    the type of their weights.
 
-    Features and outputs are float32 whatever the type, and so is all that is made of them.
+    Features and outputs are float32 whatever the type, and so is everything computed from them.
     """
 
     device: str = AUTO
@@ -49,16 +49,16 @@ class Placement(Frozen):
 
     @property
     def recorded(self) -> dict[str, str]:
-        """What keys and records say of it: in float32 nothing, as devices agree to rounding.
+        """What cache keys and records hold: in float32 nothing, as devices agree to rounding.
 
-        Of a half precision its name and the kind of device: each kind rounds in its own way.
+        In a half precision its name and the kind of device: each kind rounds in its own way.
         """
         half = {"dtype": self.dtype, "device": self.where.type}
         return {} if self.dtype == REFERENCE else half
 
     @property
     def parts(self) -> tuple[dict[str, str], ...]:
-        """What it adds to a key."""
+        """What a placement adds to a cache key."""
         return (self.recorded,) if self.recorded else ()
 
     def put(self, model: AnyModule, head: torch.nn.Module | None = None) -> AnyModule:
@@ -74,9 +74,9 @@ class Placement(Frozen):
         return placed
 
     def put_inputs(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """What a model reads, on the device; pixels in the type.
+        """A model's inputs on the device; pixels in the type.
 
-        Nobody waits for a GPU here: it copies from pages that stay where they are.
+        A GPU copies asynchronously, from pinned memory.
         """
         where, placed, queued = self.where, {}, self._queues
         for key, tensor in inputs.items():
@@ -86,9 +86,9 @@ class Placement(Frozen):
         return placed
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> Callable[[], list[Array]]:
-        """Arrays of the tensors in float32: whoever calls it waits until the device has them.
+        """A function that waits until the device has the tensors and returns float32 arrays.
 
-        Meanwhile the next batch is made and queued.
+        Before it is called, the next batch can be made and queued.
         """
         import torch
 
@@ -112,7 +112,7 @@ class Placement(Frozen):
 
     @property
     def _queues(self) -> bool:
-        """Whether the device copies while nobody waits, and an event says when it is done."""
+        """Whether the device copies asynchronously, and an event marks the end of a copy."""
         return self.where.type == "cuda"
 
     @property
@@ -123,7 +123,7 @@ class Placement(Frozen):
         return made
 
     def budget(self, *, images: bool) -> int:
-        """The tokens, padding included, or images that a batch may have."""
+        """The number of tokens, padding included, or of images that a batch may have."""
         most = IMAGES if images else TOKENS
         return most.get(self.where.type, most["cpu"])
 
@@ -139,9 +139,9 @@ def placement(device: str, dtype: str, what: str) -> Placement:
 
 
 def check_placement(asked: Placement) -> None:
-    """Raise BadOption for what torch cannot use here: the layers of an encoder are tried once.
+    """Raise BadOption for a device or a type that torch cannot use: an encoder's layers are tried.
 
-    Warns of a half precision that is slow here.
+    Warns of a half precision that is slow on this processor.
     """
     import torch
     from torch.nn import functional
@@ -161,8 +161,8 @@ def check_placement(asked: Placement) -> None:
 def check_arithmetic(asked: Placement) -> None:
     """Raise BadOption for a device that methods cannot compute on: a small inverse is tried.
 
-    By one thread: torch loads its decompositions for a GPU with the first of them, and fails where
-    several threads begin at once.
+    This also makes torch load its decompositions for a GPU, which fails if the first ones are
+    started by several threads at once.
     """
     import torch
 
@@ -181,7 +181,7 @@ def _unusable(what: str, error: Exception) -> BadOption:
 
 
 def tell_of_slow(dtype: DType, flag: str, *, gradients: bool = False) -> None:
-    """Warn of a half precision that the processor has no instructions for, behind a flag."""
+    """Warn of a half precision, set by `flag`, that the processor has no instructions for."""
     times = seconds(dtype, gradients) / seconds(REFERENCE, gradients) if dtype != REFERENCE else 1
     if times > SLOWER:
         warnings.warn(
@@ -192,10 +192,10 @@ def tell_of_slow(dtype: DType, flag: str, *, gradients: bool = False) -> None:
 
 
 def seconds(dtype: DType, gradients: bool) -> float:
-    """What a layer of 256 units takes on 32 rows, or the gradient by its input: the least of nine,
-    by one thread, which waits for no other where another program holds a core.
+    """The time of a layer of 256 units on 32 rows, or of the gradient by its input: the least of
+    ten runs, in one thread, which need not wait for a core that another program uses.
 
-    Without instructions the first is 8 times as long as in float32, the second 50 times: 3 ms.
+    Without instructions the layer takes 8 times as long as in float32, the gradient 50 times: 3 ms.
     """
     import torch
 
@@ -204,7 +204,7 @@ def seconds(dtype: DType, gradients: bool) -> float:
     given, weight = (torch.ones(n, 256, dtype=getattr(torch, dtype)) for n in (32, 256))
     taken = []
     with one_thread():
-        for _ in range(10):  # the first one prepares
+        for _ in range(10):  # the first run also warms up
             start = perf_counter()
             given @ (weight if gradients else weight.mT)
             taken.append(perf_counter() - start)
@@ -212,7 +212,7 @@ def seconds(dtype: DType, gradients: bool) -> float:
 
 
 def quicken(model: torch.nn.Module, asked: Placement) -> None:
-    """Make linear layers of a model without gradients faster, on a processor in float32.
+    """Speed up the linear layers of a model that runs without gradients, on a processor in float32.
 
     See `weights.onednn`.
     """
@@ -223,7 +223,7 @@ def quicken(model: torch.nn.Module, asked: Placement) -> None:
     if onednn.HERE and asked.where.type == "cpu" and asked.dtype == REFERENCE:
         for one in model.modules():
             if type(one) is torch.nn.Linear:
-                one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]  # of this one
+                one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]  # of this layer
 
 
 def _by_onednn(layer: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
@@ -234,7 +234,7 @@ def _by_onednn(layer: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """float32 products in float32, whatever the program around asked of torch.
+    """A context that computes products of float32 in float32, however torch is configured.
 
     By default torch computes convolutions in TF32 on a GPU, whose fraction has 10 bits.
     """
@@ -243,7 +243,7 @@ def exact() -> Iterator[None]:
     own: Any = torch.backends
     flags: list[tuple[Any, str, Any]] = [(own.cuda.matmul, "allow_tf32", False)]
     flags += [(own.cudnn, "allow_tf32", False)]
-    if hasattr(own.cudnn, "conv"):  # from torch 2.9 on, which refuses the older names beside these
+    if hasattr(own.cudnn, "conv"):  # since torch 2.9, which refuses a mix with the older names
         several = (own.cuda.matmul, own.cudnn.conv, own.cudnn.rnn, own.mkldnn.matmul)
         flags = [(one, "fp32_precision", "ieee") for one in several]
     before = [getattr(place, name) for place, name, _ in flags]

@@ -1,4 +1,4 @@
-"""Rows as a model takes them: what they cost, and tensors of some of them at a time."""
+"""Rows as model inputs: the cost of each row, and batches of tensors."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ Inputs: TypeAlias = "dict[str, torch.Tensor]"
 
 
 ENOUGH = 1 << 13
-"""Tokens of a batch that keep a GPU busy. Of 2,000 rows of a corpus 8 to 17 % of a batch of 32,768
-are padding, and 3 to 7 % where it ends as rows get shorter (benchmarks/README.md, "A GPU")."""
+"""Tokens of a batch that keep a GPU busy. On 2,000 rows of a corpus, 8 to 17 % of a batch of 32,768
+are padding, and 3 to 7 % if it ends where rows get shorter (benchmarks/README.md, "A GPU")."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows as a model takes them.
+    """Rows as model inputs.
 
-    `costs` are the tokens of each row, 1 for an image. `columns` have an entry for each row, of
-    which a data set for the Trainer is made. `make` gives the inputs of the rows of some numbers.
-    `first` says of rows of words where the first token of each word is, -1 for one that was cut
-    off.
+    `costs` are the tokens of each row, 1 for an image. `columns` have an entry for each row, for a
+    data set of the Trainer. `make` returns the inputs of the rows with the given numbers. `first`,
+    for rows of words, is the position of each word's first token, -1 for a word that was cut off.
     """
 
     costs: Sequence[int]
@@ -49,16 +48,16 @@ class Prepared:
     first: Sequence[Sequence[int]] | None = None
 
     def batch(self, picked: Sequence[int], placement: Placement) -> Inputs:
-        """Some rows as tensors [rows, ...], placed for a model."""
+        """The inputs of some rows, [rows, ...], on the device of the model."""
         return placement.put_inputs(self.make(picked))
 
     def by_cost(self) -> list[int]:
-        """The rows by their number of tokens, the longest first."""
+        """The numbers of all rows, the row with the most tokens first."""
         return sorted(range(len(self.costs)), key=lambda row: -self.costs[row])
 
     def batches(self, budget: int, size: int | None = None) -> Iterator[list[int]]:
-        """The rows that share a batch, the longest first: `size` of them, or else one and as many
-        more as its tokens with padding, or images, stay within a budget.
+        """The rows of each batch, the longest first: `size` of them, or else one and as many more
+        as keep the batch's tokens with padding, or its images, within the budget.
 
         Beyond `ENOUGH` tokens a batch has no row that would be padded by more than a tenth.
         """
@@ -74,9 +73,8 @@ class Prepared:
             start = end
 
     def of_words(self, outputs: torch.Tensor, batch: Sequence[int]) -> torch.Tensor:
-        """The outputs of the words of a batch, of [rows, tokens, ...], each at its first token.
-
-        Outputs of rows that are no words, as they are.
+        """The outputs [words, ...] of a batch's words, each at its first token, from outputs
+        [rows, tokens, ...]. Outputs for rows that are not split into words are unchanged.
         """
         if self.first is None:
             return outputs
@@ -93,11 +91,11 @@ def rows_in(batch: Mapping[str, torch.Tensor]) -> int:
 def prepare(
     checkpoint: Checkpoint, rows: Rows, max_length: int, readout: Readout = LAST_LINEAR
 ) -> Prepared:
-    """The rows as a model takes them: as tokens, cut to `max_length`, padded by the batch alone
-    unless they are read otherwise.
+    """The rows as model inputs: tokens, cut to `max_length` and, unless the readout pads them,
+    padded when a batch is made.
 
-    Images are decoded when a batch is made, and only their headers are read before. Raises
-    BrokenCheckpoint for a tokenizer that is not the model's: tokens without an embedding.
+    Images are decoded when a batch is made; before that, only their headers are read. Raises
+    BrokenCheckpoint for a tokenizer that is not the model's: it makes tokens without an embedding.
     """
     check_inputs(checkpoint, rows.task)
     if rows.images is not None:
@@ -121,8 +119,8 @@ def prepare(
 
 
 def check_positions(model: torch.nn.Module, prepared: Prepared, source: str) -> None:
-    """Raise BrokenCheckpoint for rows longer than what a model has positions for: a GPU that is
-    asked for one that is not there is of no use to the process after it."""
+    """Raise BrokenCheckpoint for rows longer than the positions that a model has: on a GPU such an
+    index error makes the device unusable for the rest of the process."""
     known, longest = positions(model), max(prepared.costs, default=0)
     if known is not None and longest > known:
         raise BrokenCheckpoint(
@@ -132,8 +130,8 @@ def check_positions(model: torch.nn.Module, prepared: Prepared, source: str) -> 
 
 
 def _check_ends(checkpoint: Checkpoint, rows: Rows, encoded: Sequence[Sequence[int]]) -> None:
-    """Raise BadData unless all rows end alike: at the last end a decoder's classifier reads them,
-    and transformers runs none on a batch with more of them in one row than in another."""
+    """Raise BadData unless all rows have as many end tokens: a decoder's classifier reads a row at
+    its last one, and transformers refuses a batch with more of them in one row than in another."""
     end = checkpoint.config.get("eos_token_id", 1)
     counts = [list(ids).count(end) for ids in encoded]
     expected = max(1, mode(counts or [1]))
@@ -161,10 +159,10 @@ def _of_images(checkpoint: Checkpoint, rows: Rows, image: Callable[[int], Stored
 
 @dataclass(frozen=True)
 class _Tokenized:
-    """Rows as a tokenizer makes them: in `columns` one by one, in `flat` end to end, with where
-    each begins and how many tokens it has.
+    """Rows as token ids: in `columns` one list per row, in `flat` end to end, with the start and
+    the number of tokens of each row.
 
-    A batch is cut out of `flat` at once: its rows as lists, one by one, would keep a GPU waiting.
+    A batch is cut out of `flat` in one step: to convert its lists row by row keeps a GPU waiting.
     """
 
     columns: Tokens
@@ -175,8 +173,8 @@ class _Tokenized:
 
 
 REMEMBERED = 1 << 20
-"""Tokens of the rows that are remembered, in some 80 MB: one model after the other is shown the
-same rows."""
+"""Tokens of tokenized rows that are kept at most, in some 80 MB: one model after the other is run
+on the same rows."""
 _remembered: dict[tuple[Any, ...], _Tokenized] = {}
 
 
@@ -186,8 +184,8 @@ def _tokenized(
     max_length: int,
     readout: Readout | None,
 ) -> _Tokenized:
-    """Rows as tokens, those of a few tasks once for all models of a tokenizer; without a readout
-    their words."""
+    """Tokenized rows; the latest are kept for other models with the same tokenizer. Without a
+    readout rows are tokenized word by word."""
     path = checkpoint.processor
     tokenizer = shared_tokenizer(path, words=readout is None)
     key = (tokenizer, max_length, readout and readout.tokens, tuple(texts))
@@ -219,7 +217,8 @@ def _tokenized(
 def _padded(rows: _Tokenized, padding: int, asked: int, picked: Sequence[int]) -> Inputs:
     """Rows of tokens as tensors [rows, longest], padded at the end, with their mask.
 
-    Where a decoder is given as many tokens, by one more: that mask would be taken for its own.
+    Rows of just the `asked` tokens that a decoder is given are padded by one more: else the model
+    would take this mask for the decoder's.
     """
     counts, starts = rows.counts[picked], rows.starts[picked]
     longest = int(counts.max())
@@ -237,7 +236,7 @@ def _padded(rows: _Tokenized, padding: int, asked: int, picked: Sequence[int]) -
 def row_labels(prepared: Prepared, rows: Rows, places: Sequence[int], outputs: int) -> list[Any]:
     """The labels of every row as a loss reads them.
 
-    A number, or one for each class, or for each token: -100 where no word begins.
+    One number for each row, or for each class, or for each token: -100 where no word begins.
     """
     kind = kind_of(rows.task)
     targets = kind.targets(rows, places, outputs)
@@ -256,7 +255,7 @@ def row_labels(prepared: Prepared, rows: Rows, places: Sequence[int], outputs: i
 
 
 def stacked(labels: Sequence[Any], *, whole: bool) -> torch.Tensor:
-    """The labels of some rows as a tensor, those of tokens padded with -100."""
+    """The labels of some rows as a tensor; labels of tokens are padded with -100."""
     kind = torch.int64 if whole else torch.float32
     if not whole or not isinstance(labels[0], list):
         return torch.tensor(labels, dtype=kind)

@@ -1,4 +1,4 @@
-"""An expert and the rows it is to see: what a need of each expert's own rows is made from."""
+"""An expert and the rows that it is run on: what the function of a need is given."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Batches: TypeAlias = "Iterator[tuple[Inputs, torch.Tensor]]"
 
 @dataclass(frozen=True)
 class Reading:
-    """An expert and the rows it is to see, ready to run.
+    """An expert and the rows that it is run on.
 
-    `progress`, if anybody listens, is called with the number of rows done since the last call.
+    `progress`, if given, is called with the number of rows done since the last call.
     """
 
     checkpoint: Checkpoint
@@ -37,16 +37,16 @@ class Reading:
     progress: Steps | None
 
     def model(self) -> torch.nn.Module:
-        """The expert in eval mode, without dropout, where it is placed: the encoder of an embedding
-        model stands in a classifier, of which `base_model` alone may be run."""
+        """The expert in eval mode, without dropout, on its device. An embedding model is made as a
+        classifier, of which only `base_model` may be run."""
         model = built(self.checkpoint, kind_of(self.rows.task).unit, self.placement.where)
         check_positions(model, self.prepared, self.checkpoint.source)
         return self.placement.put(model)
 
     def entry(self, digest: str, *made_of: object) -> Path:
-        """Where the cache keeps what was made of it, by all that this depends on.
+        """The cache file of a result of this reading, by all that the result depends on.
 
-        `digest` is that of the expert's weights.
+        `digest` is the hash of the expert's weights; `made_of` is, say, a need with its options.
         """
         parts = (*made_of, *self.placement.parts)
         key = content_key(self.checkpoint, self.rows, digest, self.max_length, *parts)
@@ -59,14 +59,14 @@ class Reading:
 
     @property
     def places(self) -> list[int]:
-        """For each label of the task, the output of the expert that stands for it."""
+        """For each label of the task, the index of the expert's output for it."""
         if self.embeds:
             return []
         task, one = self.rows.task, self.checkpoint
         return kind_of(task).columns(task, one.labels or (), one.source)
 
     def batches(self, size: int, *, as_drawn: bool) -> Batches:
-        """Inputs and labels of the rows, in the order of the draw or, padding less, by length."""
+        """Inputs and labels of `size` rows each, as drawn or by length, which pads less."""
         rows = self.prepared
         kind, where = kind_of(self.rows.task), self.placement.where
         labels = row_labels(rows, self.rows, self.places, max(1, len(self.checkpoint.labels or ())))
@@ -74,13 +74,13 @@ class Reading:
             yield inputs, stacked([labels[i] for i in picked], whole=kind.whole).to(where)
 
     def inputs(self, size: int, *, as_drawn: bool = False) -> Iterator[Inputs]:
-        """Inputs of the rows, whatever they are labelled, in the order of the draw or by length."""
+        """Inputs of `size` rows each, without labels, in the order of the draw or by length."""
         batches = self._batches(self.prepared, size, as_drawn=as_drawn)
         return (inputs for _, inputs in batches)
 
     @cached_property
     def prepared(self) -> Prepared:
-        """The rows as the expert takes them."""
+        """The rows as inputs of the expert."""
         return prepare(self.checkpoint, self.rows, self.max_length)
 
     def _batches(
@@ -97,8 +97,10 @@ class Reading:
 def reading_of(
     checkpoint: Checkpoint, rows: Rows, placement: Placement, progress: Steps | None = None
 ) -> Reading:
-    """An expert and rows, of as many tokens as their task and an embedding model read: of one that
-    is asked of every label, all questions that have an answer."""
+    """The reading of an expert, rows cut to the task's maximum length and an embedding model's own.
+
+    For a model that is asked about every label, the rows are the questions that have an answer, and
+    there is no progress."""
     checkpoint, asked = as_asked(checkpoint, rows, known=True)
     rows, progress = asked, progress if asked is rows else None
     length, pooling = rows.task.finetune.max_length, checkpoint.pooling
@@ -109,10 +111,10 @@ def reading_of(
 
 @dataclass(frozen=True)
 class Readings:
-    """All experts as they enter a method, and the rows each is to see, which are not read yet.
+    """All experts as they enter a method, and the rows that each is run on, not loaded yet.
 
-    `rows` is called with the place of an expert. `progress`, if anybody listens, is what a need
-    tells of the rows that it has read.
+    `rows` is a function of the place of an expert. `progress`, if given, is called by the need for
+    the rows that it has read.
     """
 
     checkpoints: tuple[Checkpoint, ...]
@@ -129,10 +131,10 @@ class Readings:
 
     @cached_property
     def digests(self) -> list[str]:
-        """What the weights of each expert hash to."""
+        """The hash of each expert's weights."""
         return [weights.digest(one.weights) for one in self.checkpoints]
 
     def steps(self, what: str, total: int) -> Steps | None:
-        """What is told of so many rows, if anybody listens."""
+        """The progress of `total` rows; None if nothing shows it."""
         progress = self.progress
         return (lambda done: progress(what, done, total)) if progress else None

@@ -1,4 +1,4 @@
-"""Shell: a statistic in a file: what it says of itself, and how much of that is believed."""
+"""Shell: a statistic in a file: its description, and the checks before it is used."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from harness.values import reason
 
 
 class Facts(BaseModel):
-    """What else a pass found out: which rows it read, and the weights that it never reached.
+    """Facts about the pass: the digest of its rows, their maximum length, and the weights that no
+    row reached.
 
-    `placement` says in which half precision it ran, if it was one, and on which kind of device.
+    `placement` is the half precision that it ran in, with the kind of device; empty for float32.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -36,11 +37,11 @@ class Facts(BaseModel):
 
 
 class Said(BaseModel):
-    """What a file says of its tensors, as JSON.
+    """The description of the tensors in a file, as JSON.
 
-    `need`, which is written as "kind", is the need they meet, by name; `digest` is that of the
-    weights they were computed on, `task` is `name@split`; `shared` maps the weights that have
-    another's tensor to that one; `code` is a hash of somebody else's code that computed them.
+    `need`, which is written as "kind", is the name of the need they meet; `digest` is the hash of
+    the weights they were computed on, `task` is `name@split`; `shared` maps each weight that shares
+    another's tensor to that one; `code` is the hash of a plug-in's code if that computed them.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -56,8 +57,8 @@ class Said(BaseModel):
     code: str = ""
 
     def written(self, exclude: set[str] | None = None) -> dict[str, Any]:
-        """As it stands in a file: without a placement and code where none is said, as in files of
-        before."""
+        """The description as JSON, without placement and code if these are empty, as in older
+        files."""
         values = self.model_dump(mode="json", by_alias=True, exclude=exclude)
         if not self.code:
             del values["code"]
@@ -66,16 +67,16 @@ class Said(BaseModel):
         return values
 
     def recorded(self) -> dict[str, Any]:
-        """What is said, as the record of a merge holds it."""
+        """The description as the record of a merge holds it."""
         values = self.written({"shared", "versions"})
         return {**values.pop("facts"), **values}
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """A statistic: what it is of, its tensors as they are stored, and the file they are in.
+    """A statistic: its description, its tensors as they are stored, and the file they are in.
 
-    `description` is what the file says of itself, as it stands there.
+    `said` is the parsed description, `description` the one in the file, with its seal.
     """
 
     said: Said
@@ -90,7 +91,7 @@ class Statistic:
 
     @property
     def tensors(self) -> StateDict:
-        """Tensors by the name of the weight. An entry that is not finite is a BrokenCheckpoint."""
+        """The tensor of each weight, by name; one that is not finite raises BrokenCheckpoint."""
         places = {**{name: name for name in self.stored}, **self.said.shared}
         kept = weights.specs(self.stored)
 
@@ -108,18 +109,18 @@ class Statistic:
 def read_statistic(path: str | Path) -> Statistic:
     """Open a file that `harness statistics` wrote; tensors are read when they are asked for.
 
-    Raises BrokenCheckpoint, naming the file, for what is not one.
+    Raises BrokenCheckpoint, naming the file, for any other file.
     """
     return opened(Path(path), *read_sealed(Path(path)))
 
 
 def opened(path: Path, tensors: StateDict, description: Mapping[str, Any]) -> Statistic:
-    """The statistic in a file of these tensors and this description. Raises BrokenCheckpoint."""
+    """The statistic of a file with these tensors and this description. Raises BrokenCheckpoint."""
     what = "a file that `harness statistics` wrote"
     if not description:
         raise BrokenCheckpoint(f"{path} does not say what statistics it holds; expected {what}")
     try:
-        # as JSON, in which a list may be a tuple
+        # as JSON, where strict mode takes a list for a tuple
         said = Said.model_validate_json(json.dumps(description))
     except ValidationError as error:
         raise BrokenCheckpoint(f"{path}: {reason(error, Said)}; expected {what}") from error
@@ -132,16 +133,16 @@ def opened(path: Path, tensors: StateDict, description: Mapping[str, Any]) -> St
     return Statistic(said, tensors, str(path), description)
 
 
-# What a file holds is not believed ---------------------------------------------------------
+# Checks ------------------------------------------------------------------------------------
 
 
 def check_statistic(statistic: Statistic, checkpoint: Checkpoint) -> None:
-    """Raise BrokenCheckpoint, naming file and tensor, unless it can be one of this checkpoint.
+    """Raise BrokenCheckpoint, naming file and tensor, unless the statistic fits the checkpoint.
 
-    Every tensor is there, or said to be of a weight that the pass did not reach, of the shape and
-    type that the need gives it, finite, and nothing that the need knows to be a fault; the file is
-    as it was written, by the code that is loaded. Raises UnknownName for a need that is not
-    registered.
+    Every tensor must be there, or be listed as not reached by any row; have the shape and type of
+    the need's `shapes`; be finite; and pass the need's `fault`. Not all may be zero, and the file
+    must be as it was written, by the code that is loaded. Warns of a file that does not say which
+    code that was. Raises UnknownName for a need that is not registered.
     """
     need = NEEDS.from_file(statistic.need, statistic.source)
     code = code_of(need.function) or ""
@@ -184,5 +185,5 @@ def check_statistic(statistic: Statistic, checkpoint: Checkpoint) -> None:
 
 
 def shapes_of(need: Need, checkpoint: Checkpoint) -> dict[str, weights.Spec]:
-    """Names and shapes of a statistic, from headers and the configuration alone."""
+    """Names, shapes and types of a statistic's tensors, by headers and configuration alone."""
     return dict(need.shapes(checkpoint)) if need.shapes else {}

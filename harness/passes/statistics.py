@@ -1,7 +1,7 @@
-"""Shell: what some methods ask of data, computed on an expert's own rows, cached by content.
+"""Shell: statistics that methods need, computed on an expert's own rows and cached by content.
 
-A statistic is one tensor per weight and holds no row of the data, so a file of it can be handed to
-who merges without handing over the rows (RegMean, arXiv:2212.09849).
+A statistic is one tensor per weight and holds no row of the data, so its file can be given to
+whoever merges, without the rows (RegMean, arXiv:2212.09849).
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def drawn(
 ) -> Rows:
     """The rows that a statistic is computed on: `examples` of `task@train90`, drawn by the seed.
 
-    Experts of one task see the same rows, those of a `part` of them their own. Where there are
-    fewer, all are taken, with a warning.
+    Experts of one task get the same rows, except for experts trained on a `part` of the rows, which
+    get rows of that part. If there are fewer than `examples`, all are taken, with a warning.
     `collect` takes the rows of any other draw as well: `take(load_rows(task, "train90"), numbers)`.
     """
     rows = load_rows(task, split, folder=folder)
@@ -88,10 +88,10 @@ def drawn(
 def drawn_as(
     chosen: Mapping[str, Scalar], task: Task, folder: str | Path | None, part: Part | None = None
 ) -> Rows:
-    """The rows that the options of a need say, `examples` and `seed` among them.
+    """The rows that the options of a need select, `examples` and `seed` among them.
 
-    They are of the split that is reported where an option `rows` says `test`; else of the part that
-    an expert was trained on, if it was one.
+    They are from the task's reported split if an option `rows` is `test`; else from the `part` of
+    the training rows that the expert was trained on, or from all of them.
     """
     examples, seed = (cast(int, chosen[key]) for key in ("examples", "seed"))
     split = task.reported if chosen.get("rows") == "test" else TRAINED_ON
@@ -99,29 +99,29 @@ def drawn_as(
 
 
 def part_seen(checkpoint: Checkpoint) -> Part | None:
-    """The part of its task's rows that an expert was trained on; None: all, or nobody says."""
+    """The part of its task's rows that an expert was trained on; None: all, or not recorded."""
     said = trained_by(checkpoint.path)
     return None if said is None else said.part
 
 
 def called(need: Need, checkpoint: Checkpoint) -> str:
-    """What is told of the rows that a need reads of an expert."""
+    """The label, in the progress, of the rows that a need reads of an expert."""
     return f"{need.name} of {checkpoint.name}"
 
 
 def steps(
     progress: Progress | None, need: Need, checkpoint: Checkpoint, rows: Rows
 ) -> Steps | None:
-    """What is told of the rows that a need has read of an expert, if anybody listens."""
+    """The progress of the rows that a need reads of an expert; None without `progress`."""
     what = called(need, checkpoint)
     return (lambda done: progress(what, done, len(rows))) if progress else None
 
 
 def collect(need: Need, chosen: Mapping[str, Scalar], reading: Reading) -> Statistic:
-    """A statistic of a checkpoint with a head on drawn rows, from the cache or by a pass over them.
+    """A statistic of an expert on its drawn rows, from the cache or by a pass over them.
 
     `chosen` are all options of the need. Raises IncompatibleWeights for tensors that are not what
-    its shapes promise.
+    its shapes promise, NotFinite for NaN or Inf.
     """
     digest = weights.digest(reading.checkpoint.weights)
     path = _entry(need, chosen, reading, digest)
@@ -136,15 +136,15 @@ def collect(need: Need, chosen: Mapping[str, Scalar], reading: Reading) -> Stati
 
 
 def _entry(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Path | None:
-    """Where a statistic is kept, by all that it depends on; None where that cannot be said."""
-    if file_of(need.function) is None:  # of what was typed a hash leaves values out
+    """The cache file of a statistic, by all that it depends on; None if that cannot be hashed."""
+    if file_of(need.function) is None:  # typed code: its hash leaves values out
         return None
     own = list(filter(None, [code_of(need.function)]))
     return reading.entry(digest, need.name, dict(chosen), list(reading.places), *own)
 
 
 def _recalled(path: Path) -> Statistic | None:
-    """A statistic in the cache, its tensors on disk; None where there is none that is whole."""
+    """A statistic from the cache, its tensors still on disk; None if it is missing or damaged."""
     entry = recall(path)
     try:
         return None if entry is None else opened(path, *entry)
@@ -173,7 +173,7 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
 
 
 def said(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Said:
-    """What there is to say of a need that was met by a reading of weights of this digest."""
+    """The description of a met need: its options, rows and model, with the weights' `digest`."""
     facts = {"rows": reading.rows.digest, "max_length": reading.max_length, "not run": ()}
     facts |= {"placement": reading.placement.recorded}
     return Said(
@@ -191,7 +191,10 @@ def said(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str
 def _missed(
     need: Need, checkpoint: Checkpoint, tensors: StateDict, shared: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The names that were promised and not made. Raises IncompatibleWeights for other tensors."""
+    """The names that the need promises and did not make.
+
+    Raises IncompatibleWeights for a tensor of another shape or type, and if none was made.
+    """
     known, made = shapes_of(need, checkpoint), weights.specs(tensors)
     reached = {**made, **{name: made[place] for name, place in shared.items()}}
     for name, spec in known.items():
@@ -209,9 +212,9 @@ def _missed(
 
 
 def promised(need: Need, checkpoint: Checkpoint, obtain: Callable[[], Statistic]) -> StateDict:
-    """The tensors that a statistic will have, by name and shape; it is obtained at the first read.
+    """The lazy tensors of a statistic, which is obtained when the first of them is read.
 
-    What no row reached is zero, as the Gram matrix of a layer that never ran is.
+    A tensor that no row reached is zero, such as the Gram matrix of a layer that never ran.
     """
     known = shapes_of(need, checkpoint)
 
@@ -247,9 +250,10 @@ def statistic(
     Without `out` they are kept in the cache alone, where a merge on this machine finds them.
     Rows are cut to `max_length` tokens, by default the task's; `auto`: nothing that the expert can
     encode is cut off. The file can be shared instead of the data. `base` and the folder
-    `heads_from` have what an expert may leave to others. Raises BadRecipe for a merger without
+    `heads_from` supply what the expert's folder may lack. Raises BadRecipe for a merger without
     statistics and, without `other_tasks`, for a task that the expert was not trained on,
-    BrokenCheckpoint for one that was changed, OutputExists for a file that holds something else.
+    BrokenCheckpoint for an expert that was changed since it was written, OutputExists if `out` is a
+    file that holds something else.
     """
     placed = placement(device, dtype, "statistics")
     asked, chosen = _asked(merger, need, preset)
@@ -290,7 +294,7 @@ def statistic(
 def _asked(
     merger: str | Choice | None, need: str | Choice | None, preset: PresetName | None
 ) -> tuple[Need, dict[str, Scalar]]:
-    """The need that is asked for, by its name or that of a merger, and all its options."""
+    """The need that is asked for, by its own name or that of a merger, and all its options."""
     if need is not None:
         if merger is not None or preset is not None:
             other = "a merger" if merger is not None else "a preset of mergers"
@@ -319,7 +323,7 @@ def _statistics_of(entry: Merger) -> list[Need]:
 
 
 def _check_free(path: Path) -> None:
-    """Raise OutputExists where a file of statistics cannot go, or something else lies."""
+    """Raise OutputExists or CannotWrite unless a file of statistics can be written or replaced."""
     check_name(path)
     check_place(path.absolute().parent)
     if os.path.lexists(path):

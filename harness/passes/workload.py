@@ -1,4 +1,4 @@
-"""How much work there is in all, and how much of it is done: one bar for everything."""
+"""The work of a command in all, and how much of it is done: one progress bar for everything."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from harness.types import Progress, Steps
 
 
 class Workload:
-    """The parts of some work, each with its size, and what is told while they are done.
+    """The parts of some work, each with its size, and the progress of all parts together.
 
-    Whatever is done, what is told is of all of them. The rows through models and the tensors that
-    are written count alike: without models nothing else is counted, and with them it is little.
+    Totals are always those of all parts. A row through a model and a tensor that is written count
+    the same: without models there are only tensors, and with models these are few.
     """
 
     def __init__(self, progress: Progress | None) -> None:
@@ -21,13 +21,13 @@ class Workload:
         self._done: Counter[Hashable] = Counter()
 
     def plan(self, part: Hashable, size: int) -> None:
-        """Count a part, unless it is counted already."""
+        """Add a part of this size to the total, unless it is there already."""
         self._sizes.setdefault(part, size)
 
     def steps(self, what: str, part: Hashable) -> Steps | None:
-        """What is told of a part; None if nobody listens, it was not planned, or it is done.
+        """The progress of a part; None if nothing shows it, it was not planned, or it is done.
 
-        A part that is done again, or is larger than was planned, is told of as far as it was.
+        A part that is done again, or is larger than planned, counts up to its planned size.
         """
         tell, size = self._progress, self._sizes.get(part, 0)
         if tell is None or self._done[part] >= size:
@@ -42,9 +42,10 @@ class Workload:
         return step
 
     def within(self, name: str, part: Hashable) -> Progress | None:
-        """A `Progress` for work that counts by itself: told as so much of the part, `name` · what.
+        """A `Progress` for work with a total of its own, shown as a share of the part, under the
+        label `name` · what.
 
-        Where its own total grows, the bar waits for it. None if nobody listens.
+        If its own total grows, the bar waits. None if nothing shows it.
         """
         if self._progress is None:
             return None
@@ -60,12 +61,12 @@ class Workload:
         return tell
 
     def finish(self, what: str, part: Hashable) -> None:
-        """Count a part as done, whatever was told of it: less was to do, or it was refused."""
+        """Count a part as done, whatever was counted: less was to do, or it was refused."""
         if step := self.steps(what, part):
             step(self._sizes[part])
 
     def tell(self, what: str, done: int, size: int) -> None:
-        """A `Progress` of the part of that name, which is counted now if nobody planned it."""
+        """A `Progress` of the part named `what`, which is added now if it was not planned."""
         self.plan(what, size)
         if step := self.steps(what, what):
             step(done)

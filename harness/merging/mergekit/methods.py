@@ -24,20 +24,21 @@ from harness.types import StateDict
 from harness.weights import Lazy, check_same, each, specs
 
 VARIABLE = "HARNESS_MERGEKIT"
+"""The environment variable that names mergekit's environment, or its command."""
 SCRIPT = "mergekit-pytorch"
 """mergekit's command for tensors by name, which knows no architecture."""
 
 
 def family(method: str) -> Merger:
-    """The merger `mergekit:METHOD`. Methods that read no base, or merge two ends, need none."""
+    """The merger `mergekit:METHOD`. Methods without a base, or between two ends, need none."""
 
     def merged(
         experts: Sequence[StateDict], base: StateDict, *, seed: int = 0, **parameters: Any
     ) -> StateDict:
-        """What mergekit makes of the models; it runs when the first tensor is asked for.
+        """mergekit's merge of the models; it runs when the first tensor is asked for.
 
-        A list gives a parameter for each expert, any other value is for all. Raises BadRecipe if
-        no mergekit is found, and with its last line if it fails.
+        A list has a parameter's value for each expert, any other value is for all. Raises BadRecipe
+        if mergekit is not found and, with the last line that it printed, if it fails.
         """
         for name, value in parameters.items():
             if isinstance(value, list) and len(value) != len(experts):
@@ -56,7 +57,7 @@ def family(method: str) -> Merger:
 
 
 def _config(method: str, count: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """mergekit's configuration of the files that `_run` writes."""
+    """mergekit's configuration for the files that `_run` writes."""
     files = [_file(index) for index in range(count + 1)]
     own = {name: value for name, value in parameters.items() if isinstance(value, list)}
     each = [{name: value[index] for name, value in own.items()} for index in range(count)]
@@ -73,7 +74,7 @@ def _file(index: int) -> str:
 def _run(
     command: Path, config: Mapping[str, Any], states: Sequence[StateDict], seed: int
 ) -> StateDict:
-    """The result of a run in a temporary folder, which goes when nobody needs the result."""
+    """mergekit's result, in a temporary folder that is removed when nothing refers to it."""
     folder = Path(tempfile.mkdtemp(prefix="mergekit-"))
     try:
         for index, state in enumerate(states):
@@ -94,7 +95,7 @@ def _run(
 
 def _call(command: Path, method: str, folder: Path, seed: int) -> None:
     asked = [str(command), "config.yml", "out", "--random-seed", str(seed)]
-    # mergekit visits tensors in the order of a set of names: hashes decide which draw is whose
+    # mergekit visits tensors in the order of a set: hashes decide which random numbers each gets
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     done = subprocess.run(
         asked, cwd=folder, env=environment, capture_output=True, text=True, check=False
@@ -109,8 +110,8 @@ def _call(command: Path, method: str, folder: Path, seed: int) -> None:
 
 
 def installed() -> tuple[Path, str]:
-    """The command of the mergekit that HARNESS_MERGEKIT names, else that of this environment, else
-    on the path; and its version, '' where that is not known.
+    """mergekit's command, from HARNESS_MERGEKIT, else this environment, else the path; and its
+    version, '' if that is unknown.
 
     Raises BadRecipe if there is none.
     """
@@ -133,7 +134,7 @@ def installed() -> tuple[Path, str]:
 
 
 def _version(command: Path) -> str:
-    """The version that stands in the environment of a command."""
+    """The version of mergekit in the environment of a command; '' if unknown."""
     root = command.resolve().parents[1]
     for packages in ("lib/python*/site-packages", "Lib/site-packages"):
         for place in root.glob(f"{packages}/mergekit-*.dist-info"):

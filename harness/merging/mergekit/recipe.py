@@ -1,4 +1,4 @@
-"""A configuration of mergekit's as a recipe that gives the same numbers."""
+"""A mergekit configuration as a recipe that gives the same numbers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from harness.weights import floating, specs
 def recipe_of(values: Mapping[str, Any], path: str | Path) -> Recipe:
     """The recipe that gives the numbers mergekit 0.1.5 gives for this configuration, in float32.
 
-    Two exceptions: mergekit leaves to its sort which of several equal entries at the threshold of a
-    trim stay, and slerp with one tensor that is all 0 follows an arc there. Raises BadRecipe,
-    naming the key, for what has no equal here; warns of tensors that older releases drop.
+    Two exceptions: in mergekit a sort decides which of several equal entries at the threshold of a
+    trim stay, and its slerp follows an arc even if one tensor is all 0. Raises BadRecipe, naming
+    the key, for what has no equivalent here; warns of tensors that older releases drop.
     """
     config = read_config(values, Path(path))
     if config.method not in TRANSLATED:
@@ -48,13 +48,14 @@ def recipe_of(values: Mapping[str, Any], path: str | Path) -> Recipe:
 
 
 def _opened(sources: Sequence[str]) -> Iterator[Checkpoint]:
-    """The models that can be opened without being asked to read a pickle."""
+    """The models that can be opened without reading a pickle."""
     for source in sources:
-        with suppress(BrokenCheckpoint):  # planning the merge says so, or reads it where it may
+        with suppress(BrokenCheckpoint):  # planning raises it, or reads pickles if allowed
             yield open_checkpoint(source)
 
 
 def _check_embeddings(config: Config, models: Sequence[Checkpoint]) -> None:
+    """Raise BadRecipe for a model whose token embeddings mergekit would cut to its tokenizer."""
     for checkpoint in models:
         words, rows = shared_tokenizer(checkpoint.processor), checkpoint.config.get("vocab_size")
         if rows != len(words):
@@ -67,7 +68,7 @@ def _check_embeddings(config: Config, models: Sequence[Checkpoint]) -> None:
 def _warn_of_few(
     config: Config, options: Mapping[str, Scalar], models: Sequence[Checkpoint]
 ) -> None:
-    """Warn of tensors that mergekit treats otherwise from one release to the next."""
+    """Warn of tensors too small for gamma, which releases of mergekit treat differently."""
     density, gamma = (float(str(options[name])) for name in ("density", "gamma"))
     if density == 1:
         return
@@ -121,7 +122,7 @@ def _type(name: str, config: Config) -> str:
 
 
 def _check_parameters(config: Config, shared: tuple[str, ...], each: tuple[str, ...]) -> None:
-    """Raise BadRecipe for a parameter that mergekit would pass over in silence."""
+    """Raise BadRecipe for a parameter that mergekit would silently ignore."""
     known = (*shared, *each)
     for name in (one for one in config.parameters if one not in known):
         named = ", ".join(known)
@@ -139,7 +140,7 @@ def _read(
     default: bool | float | None,
     model: Listed | None = None,
 ) -> Any:
-    """A parameter: that of one model, else that of all, else the default, whose type it has."""
+    """A parameter, set for a model, else for all, else by default; of the type of its default."""
     called, own = (model.model, model.parameters) if model else (config.method, {})
     value = own.get(name, config.parameters.get(name))
     value = default if value is None else value
@@ -180,7 +181,7 @@ Translated: TypeAlias = tuple[list[str], str | None, Choice]
 """Experts, base and merger of a recipe."""
 
 SPARSE = ("normalize", "rescale", "int8_mask", "lambda")
-"""What the family of task arithmetic shares. An int8_mask gives the same numbers either way."""
+"""Parameters of task arithmetic and its variants. int8_mask does not change the numbers."""
 
 
 def _names(models: Sequence[Listed]) -> list[str]:
@@ -188,7 +189,7 @@ def _names(models: Sequence[Listed]) -> list[str]:
 
 
 def _linear(config: Config) -> Translated:
-    """A base that is not in the list is one more model, of the weight given for all."""
+    """A base that is not in the list is one more model, with the weight given for all."""
     models = config.models
     if config.base is not None and config.base not in _names(models):
         models = (*models, Listed(model=config.base))
@@ -200,7 +201,7 @@ def _linear(config: Config) -> Translated:
 
 
 def _slerp(config: Config) -> Translated:
-    """The base is the first of the two: the end at t = 0."""
+    """The base is the first of the two models, at t = 0."""
     base = _needs_base(config)
     if len(config.experts) != 1:
         raise config.refuse(f"slerp got {len(config.experts)} models beside the base, expected 1")
@@ -250,6 +251,7 @@ def _breadcrumbs(config: Config) -> Translated:
 
 
 def _no_rescale(config: Config) -> None:
+    """Raise BadRecipe for `rescale`, which our methods of these names lack."""
     if _read(config, "rescale", False):
         raise config.refuse("parameter 'rescale' is true, which ours has not; expected false")
 
@@ -262,4 +264,4 @@ TRANSLATED: Mapping[str, Translation] = {
     "ties": (SPARSE, ("weight", "density"), _ties),
     "breadcrumbs": (SPARSE, ("weight", "density", "gamma"), _breadcrumbs),
 }
-"""Of a method of mergekit's its parameters, of all models and of each, and what translates it."""
+"""By mergekit method: its parameters for all models, its parameters for each, its translation."""
