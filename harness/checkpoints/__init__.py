@@ -1,1 +1,1 @@
-"""A folder or a Hub id -> a Checkpoint: its tensors, configuration, tokenizer and past."""
+"""A folder or a Hub id -> a Checkpoint: its tensors, configuration, tokenizer and provenance."""

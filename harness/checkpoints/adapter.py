@@ -2,8 +2,8 @@
 
 An adapted matrix W [out, in] of the base becomes W + s B A with A [r, in] and B [out, r]; s is
 alpha / r (Hu et al. 2021, arXiv:2106.09685) or alpha / sqrt(r) (Kalajdzievski 2023,
-arXiv:2312.03732). Whole tensors of the file, those of the head, are taken as they are. What peft
-has beyond that is refused.
+arXiv:2312.03732). Whole tensors in the file, those of the head, are taken unchanged. All other
+features of peft are refused.
 
 By hand: W = ((1, 0), (0, 1)), A = (1, 2), B = (3, 0)^T, r = 1 and alpha = 2 give ((7, 12), (0, 1)).
 """
@@ -44,7 +44,7 @@ from harness.weights import Lazy, Spec, renamed, select, specs, union
 
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
-"""What peft puts before the names of the model that it wraps."""
+"""What peft puts before the names of the wrapped model."""
 FIRST, SECOND = ".lora_A.weight", ".lora_B.weight"
 TYPES: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("r", "qalora_group_size"), (int,)),
@@ -56,20 +56,20 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "layers_to_transform": (list, int),
     **dict.fromkeys(("auto_mapping", "megatron_core", "runtime_config"), (dict, str)),
 }
-"""Keys of adapter_config.json that are read, or that decide nothing, with the types of their
-values; null is the default of each."""
+"""Keys of adapter_config.json that are read here, or that do not change the weights, with the types
+of their values; each may be null."""
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
     "init_lora_weights": (True, False, "gaussian", None),
 }
-"""Values under which an adapter is what is computed here: others change the base, the ranks or the
-formula. So may any key that is not known, unless its value is one of `NOTHING`."""
+"""Values under which an adapter is just W + s B A: others change the base, the ranks or the
+formula. An unknown key could do so too, unless its value is one of `NOTHING`."""
 NOTHING: tuple[Any, ...] = (None, False, {}, [])
 OF_TEXT = "SEQ_2_SEQ_LM"
-"""The task type of an adapter of a model of text to text."""
+"""peft's task type of a text-to-text model."""
 UNITS: Mapping[str, Unit] = {"SEQ_CLS": "row", "TOKEN_CLS": "word"}
-"""What a classifier of a task type has an output for."""
+"""By peft's task type, what a classifier has an output for."""
 INSTEAD = (
     "merge it into its base with peft, PeftModel.from_pretrained(model, ADAPTER)"
     ".merge_and_unload().save_pretrained(FOLDER), and give that folder"
@@ -78,16 +78,17 @@ INSTEAD = (
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter's adapter_config.json, what that says, and its tensors by name."""
+    """An adapter_config.json, its content (`said`), and the adapter's tensors by name."""
 
     file: Path
     said: Mapping[str, Any]
     weights: StateDict
 
     def targets(self, module: str) -> bool:
-        """Whether peft would put factors into a module, by the lists of its configuration.
+        """Whether peft would put factors into a module, by the lists of the configuration.
 
-        A pattern in place of a list is not run: it may take for ever.
+        A pattern in place of a list is not run, as it may take forever: a target pattern counts as
+        a match, an exclude pattern as none.
         """
         wanted, unwanted = (self.said.get(f"{key}_modules") for key in ("target", "exclude"))
         if isinstance(unwanted, list) and _ends(module, unwanted):
@@ -103,17 +104,17 @@ class Adapter:
 def open_adapter(
     folder: Path, source: str, base: str | Path | None, *, allow_pickle: bool = False
 ) -> Checkpoint:
-    """The model that an adapter makes of `base`, by default of the base that it names.
+    """The model of an adapter applied to `base`, by default to the base that it names.
 
-    A matrix is computed when it is asked for. Raises BrokenCheckpoint, naming file and cause, for
-    an adapter that is not plain, or not one of this base.
+    Adapted matrices are computed on access. Raises BrokenCheckpoint, naming file and cause, for an
+    adapter with features that are not supported, and for one that does not fit the base.
     """
     adapter = _read(folder)
     model = _opened_base(adapter, base, allow_pickle)
     unit = UNITS.get(str(adapter.said.get("task_type")))
     encoder = encoder_of(model, unit=unit or "row")
     text = bool(model.family.stacks) and adapter.said.get("task_type") == OF_TEXT
-    # what a T5 makes text by is none of a classifier's
+    # the lm_head of a T5, which no classifier has
     outputs = [name for name in model.weights if text and model.family.is_pooler(name)]
     known = union(encoder.weights, select(model.weights, outputs))
     rest = [name for name in adapter.weights if not name.endswith((FIRST, SECOND))]
@@ -129,11 +130,11 @@ def open_adapter(
     if text and "architectures" in model.config:
         config.setdefault("architectures", model.config["architectures"])
     check_counts(config, weights, str(adapter.file))
-    # what is saved whole may be the outputs of a model of text as well
+    # a tensor saved whole may also be an lm_head, which has no labels
     labels = (
         labels_of(config, str(adapter.file)) if any(map(encoder.family.is_head, head)) else None
     )
-    if head and unit:  # an adapter of no known task may be of words
+    if head and unit:  # without a known task type, the unit is not known
         made = classifier_on_meta(config, model.source, unit=unit)
         _check_whole(folder, model, parameters_of(made), weights)
         if type(made).__module__.startswith("transformers."):
@@ -155,7 +156,7 @@ def open_adapter(
 
 
 def _read(folder: Path) -> Adapter:
-    """The adapter in a folder. Raises BrokenCheckpoint unless it is a plain one."""
+    """The adapter in a folder. Raises BrokenCheckpoint for features that are not supported."""
     file = folder / ADAPTER_FILE
     said = read_json(file, "the configuration of an adapter")
     for key, value in {**dict.fromkeys(PLAIN), **said}.items():
@@ -184,10 +185,12 @@ def _read(folder: Path) -> Adapter:
 
 
 def _ends(module: str, names: Sequence[object]) -> bool:
+    """Whether a module's dotted name is, or ends with, one of the names."""
     return any(f".{module}".endswith(f".{name}") for name in names)
 
 
 def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool) -> Checkpoint:
+    """The base: `given`, else the folder (relative to the adapter) or Hub id that it names."""
     named = adapter.said.get("base_model_name_or_path")
     if given is None and (not isinstance(named, str) or not named):
         raise BrokenCheckpoint(f"{adapter.file} names no base; expected one: give it with --base")
@@ -207,9 +210,9 @@ def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool)
 
 
 def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
-    """The matrices of the encoder that the adapter changes, under the names of the encoder.
+    """The adapted matrices, under the names of the encoder.
 
-    In float64: rounded to the base's type, W + s B A minus W has full rank.
+    In float64: if rounded to the base's type, W + s B A minus W would have full rank.
     """
     known, own, folder = specs(encoder), specs(adapter.weights), adapter.file.parent
     places: dict[str, tuple[str, str]] = {}
@@ -235,7 +238,7 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
                 "exclude_modules, layers_to_transform); expected those that it names alone"
             )
         shape = known[place].shape
-        # a table of embeddings has factors of other names
+        # peft has other names for the factors of embeddings
         fits = len(shape) == 2 and not place.endswith("_embeddings.weight")
         fits = fits and own[first].shape == (rank, shape[1])
         floats = all(own[one].dtype.is_floating_point for one in (first, second))
@@ -270,8 +273,8 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
 def _siblings(
     adapter: Adapter, known: Mapping[str, Spec], modules: Iterable[str], family: Family
 ) -> Iterator[str]:
-    """The matrices of the base that are in all layers what adapted ones are in theirs, as far as
-    the adapter's lists name them."""
+    """The counterparts of the adapted matrices in all layers of the base, as far as the adapter's
+    lists name them."""
     if not isinstance(adapter.said.get("target_modules"), list):
         return
     numbers = dict.fromkeys(found[1] for name in known if (found := NUMBER.search(name)))
@@ -284,7 +287,7 @@ def _siblings(
 
 
 def _check_whole(folder: Path, base: Checkpoint, wanted: Iterable[str], weights: StateDict) -> None:
-    """Raise BrokenCheckpoint for wanted tensors that neither adapter nor base has: a pooler that
+    """Raise BrokenCheckpoint for `wanted` tensors that neither adapter nor base has: a pooler that
     the base was published without, say."""
     bare = base.family.bare
     if lacking := [name for name in wanted if name not in weights]:
@@ -299,8 +302,8 @@ def _check_whole(folder: Path, base: Checkpoint, wanted: Iterable[str], weights:
 
 
 def _config(folder: Path, encoder: Checkpoint, head: StateDict) -> dict[str, Any]:
-    """The configuration in the folder, if there is one, else the base's, with as many labels as
-    the head has outputs. One that says no architecture, as labels alone, is about the base's."""
+    """The configuration in the folder, added to the base's if it has no model_type (labels alone,
+    say); without a file the base's, with as many labels as the head has outputs."""
     beside = folder / "config.json"
     if beside.is_file():
         own = read_config(beside)

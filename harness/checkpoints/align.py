@@ -1,4 +1,4 @@
-"""Models of one architecture under the same names, and what of an expert no base can have."""
+"""Models of one architecture under the same names, and the tensors of an expert that are new."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
     """The base under the names of the expert.
 
     A pretrained encoder is stored with or without the prefix of the model class ('bert.'), and
-    with a pretraining head or none; tensors the expert has no place for are left out.
+    with a pretraining head or none; tensors that the expert lacks are left out.
     Raises IncompatibleWeights for a base with more layers than the expert.
     """
     family = expert.family
@@ -53,7 +53,8 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
 
 
 def _check_depth(base: Checkpoint, expert: Checkpoint, rest: Collection[str]) -> None:
-    """Raise IncompatibleWeights if what is left of a base is more layers of what the expert has."""
+    """Raise IncompatibleWeights if the `rest` of the base's tensors has further layers of the kind
+    that the expert has."""
     family = expert.family
     kinds = {in_any_layer(family.bare(name)) for name in expert.weights}
     for name in sorted(rest):
@@ -66,8 +67,8 @@ def _check_depth(base: Checkpoint, expert: Checkpoint, rest: Collection[str]) ->
 
 
 def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
-    """Names of the expert's tensors that no pretraining has seen: the head, and a pooler that the
-    base was published without (DeBERTa-v3).
+    """Names of the expert's tensors that are not pretrained: the head, and a pooler that the base
+    was published without (DeBERTa-v3).
 
     Raises IncompatibleWeights for any other tensor that the base lacks.
     """
@@ -87,9 +88,9 @@ def new_in_experts(base: Checkpoint | None, expert: Checkpoint) -> list[str]:
 
 
 def whole_base(base: Checkpoint | None, pattern: Checkpoint) -> Checkpoint | None:
-    """The base, if there is one, under the names of a model made from it.
+    """The base, if there is one, under the names of `pattern`, a model made from it.
 
-    Raises IncompatibleWeights where it lacks a tensor, which would be read as the model's own.
+    Raises IncompatibleWeights if it lacks a tensor, as the model's own would be read in its place.
     """
     if base is None:
         return None
@@ -101,15 +102,17 @@ def whole_base(base: Checkpoint | None, pattern: Checkpoint) -> Checkpoint | Non
 
 
 def in_all(models: Sequence[Checkpoint]) -> Checkpoint:
-    """The first model with the tensors that any of them has: what a base may have to give."""
+    """The first model with the tensors that any of them has: the `pattern` of `whole_base`."""
     return replace(models[0], weights=union(*(model.weights for model in models)))
 
 
 def with_shared_poolers(
     base: Checkpoint | None, models: Sequence[Checkpoint]
 ) -> tuple[Checkpoint, ...]:
-    """Embedding models without a pooler that another of them or the base lacks: transformers draws
-    one where a folder has none, and no embedding is read through it."""
+    """Embedding models without those tensors of poolers that any of them, or the base, lacks.
+
+    transformers initialises a pooler where a folder has none, and no embedding is read through it.
+    """
     states = [model.weights for model in (*models, base) if model]
     family = models[0].family
     called = {name: (name, family.prefix + name) for name in union(*states)}
@@ -123,10 +126,10 @@ def with_shared_poolers(
 
 
 def new_in_any(base: Checkpoint | None, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
-    """Names of the tensors of experts that every task keeps its own of, if heads are kept: what
-    is new in them, and a pooler that others of them have not, as taggers.
+    """Names of the tensors that, if heads are kept, are kept for every task: those that are new in
+    any expert, and a pooler that not all experts have (taggers have none).
 
-    A pooler that is new in one of them is new in all: a base that is not given may have had none.
+    The pooler counts as new in all of them: a base that is not given may have had none.
     """
     fresh = {name: None for expert in experts for name in new_in_experts(base, expert)}
     family = experts[0].family

@@ -1,4 +1,4 @@
-"""Shell: whether the tokenizers of models read every text alike, or see every image alike."""
+"""Shell: whether models make the same tokens of every text, or the same pixels of every image."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from harness.types import Checkpoint
 OF_A_CALL = ("version", "truncation", "padding", "decoder")
 """Parts of tokenizer.json that do not decide which tokens a text has, or that a call sets."""
 IDLE = ("trim_offsets",)
-"""What moves the places of tokens in a text, and no token."""
+"""Keys that change the offsets of tokens in a text, but no token."""
 WHENCE = ("_file", "_path", "_local", "_only", "_hash", "_length")
-"""What a class in Python is told of its files, and a length, which a call sets."""
+"""Endings of a Python tokenizer's arguments that name its files, or a length, which a call sets."""
 TOLD = {"vocab.txt", "vocab.json", "merges.txt", "bpe.codes"}
 TOLD |= {"tokenizer.json", "tokenizer_config.json"}
-"""Files whose content a class in Python tells; any other is compared as it is."""
+"""Files whose content a Python tokenizer has in its attributes; others are compared by hash."""
 STEPS = ("normalizer", "pre_tokenizer", "post_processor")
 SIDES = ("truncation_side", "padding_side", "model_input_names", "split_special_tokens")
 SPECIAL = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
@@ -32,8 +32,8 @@ SPECIAL = ("cls_token", "sep_token", "pad_token", "unk_token", "mask_token")
 def check_tokens(models: Sequence[Checkpoint]) -> None:
     """Raise IncompatibleWeights, naming two models and a difference, unless all read rows alike.
 
-    What their files say may differ, as that of other versions of a library does: what counts is
-    the tokenizer that transformers makes of them. Models of words are compared as those read them.
+    The files may differ, as versions of a library write them differently: what counts is the
+    tokenizer that transformers makes of them. Of models of words, it is one that reads words.
     """
     if models[0].family.inputs == "image":
         return check_images_alike(models)
@@ -51,20 +51,21 @@ def check_tokens(models: Sequence[Checkpoint]) -> None:
 
 
 def _files(model: Checkpoint) -> tuple[str, str]:
-    """A hash of all that decides how a model reads text."""
+    """What decides how a model reads text: a hash of its files, and its tokenizer_class."""
     return processor_digest(model.processor), str(model.config.get("tokenizer_class"))
 
 
 def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
+    """Raise IncompatibleWeights for the first difference between the tokenizers of two models."""
     try:
         made = [_made(one, words) for one in (other, first)]
     except BrokenCheckpoint:
         for one in (other, first):
             if not any((one.processor / name).is_file() for name in VOCABULARY_FILES[:3]):
-                return  # a library for its file is not installed
+                return  # the library for its other file may be missing
         raise
     (found, said), (expected, meant) = made
-    # steps of other types may do the same by another way
+    # steps of different types may do the same: they are not compared
     both = [key for key in said if key in meant and _types(said[key]) == _types(meant[key])]
     steps = [{key: one[key] for key in both} for one in (said, meant)]
     if apart := _difference(found, expected) or _difference(steps[0], steps[1]):
@@ -76,15 +77,15 @@ def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
 
 
 def _made(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a tokenizer does with a text, and what more is said of it: special tokens, and the
-    steps of its tokenizer.json, in place of which some classes build their own."""
+    """A tokenizer's settings in two dicts: those that it applies to a text; and its special tokens
+    with the steps of its tokenizer.json, in place of which some classes build their own."""
     from tokenizers import Tokenizer
 
     made = shared_tokenizer(model.processor, words=words)
     backend = getattr(made, "backend_tokenizer", None)
     if backend is not None:
         does = _steps(backend)
-    else:  # a class in Python
+    else:  # written in Python
         does = {key: one for key, one in made.init_kwargs.items() if not key.endswith(WHENCE)}
         does |= {"vocab": made.get_vocab(), "merges": [*getattr(made, "bpe_ranks", ())]}
         others = sorted({*made.vocab_files_names.values()} - TOLD)
@@ -95,13 +96,13 @@ def _made(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any
     if file.is_file():
         with using_tokenizer(model.processor):
             steps = _steps(Tokenizer.from_file(str(file)))
-        # a space before each word is set when words are read
+        # reading words changes the other steps: they put a space before each word
         said |= {key: steps[key] for key in (STEPS[:1] if words else STEPS)}
     return does, said
 
 
 def _steps(tokenizer: Any) -> dict[str, Any]:
-    """A tokenizer as it is written today, added tokens by their text."""
+    """A Rust tokenizer as JSON in the current format, with the added tokens by their text."""
     said = parse_json(tokenizer.to_str(), "what a library wrote", "a tokenizer")
     added = {one.pop("content"): one for one in said["added_tokens"]}
     kept = {key: value for key, value in said.items() if key not in OF_A_CALL}
@@ -109,11 +110,12 @@ def _steps(tokenizer: Any) -> dict[str, Any]:
 
 
 def _types(step: object) -> list[str]:
+    """The types of a step and of the steps within it."""
     return re.findall(r'"type": "(\w+)"', json.dumps(step))
 
 
 def _difference(found: Any, expected: Any, where: str = "") -> tuple[str, Any, Any] | None:
-    """The first place where two values differ, and both values there; an empty text is none."""
+    """The first place where two values differ, and both values there; "" equals None."""
     if found == expected or (found in ("", None) and expected in ("", None)):
         return None
     if isinstance(found, dict) and isinstance(expected, dict):

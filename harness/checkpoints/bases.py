@@ -1,4 +1,4 @@
-"""Which base a model was made from, as its folder says, held to a base that is given."""
+"""Which base a model was made from, as its folder records it, compared with a given base."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from harness.types import Checkpoint
 from harness.weights import Observed, cosine, digest, each, floating, join_digests, select, specs
 
 ENCODER, POOLER, READ, STORED = "encoder", "pooler", "read", "stored"
-"""What digests of a base are of: its encoder but for the pooler, and that; all that a training
-reads of it; and its tensors as they are stored."""
+"""Keys of the digests of a base: of its encoder without the pooler, of the pooler, of all that a
+training reads of it, and of its tensors as they are stored."""
 
 
 def encoder_digests(base: Checkpoint) -> dict[str, str]:
-    """Hashes of the encoder of a base and, apart from it, of its pooler, if it has one.
+    """Hashes of the encoder of a base and, separately, of its pooler, if it has one.
 
     They are the same in every form that the base is published in: with heads or without, under the
     prefix of a classifier or not, and in half precision or widened from it.
@@ -59,7 +59,7 @@ def read_digest(base: Checkpoint) -> str:
 
 @dataclass(frozen=True)
 class Made:
-    """The base that a model was made from: what its folder calls it, and its digests there."""
+    """The base that `model` was made from, as its folder records it: its name and digests."""
 
     model: str
     base: str
@@ -67,9 +67,9 @@ class Made:
 
 
 def made_from(model: Checkpoint) -> Made | None:
-    """What the folder of an expert, of a merge or of an adapter says of its base, if it does.
+    """The base that the folder of an expert, merge or adapter records; None if it records none.
 
-    An adapter names no digests: its base is looked at where it is.
+    An adapter has no digests: those of the base that it names are computed, if that can be opened.
     """
     said = recorded_by(model.path)
     if isinstance(said, Trained):
@@ -84,7 +84,7 @@ def made_from(model: Checkpoint) -> Made | None:
             if (place := _named(model)) is None:
                 return None
             known, called = encoder_digests(open_checkpoint(place)), str(place)
-        except BrokenCheckpoint:  # it may have been read on another, which is whole
+        except BrokenCheckpoint:  # the adapter may have been opened on another base
             return None
     else:
         return None
@@ -92,7 +92,7 @@ def made_from(model: Checkpoint) -> Made | None:
 
 
 def _named(adapter: Checkpoint) -> Path | None:
-    """Where the base is that an adapter names, if that is a folder here or in the Hub's cache."""
+    """The folder of the base that an adapter names, here or in the Hub's cache; else None."""
     said = read_json(adapter.path / ADAPTER_FILE, "the configuration of an adapter")
     name = str(said.get("base_model_name_or_path"))
     beside = adapter.path / name
@@ -100,23 +100,23 @@ def _named(adapter: Checkpoint) -> Path | None:
 
 
 def is_base(base: Checkpoint, said: Mapping[str, str]) -> bool:
-    """Whether a base has the digests that are said of one, if there are any."""
+    """Whether a base has the recorded digests `said`; False if there are none."""
     return bool(said) and _odd(said, _digests(base)) is None
 
 
 def check_bases(
     models: Sequence[Checkpoint], base: Checkpoint | None = None, *, read: bool = True
 ) -> None:
-    """Raise BadRecipe, naming both, for a model that was made from another base than the one given
-    or, without one, than a model before it.
+    """Raise BadRecipe, naming both, for a model that was made from another base than `base` or,
+    without that, than the first model that records its base.
 
-    A model whose folder says nothing of its base may be of any, with a warning if its weights are
-    not at all like those of the base. Unless weights are to be `read`, that is so of adapters.
+    A model whose folder records no base passes, with a warning if its weights are not at all like
+    those of the base. Unless weights are to be `read`, adapters are skipped.
     """
     looked_at = [model for model in models if read or not is_adapter(model.path)]
     said = [(model, made_from(model)) for model in looked_at]
     made = [one for _, one in said if one is not None]
-    if base is not None:  # an adapter has its base in it
+    if base is not None:  # an adapter holds its base
         unknown = [model for model, one in said if one is None and not is_adapter(model.path)]
         _warn_if_apart(unknown, base)
     if not made:
@@ -133,12 +133,12 @@ def check_bases(
 
 
 APART = 0.1
-"""Cosines of matrices below this are those of different pre-trainings, which are about 0; after
-fine-tuning they are about 1."""
+"""A cosine of two matrices below this is that of different pretrainings, about 0; fine-tuning
+leaves it about 1."""
 
 
 def _warn_if_apart(models: Sequence[Checkpoint], base: Checkpoint) -> None:
-    """Warn of models whose attention has nothing in common with the base's."""
+    """Warn of models whose first square matrix has nothing in common with the base's."""
     for model in models:
         origin = aligned_base(base, model).weights
         known, own = specs(origin), specs(model.weights)
@@ -155,12 +155,12 @@ def _warn_if_apart(models: Sequence[Checkpoint], base: Checkpoint) -> None:
 
 
 def _square(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether these are of a square matrix in both: one of attention, as a rule."""
+    """Whether both shapes are of one square matrix: one of attention, as a rule."""
     return shape == other and len(shape) == 2 and shape[0] == shape[1]
 
 
 def _digests(base: Checkpoint) -> Callable[[str], str | None]:
-    """The digests of a base that was given, computed when they are asked for."""
+    """A function from a key (`ENCODER`, ...) to that digest of a base, computed when asked for."""
     encoder = cache(partial(encoder_digests, base))
 
     def known(what: str) -> str | None:
@@ -172,9 +172,10 @@ def _digests(base: Checkpoint) -> Callable[[str], str | None]:
 
 
 def _odd(said: Mapping[str, str], known: Callable[[str], str | None]) -> tuple[str, str] | None:
-    """The first two digests of the same that differ.
+    """The first recorded and known digest of one key that differ; None if all agree.
 
-    Where those of the encoder are known, others may differ by the form that it is stored in.
+    Only those of encoder and pooler count if they are known, as others depend on the form that the
+    base is stored in.
     """
     for parts in ((ENCODER, POOLER), (READ,), (STORED,)):
         both = [(said[part], other) for part in parts if part in said and (other := known(part))]

@@ -24,15 +24,15 @@ from harness.types import Checkpoint, StateDict
 from harness.weights import PROCESSOR, floating, here, seeded, specs
 
 TEXT_HEAD = "text_head"
-"""The key of a configuration that says which texts its head is made of."""
+"""The key of a configuration under which a head made of texts describes these."""
 OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures", TEXT_HEAD)
-"""What a configuration says of the head alone."""
+"""Keys of a configuration that are about the head alone."""
 LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
-"""What a configuration says that the forward pass does not read."""
+"""Keys of a configuration that the forward pass does not read."""
 
 
 def labelled(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
-    """A configuration with these labels, and without what it said of another head."""
+    """A configuration with these labels, and without the keys of its former head."""
     said = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
     return {**said, **as_config(labels)}
 
@@ -40,9 +40,9 @@ def labelled(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]
 def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
     """The base without a head, under the names of transformers' classifier of rows or of words.
 
-    Left-over tensors of pretraining are left out, and it may have no pooler. Raises
-    BrokenCheckpoint, naming it, for any other tensor of the encoder that is missing or of another
-    shape or kind: transformers would make it up at random.
+    Tensors of a pretraining head are left out, and a pooler may be missing. Raises
+    BrokenCheckpoint, naming it, for any other tensor of the encoder that is missing, which
+    transformers would initialise at random, or of another shape or kind (float or not).
     """
     family = base.family
     config = {key: value for key, value in base.config.items() if key not in OF_THE_HEAD}
@@ -68,7 +68,7 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
 
 
 def drawn_layers(base: Checkpoint, seed: int, *, unit: Unit = "row") -> dict[str, torch.Tensor]:
-    """The tensors of an encoder that a base was published without, as a seed initialises them."""
+    """The encoder's tensors that a base was published without, initialised with a seed."""
     encoder, family = encoder_of(base, unit=unit), base.family
     planned = classifier_on_meta(encoder.config, base.source, unit=unit)
     wanted = canonical(planned, planned.state_dict())
@@ -91,9 +91,9 @@ def build_model(
 ) -> torch.nn.Module:
     """A transformers classifier with exactly these weights, in eval mode, in float32, on a device.
 
-    It gives one output per row, or per token for `unit="word"`. Raises BrokenCheckpoint when a
-    tensor of the model is missing, left over or of another shape: nothing is ever newly
-    initialised. So it does for a classifier of the other unit.
+    It gives one output per row, or per token for `unit="word"`. Raises BrokenCheckpoint for a
+    classifier of the other unit, and when a tensor of the model is missing, left over or of another
+    shape: nothing is ever newly initialised.
     """
     check_counts(config, state, what)
     _check_unit(config, what, unit)
@@ -104,10 +104,11 @@ def build_model(
 def built(
     model: Checkpoint, unit: Unit = "row", device: torch.device = PROCESSOR
 ) -> torch.nn.Module:
-    """A checkpoint's classifier, as `build_model` makes it; an embedding model's encoder in one.
+    """A checkpoint's classifier, as `build_model` makes it; of an embedding model, a classifier
+    that holds its encoder.
 
-    Of the latter only `base_model` may be run: the head, and a pooler that the model lacks, have no
-    values. Raises BrokenCheckpoint as `build_model` and `encoder_of` do.
+    Of the latter only `base_model` may be run: the values of its head, and of a pooler that the
+    model lacks, are arbitrary. Raises BrokenCheckpoint as `build_model` and `encoder_of` do.
     """
     if model.pooling is None:
         return build_model(model.config, model.weights, model.source, unit=unit, device=device)
@@ -118,13 +119,14 @@ def built(
 def _filled(
     config: Mapping[str, Any], state: StateDict, what: str, unit: Unit, device: torch.device
 ) -> torch.nn.Module:
+    """The classifier with these weights, unchecked; parameters that `state` lacks are arbitrary."""
     from transformers.initialization import no_init_weights
 
-    # to draw weights takes longer than a forward pass over a few rows; what is read goes from the
+    # initialising weights takes longer than a forward pass over a few rows; tensors go from the
     # file to the device
     with no_init_weights(), nullcontext() if here(device) else device:
         model: Any = network(config, what, unit)
-    model.tie_weights()  # which goes with drawing them
+    model.tie_weights()  # skipped with the initialisation
     tensors = {name: state[name] for name in floating(state)}
     model.load_state_dict(in_memory(model, tensors), strict=False)
     built: torch.nn.Module = model.float().eval()
@@ -133,7 +135,7 @@ def _filled(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the bars that transformers draws while it loads and writes a file."""
+    """A block without the progress bars of transformers."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -168,7 +170,7 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
 
 
 def unit_of(checkpoint: Checkpoint) -> Unit:
-    """What a classifier has an output for: a row, if it has all tensors of a classifier of rows."""
+    """A classifier's unit: a row if it has all tensors of a classifier of rows, else a word."""
     whole = classifier_on_meta(checkpoint.config, checkpoint.source)
     known = specs(checkpoint.weights)
     return "row" if all(name in known for name in parameters_of(whole)) else "word"
@@ -178,13 +180,13 @@ UNITS: Mapping[Unit, tuple[str, str]] = {
     "row": ("ForSequenceClassification", "one output for each row"),
     "word": ("ForTokenClassification", "one output for each word"),
 }
-"""How transformers calls classifiers of a unit, and what they give."""
+"""By unit, how the names of transformers' classifiers end, and what these give."""
 
 
 def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
-    """Raise BrokenCheckpoint for what config.json says is a classifier of the other unit.
+    """Raise BrokenCheckpoint if config.json names a classifier of the other unit.
 
-    Tensors tell most of them apart, but less plainly, and not where their names are the same.
+    Tensors would show it in most cases, with a less clear error, but not where names are the same.
     """
     said, other = config.get("architectures"), UNITS["word" if unit == "row" else "row"]
     for name in said if isinstance(said, list) else ():
@@ -196,8 +198,8 @@ def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
 
 
 def check_whole(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
-    """Raise BrokenCheckpoint, naming it, for a parameter that a classifier of this configuration
-    has and the checkpoint has not; no tensor is read."""
+    """Raise BrokenCheckpoint, naming it, for a parameter that the classifier of the configuration
+    has and the checkpoint lacks; no tensor is read."""
     model = classifier_on_meta(checkpoint.config, checkpoint.source, unit=unit)
     _check_none_lacks(model, floating(checkpoint.weights), checkpoint.source)
 
@@ -206,10 +208,10 @@ def check_configured(model: Checkpoint) -> None:
     """Raise BrokenCheckpoint for an encoder with other layers than its config.json says, or with a
     tensor of another shape. No tensor is read.
 
-    transformers leaves out layers beyond those, and draws those that lack.
+    transformers would drop surplus layers, and initialise missing ones at random.
     """
     family, known = model.family, specs(model.weights)
-    # one for all experts of a base, whatever their labels: a tagger has no tensor beside these
+    # without labels, one cached network serves all experts of a base; a tagger has no other tensors
     bare = {key: value for key, value in model.config.items() if key not in OF_THE_HEAD}
     made = parameters_of(classifier_on_meta(bare, model.source))
     wanted = {name: tuple(one.shape) for name, one in made.items()}
@@ -223,7 +225,7 @@ def check_configured(model: Checkpoint) -> None:
     for stack in family.stacks or ("",):
         have = _layers(family, encoder, stack)
         said = _layers(family, wanted, stack)
-        if have and have != said:  # a tagger may have no decoder
+        if have and have != said:  # a T5 tagger has no decoder
             whose = f" of its {stack}" * bool(stack)
             raise BrokenCheckpoint(
                 f"{model.source} has {len(have)} layers{whose}, expected {len(said)} as its "
@@ -232,12 +234,13 @@ def check_configured(model: Checkpoint) -> None:
 
 
 def _layers(family: Family, names: Iterable[str], stack: str) -> set[str]:
-    """The layers that tensors of these names are in, of one stack."""
+    """The layers of one stack that tensors of these names are in."""
     found = (str(layer_in(family, name)) for name in names if layer_in(family, name) is not None)
     return {layer for layer in found if layer.startswith(stack)}
 
 
 def _check_none_lacks(model: torch.nn.Module, names: Collection[str], what: str) -> None:
+    """Raise BrokenCheckpoint for a parameter of the model that is not among the names."""
     for name in parameters_of(model):
         if name not in names:
             raise BrokenCheckpoint(
@@ -246,7 +249,7 @@ def _check_none_lacks(model: torch.nn.Module, names: Collection[str], what: str)
 
 
 def check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
-    """Raise BrokenCheckpoint for a tensor that lacks, is left over or has another shape."""
+    """Raise BrokenCheckpoint for a tensor that is missing, left over or of another shape."""
     known = specs(state)
     shapes = {name: known[name].shape for name in floating(state)}
     _check_none_lacks(model, shapes, what)

@@ -1,4 +1,4 @@
-"""Tasks that are not registered by name: what a folder says of them, and how that is followed."""
+"""Tasks that are not registered by name: how a folder records them, and how they are found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.types import Checkpoint
 
 
 def described(tasks: Collection[str], out: Path) -> dict[str, Any]:
-    """What a record in `out` says of tasks: what was typed for them, and where descriptions are."""
+    """The keys `spelled` and `described` (provenance.MadeRecord) of a record in `out`."""
     spelled = {task: typed for task in tasks if (typed := TASKS.spelled(task))}
     paths = {t: os.path.abspath(typed) for t, typed in spelled.items() if typed.endswith(YAML)}
     places = {
@@ -25,7 +25,7 @@ def described(tasks: Collection[str], out: Path) -> dict[str, Any]:
 
 
 def by_file(typed: Sequence[str]) -> set[str]:
-    """The names of the tasks that somebody typed by their files, which are read.
+    """The names of the tasks that were typed as YAML files, which are read and registered.
 
     Raises BadRecipe for two files that describe one task.
     """
@@ -39,11 +39,12 @@ def by_file(typed: Sequence[str]) -> set[str]:
 
 
 def learn(models: Sequence[Checkpoint], known: Collection[str] = ()) -> set[str]:
-    """Know the tasks of models by the descriptions that their folders name; returns all `known`.
+    """Register the tasks of models by the descriptions that their folders name; returns the names
+    in `known` and of these.
 
-    Those that are known already, or registered by code, are left as they are. That a description is
-    not there, or broken, is told to whoever asks for the task. Raises BadRecipe for two
-    descriptions of one task.
+    Tasks in `known`, or registered by code, are left as they are. A description that is missing or
+    broken is an error only when the task is looked up. Raises BadRecipe for two descriptions of one
+    task.
     """
     said = [(one, recorded_by(one.path)) for one in models]
     named = [(model, one, task) for model, one in said if one for task in one.tasks]
@@ -65,7 +66,8 @@ def learn(models: Sequence[Checkpoint], known: Collection[str] = ()) -> set[str]
 
 
 def _follow(task: str, place: Path) -> None:
-    """Read the description of a task, and of no other: a folder takes no name that is not its."""
+    """Register a task from its description; on an error, or if it describes another task, only
+    leave a hint for the look-up."""
     try:
         with TASKS.undone_by_errors():
             if (found := TASKS[str(place)].name) != task:
@@ -75,10 +77,10 @@ def _follow(task: str, place: Path) -> None:
 
 
 def _ways(model: Checkpoint, said: Trained | Merged, task: str) -> Iterator[Path]:
-    """Where the description of a task may be: by the way from the folder that names it, then by its
-    full path. Nowhere for a model of the Hub, whose author would say what is read here.
+    """The files that may describe a task: relative to the folder that names it, then by full path.
+    No file for a model of the Hub, as its author would decide which files are read here.
 
-    A folder from before both were recorded has what was typed.
+    A folder from before both were recorded has only what was typed.
     """
     if not os.path.exists(model.source):
         return
@@ -86,14 +88,14 @@ def _ways(model: Checkpoint, said: Trained | Merged, task: str) -> Iterator[Path
     names = [place.relative, place.path] if place else [typed]
     for name in names:
         beside = model.path / name
-        # where the folder is a link, these may be two
+        # where the folder is a link, these two may differ
         for way in (beside, Path(os.path.normpath(beside))):
             if name.endswith(YAML) and way.is_file():
                 yield way
 
 
 def _lacking(model: Checkpoint, said: Trained | Merged, task: str) -> str:
-    """What to say to whoever asks for a task that a folder names and nobody knows."""
+    """The hint for the look-up of a task that a folder names and whose description is missing."""
     file = model.path / (EXPERT_FILE if isinstance(said, Trained) else MERGE_FILE)
     typed = said.spelled.get(task, "")
     if not typed:

@@ -1,11 +1,11 @@
-"""Shell: digests of the tensors in a file, computed once and remembered from run to run.
+"""Shell: digests of the tensors in a file, computed once and cached from run to run.
 
-A file is known by its place, size, inode and times of change. One of them differs after any write
-of another program, a copy, or a file put in its place; the time of the last change of the inode,
-too, when somebody sets the others back. Two things are trusted: that the clocks of this machine and
-of the file system agree within two seconds, and that nobody writes into the cache folder who may
-not say what weights hash to. As in git, nothing is remembered of a file that was changed within
-two seconds of being hashed: a second write in the same tick of the clock would not show.
+A file is identified by its path, size, device, inode, mtime and ctime. One of them differs after
+any write of another program, a copy, or a replacement; ctime differs also when somebody sets the
+others back. Two things are trusted: that the clocks of this machine and of the file system agree
+within two seconds, and that only trusted users can write into the cache folder. As in git, nothing
+is cached of a file that was changed within two seconds of being hashed: a second write in the same
+tick of the clock would not show.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from harness.hashes import digest_of
 from harness.weights import finite_digest
 
 RACY = 2 * 10**9
-"""Nanoseconds that a file must have been left alone for: the coarsest clocks tick that slowly."""
+"""Nanoseconds for which a file must have been unchanged: a tick of the coarsest clocks."""
 
 
 class Identity(NamedTuple):
-    """What tells a file from every other, and from itself after a change."""
+    """What distinguishes a file from every other, and from itself after a change."""
 
     path: str
     size: int
@@ -52,10 +52,10 @@ def identity_of(path: Path) -> Identity | None:
 
 
 class Hashed:
-    """The digests of an open file's tensors, each computed once while the file is as it was.
+    """The digests of an open file's tensors, each computed once while the file is unchanged.
 
-    Called with names of the file by what a digest calls them; what is not finite has none, and
-    nothing has in a file that was changed since it was opened.
+    Called with {name that is hashed: name in the file}. A tensor that is not finite has no digest,
+    and none has in a file that was changed since it was opened.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Hashed:
         trusted = time.time_ns() - max(now.modified, now.changed) >= RACY
         missing = {called: own for called, own in names.items() if called not in known[own]}
         for called, own in missing.items():
-            with suppress(BrokenCheckpoint):  # whoever reads it says where
+            with suppress(BrokenCheckpoint):  # whoever reads it raises
                 known[own][called] = finite_digest(called, self._read(own), "")
         if missing:
             if identity_of(self._path) != now:
@@ -86,24 +86,24 @@ class Hashed:
 
 
 def _place(identity: Identity) -> Path:
-    """One place for each path, so that what was known of a file goes when it changes."""
+    """The cache file for a path: a changed file replaces its former entry."""
     return cache_dir("digests") / f"{xxhash.xxh3_128_hexdigest(os.fsencode(identity.path))}.json"
 
 
 def _sealed(identity: Identity, tensors: object) -> dict[str, Any]:
-    """What is kept of a file; a path need not be text, so its hash, the name, stands for it."""
+    """The cache entry of a file, with a checksum. Its path, which may be no text, is hashed."""
     said = {"file": [_place(identity).stem, *identity[1:]], "tensors": tensors}
     return {**said, "seal": digest_of(["digests of tensors", said])}
 
 
 def remember(identity: Identity, tensors: Mapping[str, Mapping[str, str]]) -> None:
-    """Keep the digests of a file's tensors, by name and what they are called; or do without."""
+    """Cache digests of tensors, {name in the file: {name that is hashed: digest}}, if possible."""
     with suppress(CannotWrite):
         write_json(_place(identity), _sealed(identity, tensors), indent=0)
 
 
 def recall(identity: Identity) -> dict[str, dict[str, str]]:
-    """What was kept of a file; nothing of one that has changed, or where the memory is damaged."""
+    """The cached digests of a file; empty if the file has changed or the entry is damaged."""
     try:
         said = read_json(_place(identity), "digests of tensors")
     except BrokenCheckpoint:

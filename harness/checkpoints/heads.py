@@ -1,4 +1,4 @@
-"""Shell: heads beside and above encoders: those that a merge kept, and one under another's."""
+"""Shell: the heads that a merge kept, and an encoder under the head of another model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from harness.types import Checkpoint, StateDict
 
 
 def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint]:
-    """The encoder under each head of heads/<task>/; a model of text to text, under its words there.
+    """The checkpoint's encoder under each head in heads/<task>/, by task; a text-to-text model
+    under each head of words there.
 
-    Raises BrokenCheckpoint for a head that is not the one merge.json speaks of.
+    Raises BrokenCheckpoint for a head whose digest is not that in merge.json.
     """
     heads = checkpoint.path / "heads"
     kept = {}
@@ -62,13 +63,13 @@ def without_head(model: Checkpoint) -> StateDict:
 def with_head(encoder: Checkpoint, expert: Checkpoint, base: Checkpoint | None) -> Checkpoint:
     """The encoder of one checkpoint under the head of another.
 
-    Part of a head is a pooler that the base was published without, as where heads are kept. Where
-    no base is known, the encoder's own is read, with a warning if it is not the one that the head
-    was trained on.
+    A pooler that the base was published without counts as part of the head, as where heads are
+    kept. Where no base is known, the encoder's own pooler is read, with a warning if it is not the
+    one that the head was trained on.
     """
     body, fresh = aligned_base(encoder, expert).weights, new_in_experts(base, expert)
     said = trained_by(expert.path)
-    if base is None and not (said and said.readout == "mean_all"):  # which reads no pooler
+    if base is None and not (said and said.readout == "mean_all"):  # mean_all reads no pooler
         _tell_of_pooler(encoder, body, expert)
     body = weights.select(body, [name for name in body if name not in fresh])
     whole = weights.select(weights.union(body, expert.weights), list(expert.weights))

@@ -1,5 +1,5 @@
-"""Shell: what a model was made of. The folders that its merge.json names are held to what that says
-of them; mergekit's configuration names folders alone."""
+"""Shell: the experts and the base that a model was merged from. Those that its merge.json names are
+checked by their digests; mergekit's configuration has names only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.types import Checkpoint
 
 @dataclass(frozen=True)
 class Sources:
-    """Where somebody says that a model's experts and base are, and how checkpoints are opened.
+    """Where the user says that a model's experts and base are, and how checkpoints are opened.
 
     `other_base` accepts a base that the models were not made from.
     """
@@ -33,19 +33,19 @@ class Sources:
     allow_pickle: bool = False
 
     def open(self, source: str, base: Checkpoint | None = None) -> Checkpoint:
-        """A checkpoint; an adapter, on this base."""
+        """A checkpoint; an adapter is applied to `base`, by default to the user's."""
         of = base.path if base is not None else self.base
         return open_checkpoint(source, allow_pickle=self.allow_pickle, base=of)
 
     def given_base(self) -> Checkpoint | None:
-        """The base, if somebody says where it is."""
+        """The base, if the user says where it is."""
         return None if self.base is None else self.open(self.base)
 
 
 @dataclass(frozen=True)
 class Ingredients:
-    """A model with its experts and its base. `tasks` are those of the experts as a merge recorded
-    them, `merged` is that record; without one, both are empty."""
+    """A model with its experts and its base. `merged` is its merge.json, if it has one, and `tasks`
+    are those of the experts as recorded there."""
 
     model: Checkpoint
     experts: tuple[Checkpoint, ...]
@@ -56,25 +56,26 @@ class Ingredients:
 
     @property
     def unverified(self) -> tuple[Checkpoint, ...]:
-        """The model, and experts that were not told by the hash of their weights."""
+        """The model and, unless merge.json has their digests, its experts."""
         return (self.model, *(() if self.merged else self.experts))
 
 
 def opened(model: str, sources: Sources) -> Ingredients:
-    """A model with all that it was made of, as its folder names it, or as it is given."""
+    """A model with its experts and base: those that its folder records, or those of `sources`."""
     checkpoint = sources.open(model)
     path = checkpoint.path
     if (merged := merged_by(path)) is not None:
         return _as_recorded(checkpoint, merged, sources)
     kit = path / MERGEKIT_FILE
-    if kit.is_file() and not (path / EXPERT_FILE).is_file():  # nobody has tuned it since
+    if kit.is_file() and not (path / EXPERT_FILE).is_file():  # not fine-tuned since
         return _of_mergekit(checkpoint, kit, sources)
     experts = tuple(sources.open(one) for one in sources.experts)
     return Ingredients(checkpoint, experts, sources.given_base())
 
 
 def _as_recorded(model: Checkpoint, merged: Merged, sources: Sources) -> Ingredients:
-    """Experts, their tasks and the base that merge.json names, wherever they are now."""
+    """A model with the experts, tasks and base of its merge.json, at their places in `sources` or
+    in the record."""
     base = sources.given_base()
     if merged.base is not None:
         if base is None:
@@ -97,7 +98,7 @@ def _as_recorded(model: Checkpoint, merged: Merged, sources: Sources) -> Ingredi
 
 
 def _of_mergekit(model: Checkpoint, kit: Path, sources: Sources) -> Ingredients:
-    """Experts and base that mergekit_config.yml names, unless others are given.
+    """A model with the experts and base of mergekit_config.yml, unless `sources` has others.
 
     Raises BrokenCheckpoint for one that is not there.
     """
@@ -120,11 +121,11 @@ def _of_mergekit(model: Checkpoint, kit: Path, sources: Sources) -> Ingredients:
 
 
 def _labelled(checkpoint: Checkpoint, experts: Sequence[Checkpoint]) -> Checkpoint:
-    """A model of mergekit's with the label names of its experts.
+    """A model merged by mergekit, with the label names of its experts.
 
-    It comes with the configuration of the base, or of any one model, and with heads merged by
-    position: experts that agree on the labels say what its outputs mean. A head merged from heads
-    of different labels says nothing, and counts as none.
+    mergekit copies the configuration of the base, or of any one model, and merges heads by
+    position: only labels that all experts agree on say what the outputs mean. A head merged from
+    heads of different labels means nothing, and counts as none.
     """
     labels = [expert.labels for expert in experts]
     if checkpoint.labels is None or not labels or labels[0] is None:
@@ -138,7 +139,7 @@ def _labelled(checkpoint: Checkpoint, experts: Sequence[Checkpoint]) -> Checkpoi
 def _in_order(
     given: Sequence[Checkpoint], recorded: Sequence[Origin], merged: str, flag: str
 ) -> list[Checkpoint]:
-    """The given checkpoints in the order in which they were merged, told by what they hold."""
+    """The given checkpoints in the order in which they were merged, identified by their digests."""
     left = [(weights.digest(one.weights), one) for one in given]
     ordered = []
     for origin in recorded:
@@ -156,15 +157,15 @@ def _in_order(
 def _place(
     origin: Origin, path: Path, flag: str, sources: Sources, base: Checkpoint | None = None
 ) -> Checkpoint:
-    """A recorded checkpoint, where it is now: by its full path, by the way to it from the folder of
-    the merge, or on the Hub.
+    """A recorded checkpoint, at its full path, at its path from the folder of the merge, or on the
+    Hub.
 
-    Raises BrokenCheckpoint when it is gone or nothing there holds the weights that were merged.
+    Raises BrokenCheckpoint if none of these places has the weights that were merged.
     """
     way = None if origin.relative is None else path / origin.relative
-    # `merged/../base` is `base`, but where `merged` is a link: what they hold decides between them
+    # `merged/../base` is not `base` if `merged` is a link: both are tried, their digests decide
     beside = [] if way is None else [os.path.normpath(way), str(way)]
-    # a shorter path started from where somebody was then, and may be another model from here
+    # a relative source began at the working directory of that run: from here it may be another
     known = [origin.source] if not beside or os.path.isabs(origin.source) else []
     there = [place for place in (*known, *beside) if os.path.isdir(place)]
     if not there and beside:

@@ -1,4 +1,4 @@
-"""Classifiers of the same labels with their outputs in one order: names decide."""
+"""The outputs of classifiers of the same labels, put into one order by the names of the labels."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from harness.types import Checkpoint, StateDict
 
 
 def ordered_as(expert: Checkpoint, labels: Sequence[str] | None) -> Checkpoint:
-    """The model with its outputs in the order of these labels, where it has the same ones.
-
-    Names decide, as in an evaluation. Of other labels, or in this order already, it is as it is.
+    """The model with its outputs in the order of `labels`; unchanged if it has other labels, or has
+    them in this order already. Labels are compared by name, as in an evaluation.
     """
     own, known = expert.labels or (), expert.weights
     order = _order(own, labels or ())
@@ -28,16 +27,17 @@ def ordered_as(expert: Checkpoint, labels: Sequence[str] | None) -> Checkpoint:
 
 
 def as_stored(expert: Checkpoint) -> Checkpoint:
-    """The model with its outputs in the order that they have in its folder."""
+    """The model with its outputs in the order of its folder."""
     return expert if expert.stored is None else ordered_as(expert, expert.stored)
 
 
 def tensors_ordered_as(expert: Checkpoint, made: StateDict) -> StateDict:
-    """Tensors made of a model `as_stored`, by the names of weights, with those that have an entry
-    for each weight of the final layer in the order of the model's outputs.
+    """A statistic of a model `as_stored`, by the names of weights, with the rows of its tensors for
+    the final layer in the order of the model's outputs.
 
-    Those of another shape, as inner products of inputs, have no entries of outputs; of a square
-    layer the bias tells.
+    Only tensors of the shape of the weights have a row for each output: inner products of inputs
+    have none. Where a final layer is square, so that its shape does not tell, only a statistic
+    that has its bias too is put in order.
     """
     order = None if expert.stored is None else _order(expert.stored, expert.labels or ())
     have, known = weights.specs(made), weights.specs(expert.weights)
@@ -50,7 +50,7 @@ def tensors_ordered_as(expert: Checkpoint, made: StateDict) -> StateDict:
 
 
 def _order(own: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
-    """The places of wanted labels among the own ones; None where they are others, or in order."""
+    """The place of each wanted label in `own`; None if the labels differ, or are in order."""
     spelled = spelling(own, wanted)
     mine, theirs = list(map(spelled, own)), list(map(spelled, wanted))
     alike = sorted(mine) == sorted(theirs) and len({*mine}) == len(mine)
@@ -64,6 +64,7 @@ def _final(model: Checkpoint) -> list[str]:
 
 
 def _reordered(state: StateDict, names: Sequence[str], order: Sequence[int]) -> StateDict:
+    """The state with the rows of the tensors `names` in this order."""
     rows = weights.select(state, names)
     moved = weights.Lazy(weights.specs(rows), lambda name: rows[name][torch.tensor(order)])
     return weights.select(weights.union(moved, state), list(state))

@@ -1,4 +1,4 @@
-"""What lies in a folder of a model: the names of its files, and what may not lie there."""
+"""The files in the folder of a model: their names, and which are refused."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ TOKENIZER_FILES = (
     *("byte_maps.json", "emoji.json", "normalizer.json"),
     *("word_shape.json", "word_pronunciation.json"),
 )
-"""All that any class of transformers reads: what is missing here is neither hashed nor copied."""
+"""All files that any tokenizer of transformers reads; others are neither hashed nor copied."""
 ELSEWHERE = ("fast_tokenizer_files", "vocab", "merges", "vocab_file", "merges_file")
-"""Keys of a configuration for which a class of a tokenizer reads a file of another name."""
+"""Keys of a configuration that make a tokenizer's class read a file of another name."""
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 PROCESSOR_FILES = (*TOKENIZER_FILES, *IMAGE_FILES)
 HEADS = "heads"
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 READING = "sentence_*_config.json"
-"""How an embedding model reads a row: `bert` in the name, or the name of another family."""
+"""The file that says how an embedding model reads a row: * is `bert` or another family."""
 SAYING = (
     *PROCESSOR_FILES,
     *("config.json", INDEX, ADAPTER_FILE, MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE, HEADS),
 )
-"""What is read of a folder beside weights, by name."""
+"""Files and folders that are read beside weights."""
 MODEL_FILES = (
     SINGLE,
     INDEX,
@@ -62,19 +62,19 @@ MODEL_FILES = (
     f"{HEADS}/*/{SINGLE}",
     f"{HEADS}/*/config.json",
 )
-"""Patterns of all that a folder of a model holds that this program writes."""
+"""Patterns of all files of a model that this program writes, but merge.json and expert.json."""
 MERGE = Layout("a merge", MERGE_FILE)
 EXPERT = Layout("an expert", EXPERT_FILE)
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter of another model, and no model of its own."""
+    """Whether a folder holds an adapter of another model, and no whole model."""
     whole = any((folder / name).is_file() for name in (SINGLE, INDEX, *PICKLES))
     return (folder / ADAPTER_FILE).is_file() and not whole
 
 
 def has_processor(folder: Path) -> bool:
-    """Whether a folder reads rows itself: by a vocabulary, or an image processor."""
+    """Whether a folder has a tokenizer's vocabulary or an image processor."""
     return any((folder / name).is_file() for name in (*VOCABULARY_FILES, *IMAGE_FILES))
 
 
@@ -91,16 +91,15 @@ def read_config(path: Path, what: str = "a configuration") -> dict[str, Any]:
 
 
 def odd(where: object, what: str, value: object, expected: str) -> BrokenCheckpoint:
-    """The error for a value that a file has, and cannot have."""
+    """The error for a value that a file must not have."""
     return BrokenCheckpoint(f"{where} has the {what} {value!r:.80}, expected {expected}")
 
 
 @contextmanager
 def refused(what: str, expected: str) -> Iterator[None]:
-    """Whatever goes wrong in a library as BrokenCheckpoint, in one line.
+    """Turns whatever a library raises in the block into a BrokenCheckpoint of one line.
 
-    Every file and every field has a way to fail of its own, some of them a panic of Rust code,
-    which is no Exception.
+    Libraries raise many types of error, one of them a panic of Rust code, which is no Exception.
     """
     try:
         yield
@@ -115,11 +114,11 @@ def refused(what: str, expected: str) -> Iterator[None]:
 
 
 def check_files(folder: Path) -> None:
-    """Raise BrokenCheckpoint for a tokenizer or an image processor with code, and for a file of it
-    that is none or is too large; and for any file that is read, but weights, that is a link to
-    outside of the checkpoint.
+    """Raise BrokenCheckpoint for a tokenizer or an image processor that names code or files of
+    other names, for a file of it that is no regular file or is too large, and for any file that is
+    read, but weights, that is a link to outside of the checkpoint.
 
-    What such a link points to would be copied into every merge.
+    The target of such a link would be copied into every merge.
     """
     for path in (folder / name for name in SAYING if (folder / name).is_symlink()):
         check_link(path, folder)
@@ -140,10 +139,10 @@ def check_files(folder: Path) -> None:
 def check_link(path: Path, folder: Path) -> None:
     """Raise BrokenCheckpoint for a link to outside of a folder.
 
-    A snapshot in the cache of the Hub is made of links into the store beside it:
-    `models--NAME/snapshots/HASH/FILE` is `../../blobs/HASH`.
+    Links in a snapshot of the Hub's cache into the store beside it are allowed:
+    `models--NAME/snapshots/HASH/FILE` links to `../../blobs/HASH`.
     """
-    place, root = Path(os.path.realpath(path)), folder.resolve()  # of a link to itself, too
+    place, root = Path(os.path.realpath(path)), folder.resolve()  # no error for a loop
     store = root.parent.parent
     cached = root.parent.name == "snapshots" and store.name.startswith("models--")
     if not place.is_relative_to(root) and not (cached and place.parent == store / "blobs"):

@@ -1,4 +1,4 @@
-"""What stands in a configuration of mergekit's, and in a folder that it wrote."""
+"""mergekit's configuration, as a recipe and in a folder that mergekit wrote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.files import read_yaml
 from harness.values import Frozen, validated
 
 KEYS = ("models", "merge_method", "base_model", "parameters", "dtype", "out_dtype")
-"""What is read of a configuration; of other keys but a tokenizer's only null is let through."""
+"""Keys of a configuration that are read; any other, but a tokenizer's, must be null."""
 
 BASELESS = ("linear", "karcher", "multislerp", "nuslerp", "passthrough")
 """Methods that we run without a base; two of them could take one."""
@@ -27,7 +27,7 @@ INSTEAD = "or run mergekit itself: harness evaluate reads the folder that it wri
 
 
 def _plain(name: str) -> str:
-    """The name of a model, unless it asks for more than a model."""
+    """The name of a model. Raises ValueError if it also names an adapter or a revision."""
     for sign, what in (("+", "an adapter"), ("@", "a revision")):
         if sign in name and not os.path.exists(name):
             raise ValueError(
@@ -48,7 +48,7 @@ class Listed(Frozen):
 
 
 def _listed(entry: object) -> object:
-    """An entry of the models; what is none says what it is."""
+    """An entry of `models`, unchanged. Raises ValueError, showing it, for anything else."""
     if not isinstance(entry, Mapping) or "model" not in entry:
         raise ValueError(f"the entry is {entry!r:.80}, expected model: FOLDER OR HUB ID")
     if unknown := sorted(map(str, set(entry) - {*Listed.model_fields})):
@@ -59,7 +59,7 @@ def _listed(entry: object) -> object:
 class Config(Frozen):
     """A mergekit configuration in its plain form: models with parameters, and a method.
 
-    `rebuilt`: mergekit makes the tokenizer anew, and cuts the token embeddings to its size.
+    `rebuilt`: mergekit would make the tokenizer anew, and cut the token embeddings to its size.
     """
 
     path: Path
@@ -77,12 +77,13 @@ class Config(Frozen):
         return tuple(one for one in self.models if one.model != self.base)
 
     def refuse(self, what: str) -> BadRecipe:
-        """The error that says so, and what to do."""
+        """The error for something that is not supported, and what to do about it."""
         return BadRecipe(f"{self.path}: {what}; {INSTEAD}")
 
 
 def read_config(values: Mapping[str, Any], path: Path) -> Config:
-    """The configuration in a YAML file. Raises BadRecipe, naming the key, for what is not read."""
+    """The configuration with these `values`, read from `path`. Raises BadRecipe, naming the key,
+    for what is not supported."""
     rebuilt = [key for key, value in values.items() if _same_tokens(key, value)]
     said = {k: value for k, value in values.items() if value is not None and k not in rebuilt}
     if odd := [key for key in said if key not in KEYS]:
@@ -97,7 +98,7 @@ def read_config(values: Mapping[str, Any], path: Path) -> Config:
 
 
 def _same_tokens(key: str, value: object) -> bool:
-    """Whether a key asks for the tokens of the models, which are the same for all we merge."""
+    """Whether a key asks for the tokens of base or models, which are the same for all we merge."""
     if key == "tokenizer" and isinstance(value, Mapping) and set(value) == {"source"}:
         value = value["source"]
     return key in ("tokenizer_source", "tokenizer") and value in ("base", "union")
@@ -116,7 +117,7 @@ class NamedModels:
 
 
 def named_models(path: Path) -> NamedModels:
-    """What a mergekit_config.yml names. Raises BrokenCheckpoint unless it is one of mergekit."""
+    """The models in a mergekit_config.yml. Raises BrokenCheckpoint for a file of another kind."""
     values = read_yaml(path, "mergekit's configuration")
     if "merge_method" not in values:
         raise BrokenCheckpoint(f"{path} names no merge_method, expected mergekit's configuration")

@@ -1,4 +1,4 @@
-"""The names of a network in memory, which releases of transformers change, and those of tables."""
+"""A network's names in memory, which vary with transformers' release -> its family's, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def canonical(network: torch.nn.Module, named: Mapping[str, T]) -> dict[str, T]:
     """Parameters, or modules, by the names that the network's family has for them.
 
-    Of one without a file those are the names that transformers writes.
+    For a family without a file of its own, these are the names that transformers writes.
     """
     family = KNOWN.get(getattr(getattr(network, "config", None), "model_type", ""))
     if family is not None:
@@ -29,9 +29,8 @@ _WRITTEN: WeakKeyDictionary[torch.nn.Module, dict[str, str]] = WeakKeyDictionary
 
 
 def _written(network: torch.nn.Module) -> dict[str, str]:
-    """What transformers calls tensors in files, and modules of weights, by their names in memory.
-
-    In releases that have other names in memory: else they are their own.
+    """The names that transformers writes for tensors, and for modules with weights, by their names
+    in memory; they differ in some releases.
     """
     if network not in _WRITTEN:
         from transformers.core_model_loading import revert_weight_conversion
@@ -46,7 +45,7 @@ def _written(network: torch.nn.Module) -> dict[str, str]:
 
 
 def in_memory(network: torch.nn.Module, named: Mapping[str, T]) -> dict[str, T]:
-    """What goes by a family's names by those of the network."""
+    """Values by the family's names -> by the network's names in memory: undoes `canonical`."""
     own = canonical(network, {name: name for name in network.state_dict()})
     return {own.get(name, name): value for name, value in named.items()}
 

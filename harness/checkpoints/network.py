@@ -1,4 +1,4 @@
-"""A configuration -> a classifier of transformers, as it is initialised."""
+"""A configuration -> a newly initialised classifier of transformers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.files import parse_json
 def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.nn.Module:
     """The classifier of a configuration: one output per row, or per token for `unit="word"`.
 
-    Raises BrokenCheckpoint, saying of `what`, for a configuration that none can be made from.
+    Raises BrokenCheckpoint, naming `what`, for a configuration that none can be made from.
     """
     with of_transformers(what):
         return _made(config, unit)
@@ -43,7 +43,7 @@ def _made(config: Mapping[str, Any], unit: Unit) -> torch.nn.Module:
 
 
 def of_images(model_type: str) -> bool:
-    """Whether transformers has one classifier of an architecture for images, and none for text."""
+    """Whether transformers has a single image classifier of an architecture, and none of text."""
     from transformers.models.auto import modeling_auto as auto
 
     one = isinstance(auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.get(model_type), str)
@@ -51,7 +51,7 @@ def of_images(model_type: str) -> bool:
 
 
 def text_tower(config: Mapping[str, Any], what: str) -> Any:
-    """The encoder of texts, with its projection, of the configuration of a whole CLIP.
+    """The text encoder, with its projection, of a whole CLIP with this configuration.
 
     Raises as `network` does.
     """
@@ -64,19 +64,19 @@ def text_tower(config: Mapping[str, Any], what: str) -> Any:
 
 
 def configuration(config: Mapping[str, Any], what: str) -> Any:
-    """The configuration as transformers reads it: every key of its class, by all of its names.
+    """The configuration as transformers reads it, with its class's defaults and aliases of keys.
 
-    Raises BrokenCheckpoint, saying of `what`, for one that it cannot read.
+    Raises BrokenCheckpoint, naming `what`, for one that it cannot read.
     """
     with of_transformers(what):
         read = _read(config)
-        read.to_dict()  # a key may have the name of a method, and stand in its place
+        read.to_dict()  # fails here if a key has replaced a method of its name
         return read
 
 
 OF_A_PASS = {"model_type", "dtype", "torch_dtype", "chunk_size_feed_forward", "output_attentions"}
 OF_A_PASS |= {"output_hidden_states", "return_dict", "use_return_dict", "torchscript"}
-"""Keys of how a model is run, and of what it gives beside its logits: who runs it says that."""
+"""Keys of how a model is run, and of what it returns beside logits: left to the caller."""
 
 
 def _read(config: Mapping[str, Any]) -> Any:
@@ -84,14 +84,14 @@ def _read(config: Mapping[str, Any]) -> Any:
 
     values = {key: value for key, value in config.items() if key not in OF_A_PASS}
     read = AutoConfig.for_model(config["model_type"], **values)
-    # a kernel that it names would come from the Hub, and is code; of its parts as well
+    # a kernel that it names would be code from the Hub; this sets its parts' as well
     read._attn_implementation = read._experts_implementation = None
     return read
 
 
 @contextmanager
 def of_transformers(what: str) -> Iterator[None]:
-    """What transformers cannot use, of whichever type, as BrokenCheckpoint."""
+    """Turns any error of transformers in the block into a BrokenCheckpoint; it logs nothing."""
     try:
         with silent():
             yield
@@ -107,7 +107,7 @@ def classifier_on_meta(
 ) -> torch.nn.Module:
     """The classifier of a configuration with no weights in memory: its modules and shapes.
 
-    One and the same for all who ask, and nobody may change it. Raises as `network` does.
+    It is cached and shared by all callers: never change it. Raises as `network` does.
     """
     with of_transformers(what):
         return _on_meta(json.dumps(config, default=repr), unit)
@@ -115,15 +115,15 @@ def classifier_on_meta(
 
 @lru_cache(64)
 def _on_meta(config: str, unit: Unit) -> torch.nn.Module:
-    """The same of a configuration as text. Every expert of a merge is checked against its own,
-    several times, and to build one takes longer than to read its header."""
+    """`classifier_on_meta` of a configuration as JSON. Cached because each expert is checked
+    against its own several times, and building one takes longer than reading a header."""
     with torch.device("meta"):
         return _made(parse_json(config, "a configuration", "JSON"), unit)
 
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Without the warnings that transformers logs, whole configurations among them."""
+    """A block without the warnings that transformers logs, whole configurations among them."""
     from transformers.utils import logging
 
     said = logging.get_verbosity()

@@ -1,4 +1,4 @@
-"""Shell: a folder or a Hub id -> `Checkpoint`. safetensors only, and nothing is run."""
+"""Shell: a folder or a Hub id -> `Checkpoint`. No code of a checkpoint is ever run."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ from harness.types import Checkpoint, StateDict
 from harness.weights import Lazy, Spec, renamed, select, specs, union
 
 PART = "CLIPVisionModelWithProjection"
-"""What transformers calls that of a whole CLIP which reads images."""
+"""transformers' class for the image encoder of a whole CLIP."""
 LAYERS = re.compile(r"(^|_)n?_?(layers?|groups?|group_num|blocks?|experts)$")
-"""Numbers of a configuration that say how many layers a model has, or parts of layers."""
+"""Keys of a configuration that count layers, or parts of layers."""
 LENGTHS = re.compile(r"vocab_size|(\w+_)?positions?(_embeddings)?")
-"""Numbers of tokens and of places, which no tensor need have: relative places, BEiT's tokens."""
+"""Keys of a configuration that count tokens or positions. No tensor need be that long: positions
+may be relative, and BEiT's tokens are of its pretraining only."""
 LONGEST = 2**20
-"""What such a number may be where no tensor is as long."""
+"""The largest value of a key in `LENGTHS` unless a tensor is longer."""
 OTHER_WEIGHTS = ("transformers_weights", "quantization_config")
-"""Keys of a configuration by which transformers reads another file, or makes weights of numbers."""
+"""Keys of a configuration that make transformers read another file, or quantized weights."""
 DTYPES = {
     "I64": torch.int64,
     "F64": torch.float64,
@@ -63,12 +64,12 @@ DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""By safetensors' names, in the order in which it lays tensors out in a file."""
+"""torch's types by safetensors' names, in the order in which it lays tensors out in a file."""
 POINTER = b"version https://git-lfs"
-"""How a file begins that git-lfs has not fetched."""
+"""The first bytes of a file that git-lfs has not fetched: a pointer."""
 WRAPPERS = ("module.", "_orig_mod.", "model.")
-"""What stands before all names of a model in a DataParallel, compiled, or in a class of one's own.
-"""
+"""Prefixes of all names in a model that was saved inside a wrapper: DataParallel, torch.compile, a
+user's own class."""
 
 
 def open_checkpoint(
@@ -78,17 +79,17 @@ def open_checkpoint(
     allow_pickle: bool = False,
     base: str | Path | None = None,
 ) -> Checkpoint:
-    """Open a Hugging Face folder or Hub id; headers are read, tensors only when asked for.
+    """The checkpoint in a Hugging Face folder or under a Hub id; tensors are read on access.
 
-    A LoRA adapter is opened as the model that it makes of `base`, or of the base that it names.
-    Raises BrokenCheckpoint, naming file and cause, for what is not a complete, safe checkpoint.
+    A LoRA adapter is opened as its model: `base`, or the base that it names, with the adapter
+    applied. Raises BrokenCheckpoint, naming file and cause, unless it is complete and safe.
     """
     if not is_text(str(source)):
         raise BrokenCheckpoint(f"{source} is no text, which a record needs; expected UTF-8: rename")
     path = Path(source) if os.path.exists(source) else _download(str(source), revision)
     check_files(path)
     if is_adapter(path):
-        from harness.checkpoints.adapter import open_adapter  # which opens its base by this
+        from harness.checkpoints.adapter import open_adapter  # a cycle: it opens its base
 
         return open_adapter(path, str(source), base, allow_pickle=allow_pickle)
     file, config = path / "config.json", _config(path)
@@ -101,7 +102,7 @@ def open_checkpoint(
     names: dict[str, str] = {}
     for name in sorted(weights, key=lambda name: family.canonical(name) != name):
         known = names.setdefault(family.canonical(name), name)
-        # the table that two stacks read may be written once for each of them, too
+        # a file may have the table that two stacks share once for each stack
         if known != name and not (family.stacks and torch.equal(weights[known], weights[name])):
             raise twice(path, known, name)
     if family.stacks and not {family.words, family.bare(family.words)} & names.keys():
@@ -133,7 +134,7 @@ def open_checkpoint(
 
 
 def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
-    """Raise BrokenCheckpoint where all names begin as those of a module around the model."""
+    """Raise BrokenCheckpoint if all names have the prefix of a wrapper around the model."""
     for wrapper in WRAPPERS:
         named = bool(weights) and all(name.startswith(wrapper) for name in weights)
         own = family.prefix.startswith(wrapper)
@@ -147,8 +148,8 @@ def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
 def check_outputs(
     weight: Spec, labels: Sequence[str], config: Mapping[str, Any], file: Path
 ) -> None:
-    """Raise BrokenCheckpoint for the last layer of a classifier that has not an output for each of
-    the labels: transformers would not load it. One of multiple choice has one, whatever they are.
+    """Raise BrokenCheckpoint unless a classifier's last layer has an output for each label, as
+    transformers requires. A multiple-choice model has one output, whatever its labels.
     """
     outputs, named = max(weight.shape[:1], default=0), len(labels) or 1
     if outputs != named and "ForMultipleChoice" not in str(config.get("architectures")):
@@ -161,8 +162,8 @@ def check_outputs(
 def _is_copy(
     family: Family, config: Mapping[str, Any], weights: StateDict, names: Mapping[str, str]
 ) -> bool:
-    """Whether the outputs of a model of text are those of its table, written once more: a pickle of
-    an older release has all that is tied. Where the configuration unties them, they stay."""
+    """Whether the `lm_head` of a text-to-text model is a copy of its token table, to which it is
+    tied: pickles of older releases store both. False where the configuration unties them."""
     own = names.get(f"{family.pooler}.weight")
     if own is None or not is_tied(config):
         return False
@@ -171,10 +172,11 @@ def _is_copy(
 
 
 def described(source: str) -> Checkpoint | None:
-    """A model as far as its config.json tells, without weights; None for an adapter, and for one of
-    the Hub that is still to be fetched.
+    """A model from its config.json alone, without weights; None for an adapter, and for a Hub model
+    that is not in the cache.
 
-    Raises BrokenCheckpoint for one that cannot be: there is no network.
+    Raises BrokenCheckpoint for such a Hub model if the Hub is offline, and for a config.json that
+    cannot be used.
     """
     path = at_hand(source)
     if path is None or is_adapter(path):
@@ -184,9 +186,9 @@ def described(source: str) -> Checkpoint | None:
 
 
 def at_hand(source: str, revision: str | None = None) -> Path | None:
-    """The folder of a model on this machine; None for one of the Hub that is still to be fetched.
+    """The folder of a model on this machine; None for a Hub model that is not in the cache.
 
-    Raises BrokenCheckpoint where that is not possible.
+    Raises BrokenCheckpoint for such a model if the Hub is offline (HF_HUB_OFFLINE).
     """
     if os.path.exists(source):
         return Path(source)
@@ -201,9 +203,10 @@ def at_hand(source: str, revision: str | None = None) -> Path | None:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """The configuration in a folder, of a model whose weights are those that are read."""
+    """The configuration in a folder. Raises BrokenCheckpoint where it is missing, names weights in
+    other files than are read here, or names no dtype of torch."""
     file = path / "config.json"
-    if (path / MODULES).is_file() and not file.is_file():  # older: 0_Transformer
+    if (path / MODULES).is_file() and not file.is_file():  # older: in 0_Transformer
         raise BrokenCheckpoint(
             f"{file} is missing; expected the encoder beside {MODULES}: load the folder with a "
             "newer sentence-transformers, and save it"
@@ -226,7 +229,8 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _part(config: dict[str, Any], state: StateDict, where: str) -> tuple[dict[str, Any], StateDict]:
-    """Of a whole CLIP its encoder of images with its projection; whatever else is given, itself."""
+    """Configuration and weights of a whole CLIP's image encoder, with its projection; those of any
+    other model unchanged."""
     family = WHOLE.get(str(config.get("model_type")))
     if family is None:
         return config, state
@@ -242,10 +246,10 @@ def _part(config: dict[str, Any], state: StateDict, where: str) -> tuple[dict[st
 
 
 def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> None:
-    """Raise BrokenCheckpoint for more layers, labels, tokens or places than the weights can have,
-    and for weights of integers.
+    """Raise BrokenCheckpoint for more layers, labels, tokens or positions than the weights can
+    have, and for weights of integers.
 
-    A model of a thousand million layers would never be built, be it without a weight.
+    Building a model of 10^9 layers would never end, even without weights.
     """
     known = specs(state)
     for name, spec in known.items():
@@ -265,9 +269,9 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
 
 
 def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Label names in the order of the outputs; none for regression.
+    """Label names in the order of the outputs; empty for regression.
 
-    A configuration without names stands for transformers' default, two generic ones.
+    Names that the configuration lacks are transformers' LABEL_0, LABEL_1, ...; by default two.
     """
     names = config.get("id2label")
     try:
@@ -279,7 +283,7 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
         raise odd(where, "id2label", names, "one name for each of 0, 1, ..., no two alike")
     places = config.get("label2id")
     places = places if isinstance(places, dict) else {}
-    # some write numbers as texts
+    # some files have the places as strings
     if other := [name for at, name in ordered.items() if places.get(name, at) not in (at, str(at))]:
         expected = f"{other[0]!r:.80} in the place that id2label gives it"
         raise odd(where, "label2id", places, expected)
@@ -307,7 +311,8 @@ def _download(source: str, revision: str | None, *, fetch: bool = True) -> Path:
 
 
 def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
-    """The lazy state dict of a folder: one safetensors file, or shards with their index."""
+    """The lazy state dict of a folder: one safetensors file, or shards with their index; or a
+    pickle, with `allow_pickle`."""
     if (path / SINGLE).is_file():
         return open_file(path / SINGLE)
     if (path / INDEX).is_file():
@@ -324,10 +329,10 @@ def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
 
 
 def _open_shards(path: Path) -> StateDict:
-    """Every tensor from the shard that the index names for it.
+    """The state dict of all shards that the index names.
 
-    transformers reads all tensors of all shards, listed or not, and of two of one name that in the
-    last shard. Raises BrokenCheckpoint where the index says otherwise.
+    As in transformers, tensors that the index does not list are read too, and of two tensors of one
+    name that in the last shard. Raises BrokenCheckpoint where the index says otherwise.
     """
     placed = read_json(path / INDEX, "a shard index").get("weight_map")
     if not isinstance(placed, dict) or not placed:
@@ -358,10 +363,10 @@ def open_file(path: Path) -> StateDict:
 
 
 def _open_plain(path: Path) -> StateDict:
-    """The same, with the names in the file."""
-    if os.path.exists(path) and not path.is_file():  # whoever opens a pipe waits for its other end
+    """The lazy state dict of one safetensors file, under the names in the file."""
+    if os.path.exists(path) and not path.is_file():  # opening a pipe would block
         raise BrokenCheckpoint(f"{path} is no file, expected a safetensors file")
-    identity = identity_of(path)  # before it is opened: what is opened is that, or it has changed
+    identity = identity_of(path)  # taken before opening, so that any later change shows
     try:
         handle: Any = safe_open(path, framework="pt")
         headers = {}
@@ -374,7 +379,7 @@ def _open_plain(path: Path) -> StateDict:
             headers[name] = Spec(tuple(part.get_shape()), DTYPES[kind])
     except FileNotFoundError:
         raise BrokenCheckpoint(f"{path} is missing; expected a safetensors file") from None
-    except (SafetensorError, OSError, MemoryError) as error:  # memory: the file is mapped whole
+    except (SafetensorError, OSError, MemoryError) as error:  # MemoryError: it is mapped whole
         with path.open("rb") as file:
             pointer = file.read(len(POINTER)) == POINTER
         if pointer:
@@ -401,7 +406,7 @@ def _open_pickle(path: Path) -> StateDict:
 
 
 def _modern(state: StateDict, path: Path) -> StateDict:
-    """LayerNorm's gamma and beta of TensorFlow days under the names transformers loads them by."""
+    """The state with `LayerNorm.gamma` and `.beta`, TensorFlow's names, as weight and bias."""
     names: dict[str, str] = {}
     for name in state:
         new = name.replace("LayerNorm.gamma", "LayerNorm.weight")
@@ -413,7 +418,7 @@ def _modern(state: StateDict, path: Path) -> StateDict:
 
 
 def twice(where: object, name: str, other: str) -> BrokenCheckpoint:
-    """The error for a tensor that stands in a file under two names."""
+    """The error for a tensor that a file has under two names."""
     return BrokenCheckpoint(
         f"{where} has '{name}' and '{other}', two names of one tensor; expected one of them"
     )

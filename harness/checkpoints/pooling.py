@@ -19,19 +19,20 @@ from harness.readout import POOLINGS, Readout, embedding
 from harness.types import MOST_TOKENS, Checkpoint
 
 STEPS = ["Transformer", "Pooling", "Normalize"]
-"""The modules of an embedding model that are supported; it may do without the last."""
+"""The modules of an embedding model that are supported, in order; the last is optional."""
 TOKENIZER = "tokenizer_config.json"
 OLDER = "pooling_mode_"
-"""What keys of a pooling begin with, true or false for each way, where none says which it is."""
+"""The start of keys in files of older releases: one for each way of pooling, true or false. Newer
+releases name the way under `pooling_mode`."""
 
 
 @dataclass(frozen=True)
 class Pooling:
     """How the last hidden states of a row become its embedding.
 
-    `mode` is one of `readout.POOLINGS`; if `normalized`, an embedding has length 1. `max_length`
-    are the tokens that are read of a row, where it says so. `files` say all of this, by their paths
-    in the folder.
+    `mode` is one of `readout.POOLINGS`; if `normalized`, an embedding has length 1. `max_length` is
+    the most tokens that are read of a row, None if the folder does not say. `files` are the paths,
+    in the folder, of the files that say all this.
     """
 
     mode: str
@@ -44,15 +45,15 @@ class Pooling:
 
     @property
     def readout(self) -> Readout:
-        """What takes its embeddings as features."""
+        """The readout whose features are its embeddings."""
         return embedding(self.mode, normalized=self.normalized)
 
 
 def read_pooling(folder: Path, family: Family) -> Pooling | None:
-    """The pooling that the files of a folder say, of a model of this family; None without them.
+    """The pooling in the files of a model's folder; None without modules.json.
 
     Raises BrokenCheckpoint for modules, a pooling or prompts that are not supported, and for files
-    outside of the folder. Types that the files name are compared, and nothing of them is run.
+    outside of the folder. Classes that the files name are compared as text, never imported.
     """
     if not (folder / MODULES).is_file():
         return None
@@ -80,7 +81,7 @@ def read_pooling(folder: Path, family: Family) -> Pooling | None:
 
 
 def _places(folder: Path) -> list[str]:
-    """Where the modules after the first have their files, in the folder."""
+    """The folders, within a model's, of its modules after the first."""
     file, what = folder / MODULES, "a list of modules"
     check_link(file, folder)
     modules = parse_objects(read_text(file, what), str(file), what)
@@ -95,14 +96,14 @@ def _places(folder: Path) -> list[str]:
 
 
 def _length(folder: Path, said: Mapping[str, Any]) -> int | None:
-    """The tokens that are read of a row: newer releases leave it to the tokenizer to say."""
+    """The most tokens read of a row; newer releases leave it to the tokenizer's configuration."""
     for name in said:
         length = said[name].get("model_max_length" if name == TOKENIZER else "max_seq_length")
         if length is None:
             continue
         if type(length) not in (int, float) or length < 1:
             raise odd(folder / name, "length", length, "a positive number of tokens")
-        if length <= MOST_TOKENS:  # transformers writes 1e30 for any
+        if length <= MOST_TOKENS:  # transformers writes 1e30 for no limit
             return int(length)
     return None
 
@@ -127,7 +128,7 @@ def _mode(said: dict[str, Any], where: Path) -> str:
 def check_poolings(models: Sequence[Checkpoint]) -> Pooling | None:
     """The pooling that all models have; None unless all are embedding models.
 
-    Raises IncompatibleWeights, naming two, for embeddings that are not made alike.
+    Raises IncompatibleWeights, naming two models, if these pool differently.
     """
     poolings = [model.pooling for model in models]
     for model, own in zip(models, poolings, strict=True):
@@ -150,7 +151,7 @@ def check_poolings(models: Sequence[Checkpoint]) -> Pooling | None:
 
 
 def copy_modules(model: Checkpoint, target: Path) -> None:
-    """Copy what makes a folder that of an embedding model, or of a CrossEncoder, as it is."""
+    """Copy, unchanged, the files that make a folder one of an embedding model or CrossEncoder."""
     pooling = model.pooling
     for name in pooling.files if pooling else _of_cross_encoder(model.path):
         (target / name).parent.mkdir(exist_ok=True)
@@ -158,7 +159,7 @@ def copy_modules(model: Checkpoint, target: Path) -> None:
 
 
 def _of_cross_encoder(folder: Path) -> list[str]:
-    """Files that say what function a CrossEncoder has after its outputs, and how it reads rows."""
+    """Files that say what function a CrossEncoder applies to outputs, and how it reads rows."""
     if not (folder / PROMPTS).is_file():  # older releases write it into config.json
         return []
     check_link(folder / PROMPTS, folder)

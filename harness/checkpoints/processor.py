@@ -1,4 +1,4 @@
-"""Shell: what lies beside weights to read rows with: a tokenizer, or an image processor."""
+"""Shell: a model's processor, which turns rows into its inputs: a tokenizer or image processor."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from harness.types import Checkpoint, Task
 RGB = 3
 """Channels of an image as it is decoded."""
 LARGEST_SIDE = 4096
-"""Pixels of a side of an image as a model reads it, at most."""
+"""The most pixels that a side of a model's input image may have."""
 NO_PROCESSING = (
     *("image_processor_type", "feature_extractor_type", "processor_class", "data_format"),
     *("input_data_format", "device", "disable_grouping", "return_tensors"),
-    # a whole number as a size is two sides by now, and every image is RGB before it comes here
+    # by now a size is two sides, and every image is RGB before it comes here
     *("default_to_square", "do_convert_rgb"),
 )
-"""What a configuration says of an image processor that is not done to an image."""
+"""Keys of an image processor's configuration that do not change the pixels."""
 STEPS = {
     "do_resize": ("size", "resample"),
     "do_center_crop": ("crop_size",),
     "do_rescale": ("rescale_factor",),
     "do_normalize": ("image_mean", "image_std"),
 }
-"""What belongs to a step, and says nothing where that is not done."""
+"""The keys of each step, which mean nothing where the step is not done."""
 
 
 def processor_digest(path: Path) -> str:
@@ -55,8 +55,8 @@ def processor_digest(path: Path) -> str:
 
 
 def copy_processor(sources: Sequence[Path], target: Path) -> None:
-    """Copy the files of a tokenizer or an image processor, as they are, from the first of some
-    folders that has one, else what the first has of it."""
+    """Copy the files of a tokenizer or image processor, unchanged, from the first folder that has
+    one; if none has, whatever the first folder has of them."""
     source = next(filter(has_processor, sources), sources[0])
     for name in PROCESSOR_FILES:
         if (source / name).is_file():
@@ -64,7 +64,7 @@ def copy_processor(sources: Sequence[Path], target: Path) -> None:
 
 
 def check_inputs(model: Checkpoint, task: Task) -> None:
-    """Raise BadRecipe for a model of text on images, and the other way round."""
+    """Raise BadRecipe for a text model on a task of images, and the other way round."""
     read, of_images = model.family.inputs == "image", bool(task.image)
     if read != of_images:
         found, wanted = (("text", "images")[one] for one in (read, of_images))
@@ -75,7 +75,7 @@ def check_inputs(model: Checkpoint, task: Task) -> None:
 
 
 def pillow() -> Any:
-    """The library that decodes images. Raises BadRecipe where it is not installed."""
+    """Pillow, which decodes images. Raises BadRecipe where it is not installed."""
     try:
         import PIL.Image
         import PIL.ImageOps
@@ -89,21 +89,21 @@ def pillow() -> Any:
 
 def open_image_processor(path: Path) -> Any:
     """The image processor in a folder, as transformers makes it for Pillow, without any code of the
-    folder's own. Raises BrokenCheckpoint in one line for whatever it cannot make."""
+    folder's own. Raises BrokenCheckpoint, in one line, if transformers fails."""
     pillow()
     check_files(path)
     if not any((path / name).is_file() for name in IMAGE_FILES):
         raise BrokenCheckpoint(
             f"{path} has no image processor; expected {IMAGE_FILES[0]}, that of its base"
         )
-    # releases 5.4 to 5.17 have it at the top only where torchvision is installed
+    # releases 5.4 to 5.17 export it at the top only where torchvision is installed
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     what = f"{path} has no image processor that can be read"
     with refused(what, f"fix {IMAGE_FILES[0]}"), silent():
         given: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-        # by itself it takes torchvision where that is installed, whose pixels differ; older
-        # releases know `use_fast` for it
+        # the default is torchvision where that is installed, whose pixels differ; older releases
+        # have `use_fast` in place of `backend`
         given |= {"backend": "pil", "use_fast": False}
         made = AutoImageProcessor.from_pretrained(path, **given)
         said = made.to_dict()
@@ -116,7 +116,7 @@ def open_image_processor(path: Path) -> Any:
 def pixels(processor: Any, images: Sequence[Any], source: object) -> torch.Tensor:
     """Images as a model reads them, [images, channels, height, width].
 
-    Raises BrokenCheckpoint, saying of what `source`, for a processor that cannot make that.
+    Raises BrokenCheckpoint, naming `source`, for a processor that cannot make that.
     """
     what = f"the image processor of {source} cannot be used"
     with refused(what, "expected one that makes all images alike in size"):
@@ -125,7 +125,7 @@ def pixels(processor: Any, images: Sequence[Any], source: object) -> torch.Tenso
 
 
 def check_image_processor(model: Checkpoint) -> None:
-    """Raise BrokenCheckpoint unless what is made of an image is what the model reads."""
+    """Raise BrokenCheckpoint unless the processor makes finite pixels of the model's input size."""
     if (channels := model.config.get("num_channels", RGB)) != RGB:
         raise BrokenCheckpoint(
             f"{model.source} reads images of {channels} channels, as its config.json says; "
@@ -141,7 +141,7 @@ def check_image_processor(model: Checkpoint) -> None:
         )
     made, size = seen.shape[1:], model.config.get("image_size")
     sides = list(size) if isinstance(size, list) else [size or made[1], size or made[2]]
-    if model.family.name == GENERIC:  # one may take other sizes than it says, as dinov2 does
+    if model.family.name == GENERIC:  # some take other sizes than they say: dinov2
         sides = [*made[1:]]
     if [*made] != [RGB, *sides]:
         raise BrokenCheckpoint(
@@ -151,7 +151,7 @@ def check_image_processor(model: Checkpoint) -> None:
 
 
 def check_images_alike(models: Sequence[Checkpoint]) -> None:
-    """Raise IncompatibleWeights, naming two models and a key, unless all see an image alike."""
+    """Raise IncompatibleWeights, naming two models, unless all make the same pixels of an image."""
     having = [m for m in models if any((m.processor / name).is_file() for name in IMAGE_FILES)]
     for first, other in pairwise(having):
         if processor_digest(first.processor) == processor_digest(other.processor):
@@ -175,7 +175,8 @@ def check_images_alike(models: Sequence[Checkpoint]) -> None:
 
 
 def _done(processor: Any) -> dict[str, Any]:
-    """What is done to an image: releases of transformers write other defaults of the same."""
+    """The settings that change the pixels: of the others, releases of transformers write different
+    defaults."""
     every = processor.to_dict().items()
     said = {key: one for key, one in every if one is not None and one is not False}
     idle = {one for step, of in STEPS.items() if step not in said for one in of}

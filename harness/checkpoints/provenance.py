@@ -1,5 +1,5 @@
-"""What a folder says of its own making: expert.json and merge.json, read as values and believed in
-nothing that can be checked."""
+"""How a folder's model was made: its expert.json or merge.json. What can be checked in them is
+checked, not believed."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ R = TypeVar("R", "Merged", "Trained")
 
 
 class FolderRecord(BaseModel):
-    """What a file says, as far as it is read; what else stands there is passed over."""
+    """The keys of a JSON file that are read; all others are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
 
 class Origin(FolderRecord):
-    """Where a checkpoint was when it was merged, and what it held.
+    """Where a checkpoint was when it was merged, and the digest of its weights.
 
-    `relative` is the way to it from the merged folder, where it was a folder itself.
+    `relative` is its path from the merged folder; None for a Hub id.
     """
 
     source: str
@@ -41,20 +41,20 @@ class Origin(FolderRecord):
 
 
 class RecordedPath(FolderRecord):
-    """Where a file was: the way to it from the folder that names it, and its full path."""
+    """Where a file was: relative to the folder whose record names it, and as a full path."""
 
     relative: str
     path: str
 
 
 class ShownRows(FolderRecord):
-    """Whose rows a method was shown: `name@split`. A name that is compared, and never looked up."""
+    """Rows that a method was shown: `task` is `name@split`, compared as text, never looked up."""
 
     task: str
 
 
 class MethodRecord(FolderRecord):
-    """What a method was given beside weights."""
+    """The statistics that a method was given beside weights."""
 
     statistics: list[ShownRows] = Field(default_factory=list)
 
@@ -67,7 +67,7 @@ class Staged(MethodRecord):
 
 
 class Tuned(FolderRecord):
-    """An option that held-out rows chose: `tune` is its name with what was tried."""
+    """An option chosen on the held-out rows `on`: `tune` is its name with the values tried."""
 
     tune: str
     chosen: bool | float | str
@@ -75,13 +75,13 @@ class Tuned(FolderRecord):
 
 
 class MadeRecord(FolderRecord):
-    """What both merge.json and expert.json say.
+    """The keys that merge.json and expert.json share.
 
-    `digest` is that of the weights, `base_weights` are those of the base's encoder
-    (`bases.encoder_digests`). `spelled` are tasks that are not registered by name: what to type for
-    them; `described` is where the descriptions of such tasks were. `inherited` are the rows that
-    what it was made of was shown (`rows_shown`), `seen` the digests of the texts of these and of
-    its own, by `name@split`: they tell rows that another task has under another name.
+    `digest` is that of the weights, `base_weights` those of the base's encoder
+    (`bases.encoder_digests`). For tasks that are not registered by name, `spelled` is what to type
+    for them, and `described` where their descriptions were. `inherited` are the rows that its
+    experts and base were shown (`rows_shown`), `seen` the digests of the texts of these rows and of
+    its own, by `name@split`: they identify rows that another task has under another name.
     """
 
     digest: str = ""
@@ -94,12 +94,12 @@ class MadeRecord(FolderRecord):
 
 
 class Merged(MadeRecord, MethodRecord):
-    """What merge.json says.
+    """The keys of merge.json.
 
-    `head_digests` are those of kept heads by task, `files` the hashes of all files by path; what
-    says no digest or no files is refused. `code` is a hash of that of plug-ins that made it, in the
-    order of `methods`. `scored_on` are rows that candidates were scored on.
-    `other_base` says that experts were made from another base.
+    `head_digests` are those of kept heads by task, `files` the hashes of all files by path; a file
+    without `digest` or `files` is refused. `code` is a hash of the code of plug-ins among the
+    `methods`, in their order. `scored_on` are rows that candidates were scored on. With
+    `other_base`, experts made from other bases were accepted.
     """
 
     method: str = "merged"
@@ -120,20 +120,20 @@ class Merged(MadeRecord, MethodRecord):
 
     @property
     def methods(self) -> list[tuple[str, str]]:
-        """The stage and name of each of its methods, in their order."""
+        """(stage, name) of each method, in the order in which they ran."""
         merger = [self.merger] if self.merger else []
         stages = {"premerge": self.premerge, "merger": merger, "postmerge": self.postmerge}
         return [(stage, one.name) for stage, of in stages.items() for one in of]
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The rows that its methods were shown, whatever for, as `name@split`, each once."""
+        """The rows that statistics of its methods were made from, as `name@split`, each once."""
         methods: tuple[MethodRecord, ...] = (*self.premerge, self, *self.postmerge)
         return tuple(dict.fromkeys(one.task for method in methods for one in method.statistics))
 
 
 class Part(FolderRecord):
-    """One of the two parts of a task's rows that a seed draws, at most `limit` rows of it."""
+    """One of the two parts into which a seed splits a task's rows; at most `limit` rows of it."""
 
     number: int
     seed: int
@@ -141,16 +141,16 @@ class Part(FolderRecord):
 
 
 class Trained(MadeRecord):
-    """What expert.json says.
+    """The keys of expert.json.
 
-    `readout` are the features that the head was trained on, `annotated` the labels that its rows
-    said anything of, by task, where those are not all of them. `files` are the hashes of all files
-    by path, if it lists them: one that a user wrote says nothing but tasks. `base_digest` is of all
-    that the training read of the base, `base_weights` of its encoder alone. `drawn` are the
-    digests of tensors that the base lacks, as they were drawn. `seed` ordered the rows, `head_seed`
-    drew the head. `rows` of this digest were trained on, of each task where there are several;
-    `part` says which, where these are not the first. `schemes` are how entities are written in
-    them, by task.
+    `readout` names the features that the head was trained on. `annotated` are the labels that
+    training rows have any annotation for, by task, if not all. `files` are the hashes of all files
+    by path; None in a file that a user wrote, which may say `tasks` alone. `base_digest` is of all
+    that the training read of the base (`bases.read_digest`), `base_weights` of its encoder alone.
+    `drawn` are the digests of tensors that the base lacks, as they were initialised. `seed` ordered
+    the rows, `head_seed` initialised the head. `rows` and `rows_digest` are the number and hash of
+    the training rows, by task if there are several; they are the first rows, or those of `part`.
+    `schemes` are the tagging schemes of their entities (IOB2, say), by task.
     """
 
     files: dict[str, str] | None = None
@@ -170,13 +170,13 @@ class Trained(MadeRecord):
 
     @property
     def training(self) -> str | None:
-        """A hash of rows and hyperparameters, which experts have in common that differ by their
-        seeds alone; None where the file does not say them. What is 0 counts as not said."""
+        """A hash of rows and hyperparameters, the same for experts that differ in seeds alone; None
+        if the file has no hyperparameters. A value of 0 counts as absent."""
         if not self.hyperparameters:
             return None
-        part = self.part and (self.part.number, self.part.limit)  # whose rows a seed draws
+        part = self.part and (self.part.number, self.part.limit)  # its rows differ by seed
         rows = part or (self.rows, self.rows_digest)
-        # one epoch is 1 in a study and 1.0 in a command
+        # one epoch is written 1 by a study and 1.0 by a command
         given = {
             name: float(of) if isinstance(of, int) else of
             for name, of in self.hyperparameters.items()
@@ -186,9 +186,9 @@ class Trained(MadeRecord):
 
 
 def merged_by(folder: Path) -> Merged | None:
-    """What the folder of a merge says; None if it is none of ours.
+    """The merge.json of a folder; None if it has none.
 
-    Raises BrokenCheckpoint for what does not say what its weights and its files hash to.
+    Raises BrokenCheckpoint for one without the digest of its weights or the hashes of its files.
     """
     said = _read(Merged, folder / MERGE_FILE, "a record of a merge")
     for name in ("digest", "files"):
@@ -201,25 +201,25 @@ def merged_by(folder: Path) -> Merged | None:
 
 
 def trained_by(folder: Path) -> Trained | None:
-    """What the folder of an expert says; None if it is none of ours."""
+    """The expert.json of a folder; None if it has none."""
     return _read(Trained, folder / EXPERT_FILE, "a record of a fine-tuning")
 
 
 def records_in(folder: Path) -> dict[str, Trained | Merged]:
-    """What a folder says of how its model was made, by the file that says it: training first."""
+    """The records in a folder of how its model was made, by file name, expert.json first."""
     read = {EXPERT_FILE: trained_by(folder), MERGE_FILE: merged_by(folder)}
     return {marker: said for marker, said in read.items() if said is not None}
 
 
 def recorded_by(folder: Path) -> Trained | Merged | None:
-    """The first of `records_in`; None if the folder is none of ours."""
+    """The first of `records_in`; None if the folder has neither file."""
     return next(iter(records_in(folder).values()), None)
 
 
 def rows_shown(*folders: Path) -> dict[str, str]:
-    """The rows that models in folders, or what they were made of, were shown or tuned on, as
-    `name@split`, with the digests of their texts, empty where nobody says: whoever takes one for an
-    expert, a base or a reference has seen them, too."""
+    """The digests of the texts of rows, by `name@split`, that the models in folders, or the models
+    that these were made from, were shown or tuned on; '' if not recorded. A merge or an expert made
+    from such a model counts as having seen these rows."""
     found: dict[str, str] = {}
     for said in (one for folder in folders for one in records_in(folder).values()):
         own = [*said.shown, *said.scored_on] if isinstance(said, Merged) else []
@@ -229,15 +229,14 @@ def rows_shown(*folders: Path) -> dict[str, str]:
 
 
 def recorded_tasks(folder: Path) -> tuple[str, ...]:
-    """Task ids that a fine-tuning or a merge of ours left in the folder."""
+    """The task ids in the folder's expert.json or merge.json; none without these."""
     said = recorded_by(folder)
     return tuple(said.tasks) if said else ()
 
 
 def check_listed(folder: Path, names: Iterable[str]) -> None:
-    """Raise BrokenCheckpoint where a file of these names is not as it was written.
-
-    Neither may be the configuration of a kept head; if the folder's own record lists files.
+    """Raise BrokenCheckpoint if a file of these names, or the configuration of a kept head, differs
+    from its hash in expert.json or merge.json. A folder without such hashes is not checked.
     """
     there = [path.relative_to(folder).as_posix() for path in folder.glob("heads/**/config.json")]
     for marker, said in records_in(folder).items():
@@ -250,7 +249,7 @@ def check_listed(folder: Path, names: Iterable[str]) -> None:
 
 
 def changed(path: Path, marker: str) -> BrokenCheckpoint:
-    """What is said of a file that is not as its folder's record lists it."""
+    """The error for a file that is not as its folder's `marker` (merge.json, say) lists it."""
     return BrokenCheckpoint(
         f"{path} has changed since {marker} listed it: it was edited, added or removed; make "
         f"the model again, or remove {marker} to use the folder as a plain model"
@@ -258,9 +257,8 @@ def changed(path: Path, marker: str) -> BrokenCheckpoint:
 
 
 def check_unchanged(model: Checkpoint) -> None:
-    """Raise BrokenCheckpoint unless a model's weights are those that its folder's record speaks of.
-
-    They may lie in other files. Of a folder whose record lists no files nothing is read.
+    """Raise BrokenCheckpoint unless a model's weights hash to the digest in its expert.json or
+    merge.json. They may be in other files. If that lists no files, nothing is read.
     """
     for marker, said in records_in(model.path).items():
         if said.files is not None and (now := digest(model.weights)) != said.digest:
@@ -273,6 +271,7 @@ def check_unchanged(model: Checkpoint) -> None:
 
 
 def _read(kind: type[R], path: Path, what: str) -> R | None:
+    """The record in a file, if there is one. Raises BrokenCheckpoint for odd values or names."""
     if not path.is_file():
         return None
     said: R = validated(kind, read_json(path, what), str(path), BrokenCheckpoint)

@@ -1,4 +1,4 @@
-"""What config.json decides, beside the weights, of what a model computes."""
+"""The settings in config.json that decide, beside the weights, what a model computes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ IDLE = re.compile(
     r"|output_(attentions|hidden_states|past)|(use_)?return_dict|tokenizer_class"
 )
 """Keys of a configuration that do not decide what a classifier of given weights computes: names,
-versions and types, the head's labels, training, what generates, and what is given besides."""
+versions and types, the head's labels, training, generation, and further outputs."""
 SIZES = re.compile(
     r".*vocab_size|.*(hidden|embedding|intermediate|projection)_(size|dim)|dim"
     r"|(num_(\w+_)?|n_)layers|is_encoder_decoder"
 )
-"""Keys that the shapes and names of tensors say as well, in a family with a table of them."""
+"""Keys that follow from the shapes and names of tensors, in a family with a table of axes."""
 
 
 def check_settings(models: Sequence[Checkpoint]) -> None:
@@ -40,7 +40,7 @@ def check_settings(models: Sequence[Checkpoint]) -> None:
     first = models[0]
     said = _deciding(first.config, first)
     if all(_deciding(other.config, other) == said for other in models[1:]):
-        return  # and transformers, which takes long to import, has nothing to add
+        return  # without a look at defaults: transformers takes long to import
     expected = settings_of(first)
     for other in models[1:]:
         found = settings_of(other)
@@ -54,10 +54,10 @@ def check_settings(models: Sequence[Checkpoint]) -> None:
 
 
 def settings_of(model: Checkpoint) -> dict[str, Any]:
-    """What a configuration says of what is computed, with what transformers fills in.
+    """The settings of a configuration that decide what is computed, with transformers' defaults.
 
-    Of a family without a file that is every key, else those that its class has or its file names:
-    models read no others.
+    Of a generic family these may be any keys, else only those of transformers' class of the
+    configuration and of `Family.settings`: models read no others.
     """
     family = model.family
     read = configuration(model.config, model.source)
@@ -70,6 +70,8 @@ def settings_of(model: Checkpoint) -> dict[str, Any]:
 
 
 def _deciding(said: Mapping[str, Any], model: Checkpoint) -> dict[str, Any]:
+    """A configuration without `IDLE` keys and, if the family has a table of axes, `SIZES` keys;
+    those of `Family.settings` stay."""
     idle = [IDLE, SIZES] if model.family.axes else [IDLE]
     own = model.family.settings
     idle_keys = [key for key in said if any(one.fullmatch(key) for one in idle) and key not in own]
@@ -88,11 +90,12 @@ def _shown(model: Checkpoint, key: str, value: Any) -> str:
 
 
 def _check_heads(model: Checkpoint) -> None:
-    """Raise BrokenCheckpoint for a number of heads that is none, or cannot share the queries."""
+    """Raise BrokenCheckpoint unless the number of attention heads is a whole number above 0 that
+    divides the rows of queries' matrices."""
     family = model.family
     heads = model.config.get(family.heads)
     if heads is None or (family.name == GENERIC and isinstance(heads, list)):
-        return  # transformers' default, or as many as each of its stages has
+        return  # transformers' default, or a number for each stage
     if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1:
         raise BrokenCheckpoint(
             f"{model.source} has {family.heads} {heads!r:.80} in its config.json, expected a "

@@ -1,7 +1,7 @@
-"""Shell: a lazy state dict -> a safetensors file, of which two tensors are in memory at a time.
+"""Shell: a lazy state dict -> a safetensors file, with two tensors in memory at a time.
 
-The library writes files whole. Here one tensor is hashed and written while the next is computed;
-the bytes are those that the library would write.
+The library needs all tensors at once. Here one tensor is hashed and written while the next is
+computed; the bytes are those that the library would write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.errors import IncompatibleWeights, NotFinite
 from harness.types import StateDict, Steps
 
 FORMAT = {"format": "pt"}
-"""What a file of weights says of itself."""
+"""The metadata of a file of weights."""
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
@@ -37,11 +37,10 @@ def write_file(
 
     Returns the digests of tensors by name, and the hash of the file's bytes (`files.file_hash`).
 
-    `step` is called with 1 for each tensor that was computed. `spelled` are names in the file of
-    tensors that have another one here. Raises NotFinite, saying of `what`,
-    for NaN and infinite entries: what is written is held to what is read. Raises
-    IncompatibleWeights for a tensor of a type that is not read, or that is not what the state's
-    specs say, and OSError where the disk is full.
+    `step` is called with 1 for each tensor that was computed. `spelled` has the names in the file
+    of tensors that have another name in the state. Raises NotFinite, naming `what`, for NaN and
+    infinite entries, which could not be read back; IncompatibleWeights for a tensor of a type that
+    is not read, or that is not what the state's specs say; and OSError where the disk is full.
     """
     known = weights.specs(state)
     codes = list(DTYPES)
@@ -70,7 +69,7 @@ def write_file(
             if made != known[name]:
                 raise IncompatibleWeights(f"'{name}' came out as {made}, expected {known[name]}")
             before.result()
-            if tensor.numel() < weights.piece_size():  # to hand it over takes longer
+            if tensor.numel() < weights.piece_size():  # a thread would take longer
                 put(name, tensor)
             else:
                 before = pool.submit(put, name, tensor)
@@ -80,7 +79,7 @@ def write_file(
 
 
 def _header(known: Mapping[str, weights.Spec], metadata: Mapping[str, str]) -> bytes:
-    """Eight bytes of length, and the names, types, shapes and places of all tensors as JSON."""
+    """Eight bytes of length, and the names, types, shapes and offsets of all tensors as JSON."""
     described: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for name, spec in known.items():

@@ -1,9 +1,9 @@
-"""Shell: heads made of texts that name the classes (CLIP, arXiv:2103.00020), and what experts leave
-to others: such a head or one of words, and the projection of the images.
+"""Shell: heads made of texts that name the classes (CLIP, arXiv:2103.00020), and the completion of
+experts that were saved without a head or without the projection of images.
 
-Of CLIP a class's row is exp(logit_scale) times the mean of its texts' embeddings, each of length 1
-and so the mean: as FusionBench (arXiv:2406.03280) and the code of task vectors (arXiv:2212.04089)
-have it.
+CLIP's row for a class is exp(logit_scale) times the mean of the embeddings of its texts, where each
+embedding and then the mean are scaled to length 1, as in FusionBench (arXiv:2406.03280) and the
+code of task vectors (arXiv:2212.04089).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from harness.types import Checkpoint, Task
 
 HEAD = Layout("a head", "config.json")
 CLASS = "{class}"
-"""What stands in a template for the name of a class."""
+"""The placeholder of a template for the name of a class."""
 
 
 def heads(
@@ -54,14 +54,14 @@ def heads(
     allow_pickle: bool = False,
     force: bool = False,
 ) -> Checkpoint:
-    """Write the head that the texts of a whole CLIP make for a task, or the words that a T5 answers
-    with, to the folder `out`.
+    """Make a head for a task from the texts that a whole CLIP reads, or from the words that a T5
+    answers with; write it to the folder `out` and return it.
 
-    `templates` have {class} for the name of a class; by default they are the task's. A verbalizer
-    has one, with {text} for a row and {pair} for its second text, `words` for the labels in their
-    order, by default their names, and a `prefix` of all answers; or the template and the prefix of
-    a `preset`. Of labels that each hold or not, a question is asked of each, with {label}. Returns
-    the head. Raises BrokenCheckpoint for a base that reads no texts, or makes none.
+    For `clip`, `templates` have {class} for the name of a class; by default they are the task's. A
+    `verbalizer` has one template, with {text} for a row and {pair} for its second text, `words` for
+    the labels in their order, by default their names, and a `prefix` of all answers; a `preset` has
+    defaults of template and prefix. The template of a multilabel task has {label} for the label
+    that it asks about. Raises BrokenCheckpoint for a base that reads no texts, or generates none.
     """
     given = {"preset": preset, "prefix": prefix, "word": words}
     if family == "clip" and any(given.values()):
@@ -85,7 +85,7 @@ def heads(
 
 
 def templates_of(task: Task) -> list[str]:
-    """The templates of a task, which lie beside it; a plain one where there are none."""
+    """The templates of a task in tasks/templates.json; a plain one if there are none."""
     place = Path(import_module("harness.tasks").__path__[0]) / "templates.json"
     known: dict[str, list[str]] = read_json(place, "templates")
     return known.get(task.name, [f"a photo of a {CLASS}."])
@@ -94,7 +94,7 @@ def templates_of(task: Task) -> list[str]:
 def text_head(
     base: Checkpoint, task: Task, templates: Sequence[str] = (), *, allow_pickle: bool = False
 ) -> Checkpoint:
-    """The head alone, its configuration that of a model of images under it."""
+    """The head of a whole CLIP for a task, with the configuration of an image model under it."""
     check_classes(base, task)
     templates = [*templates] or templates_of(task)
     if nameless := [one for one in templates if CLASS not in one]:
@@ -140,13 +140,13 @@ def text_head(
 
 
 def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
-    """Texts as the encoder takes them, [texts, tokens]."""
+    """Texts as inputs of the text encoder, [texts, tokens]."""
     tokenizer = open_tokenizer(base.processor)
     longest = {"truncation": True, "max_length": config.max_position_embeddings}
     with using_tokenizer(base.processor):
         inputs = dict(tokenizer([*texts], padding=True, return_tensors="pt", **longest))
     ids, end = inputs["input_ids"], config.eos_token_id
-    # with the end called 2, as older configurations have it, the largest token is taken for it
+    # older configurations have 2 as the end: then transformers takes the largest token for it
     if not isinstance(end, int):
         raise odd(base.source, "eos_token_id", end, "one number, of the end of a text")
     if ids.max() >= config.vocab_size or (end != 2 and not (ids == end).any(dim=1).all()):
@@ -157,14 +157,14 @@ def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str,
     return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
 
-# Given to models that have none --------------------------------------------------------------
+# Completing models that lack a head or a projection ------------------------------------------
 
 
 def given_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, Checkpoint]:
-    """The heads in a folder that `heads` wrote, or in folders below it, by task.
+    """The heads that `heads` wrote, in a folder or below it, by task.
 
-    Raises BrokenCheckpoint for a head that was changed, and BadRecipe where there is none, and for
-    one of another base.
+    Raises BrokenCheckpoint for a head that was changed, and BadRecipe if there is none, if two are
+    for one task, and for a head of another base.
     """
     found: dict[str, Checkpoint] = {}
     for file in sorted(Path(folder).glob("**/config.json")) if folder else ():
@@ -194,10 +194,10 @@ def given_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str,
 def made_whole(
     model: Checkpoint, base: Checkpoint | None, task: str | None, heads: Mapping[str, Checkpoint]
 ) -> Checkpoint:
-    """A model with what its folder leaves to others: projection and image processor of its base,
-    and the head of its task. Of families that leave nothing, and where nothing lacks, itself.
+    """A model with the parts that its folder lacks: of a CLIP the projection and image processor of
+    the base, and the head of the task; of a T5 a head of words. Other models are unchanged.
 
-    Raises BrokenCheckpoint without a projection, and MissingHead without a head.
+    Raises BrokenCheckpoint for a CLIP without a projection, and MissingHead for one without a head.
     """
     family, given = model.family, heads.get(task or "")
     if given is not None and given.family == family and (said := words_of(given)):

@@ -28,13 +28,13 @@ def check_tokenizer(path: Path) -> None:
 def open_tokenizer(path: Path, *, words: bool = False) -> Any:
     """The tokenizer in a folder, as transformers makes it, without any code of the folder's own.
 
-    With `words`, one that reads rows that are words already: byte-level ones put a space before
-    each. Raises BrokenCheckpoint in one line for whatever it cannot make.
+    With `words`, one for rows that are split into words already: a byte-level one then puts a space
+    before each. Raises BrokenCheckpoint, in one line, if transformers fails.
     """
     from transformers import AutoTokenizer
 
     check_tokenizer(path)
-    # which reads config.json as well, and says in lines of its own what is odd there
+    # transformers reads config.json as well, and logs what is odd there
     with using_tokenizer(path), silent():
         given = {"trust_remote_code": False, "local_files_only": True}
         tokenizer = AutoTokenizer.from_pretrained(path, **given)
@@ -47,11 +47,11 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
 
 
 def shared_tokenizer(path: Path, *, words: bool = False) -> Any:
-    """As `open_tokenizer`, one and the same for folders with the same files: not to be changed.
+    """`open_tokenizer`, with one cached object for all folders of the same files: never change it.
 
-    Of those that were asked for, a few are remembered: the rows of every task go through the same.
+    The latest few are cached, as the rows of every task go through the same tokenizer.
     """
-    config = path / "config.json"  # which may say of what class it is
+    config = path / "config.json"  # it may name the tokenizer's class
     known = (processor_digest(path), config.read_bytes() if config.is_file() else b"", words)
     tokenizer = _SHARED.get(known)
     if tokenizer is None:
@@ -66,17 +66,17 @@ REMEMBERED = 8
 _SHARED: dict[tuple[str, bytes, bool], Any] = {}
 
 LAST_TOKEN = 2**24
-"""The largest number of a token. Whoever writes a tokenizer counts up to it; the largest
-vocabularies have 2**20 tokens."""
+"""The largest token id that is allowed: to write a tokenizer, a library counts up to its last id.
+The largest vocabularies have 2**20 tokens."""
 
 
 def word_ids(
     tokenizer: Any, rows: Sequence[Sequence[str]], max_length: int, path: Path
 ) -> tuple[dict[str, list[list[int]]], list[list[int]]]:
-    """Token ids and the like of rows of words, and where the first token of every word is.
+    """Token ids, mask and the like of rows of words, and the place of each word's first token.
 
-    Of a word that was cut off, or that has no token, that is -1. Raises BrokenCheckpoint in one
-    line for a tokenizer that does not say which word a token is of.
+    The place is -1 for a word that was cut off or has no token. Raises BrokenCheckpoint, in one
+    line, for a tokenizer that does not say which word a token is of.
     """
     split = {"is_split_into_words": True, "truncation": True, "max_length": max_length}
     with using_tokenizer(path):
@@ -99,7 +99,7 @@ def token_ids(
     """Token ids, mask and the like of rows, as a tokenizer makes them.
 
     `texts` are the first segments of all rows and, for pairs, the second ones; `path` is where the
-    tokenizer was. Raises BrokenCheckpoint in one line for whatever it cannot do with them.
+    tokenizer was. Raises BrokenCheckpoint, in one line, if the tokenizer fails.
     """
     with using_tokenizer(path):
         encoded = tokens([list(segment) for segment in texts])
@@ -107,6 +107,7 @@ def token_ids(
 
 
 def _checked(encoded: dict[str, list[list[int]]], path: Path) -> dict[str, list[list[int]]]:
+    """What a tokenizer made. Raises BrokenCheckpoint unless it has ids and a mask."""
     if not {"input_ids", "attention_mask"} <= encoded.keys():
         raise BrokenCheckpoint(
             f"the tokenizer of {path} makes {', '.join(encoded) or 'nothing'} of a row, expected "
@@ -117,7 +118,7 @@ def _checked(encoded: dict[str, list[list[int]]], path: Path) -> dict[str, list[
 
 @contextmanager
 def using_tokenizer(path: Path) -> Iterator[None]:
-    """Whatever goes wrong in a tokenizer as BrokenCheckpoint, in one line."""
+    """Turns whatever a tokenizer raises in the block into a BrokenCheckpoint of one line."""
     what = f"{path} has no tokenizer that can be read"
     with refused(what, "expected its files beside the weights"), _unheard():
         yield
@@ -125,7 +126,7 @@ def using_tokenizer(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """What is written to stderr is lost where the block fails, and comes after it where not.
+    """Holds back what the block writes to stderr: printed after it, or dropped if it fails.
 
     Rust code that panics prints a trace by itself, beside the error that it raises.
     """

@@ -1,11 +1,11 @@
-"""Shell: heads of a model of text to text, made of words that it may answer with: a verbalizer
-(Schick and Schütze 2021, arXiv:2001.07676), and the prompt that rows are read in.
+"""Shell: heads of a text-to-text model, made of words that it may answer with: a verbalizer
+(Schick and Schütze 2021, arXiv:2001.07676), and the prompt that rows are put into.
 
-A class's row is that of the model's own `lm_head` for the one token of its word or, where that is
-tied, of the table of tokens. Nothing is generated: the decoder is given the token that it starts at
-and a prefix, and what it says at the last of these is read. A model under a head of words has its
-whole `lm_head`, so that a merge of such models makes text. Of labels that each hold or not, a
-question is asked of each (RegMean, arXiv:2212.09849): a row's features are those of all questions.
+A class's row of the head is the row of the model's own `lm_head` (if tied, of its token table) for
+the one token of the class's word. Nothing is generated: the decoder is given its start token and a
+prefix, and its outputs at the last of these are read. A model under a head of words keeps its whole
+`lm_head`, so that a merge of such models generates text. For a multilabel task, one question is
+asked for each label (RegMean, arXiv:2212.09849): a row's features are those of all questions.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from harness.weights import select, specs, union
 
 LM_HEAD = f"{OUTPUTS}.weight"
 SEGMENT = re.compile(r"\{(text|pair|label)\}")
-"""What stands in a template for the first and the second text of a row, and for the label that the
-question is of."""
+"""Placeholders of a template: the first and the second text of a row, and the label asked about."""
 LABEL, HOLDS = "{label}", ("no", "yes")
-"""Where a template has the first, a label holds or not: these are answered, in this order."""
+"""A template with `LABEL` asks whether a label holds; the answers are `HOLDS`, in this order."""
 WORDS, TEMPLATE, PREFIX = "words", "template", "prefix"
+"""Keys of the description of a head of words, which is under `TEXT_HEAD` in a configuration."""
 
 
 def word_head(
     base: Checkpoint, task: Task, templates: Sequence[str], words: Sequence[str], prefix: str
 ) -> Checkpoint:
-    """The head alone, with the base's own rows, its configuration that of a model under it.
+    """The head alone: rows of the base's own outputs, and the configuration of a model under it.
 
-    `words` are those of the labels in order, by default their names; of no and yes, where each
-    label holds or not. Raises BrokenCheckpoint for a base that makes no text, and BadOption for
-    words that are not told apart by one token each.
+    `words` are those of the labels in order, by default their names; for a multilabel task, those
+    of no and yes. Raises BrokenCheckpoint for a base that generates no text, and BadOption for
+    words that are not one token each, all different.
     """
     check_classes(base, task, several=True)
     template, *more = [*templates] or ["{text}"]
@@ -82,8 +82,8 @@ def word_head(
 
 
 def check_classes(base: Checkpoint, task: Task, *, several: bool = False) -> None:
-    """Raise BadRecipe for a task that no head of texts can be of: of one class or, if they can be,
-    of `several` in a row."""
+    """Raise BadRecipe unless the base can read the task's rows, and these have one class each or,
+    with `several`, several labels."""
     check_inputs(base, task)
     kind = kind_of(task)
     if not (kind.whole or (several and kind.several)) or kind.split_into_words or not task.labels:
@@ -91,9 +91,9 @@ def check_classes(base: Checkpoint, task: Task, *, several: bool = False) -> Non
 
 
 def words_of(model: Checkpoint) -> Mapping[str, Any]:
-    """What the configuration of a model says of a head of words; of any other model, nothing.
+    """The description of a model's head of words in its configuration; empty if it has none.
 
-    Raises BrokenCheckpoint where that is not what is written there.
+    Raises BrokenCheckpoint for values of other types than are written there.
     """
     said = model.config.get(TEXT_HEAD)
     if not isinstance(said, dict) or WORDS not in said:
@@ -108,9 +108,10 @@ def words_of(model: Checkpoint) -> Mapping[str, Any]:
 
 
 def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str]) -> Checkpoint:
-    """A model of text to text under the words of a head, whose rows are its own.
+    """A text-to-text model as a classifier under the head of words that `said` describes; the
+    head's rows are those of the model's own outputs.
 
-    It has all its tensors but those that transformers does not read either.
+    It keeps all tensors that transformers reads. Raises BrokenCheckpoint for any other model.
     """
     family = model.family
     if not family.stacks or model.labels is not None:
@@ -136,20 +137,20 @@ def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str
 
 
 def plain_config(model: Checkpoint) -> dict[str, Any]:
-    """The configuration of a model of text to text without the words that it is under."""
+    """The configuration of a text-to-text model without its head of words."""
     kept = {"architectures"} | (model.config.keys() - {*OF_THE_HEAD})
     return {key: value for key, value in model.config.items() if key in kept}
 
 
 def rows_of(model: Checkpoint) -> torch.Tensor:
-    """The rows of a model for the words that it is under, [words, width]."""
+    """The output rows of a model for the words of its head, [words, width]."""
     said = words_of(model)
     return model.weights[model.family.words if said[TIED] else LM_HEAD][said[ANSWERS]]
 
 
 def head_of(model: Checkpoint) -> torch.Tensor:
-    """The same as those of its labels, [labels, features]: where a question is asked of each, what
-    tells yes from no, on the features of that question."""
+    """The head's rows by label, [labels, features]: those of its words; where a question is asked
+    for each label, the row of yes minus that of no, on the features of the label's question."""
     rows = rows_of(model).float()
     if LABEL not in words_of(model)[TEMPLATE]:
         return rows
@@ -159,7 +160,7 @@ def head_of(model: Checkpoint) -> torch.Tensor:
 def _tokens(
     model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str], count: int
 ) -> tuple[list[int], list[int]]:
-    """The tokens of the prefix, and that of every label's word after it."""
+    """The tokens of the prefix, and the one token of each label's word after it."""
     tokenizer, prefix = open_tokenizer(model.processor), said[PREFIX]
     words = {label: str(said[WORDS].get(label, "")) for label in labels}
     answers = [f"{prefix} {word}".strip() for word in words.values()]
@@ -193,9 +194,10 @@ def _tokens(
 def prompted(
     model: Checkpoint, texts: Sequence[tuple[str, ...]], labels: Sequence[str] = ("",)
 ) -> Sequence[tuple[str, ...]]:
-    """Rows in the prompt of a head of words, each for all `labels`; as they are, for other models.
+    """Rows put into the template of a head of words, each once for every one of `labels`; for other
+    models the rows unchanged.
 
-    Raises BadData where rows have not the texts that the prompt asks for.
+    Raises BadData where rows do not have the texts that the template asks for.
     """
     template = words_of(model).get(TEMPLATE)
     if template is None:
@@ -216,10 +218,10 @@ def prompted(
 
 
 def as_asked(model: Checkpoint, rows: Rows, *, known: bool = False) -> tuple[Checkpoint, Rows]:
-    """A model that is asked of every label whether it holds, as a classifier of the answers, and a
-    row for every question, in the order of the model's labels; any other, and its rows, as it is.
+    """A model whose template asks about every label, as a classifier of no and yes, and a row for
+    each question, in the order of the model's labels; any other model and its rows unchanged.
 
-    With `known`, of the labels that somebody gave alone.
+    With `known`, only the questions whose answer is annotated.
     """
     said, labels = words_of(model), model.labels or ()
     if LABEL not in said.get(TEMPLATE, ""):

@@ -1,1 +1,1 @@
-"""What an architecture is, as data: one file for each that has a name, rules for others."""
+"""Architectures as data: one file for each known family, and rules for others."""

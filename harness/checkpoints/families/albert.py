@@ -1,6 +1,6 @@
 """ALBERT (Lan et al. 2020, arXiv:1909.11942): one layer run many times over, narrow embeddings.
 
-What is done to a layer is done at each of its turns, so that its groups are those of any layer.
+A map of a layer's weights acts in each of its runs, so that its groups are those of any layer.
 """
 
 from harness.checkpoints.families import family

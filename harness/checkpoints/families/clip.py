@@ -1,8 +1,8 @@
 """CLIP's vision transformer (Radford et al. 2021, arXiv:2103.00020) under a head made of texts.
 
-Features are the projected class token, of length 1. An expert is often the encoder alone: then the
-projection is that of its base. Names are those that transformers writes of an encoder with its
-projection; without it, those that newer releases write of a new one have no prefix.
+Features are the projected class token, scaled to length 1. An expert is often the encoder alone:
+then the projection is that of its base. Names are those that transformers writes of an encoder with
+its projection; of an encoder alone, newer releases write names without the prefix.
 """
 
 from functools import cache
@@ -16,7 +16,7 @@ EMBEDDINGS = "vision_model.embeddings."
 
 
 def classifier(config: Any, unit: Unit) -> torch.nn.Module:
-    """The encoder with its projection, and a linear layer without bias on what has length 1."""
+    """The encoder, its projection scaled to length 1, and a linear layer without bias."""
     made: torch.nn.Module = _class()(config)
     return made
 
@@ -26,7 +26,7 @@ def _class() -> Any:
     import transformers
     from transformers.modeling_outputs import ImageClassifierOutput
 
-    # a folder of it names transformers' class of this name, which loads all but the head
+    # its name goes into config.json: transformers' class of this name loads all but the head
     class CLIPVisionModelWithProjection(transformers.CLIPVisionModelWithProjection):  # type: ignore[misc]  # transformers has no types
         def __init__(self, config: Any) -> None:
             super().__init__(config)
@@ -46,7 +46,7 @@ CLIP = Family(
     model_types=("clip_vision_model",),
     prefix="vision_model.",
     inputs="image",
-    # of the embeddings nothing is moved: those of texts, which are the head, are what they are
+    # the projection's axis stays as it is, since the head's rows are embeddings of texts
     row=Top(("classifier",), "classifier", {"classifier.weight": (None, None)}),
     word=None,
     pooler="visual_projection",

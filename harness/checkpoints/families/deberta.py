@@ -1,7 +1,7 @@
 """DeBERTa v2 and v3 (He et al. 2021, arXiv:2006.03654 and 2111.09543).
 
-Its pooler stands beside the encoder, and v3 was published without. Relative positions are read by
-the projections of queries and keys, or by projections of their own, which share their groups.
+Its pooler is beside the encoder, and v3 was published without it. Relative positions are read by
+the projections of queries and keys, or by projections of their own in the same groups.
 """
 
 from harness.checkpoints.families import family
@@ -11,7 +11,7 @@ LAYERS = "deberta.encoder.layer."
 SELF = LAYERS + "{layer}.attention.self."
 PROJECTION = "deberta.embeddings.embed_proj.weight"
 RELATIVE: family.Settings = {"position_buckets": -1, "norm_rel_ebd": "none", "share_att_key": False}
-"""How relative positions are read."""
+"""Settings of how relative positions are read, with their defaults."""
 
 DEBERTA = family.Family(
     name="deberta",

@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al. 2019, arXiv:1910.01108): names of its own, and a hidden layer as head."""
+"""DistilBERT (Sanh et al. 2019, arXiv:1910.01108): names of its own, a hidden layer in the head."""
 
 from harness.checkpoints.families.family import Family, block, embeddings, two_layers
 

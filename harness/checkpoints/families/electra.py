@@ -1,4 +1,4 @@
-"""ELECTRA (Clark et al. 2020, arXiv:2003.10555): the small ones have narrower embeddings."""
+"""ELECTRA (Clark et al. 2020, arXiv:2003.10555): small models have narrower embeddings."""
 
 from harness.checkpoints.families import family
 

@@ -1,4 +1,4 @@
-"""The noun `Family`, and the pieces that its table of axes is put together from."""
+"""`Family`: an architecture as data; and functions that build its table of axes."""
 
 from __future__ import annotations
 
@@ -14,44 +14,43 @@ if TYPE_CHECKING:
     import torch
 
 GENERIC = "generic"
-"""The name of a family that was told by rules, as it has no file of its own."""
+"""The name of a family without a file of its own, which generic.py derives by rules."""
 Unit: TypeAlias = Literal["row", "word"]
 """What a classifier gives outputs for: a whole row, or each token of it."""
 WIDTH = "width"
-"""The residual stream. Its gains and biases stand for one place each: it may be permuted only."""
+"""The residual stream. Norms have a gain and a bias for each unit: it may be permuted only."""
 EMBEDDING = "embedding"
-"""The width of the embeddings, where they are projected to that of the stream; else `WIDTH`."""
+"""The embeddings' own width, where they are projected to `WIDTH`; else it is `WIDTH`."""
 POOLED = "pooled"
-"""What the final linear layer reads, where a layer with an activation comes before it."""
+"""The input of the final linear layer, where a layer with an activation comes before it."""
 FFN = "ffn.{layer}"
 """The units between the two feed-forward layers: any permutation."""
 QK, VO = "qk.{layer}", "vo.{layer}"
 """Queries with keys, and values with attention's output: one block for each head, in the order of
-the heads. Within a head any rotation, of either group by itself, and any scale, undone in its dual;
-heads move in both alike."""
+the heads. Within a head, each group by itself may be rotated and scaled, which is undone in its
+dual; heads must be permuted alike in both groups."""
 ROPE = "rope.{layer}"
-"""`QK` where positions are rotary: heads move with those of `VO`, and nothing moves within them."""
+"""`QK` where positions are rotary: heads are permuted as those of `VO`, nothing within a head."""
 CROSS_QK, CROSS_VO = "qk.{layer}.cross", "vo.{layer}.cross"
-"""The same of a decoder's attention to what the encoder gave."""
+"""`QK` and `VO` of a decoder's attention to the encoder's output."""
 HEADS = "heads"
-"""What a table has for each head, where all layers read it: their heads are in one order. In a
-model of two stacks it is called by the stack as well, `heads.encoder`."""
+"""The axis over heads of a table that all layers read (of relative positions, say): heads must be
+permuted alike in all layers. In a model of two stacks the name has the stack, `heads.encoder`."""
 
 Settings: TypeAlias = Mapping[str, Any]
-"""Keys of config.json that a model reads though transformers' class of the configuration has them
-not, or though no shape of a tensor tells what they say, and what stands for one that is not
-there."""
+"""Keys of config.json, with defaults, that two models must agree on although transformers' class of
+the configuration lacks them, or although the rules in settings.py would leave them out."""
 SETTINGS: Settings = {"position_embedding_type": "absolute"}
 Modality: TypeAlias = Literal["text", "image"]
-"""What a row is, as a model takes it."""
+"""What a model reads."""
 
 
 @dataclass(frozen=True)
 class Top:
-    """What stands on an encoder and gives the outputs.
+    """The head on top of an encoder.
 
-    `modules` are its modules as the classifier calls them, `final` the last linear layer of all,
-    whose input the features are.
+    `modules` are its modules by their names in the classifier, `final` its last linear layer, whose
+    input are the features; `axes` is its part of the table of axes.
     """
 
     modules: tuple[str, ...]
@@ -61,22 +60,22 @@ class Top:
 
 @dataclass(frozen=True)
 class Family:
-    """What an architecture is, as data; names are those of transformers' classifiers.
+    """An architecture, as data; names are those of transformers' classifiers.
 
-    `model_types` is what config.json may call it. `prefix` is before the encoder's names, but for a
-    pooler that stands beside it, and is left out by some pretrained bases. `row` and `word` are
-    the tops of classifiers of rows and of words. A `pooler` is encoder and merged as such, though a
-    base may come without. `axes` is the table of the encoder's symmetries, which may have more
-    names than a configuration leads to; a `projection` is there if embeddings have a width of their
-    own. `heads` is the key of config.json that counts attention heads. `inputs` is what it reads.
-    `aliases` are patterns and what stands for them, in turn, from the names of any release of
-    transformers to those that it writes. `readers` are norms that stand before layers, with all
-    that reads each; of a family with norms after its layers there are none. `whole` is the
-    model_type of what a base is a part of, where experts may leave their pooler and their head to
-    it. `make` makes its classifier of a configuration that transformers' Auto classes have none of.
-    `stacks` are those of an encoder-decoder, as its names have them: layers are numbered in each,
-    and all read one table of tokens. `parts` are names that the table has for equal shares of the
-    rows of one tensor of files.
+    `model_types` are its names in config.json. `prefix` precedes the names of the encoder, but not
+    of a pooler beside it; some pretrained bases are stored without the prefix. `row` and `word` are
+    the heads of classifiers of rows and of words. A `pooler` is merged as part of the encoder,
+    though a base may lack it. `axes` is the table of the encoder's symmetries, which may have more
+    names than a model of one configuration. `projection` is a tensor that is there only if
+    embeddings have a width of their own. `heads` is the key of config.json that counts attention
+    heads. `inputs` is what it reads. `aliases` are pairs of a pattern and its replacement, applied
+    in turn: they turn names of any release of transformers into those that it writes. `readers` are
+    the norms that come before layers, each with all modules that read it; a family with norms after
+    its layers has none. `whole` is the model_type of the larger model that a base is part of, if
+    experts may lack their pooler and their head. `make` builds a classifier for configurations for
+    which transformers' Auto classes have none, and gives None for others. `stacks` are the names
+    of the stacks of an encoder-decoder: layers are numbered in each, and all share one token table.
+    `parts` are the names that `axes` has for equal shares of the rows of one stored tensor.
     """
 
     name: str
@@ -99,17 +98,17 @@ class Family:
 
     @property
     def recorded(self) -> dict[str, str]:
-        """What a record says of a family told by rules: `family: generic`; else nothing."""
+        """What a record says of a generic family: `family: generic`; of any other, nothing."""
         return {"family": self.name} if self.name == GENERIC else {}
 
     @property
     def words(self) -> str:
-        """The table of embeddings of tokens, in a family with a table of axes: the first there."""
+        """The name of the token embeddings: the first in `axes`, which must not be empty."""
         return next(iter(self.axes))
 
     @property
     def tops(self) -> tuple[Top, ...]:
-        """Those of classifiers of rows and of words, as far as there are any."""
+        """The heads of classifiers of rows and, if the family has them, of words."""
         return (self.row,) if self.word is None else (self.row, self.word)
 
     @cached_property
@@ -125,42 +124,42 @@ class Family:
         return self.pooler is not None and name.startswith(f"{self.pooler}.")
 
     def canonical(self, name: str) -> str:
-        """The name of a tensor or a module that a release of transformers may call otherwise."""
+        """The family's name of a tensor or module, by its name in any release of transformers."""
         for pattern, replacement in self.aliases:
             name = re.sub(pattern, replacement, name)
         return name
 
     def bare(self, name: str) -> str:
-        """The name as an encoder by itself may be stored under."""
+        """The name without the prefix, as a lone encoder may have it in its file."""
         return name.removeprefix(self.prefix)
 
     def final(self, names: Container[str]) -> str | None:
-        """The final linear layer of a model with tensors of these names; None where there is none.
+        """The final linear layer of a model with tensors of these names; None if there is none.
 
-        Its name tells the unit of a classifier in some families, and is one for both in others.
+        In some families its name differs between classifiers of rows and of words.
         """
         there = {top.final for top in self.tops if f"{top.final}.weight" in names}
         return there.pop() if len(there) == 1 else None
 
 
 def linear(name: str, out: str | None, into: str) -> Axes:
-    """A linear layer from one group to another."""
+    """The axes of a linear layer from the group `into` to the group `out`."""
     return {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
 
 
 def norm(name: str, group: str = WIDTH) -> Axes:
-    """A layer normalisation over a group."""
+    """The axes of a layer normalisation over a group."""
     return {f"{name}.weight": (group,), f"{name}.bias": (group,)}
 
 
 def embeddings(prefix: str, *kinds: str, group: str = WIDTH, norms: str = WIDTH) -> Axes:
-    """A table of embeddings of each kind, and the normalisation of their sum."""
+    """The axes of a table of embeddings of each kind, and of the normalisation of their sum."""
     tables: Axes = {f"{prefix}{kind}_embeddings.weight": (None, group) for kind in kinds}
     return {**tables, **norm(f"{prefix}LayerNorm", norms)}
 
 
 def narrow_embeddings(prefix: str, projection: str) -> Axes:
-    """Embeddings of a width of their own, and what projects them to that of the stream."""
+    """The axes of embeddings with a width of their own, and of their projection to `WIDTH`."""
     kinds = ("word", "position", "token_type")
     return {
         **embeddings(prefix, *kinds, group=EMBEDDING, norms=EMBEDDING),
@@ -169,10 +168,11 @@ def narrow_embeddings(prefix: str, projection: str) -> Axes:
 
 
 def block(at: str, attention: str, units: str, norms: str) -> Axes:
-    """A layer: attention and two feed-forward layers, each with what it adds to.
+    """The axes of one layer: attention, two feed-forward layers and the norms.
 
-    By their names after `at`, with spaces between: of what makes queries, keys, values and the
-    output of attention, of what makes and what reads the units, and of the norms.
+    Each argument has names after `at`, with spaces between: `attention` those of the modules of
+    queries, keys, values and output, `units` those of the two feed-forward layers, `norms` those
+    of the norms.
     """
     query, key, value, out = (f"{at}{name}" for name in attention.split())
     up, down = (f"{at}{name}" for name in units.split())
@@ -188,7 +188,7 @@ def block(at: str, attention: str, units: str, norms: str) -> Axes:
 
 
 def layers(prefix: str, made: str = "query key value") -> Axes:
-    """The layers of BERT, which may have other names for what makes queries, keys and values."""
+    """The axes of BERT's layers; `made` names the modules of queries, keys and values."""
     attention = [f"attention.self.{name}" for name in made.split()]
     return block(
         prefix + "{layer}.",

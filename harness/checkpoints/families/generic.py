@@ -1,4 +1,4 @@
-"""A configuration -> the family of its architecture: one that has a file, or what names tell."""
+"""A configuration -> the family of its architecture: a known one, or one derived from names."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from harness.checkpoints.network import classifier_on_meta, of_images
 from harness.errors import BrokenCheckpoint, UnknownName
 
 _BY_RULES: dict[str, Family] = {}
-"""Families that were told by names, by model_type: to tell one, its classifier is built."""
+"""A cache of derived families by model_type: to derive one, its classifier is built."""
 
 
 def family_of(config: Mapping[str, Any], what: str = "the model") -> Family:
-    """The family of a configuration's model_type: its own, else `generic` where names tell enough.
+    """The family of a configuration's model_type: a known one, else what `generic` derives.
 
-    Raises UnknownName, saying of `what`, for an architecture that is neither, and BrokenCheckpoint
-    for a configuration that names none or that no classifier can be made from.
+    Raises UnknownName, naming `what`, for an architecture without either, and BrokenCheckpoint for
+    a configuration that names none or that no classifier can be made from.
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
@@ -42,19 +42,19 @@ def family_of(config: Mapping[str, Any], what: str = "the model") -> Family:
 # Without a file of its own ------------------------------------------------------------------
 
 HEAD = re.compile(r"classifier|pre_classifier|classification_head")
-"""What the reference repositories call a head."""
+"""Names of the modules of heads in the reference repositories."""
 HIDDEN = re.compile(r".*\.dense|pre_classifier")
 """A linear layer of a head that is not its final one."""
 
 
 def generic(config: Mapping[str, Any], what: str) -> Family | None:
-    """The family of an architecture as far as names tell; None where they do not.
+    """The family of an architecture, derived from module names; None where these do not suffice.
 
-    They do where there is one final linear layer in a module called like a head, and all else but
-    a pooler is the encoder. There is no table of axes.
+    They suffice where modules named like a head have one final linear layer, and all else but a
+    pooler is below the encoder's prefix. The family has no table of axes.
 
-    Raises BrokenCheckpoint, saying of `what`, for a configuration that no classifier can be made
-    from, and UnknownName for one that fits by its names and is no encoder that can be merged.
+    Raises BrokenCheckpoint, naming `what`, for a configuration that no classifier can be made from,
+    and UnknownName for an architecture that is no encoder that can be merged.
     """
     if (model := _on_meta(config, what, "row")) is None:
         return None
@@ -81,11 +81,11 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
 
 
 def _unfit(kind: str, model: Any) -> str | None:
-    """Why no merge of an architecture could be read, and what was expected."""
+    """Why an architecture cannot be merged, and what was expected; None if it can."""
     from transformers.models.auto import modeling_auto as auto
 
     writes, fills = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if kind == "funnel":  # the mean of two tokens, and a mask that is the least of theirs
+    if kind == "funnel":  # it takes the mean of two tokens, and the minimum of their masks
         return "which pools padding with tokens, so that features depend on the batch of a row"
     if kind in writes and kind not in fills:
         return "which generates text; expected an encoder"
@@ -111,7 +111,7 @@ def _on_meta(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Modul
 
 
 def _top(model: torch.nn.Module) -> Top | None:
-    """The modules called like a head, if the final linear layer is one among theirs."""
+    """The modules named like a head, if they have exactly one final linear layer; else None."""
     modules = tuple(name for name, _ in model.named_children() if HEAD.fullmatch(name))
     final = [
         name

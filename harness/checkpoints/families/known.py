@@ -1,4 +1,4 @@
-"""The architectures that have a file of their own, by what config.json calls them."""
+"""The families that have a file of their own, by model_type."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from harness.errors import BadOption
 
 FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT, ALBERT, CLIP, MODERNBERT, MPNET, T5)
 KNOWN: dict[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
+"""All families by model_type, those of plug-ins too."""
 WHOLE: Mapping[str, Family] = {one.whole: one for one in FAMILIES if one.whole is not None}
+"""The family of the encoder in a larger model, by the model_type of the larger one: `clip`."""
 
 
 def add_family(family: Family) -> None:

@@ -1,8 +1,9 @@
 """ModernBERT (Warner et al. 2024, arXiv:2412.13663): rotary positions, gated feed-forward layers.
 
-Queries, keys and values are rows of one matrix, and so are the units and their gates. A pretrained
-head comes before the final layer, and some bases are published without. What commutes with the
-positions within a head, a turn of each pair of units that turn together, is not in the table.
+Queries, keys and values are rows of one matrix, and so are the feed-forward units and their gates.
+A pretrained layer, `head`, comes before the final layer; some bases are published without it. The
+rotations within an attention head that commute with rotary positions, one for each pair of units,
+are not in the table.
 """
 
 from harness.checkpoints.families import family

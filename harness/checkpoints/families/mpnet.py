@@ -1,6 +1,6 @@
 """MPNet (Song et al. 2020, arXiv:2004.09297): names of its own, and RoBERTa's head for rows.
 
-All layers add one table of biases of relative positions, which has a column for each head.
+All layers share one table of biases of relative positions, which has a column for each head.
 """
 
 from harness.checkpoints.families.family import HEADS, Family, block, embeddings, two_layers

@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019, arXiv:1907.11692) and its like in other languages: no pooler."""
+"""RoBERTa (Liu et al. 2019, arXiv:1907.11692) and its variants in other languages: no pooler."""
 
 from harness.checkpoints.families.family import Family, embeddings, layers, two_layers
 

@@ -1,5 +1,5 @@
-"""A family's table and a model's tensors -> what may be moved without moving its outputs, and the
-layer and the role of each."""
+"""A family's table and a model's tensors -> the hidden groups that may be permuted or rotated with
+the outputs unchanged, and the layer and the role of each tensor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NUMBER = re.compile(r"\.(\d+)\.")
 
 
 def in_any_layer(name: str) -> str:
-    """The name of a tensor as tables have it: with `{layer}` for the number of its layer."""
+    """The name of a tensor as in a family's table: with `{layer}` for the number of its layer."""
     return NUMBER.sub(".{layer}.", name, count=1)
 
 
@@ -43,10 +43,10 @@ def layer_in(family: Family, name: str) -> Layer | None:
 def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     """For each parameter of a classifier, the hidden group that each of its axes runs over.
 
-    `state` are the parameters with the head of a classifier of rows or of words; headers are read
-    and no tensor. The names are those of `in_table`. None is for an axis that stays as it is. What
-    may be done with a group, and what must be done to two of them together, is described where they
-    are named (family.py).
+    `state` are the parameters, head included, of a classifier of rows or of words; only headers are
+    read. The names are those of `in_table`. None marks an axis that must stay as it is. What may be
+    done with a group, and what must be done with two of them together, is described where they are
+    named (family.py).
 
     Raises UnknownName for a family without a table, and IncompatibleWeights for a tensor that is
     not in it or has another shape than it says.
@@ -81,17 +81,17 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
 
 
 def in_table(family: Family, state: StateDict) -> StateDict:
-    """The state with the tensors that the family's table has for one of files."""
+    """The state with each stored tensor that the family's table has in parts split into these."""
     return split(state, _parts(family, state))
 
 
 def as_stored(family: Family, state: StateDict, stored: Iterable[str]) -> StateDict:
-    """What `in_table` made of a state of these names, as files have it."""
+    """The inverse of `in_table`, of a state whose names were `stored`."""
     return joined(state, _parts(family, stored))
 
 
 def _parts(family: Family, names: Iterable[str]) -> dict[str, list[str]]:
-    """By name, what the table has for one tensor of files."""
+    """The names of the parts of each stored tensor that the table has in parts."""
     found = {}
     for name in names:
         if (parts := family.parts.get(in_any_layer(name))) and (at := NUMBER.search(name)):
@@ -100,7 +100,7 @@ def _parts(family: Family, names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def readers_of(family: Family, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The norms before layers of a model with tensors of these names, with all that reads each."""
+    """The norms before layers of a model with tensors of these names, each with its readers."""
     found = {}
     for name in names:
         number = NUMBER.search(name)
@@ -113,7 +113,7 @@ def readers_of(family: Family, names: Iterable[str]) -> dict[str, tuple[str, ...
 
 
 def _check_sizes(placed: Axes, state: StateDict) -> None:
-    """Raise IncompatibleWeights unless a group has one size, whichever tensor it is read off."""
+    """Raise IncompatibleWeights unless a group has the same size in all tensors that have it."""
     sizes: dict[str, int] = {}
     known = specs(state)
     for name, axes in placed.items():
@@ -147,20 +147,22 @@ Role: TypeAlias = Literal[
     "pooler",
     "head",
 ]
-"""What a tensor does, a bias with the matrix that it is added to.
+"""What a tensor does; a bias has the role of its matrix.
 
-Projections of relative positions count as queries and keys. Of an architecture without a table no
-more is known than `matrix`, two or more axes, and `vector`.
+Projections of relative positions count as queries and keys. Without a table of axes, only `matrix`,
+two or more axes, and `vector` are known.
 """
 ROLES: tuple[Role, ...] = get_args(Role)
-"""All of them, in the order of data through a model."""
+"""All roles, in the order in which data passes through a model."""
 
 _BY_GROUP: dict[str, Role] = {EMBEDDING: "embeddings"}
+"""The role of a matrix by a group, or its dual, that one of its axes runs over."""
 _SIDES: tuple[tuple[tuple[str, ...], Role, Role], ...] = (
     ((QK, ROPE, CROSS_QK), "query", "key"),
     ((VO, CROSS_VO), "value", "attention output"),
     ((FFN,), "up", "down"),
 )
+"""Groups, the role of the matrix that makes their units, and of the one that reads them."""
 for _groups, _made, _read in _SIDES:
     _BY_GROUP |= dict.fromkeys(_groups, _made) | dict.fromkeys(map(dual, _groups), _read)
 
@@ -185,7 +187,7 @@ def place_in(family: Family, name: str, spec: Spec) -> TensorPlace:
 
 
 def _role(family: Family, name: str) -> Role | None:
-    """What the weight of a module does, by the groups that its axes run over; None if unknown."""
+    """The role of a tensor by the groups that its module's weight runs over; None if unknown."""
     weight = f"{name.removesuffix('bias').removesuffix('weight')}weight"
     axes = family.axes.get(weight) or family.axes.get(name)
     if axes is None:
@@ -195,5 +197,5 @@ def _role(family: Family, name: str) -> Role | None:
     for axis in filter(None, axes):
         if axis in _BY_GROUP:
             return _BY_GROUP[axis]
-    # a parameter of no module is of a token
+    # a parameter of no module (cls_token, say) counts as embeddings
     return "convolution" if axes[0] and weight in family.axes else "embeddings"

@@ -1,10 +1,10 @@
-"""T5 (Raffel et al. 2020, arXiv:1910.10683): an encoder and a decoder that read one table.
+"""T5 (Raffel et al. 2020, arXiv:1910.10683): an encoder and a decoder that share one token table.
 
 Norms are of the root mean square and come before attention and feed-forward layers; nothing but
-the head has a bias. A classifier of rows reads what the decoder, given the row itself shifted by
-one, says at the last </s>; one of words has the encoder alone. A model of text to text is read at
-the end of what its decoder is given, the same for all rows. Version 1.1, Flan and mT5 (Xue et al.
-2021, arXiv:2010.11934) have a gate.
+the head has a bias. In a classifier of rows, the decoder is given the row itself shifted by one,
+and the head reads its state at the last </s>; a classifier of words has the encoder alone. Under a
+head of words, the decoder's input is the same for all rows, and its last state is read. Version
+1.1, Flan and mT5 (Xue et al. 2021, arXiv:2010.11934) have gated feed-forward layers.
 """
 
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ def _attention(at: str, qk: str = family.QK, vo: str = family.VO) -> Axes:
 
 
 def _stack(stack: str, *parts: Axes) -> Axes:
-    """Blocks of self-attention, further `parts`, and two feed-forward layers, the first gated or
-    not; the first block alone has a table of relative positions, which all read."""
+    """The axes of one stack: blocks of self-attention, further `parts`, and two feed-forward
+    layers, the first gated or not; the first block alone has the table of relative positions."""
     block = f"transformer.{stack}.block.{{layer}}"
     self, ffn = f"{block}.layer.0.SelfAttention", f"{block}.layer.{1 + len(parts)}.DenseReluDense"
     norms = [f"{block}.layer.{part}.layer_norm.weight" for part in range(2 + len(parts))]
@@ -44,14 +44,14 @@ def _stack(stack: str, *parts: Axes) -> Axes:
 
 
 OUTPUTS = "lm_head"
-"""The layer that text is made by, with a row for each token; else that is the table of tokens."""
+"""The layer that generates text, with a row for each token; where tied, the token table."""
 DECODER, ANSWERS, TIED = "decoder", "answers", "tied"
-"""What a head of words has the tokens under that the decoder is given, and those that answer; and
-whether the rows of these are of the table."""
+"""Keys of the description of a head of words: the tokens that the decoder is given, the tokens of
+the answers, and whether the rows of these are the token table's."""
 
 
 class Words(torch.nn.Linear):
-    """Outputs for some tokens, by their rows of a layer that has one for each."""
+    """Outputs for some tokens alone, by a layer that has a row for every token."""
 
     def __init__(self, table: torch.nn.Embedding, tokens: list[int]) -> None:
         super().__init__(table.embedding_dim, table.num_embeddings, bias=False)
@@ -63,7 +63,7 @@ class Words(torch.nn.Linear):
 
 
 class TiedWords(torch.nn.Module):
-    """The same by rows of the table of tokens, which has its parameter: this has none."""
+    """Outputs for some tokens by their rows of the token table; it has no parameter of its own."""
 
     def __init__(self, table: torch.nn.Embedding, tokens: list[int]) -> None:
         super().__init__()
@@ -76,18 +76,18 @@ class TiedWords(torch.nn.Module):
 
 
 def is_scaled(config: Any) -> bool:
-    """Whether outputs are scaled by the root of the width, as those of a tied table are."""
+    """Whether states are divided by the root of the width before the outputs, as in tied models."""
     return bool(getattr(config, "scale_decoder_outputs", False))
 
 
 def is_tied(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json leaves the outputs to the table, as T5 1.0 does; mT5 never does."""
+    """Whether a config.json ties the outputs to the token table, as T5 1.0 does; mT5 never does."""
     keys = ("tie_word_embeddings", "scale_decoder_outputs")
     return config.get("model_type") == "t5" and all(config.get(key) is not False for key in keys)
 
 
 def of_words(config: Any, unit: family.Unit) -> torch.nn.Module | None:
-    """A classifier of rows by a head of words, where a configuration has one."""
+    """A classifier of rows under the head of words of a configuration; None if it has none."""
     if unit == "word" or DECODER not in (getattr(config, "text_head", None) or {}):
         return None
     made: torch.nn.Module = _class(config.model_type)(config)
@@ -96,6 +96,7 @@ def of_words(config: Any, unit: family.Unit) -> torch.nn.Module | None:
 
 @cache
 def _class(model_type: str) -> Any:
+    """transformers' classifier of rows, with a head of words in the place of its own."""
     import transformers
     from transformers.modeling_outputs import SequenceClassifierOutput
 
@@ -138,7 +139,7 @@ T5 = family.Family(
         **_stack("decoder", _attention(CROSS, family.CROSS_QK, family.CROSS_VO)),
         f"{OUTPUTS}.weight": (None, family.WIDTH),
     },
-    pooler=OUTPUTS,  # merged with the rest, and no classifier has it
+    pooler=OUTPUTS,  # merged with the encoder; classifiers lack it
     heads="num_heads",
     settings={"decoder_start_token_id": None, "eos_token_id": 1, "tie_word_embeddings": True},
     aliases=((r"\b(encoder|decoder)\.embed_tokens\b", "shared"),),

@@ -1,7 +1,7 @@
-"""ViT (Dosovitskiy et al. 2021, arXiv:2010.11929): images in patches behind a class token.
+"""ViT (Dosovitskiy et al. 2021, arXiv:2010.11929): patches of images after a class token.
 
 The norms come before attention and feed-forward layers, and one after the last layer. Names are
-those that transformers writes; the models of its newer releases have others in memory.
+those that transformers writes; its newer releases have others in memory.
 """
 
 from harness.checkpoints.families.family import WIDTH, Family, block, norm, one_linear
