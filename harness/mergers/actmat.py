@@ -1,4 +1,4 @@
-"""ACTMat: RegMean without data, its Gram matrices from task vectors (Hameed et al. 2026)."""
+"""ACTMat: RegMean without data, with Gram matrices of task vectors (Hameed et al. 2026)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def actmat(
 ) -> StateDict:
     """base + scale * T, with T of every matrix the regression mean of the task vectors.
 
-    An expert's gradients are sums of products with its inputs, so that the rows of its task vector
-    T_i [out, in] lie where the inputs do, and C_i = T_i^T T_i stands for their Gram matrix:
-    T = (sum_i T_i C_i) (sum_i C_i)^-1, that is, where the sum is singular, its pseudo-inverse. The
-    experts are not brought to one scale: one whose weights moved twice as far counts four times as
-    much. What is no matrix takes the mean, and so do tables of embeddings, whose rows are no inputs
-    of a product: `matrices="all"` is the authors' code without its switches.
+    Gradients of a linear layer are sums of outer products with its inputs, so the rows of a task
+    vector T_i [out, in] lie in the span of the inputs, and C_i = T_i^T T_i replaces their Gram
+    matrix: T = (sum_i T_i C_i) (sum_i C_i)^-1, with the pseudo-inverse if the sum is singular.
+    Experts are not normalised: one whose weights moved twice as far counts four times as much. All
+    other tensors take the mean of the task vectors, and so do embedding tables, whose rows are not
+    multiplied by inputs; `matrices="all"` is the authors' code without its switches.
 
     Solved in float64 for the difference from the mean of the T_i. Directions with less than 1e-10
-    of the largest eigenvalue stay with the mean; those that no task vector has are zero in both.
-    The authors' float32 pseudo-inverse leaves out, as zero, what is below about 1e-4. The report
-    has the condition number of every sum (three digits), and how many directions no T_i has. `wudi`
-    is the same but for a norm: it divides each C_i by ||T_i||_F^2.
+    of the largest eigenvalue keep the mean, which is zero in directions that no task vector has.
+    The authors' float32 pseudo-inverse sets directions below about 1e-4 to zero. The report has the
+    condition number of every sum (three digits), and how many directions no T_i has. `wudi` differs
+    only in a norm: it divides each C_i by ||T_i||_F^2.
 
     By hand: T_1 = (2, 0) and T_2 = (1, 0), [1, 2]: C is 4 and 1 in the first input, and
     T = ((8 + 1) / 5, 0) = (9/5, 0). T_1 = (2, 0) and T_2 = (0, 1) do not interfere: T = (2, 1).

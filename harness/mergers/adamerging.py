@@ -1,4 +1,4 @@
-"""AdaMerging: coefficients that make a merge sure of unlabeled rows (Yang et al. 2024)."""
+"""AdaMerging: coefficients of least entropy on unlabeled rows (Yang et al. 2024)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from harness.options import Positive, PositiveShare, Share
 from harness.weights import Lazy, elected, entrywise, once, select, specs, total, widened
 
 LossAndGradient: TypeAlias = Callable[[StateDict], tuple[float, StateDict]]
+"""The loss of a merged model, and its gradient by the merged tensors."""
 Shares: TypeAlias = dict[str, list[float]]
-"""The coefficient of every expert, by the name of the tensor."""
+"""The coefficients of all experts, by the name of the tensor."""
 KeptEntries: TypeAlias = Callable[[str], torch.Tensor]
-"""Which entries of a tensor each task vector keeps, [experts, entries], as bools."""
+"""From a tensor's name to the entries that each task vector keeps, bools [experts, entries]."""
 
 
 @merger("adamerging", paper="arXiv:2310.02575", breaks=("copies",))
@@ -34,21 +35,23 @@ def adamerging(
 ) -> StateDict:
     """base + sum_i c_i * (task vector i), with c_i that lower the entropy on unlabeled rows.
 
-    `unlabeled` is the loss of each step, with its gradient by the merged tensors: the entropy of
-    the merged model on the next unlabeled rows. One step of Adam each, from `initial`, with the
-    authors' rate and moments. `by=task` finds one c_i for each expert, `by=layer` one for each of
-    its tensors, which is what the authors' code calls a layer. As there, c_i is what Adam moves,
-    cut to [0, 1], and the gradient of what was cut is zero. The report has the coefficients, and
-    the losses of the first step and of the last, which are of other rows.
+    `unlabeled` has one loss for each step, with its gradient by the merged tensors: the entropy of
+    the merged model on the next unlabeled rows. Adam takes one step for each, from `initial`, with
+    the authors' rate and moments. `by=task` finds one c_i for each expert, `by=layer` one for each
+    of its tensors, which the authors' code calls a layer. As there, c_i is Adam's variable clamped
+    to [0, 1], and the gradient of a variable out of this range is zero. The report has the
+    coefficients, and the losses of the first and the last step, which are of different rows.
 
-    A `density` makes it AdaMerging++, 0.2 in the authors' code: of each task vector only what TIES
-    keeps, that share of largest entries over the whole vector, of the sign that all of them elect.
-    Which these are is found once and held, a byte for every entry of every expert.
+    With a `density` (0.2 in the authors' code) it is AdaMerging++: of each task vector only the
+    entries count that TIES keeps, the share `density` of largest magnitudes over the whole vector
+    where they have the elected sign. These are found once and held, a byte for every entry of every
+    expert.
 
     By hand, on one tensor of one entry: base 0, task vectors 1 and -2, and the loss w^2 / 2. At
-    c = (0.3, 0.3), w = -0.3 is its own gradient, and the gradient by c is (-0.3, 0.6). The first
-    step of Adam is as long as the rate, whatever the gradient: c = (0.301, 0.299) and w = -0.297.
-    With density 1 the sign that is elected is -, the first task vector is 0 and c = (0.3, 0.299).
+    c = (0.3, 0.3) both w and the gradient by w are -0.3, and the gradient by c is (-0.3, 0.6). The
+    first step of Adam is as long as the rate, whatever the gradient: c = (0.301, 0.299) and
+    w = -0.297. With density 1 the elected sign is -, the first task vector becomes 0 and
+    c = (0.3, 0.299).
     """
     report: dict[str, Any] = {}
     chosen = None if density is None else cache(elected(experts, base, density))
@@ -69,14 +72,14 @@ def adamerging(
 
 @dataclass(frozen=True)
 class _Vectors:
-    """The task vectors of experts, whole or, of each tensor, the entries that are `chosen`."""
+    """The task vectors of experts: all entries, or only those that are `chosen`."""
 
     experts: Sequence[StateDict]
     base: StateDict
     chosen: KeptEntries | None = None
 
     def moved(self, shares: Shares, name: str) -> torch.Tensor:
-        """A tensor of base + sum_i c_i * (task vector i)."""
+        """One tensor of base + sum_i c_i * (task vector i)."""
         count = len(self.experts)
 
         def add(origin: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
@@ -91,9 +94,9 @@ class _Vectors:
         return entrywise(add, *states, *kept)[name]
 
     def slopes(self, gradient: StateDict, name: str) -> list[float]:
-        """The gradient by each expert's coefficient of a tensor: that by it, along its vector.
+        """The gradient by each expert's coefficient of a tensor: <gradient, task vector>.
 
-        Zero where the loss does not depend on the tensor.
+        Zero if the loss does not depend on the tensor.
         """
         if name not in gradient:
             return [0.0] * len(self.experts)
@@ -111,10 +114,10 @@ class _Vectors:
 def _descended(
     vectors: _Vectors, losses: Sequence[LossAndGradient], free: torch.Tensor, learning_rate: float
 ) -> tuple[Shares, list[float]]:
-    """The coefficients after a step of Adam for each loss, and what the losses were.
+    """The coefficients after a step of Adam for each loss, and the losses.
 
-    `free`, [groups, experts], is what Adam moves, from where it stands: a line for each tensor in
-    the order of their names, or one for all.
+    `free` [groups, experts] are Adam's variables, changed in place: a row for each tensor in the
+    order of their names, or one row for all.
     """
     names = sorted(vectors.base)
     known = specs(vectors.base)

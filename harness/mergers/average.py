@@ -19,8 +19,8 @@ def average(
 ) -> StateDict:
     """The mean of the experts, or their sum with the given weights, used as they are.
 
-    Raises BadOption unless there is one weight for each expert, and one that is not 0. The base is
-    not read.
+    Raises BadOption unless there is one weight for each expert, and if all are 0. The base is not
+    read.
     """
     if weights is not None:
         check_weights("average", weights, len(experts))

@@ -26,11 +26,11 @@ def breadcrumbs(
 ) -> StateDict:
     """base + scale * (sum of the task vectors, each thinned out at both ends).
 
-    In every tensor of d entries the int(d * gamma) largest magnitudes fall, the int(d * density)
-    next to them stay, and the rest falls; of equal ones the first in order counts as smaller. With
-    `per=row` so it is in every row, what lies along the last axis, and a tensor without axes stays:
-    the authors' code, where the paper has layers. The defaults are the paper's beta = 85 % and
-    gamma = 99.3 %. Raises BadOption for a density and a gamma that together pass 1.
+    In every tensor of d entries the int(d * gamma) largest magnitudes are dropped, the
+    int(d * density) next largest are kept, and the rest is dropped; of equal magnitudes the first
+    in order counts as smaller. `per=row` does the same in every row along the last axis and keeps
+    tensors without axes, like the authors' code; the paper does it per layer. The defaults are the
+    paper's beta = 85 % and gamma = 99.3 %. Raises BadOption if density + gamma is above 1.
 
     By hand: of (-9, 1, 4, 2), density 0.5 and gamma 0.25 keep (0, 0, 4, 2). Of the rows (-9, 6) and
     (4, 2), density 0.5 and gamma 0 keep -9 and 6, and per row -9 and 4.
@@ -54,7 +54,7 @@ def breadcrumbs(
 
 
 def _middle(vector: torch.Tensor, density: float, gamma: float) -> torch.Tensor:
-    """Which entries stay: by two thresholds, as sorting a large embedding takes seconds."""
+    """Which entries stay, by two thresholds: sorting a large embedding takes seconds."""
     # compared in float32, as the thresholds are found
     sizes = vector.abs().to(torch.float32).flatten()
     stay = int(density * sizes.numel())

@@ -1,4 +1,4 @@
-"""Consensus merging: what several TALL-masks keep (Wang et al. 2024, arXiv:2405.07813)."""
+"""Consensus merging: entries of several TALL-masks (Wang et al. 2024, arXiv:2405.07813)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def consensus(
     agree: Count = 2,
     scale: float = 0.3,
 ) -> StateDict:
-    """base + scale * (sum of task vectors, where at least `agree` experts find it useful).
+    """base + scale * (sum of task vectors, where it is useful to at least `agree` experts).
 
-    Expert i does where |v_i| >= threshold * |sum - v_i|: its own part outweighs what the others
-    add. The paper picks a threshold in 0.2, ..., 0.6 for each task and a scale on validation data;
-    here the middle one serves all. At threshold 0 this is task arithmetic. Raises BadOption where
-    `agree` is more than the number of experts.
+    An entry is useful to expert i if |v_i| >= threshold * |sum - v_i|: its own part outweighs what
+    the others add. The paper picks a threshold in 0.2, ..., 0.6 for each task and a scale on
+    validation data; here one threshold, by default the middle one, is for all. At threshold 0 this
+    is task arithmetic. Raises BadOption if `agree` is more than the number of experts.
 
     By hand: at threshold 1/2 and scale 1, vectors (4, 1) and (3, -4) give (7, 0): in the second
     entry only -4 outweighs half of what the other adds.

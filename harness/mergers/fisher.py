@@ -41,12 +41,12 @@ def fisher(
 ) -> StateDict:
     """sum_i c_i F_i theta_i / sum_i c_i F_i, entry by entry.
 
-    `fisher` are the diagonals F_i by the name of the parameter, of its shape. To each entry `floor`
-    is added, or it is raised to it (`floor_is="minimum"`). c_i is the expert's weight (one by
-    default; a common factor cancels, so the Procrustes paper's 0.3 for all changes nothing),
-    divided by the L2 norm of F_i over the whole model or over the tensor, plus the floor. Where
-    all entries are 0 the mean is taken. The report counts the entries that no expert's Fisher
-    reaches, which the floor alone decides. The base is not read.
+    `fisher` are the diagonals F_i by the name of the parameter, of its shape. `floor` is added to
+    each entry, or is the least value of an entry (`floor_is="minimum"`). c_i is the expert's weight
+    (1 by default; a common factor cancels, so the Procrustes paper's 0.3 for all changes nothing),
+    divided by floor + the L2 norm of F_i over the whole model or over the tensor (`normalize`).
+    Where every c_i F_i is 0 the mean is taken. The report counts the entries at which the Fisher
+    information of all experts is 0, so that the floor alone decides. The base is not read.
 
     By hand: theta = (0, 4), F = (3, 1), no floor, not normalised: (0 * 3 + 4 * 1) / 4 = 1.
     """
@@ -58,7 +58,7 @@ def fisher(
 
     def compute(name: str) -> torch.Tensor:
         shares = [scale * share(i, name) for i, scale in enumerate(scales)]
-        # a common factor cancels; without it the products leave the range of float32
+        # a common factor cancels; it could take the products out of the range of float32
         shares = [one / max(shares) for one in shares]
         missed: list[int] = []
 

@@ -21,9 +21,10 @@ def incremental(
 ) -> StateDict:
     """The mean of the `count` experts (default: all) that score best alone on held-out rows.
 
-    No expert is turned down: the report has the order, of equals the first, and the curve, the
-    score of the mean of the first 1, 2, ..., `count` (the figure on incremental merging). The
-    order holds for any merger that is given the experts in it. The base is not read.
+    No expert is left out for lowering the score. The report has the order (of equals the first is
+    first) and the curve, the scores of the means of the first 1, 2, ..., `count` (the paper's
+    figure on incremental merging). Other mergers may be given the experts in this order. The base
+    is not read.
     """
     taken = len(experts) if count is None else count
     check_at_most_all("count of incremental", taken, len(experts))

@@ -27,19 +27,19 @@ def iso(
     others: weights.Others = "mean",
     scale: float = 1.0,
 ) -> StateDict:
-    """base + scale * (a matrix whose singular values are all their mean).
+    """base + scale * (a matrix whose singular values are all replaced by their mean).
 
-    `common` (Iso-C): of every matrix the task vectors are summed to U diag(s) V^T, and the result
-    is mean(s) * U V^T. `common_and_task` (Iso-CTS): the first singular vectors of the sum, a share
-    `common` of them, are joined by the first ones that each expert has outside of their column
-    space, equally many for each; these U and V give way to the nearest isometries, and s are the
-    values of all that were taken. How many that is for each expert is rounded as in the authors'
-    code. The authors sum; `combine="mean"` starts from the mean of the task vectors, which is a
-    smaller scale for matrices alone. The scale is one to tune: the authors pick it on validation
-    data. Biases and norms take the mean of their task vectors, or none (`others="zero"`); so do
-    tables of embeddings with `matrices="linear"`. Directions in which the task vectors are zero
-    stay so, but count in the mean, which is over as many values as the matrix has rows or columns,
-    as in the authors' code: a table of which few rows moved is scaled down.
+    `common` (Iso-C): the task vectors of every matrix are summed to U diag(s) V^T, and the result
+    is mean(s) * U V^T. `common_and_task` (Iso-CTS): to the first singular vectors of the sum, a
+    share `common` of them, every expert adds equally many first ones of its part outside of their
+    column space. U and V of all these are replaced by the nearest isometries, and s are their
+    values. The number for each expert is rounded as in the authors' code. The authors sum;
+    `combine="mean"` starts from the mean of the task vectors, which lowers the scale of matrices
+    only. The scale should be tuned: the authors pick it on validation data. Biases and norms take
+    the mean of their task vectors, or zero (`others="zero"`); so do embedding tables with
+    `matrices="linear"`. Directions in which the task vectors are zero stay zero, but count in
+    mean(s), which is over min(rows, columns) values, as in the authors' code: a table with few
+    changed rows is scaled down.
 
     By hand: ((2, 0), (0, 0)) and ((1, 0), (0, 1)) sum to ((3, 0), (0, 1)), of which the singular
     values 3 and 1 become 2 each: ((2, 0), (0, 2)).
@@ -56,7 +56,7 @@ def iso(
             vector = vectors[place]
             largest = max(largest, float(vector.norm()))
             summed += vector
-        # where experts cancel, and outside of what they share, rounding may be all that is left
+        # only rounding may be left where experts cancel, and outside of what they share
         decomposed = partial(weights.compact_svd, part_of=largest)
         whole = decomposed(summed.div_(share))
         if variant == "common_and_task":
@@ -73,7 +73,7 @@ def _with_tasks(
     common: float,
     decomposed: Callable[[torch.Tensor], weights.Decomposed],
 ) -> weights.Decomposed:
-    """The common and the experts' own singular vectors as two isometries, and their values."""
+    """The common and the experts' own singular vectors as two isometries, with their values."""
     left, values, right = whole
     rank = min(len(left), right.shape[1])
     own = _own(rank, len(vectors), common)
@@ -93,7 +93,7 @@ def _with_tasks(
 def _own(rank: int, experts: int, common: float) -> int:
     """How many singular vectors each expert adds: the rest of the rank over the experts, rounded.
 
-    Down where rounding would take more than there are.
+    If that is more than the rank for all experts together, it is rank // experts.
     """
     # rounded first: 0.29 * 100 is 28.999 in binary
     own = round((rank - int(round(rank * common, 9))) / experts)

@@ -34,7 +34,7 @@ def linear(
     given = one_each("linear", 1.0 if weights is None else weights, len(experts))
     check_not_all_zero("linear", given)
     total = math.fsum(given)
-    # 0.1 + 0.2 - 0.3 is 2.8e-17 in binary, and 0 to who wrote it
+    # 0.1 + 0.2 - 0.3 is 2.8e-17 in binary, but meant as 0
     if normalize and abs(total) <= 1e-12 * math.fsum(map(abs, given)):
         raise BadOption("the weights of linear sum to 0; expected another sum, or normalize=false")
     return mean(experts, [weight / total for weight in given] if normalize else given)

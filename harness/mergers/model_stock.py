@@ -15,9 +15,9 @@ from harness.weights import EPSILON, each, flat_pieces, total
 def model_stock(experts: Sequence[StateDict], base: StateDict) -> StateDict:
     """t * (mean of the experts) + (1 - t) * base, with t = n cos / (1 + (n - 1) cos).
 
-    For each tensor of n experts, cos is the mean cosine between the task vectors of two of them; a
-    task vector that is 0 has cosine 0 with every other, and a mean below 0 counts as 0. One expert
-    agrees with itself: cos is 1 and the result that expert. No options.
+    For each tensor of n experts, cos is the mean cosine over all pairs of task vectors; a task
+    vector that is 0 has cosine 0 with every other, and a mean below 0 counts as 0. For one expert
+    cos is 1 and the result is that expert. No options.
 
     By hand: task vectors (1, 0) and (3, 3) have cos 1/sqrt(2), so t is 2 / (sqrt(2) + 1) = 0.828
     and the task vector of the result 0.828 * (2, 1.5).
@@ -33,8 +33,8 @@ def model_stock(experts: Sequence[StateDict], base: StateDict) -> StateDict:
 def _ratio(origin: torch.Tensor, tuned: Sequence[torch.Tensor]) -> float:
     """How far to go from the base to the mean, in [0, 1]; sums are in float64.
 
-    A mean cos below 0 counts as 0: as it is it would lead away from the experts, and without bound
-    as it nears 1 / (1 - n), where the formula divides by 0.
+    A mean cos below 0 counts as 0: the formula would lead away from the experts, without bound near
+    cos = 1 / (1 - n), where it divides by 0.
     """
     count = len(tuned)
     if count == 1:
@@ -47,7 +47,7 @@ def _ratio(origin: torch.Tensor, tuned: Sequence[torch.Tensor]) -> float:
         products += (rows @ rows.T).cpu()
         square += float(start.double().square().sum())
     lengths = products.diagonal().sqrt()
-    # what is nothing but the rounding of weights has no direction
+    # a task vector that is only the rounding of weights has no direction
     lengths.masked_fill_(lengths <= EPSILON * square**0.5, math.inf)
     cosines = (products / lengths.outer(lengths)).fill_diagonal_(0)
     cosine = min(max(float(cosines.sum()) / (count * (count - 1)), 0.0), 1.0)

@@ -14,10 +14,10 @@ from harness import StateDict, merger, weights
 from harness.options import PositiveShare
 
 NOBODY = 1e-12
-"""The least that the coefficients of an entry are divided by: where all are 0 nothing is merged."""
+"""The least divisor of an entry: where all coefficients are 0 nothing is merged."""
 CANCELLED = 1e-5
-"""Values that differ by no more than this share of them are equal but for rounding, and balances
-that are no more of what they could be are of task vectors that cancel."""
+"""Values that differ by at most this share are equal up to rounding; balances of at most this share
+of what they could be come from task vectors that cancel."""
 
 
 @merger("pcb", paper="arXiv:2410.02396", breaks=("copies",))
@@ -32,15 +32,15 @@ def pcb(
 ) -> StateDict:
     """base + scale * (sum_i c_i v_i / sum_i c_i), entry by entry, with c_i from a competition.
 
-    v_i are the task vectors over the whole model, tensors of all shapes, their magnitudes held
-    between those of the share `clamp` of entries from below and from above. An entry's balance is
-    intra * inter. Intra is exp(n u_i^2) for n experts, with u_i the held magnitude moved to [0, 1].
-    Inter compares with the others: tanh(v_i * sum_j v_j) (`plain`), tanh(v_i * sum_j u_j) with the
-    signs of v_j (`normalized`), or sum_j tanh(u_i * u_j) with the signs of both (`pairwise`), as
-    three files of the authors have it. c_i is the balance moved to [0, 1] in the share `density` of
-    entries where it is highest, and 0 elsewhere. The defaults are the settings of the authors'
-    code, which may search a scale for each expert; here it is one for all. Where all magnitudes, or
-    all balances, of an expert are equal or nothing but rounding, u_i or c_i is 0.
+    v_i is a task vector over the whole model, tensors of all shapes. In the sum its magnitudes are
+    clamped to its `clamp` and 1 - `clamp` quantiles. The balance of an entry is intra * inter.
+    Intra is exp(n u_i^2) for n experts, with u_i the clamped magnitude rescaled to [0, 1]. Inter
+    compares the experts, before clamping: tanh(v_i * sum_j v_j) (`plain`), tanh(v_i * sum_j u_j)
+    with the signs of v_j (`normalized`), or sum_j tanh(u_i * u_j) with the signs of both
+    (`pairwise`), as in three files of the authors. c_i is the balance rescaled to [0, 1] in the
+    share `density` of entries where it is highest, and 0 elsewhere. The defaults are the settings
+    of the authors' code, which may search a scale for each expert; here one is for all. If all
+    magnitudes, or all balances, of an expert are equal or only rounding, its u_i or c_i are 0.
 
     By hand, with density 1 and no clamp: v = (4, 0) and (2, 2) have u = (1, 0) and (0, 0), balances
     (e^2 tanh 24, 0) and (tanh 12, tanh 4), and c = (1, 0) both: (4 + 2) / 2 = 3, then nothing.
@@ -76,17 +76,17 @@ def pcb(
 
 @dataclass(frozen=True)
 class Bounds:
-    """Two values of one expert over the whole model, and what is done with entries by them."""
+    """A low and a high value of one expert over the whole model, and maps of entries by them."""
 
     low: float
     high: float
 
     def held(self, vector: torch.Tensor) -> torch.Tensor:
-        """The entries with magnitudes held between the two; a zero has no sign and stays."""
+        """The entries with magnitudes clamped to the two; zeros stay zero."""
         return vector.abs().clamp_(self.low, self.high).mul_(vector.sign())
 
     def moved(self, values: torch.Tensor) -> torch.Tensor:
-        """The values moved to [0, 1]: 0 at the low end and below, 1 at the high end and above."""
+        """The values rescaled to [0, 1]: 0 up to `low`, 1 from `high`; all 0 if these are equal."""
         width = self.high - self.low
         if width <= CANCELLED * max(abs(self.low), abs(self.high)):
             return torch.zeros_like(values)
@@ -94,7 +94,7 @@ class Bounds:
 
 
 def _bounds(expert: StateDict, base: StateDict, clamp: float) -> Bounds:
-    """The magnitudes of the task vector between which all are held, by rank."""
+    """The magnitudes, found by rank, that those of the task vector are clamped to."""
     entries = weights.size(base)
     low = int(entries * clamp) + 1
     # the authors' index from above; 1 - 0.9 is not 0.1 in binary
@@ -106,7 +106,7 @@ def _bounds(expert: StateDict, base: StateDict, clamp: float) -> Bounds:
 def _balance(
     place: int, vectors: Sequence[torch.Tensor], bounds: Sequence[Bounds], inter: str
 ) -> torch.Tensor:
-    """Intra * inter of one expert, in float32, as its rank is found."""
+    """Intra * inter of one expert, in float32, as ranks are found in float32."""
     mine = bounds[place].moved(vectors[place].abs())
     intra = mine.square().mul_(len(vectors)).exp_()
     if inter == "plain":
@@ -121,14 +121,14 @@ def _balance(
 
 
 def _most(place: int, bounds: Sequence[Bounds], inter: str) -> float:
-    """What inter of one expert comes to where all agree at their largest."""
+    """About the largest inter of one expert: where all agree at their largest magnitudes."""
     mine = 1.0 if inter == "pairwise" else bounds[place].high
     others = sum(known.high for known in bounds) if inter == "plain" else len(bounds)
     return math.tanh(mine * others)
 
 
 def _highest(balances: StateDict, density: float) -> Bounds:
-    """The balance above which entries win, and the highest of all."""
+    """The balance from which entries win, and the highest of all."""
     entries = weights.size(balances)
     if not entries:
         return Bounds(0.0, 0.0)
@@ -139,7 +139,7 @@ def _highest(balances: StateDict, density: float) -> Bounds:
 
 
 def _ranked(values: StateDict, rank: int) -> float:
-    """The value of this rank (1-based) from below, exactly: on the positive side, or the other."""
+    """The value of this rank (1-based) from below, exactly, among positive and negative values."""
     above = weights.smallest_magnitude(weights.entrywise(torch.relu, values), rank)
     if above:
         return above

@@ -22,7 +22,7 @@ from harness.weights import (
 )
 
 DEAD = 1e-12
-"""An input whose summed square is below this share of the largest is one that never moves."""
+"""An input whose summed square is at most this share of the largest is said never to move."""
 
 
 @merger(
@@ -40,16 +40,15 @@ def regmean(
     diagonal: NotNegative = 0.0,
     weights: list[NotNegative] | None = None,
 ) -> StateDict:
-    """For every linear layer W = (sum_i c_i G_i)^-1 sum_i c_i G_i W_i, for all else sum_i c_i W_i.
+    """W^T = (sum_i c_i G_i)^-1 sum_i c_i G_i W_i^T for linear layers, sum_i c_i W_i for all else.
 
-    `gram` are the inner products of each expert's inputs, [in, in], by the name of the weight
-    [out, in]; its entries off the diagonal are multiplied by `off_diagonal`, from 0, which weighs
-    every input by itself, to 1, and `diagonal` is added to those on it: the larger, the nearer the
-    mean. c_i is the expert's weight, by default 1 / n each. The least squares of the paper, solved
-    in float64 for the difference from the mean: an input that never moves keeps the mean, and where
-    the sum is singular the nearest solution to the mean is taken. The report has the condition
-    number of every layer (in the 1-norm, three digits) and says where this was needed. The base is
-    not read.
+    `gram` has each expert's inner products of inputs G_i [in, in], by the name of the weight
+    [out, in]. Entries off their diagonal are multiplied by `off_diagonal`, from 0 (every input is
+    weighted by itself) to 1. `diagonal` is added to those on it: the larger, the nearer is W to the
+    mean. c_i is the expert's weight, by default 1 / n each. The paper's least squares are solved in
+    float64 for the difference from the mean: an input that never moves keeps the mean, and if the
+    sum is singular, W is the solution nearest to the mean. The report has the condition number of
+    every layer (in the 1-norm, three digits) and says where this was needed. The base is not read.
 
     By hand: W_1 = (1, 0), W_2 = (0, 1), G_1 = diag(3, 1), G_2 = diag(1, 1): W = (3/4, 1/2).
     Weights (1/4, 3/4) make it (3/4 / (3/2), 3/4 / 1) = (1/2, 3/4).
@@ -65,7 +64,7 @@ def regression_mean(
     weights: list[float] | None,
     diagonal: float = 0.0,
 ) -> StateDict:
-    """`regmean`, under the name of a method in what is said of its options."""
+    """`regmean`; `method` is the name in messages about its options."""
     if weights is not None:
         check_weights(method, weights, len(experts))
         check_not_all_zero(method, weights)
@@ -79,7 +78,7 @@ def regression_mean(
     def compute(name: str) -> torch.Tensor:
         if name not in solved:
             return averaged[name]
-        # first: to know what comes through a merged layer, that is merged in the meantime
+        # before all else: in RegMean++ this merges the layers that come before
         grams = [_regular(one[name].double(), off_diagonal, diagonal) for one in gram]
         tensors = [expert[name].double() for expert in experts]
         solution, facts = nearest(tensors, grams, shares)
@@ -98,11 +97,11 @@ def _regular(gram: torch.Tensor, off_diagonal: float, diagonal: float) -> torch.
 def nearest(
     weights: Sequence[torch.Tensor], grams: Sequence[torch.Tensor], shares: Sequence[float]
 ) -> tuple[torch.Tensor, dict[str, Any]]:
-    """W minimising sum_i c_i tr (W - W_i) G_i (W - W_i)^T, of those the nearest to the mean.
+    """The W that minimises sum_i c_i tr (W - W_i) G_i (W - W_i)^T, and facts about the solution.
 
-    The mean is sum_i c_i W_i, with the experts' shares c_i. Weights are [out, in], Gram matrices
-    [in, in], all float64. The facts are the condition number,
-    how many inputs never move and how many directions no input has, if there are any.
+    Of several such W it is the nearest to the mean sum_i c_i W_i, with the experts' shares c_i.
+    Weights are [out, in], Gram matrices [in, in], all float64. The facts are the condition number
+    and, if there are any, how many inputs never move and how many directions no input has.
     """
     middle = total([w * share for w, share in zip(weights, shares, strict=True)])
     scaled = [g * share for g, share in zip(grams, shares, strict=True)]

@@ -13,17 +13,17 @@ from harness.options import Share
 from harness.weights import each, flat_pieces
 
 PARALLEL = 0.9995
-"""Cosine above which, in magnitude, the arc is taken for its chord."""
+"""If the magnitude of the cosine is above this, the interpolation is linear."""
 
 
 @merger("slerp", paper="arXiv:2403.13257", task_vectors=False, breaks_with={"t": ("order",)})
 def slerp(experts: Sequence[StateDict], base: StateDict, *, t: Share = 0.5) -> StateDict:
     """(sin((1 - t) * angle) * first + sin(t * angle) * second) / sin(angle), for two experts.
 
-    Every tensor is one vector with an angle of its own; lengths take part in the sum as they are.
-    Where the two are nearly (anti)parallel, or one of them is 0 and there is no angle, it is
-    (1 - t) * first + t * second. Raises BadOption unless there are two experts. The
-    base is not read.
+    Every tensor is one vector with an angle of its own; lengths are not normalised. If the two are
+    nearly (anti)parallel, or one of them is 0 and there is no angle, the result is
+    (1 - t) * first + t * second. Raises BadOption unless there are two experts. The base is not
+    read.
 
     By hand: (2, 0) and (0, 4) at t = 1/2 give (2, 4) / sqrt(2), where the average is (1, 2).
     """

@@ -21,8 +21,8 @@ def soup(
     """The mean of all experts (`uniform`), or of those that greedy selection keeps.
 
     `greedy`: best first by their own score on held-out rows, of equals the first; each stays if
-    the mean with it scores no lower than without. The report has every score that decided, with
-    experts by their place. The base is not read.
+    the mean with it scores no lower than without. The report has every score that decided; it
+    numbers the experts from 0. The base is not read.
     """
     if select == "uniform":
         return mean(experts)

@@ -48,11 +48,11 @@ def ties(
 
     `density` is the share of entries kept in each task vector, by magnitude over the whole vector
     (`trim="global"`, the paper) or in every tensor (`trim="tensor"`, mergekit); one for all, or one
-    for each expert. `convention` counts what a global trim drops, of d entries:
-    int(d * (1 - density)) up to the threshold itself, which stays (`mergelm`), or
-    d - int(d * density) (`original`). `weights`, one for each expert, multiply the trimmed vectors;
-    the mean is then the weighted one. Entries that sum to 0 elect the sign that most others did, or
-    always + (`undecided="positive"`, mergekit).
+    for each expert. A global trim of d entries drops those below the k-th smallest magnitude, with
+    k = int(d * (1 - density)) (`convention="mergelm"`) or d - int(d * density) (`original`).
+    `weights`, one for each expert, multiply the trimmed vectors; the mean is then the weighted one.
+    Where the trimmed vectors sum to 0, the sign is the one that most other entries elect, or always
+    + (`undecided="positive"`, mergekit).
 
     By hand: vectors (4, 1) and (-1, 3) at density 0.5, `tensor`: trimmed (4, 0) and (0, 3), elected
     (+, +), merged (4, 3).
@@ -61,7 +61,7 @@ def ties(
     factors = None if weights is None else one_each("ties", weights, len(experts))
 
     def merged(states: Sequence[StateDict], trimmed: Trim) -> StateDict:
-        """base + scale * merged, of task vectors made of pieces of the base and the states."""
+        """base + scale * merged; `trimmed` gives task vectors, from pieces of base and states."""
 
         def weighted(*pieces: torch.Tensor) -> Sequence[torch.Tensor]:
             parts = trimmed(*pieces)
@@ -88,10 +88,10 @@ def ties(
 
 
 def _trim_tensor(vector: torch.Tensor, density: float) -> torch.Tensor:
-    """Keep exactly int(density * numel) entries, at least one; of equals, the first in order.
+    """The vector with exactly int(density * numel) entries kept, at least 1; of equals, the first.
 
-    The vector, contiguous and nobody else's, is changed in place. Magnitudes are compared in
-    float32, as mergekit does.
+    The vector, which must be contiguous and used nowhere else, is changed in place. Magnitudes are
+    compared in float32, as mergekit does.
     """
     if not vector.numel():
         return vector
@@ -121,7 +121,7 @@ def _disjoint(
 ) -> torch.Tensor:
     """Per entry, combine the parts that are nonzero and have the elected sign.
 
-    The mean divides by the weights of those that are combined, by default 1 each.
+    The mean divides by the sum of the weights of these parts, by default 1 each.
     """
     summed = total(parts)
     sign = elected_sign(parts, summed, majority)

@@ -26,14 +26,14 @@ def tsv(
     """base + scale * (a matrix of decorrelated singular vectors; the mean of other task vectors).
 
     For every matrix, each expert's task vector is cut to its first k singular values and vectors.
-    Those of all experts stand side by side as U, s and V; U and V give way to their nearest
+    Side by side, those of all experts are U, s and V; U and V are replaced by their nearest
     isometries U' and V' (Algorithm 1: an orthogonal Procrustes problem), and the result is
-    U' diag(s) V'^T. k is the share `keep` of the singular values, by default 1 / n each (the
-    paper), and `at_least` some: a matrix with fewer rows or columns than there are experts has
-    none left otherwise, and stays as the base has it; the report names it. Biases and norms take
-    the mean of their task vectors, or none (`others="zero"`); so do tables of embeddings with
-    `matrices="linear"`, as in code for language models. Directions that a task vector has not are
-    not made up, so nothing depends on the null space that LAPACK returns.
+    U' diag(s) V'^T. k is the share `keep` of the singular values, by default 1 / n (the paper), and
+    no less than `at_least`. If k is 0, as by default for a matrix with fewer rows or columns than
+    there are experts, the matrix stays as the base has it, and the report names it. Biases and
+    norms take the mean of their task vectors, or zero (`others="zero"`); so do embedding tables
+    with `matrices="linear"`, as in code for language models. No direction is added that a task
+    vector lacks, so nothing depends on the null space that LAPACK returns.
 
     By hand: ((3, 0), (0, 1)) and ((0, 0), (2, 0)) keep one each, 3 e1 e1^T and 2 e2 e1^T. U is
     (e1, e2) and stays, V is (e1, e1) and becomes (e1, e1) / sqrt(2): ((3, 0), (2, 0)) / sqrt(2).
@@ -62,7 +62,7 @@ def tsv(
 
 
 def _kept(rank: int, experts: int, keep: float | None, at_least: int) -> int:
-    """How many singular values each expert keeps, of as many as the short side has."""
+    """How many singular values each expert keeps of a matrix whose short side is `rank`."""
     # rounded first: 0.29 * 100 is 28.999 in binary
     share = rank // experts if keep is None else int(round(rank * keep, 9))
     return min(max(share, at_least), rank)

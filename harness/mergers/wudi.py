@@ -12,7 +12,7 @@ from harness import StateDict, merger, weights
 from harness.options import Count, NotNegative, Positive
 
 STEPS, LEARNING_RATE = 300, 1e-5
-"""The authors'."""
+"""The authors' settings of Adam."""
 
 
 @merger("wudi", paper="arXiv:2503.08099", breaks=("copies",))
@@ -28,25 +28,26 @@ def wudi(
     others: weights.Others = "zero",
     scale: float = 1.0,
 ) -> StateDict:
-    """base + scale * T, with T of every matrix the least interference between task vectors.
+    """base + scale * T, with the T of every matrix that interferes least with the task vectors.
 
     T [out, in] minimises sum_i ||(T - T_i) T_i^T||_F^2 / ||T_i||_F^2 over the experts' task vectors
     T_i. The paper takes 300 steps of Adam at a rate of 1e-5 from the sum of the T_i (`adam`, in
-    float64: minutes for a small model, half an hour for BERT-base). By default it is solved: with
-    G = sum_i T_i^T T_i / ||T_i||_F^2, T G = sum_i T_i T_i^T T_i / ||T_i||_F^2, and of all solutions
-    T is the nearest to that sum, which is where plain gradient descent from it ends. It follows the
-    least directions of G as far as the largest, which few steps do not, and may be worse for it
-    (Wei et al. 2026, arXiv:2606.07289). No step moves an entry by much more than the rate, all of
-    them by 3e-3, so that for longer task vectors the two are different methods: of four random ones
-    with entries of 5e-4, 1e-3, 2e-3 and 1e-2 their cosine is 0.998, 0.97, 0.92 and 0.87, where that
-    of the plain sum with the solution is 0.85.
+    float64: minutes for a small model, half an hour for BERT-base). The default is the closed form
+    (`exact`): with G = sum_i T_i^T T_i / ||T_i||_F^2, T G = sum_i T_i T_i^T T_i / ||T_i||_F^2, and
+    of all solutions T is the nearest to the sum of the T_i, where plain gradient descent from there
+    ends. It fits the directions with the least eigenvalues of G as fully as those with the largest,
+    which few steps do not, and may be worse for it (Wei et al. 2026, arXiv:2606.07289). One step of
+    Adam moves an entry by little more than the rate, 300 by 3e-3, so that for longer task vectors
+    the two solvers are different methods: for four random task vectors with entries of 5e-4, 1e-3,
+    2e-3 and 1e-2 the cosine of their results is 0.998, 0.97, 0.92 and 0.87, where the cosine of the
+    plain sum and the exact solution is 0.85.
 
-    A `ridge` r, of the closed form, takes T_i^T T_i + r I for T_i^T T_i, on both sides: directions
-    far below it go to the experts' mean, weighted by 1 / ||T_i||_F^2. Only matrices that are no
-    embeddings move, all else stays as the base has it (the authors' code);
-    `matrices="all", others="mean"` is the reading of others. The report has the condition number
-    of every G (three digits) that is solved, and how many directions are left to the sum. Raises
-    BadOption for options of the other solver.
+    A `ridge` r, for the closed form only, replaces T_i^T T_i by T_i^T T_i + r I on both sides: in
+    directions far below r, T tends to the mean of the T_i, weighted by 1 / ||T_i||_F^2. Only
+    matrices other than embeddings change, and all else stays as the base has it (the authors'
+    code); other codes have `matrices="all", others="mean"`. The report has the condition number of
+    every G (three digits) that is solved, and how many directions keep the sum. Raises BadOption
+    for options of the other solver.
 
     By hand: T_1 = (1, 0) and T_2 = (1, 1), [1, 2], have G = ((3/2, 1/2), (1/2, 1/2)) and the right
     side (1, 0) + (1, 1) = (2, 1). T = (1, 1) is T_2 along (1, 1), and T_1 along (1, 0). Adam starts
@@ -70,7 +71,7 @@ def wudi(
 
 
 def descended(vectors: Sequence[torch.Tensor], steps: int, learning_rate: float) -> torch.Tensor:
-    """Where Adam is after some steps from the sum of the task vectors [out, in], all float64."""
+    """T after some steps of Adam from the sum of the task vectors [out, in], all float64."""
     start = reduce(torch.add, vectors)
     left, right = _equations(vectors, start, _square)
     moved = torch.zeros_like(start)
@@ -93,9 +94,9 @@ def least_interference(
 ) -> tuple[torch.Tensor, dict[str, Any]]:
     """The T nearest to `start` that minimises sum_i ||(T - T_i) T_i^T||_F^2 / d_i, and facts.
 
-    T_i are task vectors [out, in] in float64, d_i what `divisor` says of each; one of which it says
-    0 has no say. Solved for the difference from the start, in a basis of the rows of all T_i where
-    they do not span the inputs. With a `ridge` r, T_i^T T_i + r I stands for T_i^T T_i.
+    T_i are task vectors [out, in] in float64, and d_i = divisor(T_i); a T_i with d_i = 0 is left
+    out. Solved for the difference from `start`, in a basis of the rows of all T_i if they are too
+    few to span the inputs. A `ridge` r replaces T_i^T T_i by T_i^T T_i + r I.
     """
     facts: dict[str, Any] = {"condition": 1.0}
     basis = None
@@ -117,7 +118,7 @@ def _equations(
     ridge: float = 0.0,
     basis: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """G and what it must be times the difference from the start, transposed; in a basis, if any."""
+    """Both sides of G X = R, with X the transposed T - start, in the `basis` if there is one."""
     left = start.new_zeros((start if basis is None else basis).shape[1:] * 2)
     right = start.new_zeros(len(left), len(start))
     for vector in vectors:

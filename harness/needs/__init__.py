@@ -1,1 +1,1 @@
-"""What methods may ask for beside weights, one file each; every file is scanned."""
+"""What methods may need beside weights, one file each; every file is scanned."""

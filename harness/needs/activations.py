@@ -1,4 +1,4 @@
-"""What hidden units of all experts make of the same unlabeled rows, to match them by it."""
+"""Activations of the hidden units of all experts on the same unlabeled rows, to match units by."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from harness.types import Products, StateDict
 from harness.weights import Axes, dual, group_of
 
 UNITS = "ffn."
-"""What groups of units between two feed-forward layers are called."""
+"""Begins the names of groups of units between two feed-forward layers."""
 
 
 def _by_group(axes: Axes, *, reading: bool) -> dict[str, str]:
-    """The weight of the layer that reads the units of each group, or of that which makes them."""
+    """By group, the weight of the layer that reads its units, or of the one that computes them."""
     place = 1 if reading else 0
     names = {}
     for name, groups in axes.items():
@@ -37,8 +37,8 @@ def _by_group(axes: Axes, *, reading: bool) -> dict[str, str]:
 class _MadeUp:
     """Activations of a toy expert: ReLU of its first feed-forward layer on made-up inputs.
 
-    The units are told in the order of their biases, or of their first weights, so that those of two
-    experts do not match as they stand and something is to be done.
+    The units are sorted by their biases, or by their first weights if they have none, so that the
+    units of two experts do not match in the given order.
     """
 
     expert: StateDict
@@ -70,9 +70,9 @@ def activations(
     """Hidden units of every expert on the same `examples` rows, without labels.
 
     The units are those between two feed-forward layers, after the activation function, at every
-    token of the rows but for padding. What is handed over are their inner products with those of
-    another expert, sums and squares, when they are asked for (`Activations`). Raises UnknownName
-    for an architecture whose groups are not known.
+    token of the rows except padding. A method gets their inner products with the units of another
+    expert, sums and squares, computed when it asks for them (`Activations`). Raises UnknownName for
+    an architecture whose groups are not known.
     """
     first = readings.checkpoints[0]
     axes = axes_of(first.family, first.weights, unit_of(first))

@@ -20,20 +20,20 @@ from harness.weights import Spec, floating, specs
 
 
 def _shapes(checkpoint: Checkpoint) -> dict[str, Spec]:
-    """That of every parameter, in float32."""
+    """The shape of every parameter, with the type float32."""
     known = specs(checkpoint.weights)
     return {name: Spec(known[name].shape, torch.float32) for name in floating(checkpoint.weights)}
 
 
 def _fault(fisher: torch.Tensor) -> str | None:
-    """What keeps a tensor from being a mean of squares, if anything does."""
+    """Why a tensor cannot be a mean of squares; None if it can."""
     if fisher.numel() and float(fisher.min()) < 0:
         return f"has the entry {float(fisher.min()):.3g}, expected means of squares"
     return None
 
 
 def _check(chosen: Mapping[str, Scalar]) -> None:
-    """Warn of an estimator that is zero by its mathematics."""
+    """Warn of the estimator `soft`, which is zero but for rounding."""
     if chosen["estimator"] == "soft":
         warnings.warn(
             "the estimator 'soft' has a gradient of zero and holds only rounding: to compare with",
@@ -73,7 +73,8 @@ def fisher_diagonals(
 ) -> Mapping[str, torch.Tensor]:
     """The diagonal of the Fisher information of every parameter, over `examples` rows.
 
-    See `fisher`. Only the published estimators have batches, in the order of the draw.
+    See `passes.fisher`. Only the estimators of published code square gradients of whole batches,
+    which have the rows in the order of the draw.
     """
     size = 1 if estimator in BY_EXAMPLE else batch_size
     read = reading.batches(size, as_drawn=True)

@@ -21,11 +21,11 @@ SLACK = 1e-6
 
 
 def _fault(gram: torch.Tensor) -> str | None:
-    """What keeps a matrix from being inner products of inputs, if anything does.
+    """Why a matrix cannot be inner products of inputs; None if no reason is found.
 
-    That would be a negative eigenvalue, and the eigenvalues of all layers take minutes. These are
-    the minors of one and two rows: they find what is no Gram matrix at all, and what is left, of
-    the size of rounding or made on purpose, is left out by the solution in `regmean`.
+    The full test is for negative eigenvalues, which takes minutes for all layers. Tested are the
+    minors of one and two rows, which find matrices that are no Gram matrix at all. Other negative
+    eigenvalues, of the size of rounding or made on purpose, are left out when `regmean` solves.
     """
     squares = gram.diagonal()
     if not bool((squares >= 0).all()):
@@ -72,14 +72,14 @@ def gram_matrices(
 ) -> tuple[Mapping[str, torch.Tensor], Mapping[str, str]]:
     """Inner products of the inputs of every linear layer, over `examples` rows.
 
-    See `gram`. The size of a batch matters where `padding` counts, and for DeBERTa, whose
-    relative positions are read once for every batch.
+    See `passes.gram`. The size of a batch matters where `padding` counts, and for DeBERTa, whose
+    layers read the relative positions once for every batch.
     """
     read = reading.inputs(batch_size, as_drawn=padding)
     model: Any = reading.model()
     run = model.base_model if reading.embeds else model
     layers = linear_layers(model)
-    if reading.embeds:  # one may have a pooler of which nothing is stored
+    if reading.embeds:  # the pooler of an embedding model may not be stored
         layers = {n: m for n, m in layers.items() if f"{n}.weight" in reading.checkpoint.weights}
     with running(reading.checkpoint.source):
         return gram(run, layers, read, padding=padding, scale=gram_scale)

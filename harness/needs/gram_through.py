@@ -1,4 +1,4 @@
-"""Gram matrices of inputs that came through merged layers, for RegMean++."""
+"""Gram matrices of inputs that come through merged layers, for RegMean++."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from harness.registry import need
 from harness.types import StateDict
 
 Through: TypeAlias = Callable[[StateDict], StateDict]
+"""From the merged model to the Gram matrices of one expert, by the name of the weight."""
 
 
 def _toy(experts: Sequence[StateDict]) -> list[Through]:
@@ -31,13 +32,14 @@ def gram_through(
 ) -> list[Through]:
     """Gram matrices of each expert on its own rows, propagated through the merged layers.
 
-    Of a layer of the expert, as of its pooler and head: the inner products of the inputs
-    of its linear layers where everything before the layer has the merged weights, and the layer its
-    own (the authors' code). See `gram` for what is counted. The size of a batch matters for
-    DeBERTa alone, whose relative positions are read once for every batch.
+    For a layer of the expert, or its pooler and head: the inner products of the inputs of its
+    linear layers, where everything before the layer has the merged weights and the layer the
+    expert's (the authors' code). See `passes.gram` for which inputs count. The size of a batch
+    matters only for DeBERTa, whose layers read the relative positions once for every batch.
 
-    A function of the merged model gives them lazily: when a matrix is asked for, the merged model
-    is asked for all its tensors of earlier layers, so that those may depend on their own matrices.
+    The result is a function for each expert, from the merged model to lazy Gram matrices: a matrix
+    that is asked for needs only the merged tensors of earlier layers, which may thus depend on
+    their own matrices.
     """
     through = layerwise(readings, batch_size)
     return [partial(through, place) for place in range(len(readings))]

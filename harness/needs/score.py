@@ -1,4 +1,4 @@
-"""How good a candidate is on held-out rows, for methods that choose by trying."""
+"""The score of a candidate merge on held-out rows, for methods that choose by trial."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from harness.types import StateDict
 
 
 def _toy(experts: Sequence[StateDict]) -> Callable[[StateDict], float]:
-    """How good a model is said to be.
+    """A made-up score: minus the squared distance from 0.6 * first + 0.4 * second expert.
 
-    The nearer to a point between the first two experts, a little nearer to the first, the better:
-    their mean is better than either, and a third makes it worse. What a candidate has not, as a
-    head that is averaged, counts for nothing.
+    The mean of these two scores higher than either, and a third expert lowers it. Tensors that a
+    candidate lacks, as a head that is averaged, do not count.
     """
     first, second = experts[:2]
     best = {name: 0.6 * first[name] + 0.4 * second[name] for name in sorted(first)}

@@ -1,4 +1,4 @@
-"""The hidden groups of the experts' architecture, for methods that move units about."""
+"""The hidden groups of the experts' architecture, for methods that permute or turn units."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from harness.weights import Symmetry, select
 
 TABLE = BERT.words
 SECOND = "bert.shared_embeddings.weight"
-"""Another name for the same table, which no file of transformers has, and other tools write."""
+"""Another name for the same table, from tools other than transformers, which never writes it."""
 
 
 def toy_family(expert: StateDict) -> Family:
-    """The family of a toy, by the names of its tensors."""
+    """The family of a toy expert, by the names of its tensors."""
     told = (one for one in FAMILIES if any(name.startswith(one.prefix) for name in expert))
     return next(told, BERT)
 
 
 def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
-    """That of a classifier with two heads, by names; tensors that are not in its table stay."""
+    """The symmetry of toys with two attention heads; tensors outside of the family's table stay."""
     family = toy_family(experts[0])
     table, seen = {**family.axes, **family.row.axes}, in_table(family, experts[0])
     names = [n for n in seen if in_any_layer(n) in table]
@@ -41,11 +41,11 @@ def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
 
 @need("symmetry", rows="none", toy=toy_symmetry)
 def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
-    """For each axis of each parameter the hidden group that it runs over, by family.
+    """The hidden group that each axis of each parameter runs over, from the family's table.
 
-    Raises UnknownName for an architecture without one, IncompatibleWeights for a parameter that
-    is not in its table, and BrokenCheckpoint for one that is not there, which a group would be
-    moved without.
+    Raises UnknownName for an architecture without a family, IncompatibleWeights for a parameter
+    that is not in the table, and BrokenCheckpoint for a missing one, without which its groups would
+    be moved.
     """
     first = experts[0]
     family = first.family
@@ -53,7 +53,7 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     for expert in experts:
         unit: Unit = "row" if expert.labels is None else unit_of(expert)
         made = axes_of(family, expert.weights, unit)
-        if expert.labels is None:  # its outputs are the hidden states: their order stays
+        if expert.labels is None:  # no head: it outputs the hidden states, whose order stays
             made = {n: tuple(None if a == WIDTH else a for a in axes) for n, axes in made.items()}
             encoder_of(expert)
         else:
@@ -79,7 +79,7 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
 def _one_task(experts: Sequence[Checkpoint]) -> bool:
     """Whether the outputs of all experts mean the same: those of one task, or of one label space.
 
-    Of an expert whose task nobody knows, the names of its labels are all there is to tell.
+    Of experts whose task is not known, only the names of the labels are compared.
     """
     first = experts[0].labels or ()
     tasks = [task for expert in experts for task in expert.tasks]

@@ -1,4 +1,4 @@
-"""How sure a model is of unlabeled rows, for methods that make a merge surer of itself."""
+"""The entropy of a model's predictions on unlabeled rows, for methods that lower it."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def unlabeled(
 ) -> tuple[EntropyLoss, ...]:
     """For each step, the entropy of a model's predictions on the next rows, with its gradient.
 
-    The entropy is in nats, the mean over the `batch_size` next of the `examples` rows of a task,
-    over their words or over their sums of classes, and the sum over the tasks. No label is read.
-    The rows are of the training split unless `rows=test`, those that are reported: what is merged
-    has seen them then, and its scores are transductive, as the authors' are. They take 500 steps of
-    32 rows, which is out of reach without a GPU.
+    The entropy is in nats: the mean over the next `batch_size` of the `examples` rows of a task
+    (over their words, for tags), summed over the tasks; that of several labels is summed over the
+    classes. No label is read. The rows are of the training split, or with `rows=test` those that
+    scores are reported on: the merge has then seen them, and its scores are transductive, like the
+    authors'. The authors take 500 steps of 32 rows, which is out of reach without a GPU.
     """
     return entropies(readings, steps, batch_size)

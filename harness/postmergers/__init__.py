@@ -1,1 +1,1 @@
-"""Post-merging methods, a merge in, a merge out: one file each, by `harness.postmerge`."""
+"""Post-merging methods: a merge in, a merge out. One file each, registered with `postmerge`."""

@@ -1,4 +1,4 @@
-"""LiNeS: scale what was merged, the less the shallower (Wang et al. 2024, arXiv:2410.17146)."""
+"""LiNeS: scale the merge less in shallow layers (Wang et al. 2024, arXiv:2410.17146)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.options import NotNegative
 from harness.weights import after, each_named, once, select, where_shared
 
 NUMBER = re.compile(r"\.(\d+)\.")
-"""The number of a layer, in the name of a tensor."""
+"""Finds the number of a layer in the name of a tensor."""
 
 
 @postmerge("lines", paper="arXiv:2410.17146", breaks=("copies",), rereads=("alpha=norms",))
@@ -28,14 +28,14 @@ def lines(
 ) -> StateDict:
     """base + (alpha + beta * l / (L - 1)) * (merged - base) in layer l = 0, ..., L - 1 of L.
 
-    What belongs to no numbered layer, embeddings and a pooler, is scaled by alpha as the first
-    layer is; so it is in the authors' code. Layers of a decoder come after its encoder's. What the
-    base has not stays. With `norms` alpha is, as in the paper, the L1 norm of the sum of the task
-    vectors of n experts over n times that of what was merged, over all tensors: 1 after the mean,
-    and 1 / n after the plain sum; it is in the report. What was merged is read twice then, once for
-    the norms: the harness keeps it on disk meanwhile, one model in float32. beta multiplies what
-    was merged, so at 1 it is the scale of the merger that the paper tunes: tune that. For one model
-    alone the paper has alpha + beta = 1.
+    Tensors outside of numbered layers, as embeddings and a pooler, are scaled by alpha like the
+    first layer, as in the authors' code. Layers of a decoder come after its encoder's. Tensors that
+    the base lacks stay. With `norms` alpha is, as in the paper, the L1 norm of the sum of the task
+    vectors of n experts over n times that of the merged task vector, over all tensors: 1 after the
+    mean, and 1 / n after the plain sum; it is in the report. The merged tensors are then read
+    twice, once for the norms: the harness keeps them on disk meanwhile, one model in float32. beta
+    multiplies the merged task vector, as the merger's scale does, which the paper tunes with beta
+    at 1: do the same. For one model alone the paper has alpha + beta = 1.
 
     By hand: task vectors (2, 4) of layer 0 and (1, 3) of layer 1 have the means 3 and 2; alpha is
     (6 + 4) / (2 * (3 + 2)) = 1, and they become 1 * 3 and (1 + 1) * 2.
@@ -60,7 +60,7 @@ def lines(
 
 
 def _ratio(merged: StateDict, experts: Sequence[StateDict], base: StateDict) -> float:
-    """The L1 norm of the mean task vector over that of what was merged; 0 if that is rounding."""
+    """The L1 norm of the mean task vector over that of the merged one; 0 if that is rounding."""
     sums: list[list[float]] = [[], [], []]
 
     def add(_: str, weight: torch.Tensor, origin: torch.Tensor, *tuned: torch.Tensor) -> Any:
@@ -76,6 +76,6 @@ def _ratio(merged: StateDict, experts: Sequence[StateDict], base: StateDict) -> 
     each = each_named(add, shared, base, *experts)
     for name in each:
         _ = each[name]
-    # exactly rounded: whatever the order of the tensors
+    # exactly rounded, so that the order of the tensors does not matter
     of_sum, of_merged, rounding = map(math.fsum, sums)
     return of_sum / (len(experts) * of_merged) if of_merged > rounding else 0.0

@@ -23,13 +23,13 @@ def svc(
 ) -> StateDict:
     """The merge, with singular values of its task matrices divided where tasks overlap.
 
-    For the task matrix M = U S V^T of what was merged, and T_i of expert i, a = u^T M and
-    b_i = u^T T_i along each left singular vector u; s_i = <a, b_i> / |b_i|^2 says how much of the
-    expert's own response is left there, more than 1 if it was counted repeatedly (0 where b_i is
-    0). The singular value is divided by the mean of max(alpha, s_i), so that alpha = 1 never makes
-    one larger; alpha = 1 / n suits a sum of n task vectors. With `mean`, as the authors' code has
-    it, it is divided by max(alpha, mean of s_i) if all s_i are positive, and stays otherwise.
-    In float64. Tensors of two axes alone, and no embeddings, as in that code; all others stay.
+    M = U S V^T is the merged task matrix (merged - base), and T_i that of expert i. Along each left
+    singular vector u let a = u^T M and b_i = u^T T_i. s_i = <a, b_i> / |b_i|^2 is the share of the
+    expert's own response that is left there: above 1 if it was counted repeatedly, 0 if b_i is 0.
+    The singular value is divided by the mean of max(alpha, s_i), so that alpha = 1 never makes one
+    larger; alpha = 1 / n suits a sum of n task vectors. With `floor="mean"`, as in the authors'
+    code, it is divided by max(alpha, mean of s_i) if all s_i are positive, and stays otherwise. In
+    float64. Only for tensors of two axes that are no embeddings, as in that code; all others stay.
 
     By hand: of the task matrices diag(3, 0) and diag(1, 2) the sum is diag(4, 2). Along the first
     vector s is 4 / 3 and 4, mean 8 / 3, so 4 becomes 1.5; along the second s is 0 and 1, which
@@ -69,7 +69,7 @@ def _share(merged: torch.Tensor, own: torch.Tensor, nothing: float) -> torch.Ten
 
 
 def _divisor(shares: torch.Tensor, alpha: float, floor: str) -> torch.Tensor:
-    """What each singular value is divided by, of the shares [experts, values]."""
+    """The divisor of each singular value, from the shares [experts, values]."""
     if floor == "each":
         return shares.clamp(min=alpha).mean(0)
     positive = (shares > 0).all(0)

@@ -1,1 +1,1 @@
-"""Pre-merging methods, experts in, experts out: one file each, by `harness.premerge`."""
+"""Pre-merging methods: experts in, experts out. One file each, registered with `premerge`."""

@@ -32,18 +32,18 @@ def activation_matching(
 ) -> list[StateDict]:
     """Experts with feed-forward units permuted to match an anchor's activations.
 
-    With z the units after the activation function, [tokens, units], of an expert and z' of the
-    anchor on the same rows, C = z^T z': the order is the linear assignment that maximises the sum
-    of C[i, p(i)], and unit i goes to the place p(i), in what makes it with its bias and in what
-    reads it. `pearson` takes the correlations of the units for C: those of large activations count
-    no more than others, and one that never moves counts for nothing.
+    Let z [tokens, units] be the units of an expert after the activation function, z' those of the
+    anchor on the same rows, and C = z^T z'. The order p is the linear assignment that maximises the
+    sum of C[i, p(i)]. Unit i goes to the place p(i), in the weights that compute it, with its bias,
+    and in those that read it. `pearson` uses the correlations of the units for C: units with large
+    activations count no more than others, and constant ones do not count.
 
-    `layers` are `all`, `first:N`, `last:N`, or the number of one. The anchor is the expert nearest
-    to the mean, or an expert by its number from 1 or as the `first`, and stays as it is. The rows
-    are training rows of the first expert's task. The outputs of every expert stay as they are.
+    `layers` is `all`, `first:N`, `last:N`, or the number of a layer. The anchor is the expert
+    nearest to the mean (`central`), the `first`, or an expert by its number from 1, and stays as it
+    is. The rows are training rows of the first expert's task. The outputs of every expert stay.
 
     The report has the anchor and the distance of the weights of every expert from it, before and
-    after, in each group (`ffn.0`): it may grow, as it is not what is matched.
+    after, in each group (`ffn.0`). It may grow, as activations are matched and not weights.
 
     By hand, two units on two tokens: z = ((1, 0), (0, 2)) and z' = ((0, 1), (3, 0)), so that
     C = ((0, 1), (6, 0)): the two change places.
@@ -65,11 +65,11 @@ def activation_matching(
 def correlation(products: Products) -> torch.Tensor:
     """Pearson's correlation of units of the first model with those of the second, [units, units].
 
-    That of a unit which never moves is 0.
+    That of a constant unit is 0.
     """
     means = [one / products.count for one in products.sums]
     pairs = zip(products.squares, means, strict=True)
     spreads = [(q / products.count - mean.square()).clamp(min=0).sqrt() for q, mean in pairs]
-    # by more than the rounding of its mean square
+    # it varies by more than the rounding of its mean square
     moving = [spread > 1e-7 * mean.abs() for spread, mean in zip(spreads, means, strict=True)]
     return torch.where(torch.outer(*moving), covariance(products) / torch.outer(*spreads), 0)

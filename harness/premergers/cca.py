@@ -25,20 +25,20 @@ def cca(
 ) -> list[StateDict]:
     """Experts with feed-forward features mapped to an anchor's by canonical correlation analysis.
 
-    With x the units after the activation function of the anchor and y of an expert, on the same
-    rows, S their covariances and `gamma` on the diagonal of Sxx and Syy: U, V are singular vectors
-    of Sxx^-1/2 Sxy Syy^-1/2 and A = Syy^-1/2 V U^T Sxx^1/2. The first layer and its bias are
-    mapped, W to A^T W and b to b A, and the second maps back, W to W A^-T. As the activation
-    function is between the two, the outputs of an expert do not stay as they are.
+    Let x be the units of the anchor after the activation function, y those of an expert on the same
+    rows, and S their covariances, with `gamma` added to the diagonals of Sxx and Syy. With U and V
+    the singular vectors of Sxx^-1/2 Sxy Syy^-1/2, A = Syy^-1/2 V U^T Sxx^1/2. The first layer and
+    its bias are mapped, W to A^T W and b to b A, and the second maps back, W to W A^-T. As the
+    activation function is between the two, the outputs of an expert change.
 
-    `layers` are `all`, `first:N`, `last:N`, or the number of one. The anchor is an expert by its
+    `layers` is `all`, `first:N`, `last:N`, or the number of a layer. The anchor is an expert by its
     number from 1, the `first`, or with `central` the one nearest to the mean, and stays as it is.
     The rows are those of the first expert's task.
 
     The report has the anchor and the distance of the weights of every expert from it, before and
-    after, in each group (`ffn.0`): it may grow, as it is not what is matched.
+    after, in each group (`ffn.0`). It may grow, as features are matched and not weights.
 
-    By hand, one unit each, with the covariances Sxx = 4 and Syy = 1 and hardly any gamma: A = 2.
+    By hand, one unit each, with the covariances Sxx = 4 and Syy = 1 and a gamma near 0: A = 2.
     """
     what = weights.alignment(experts, base, symmetry, anchor)
 
@@ -49,11 +49,11 @@ def cca(
         pairs = (anchors, anchors), (mine, anchors), (mine, mine)
         products = [one.products(two, group) for one, two in pairs]
         of_anchor, between, own = map(covariance, products)
-        few = products[0].count <= len(own)  # tokens: some units correlate with nothing
+        few = products[0].count <= len(own)  # tokens: some directions correlate with nothing
         return {group: mapped(of_anchor, between.mT, own, gamma, full=not few)}
 
     groups = symmetry.within(layers, "ffn")
-    # two matrices of each expert's, as wide as its units, for a layer
+    # not kept: a map is two matrices [units, units], for each expert and layer
     return weights.to_anchor(what, {(one,): partial(find, one) for one in groups}, keep=False)
 
 
@@ -71,11 +71,12 @@ def mapped(
     *,
     full: bool = True,
 ) -> weights.Turned:
-    """A and its inverse, of the covariances Sxx, Sxy and Syy of the anchor x and an expert y.
+    """A and its inverse, from the covariances Sxx, Sxy and Syy of the anchor x and an expert y.
 
-    With S + gamma I = L L^T of either, A = Ly^-T V U^T Lx^T, by the singular vectors of Lx^-1 Sxy
-    Ly^-T: the same A in less than two thirds of the time. Roots, which are symmetric, are needed
-    where nothing correlates, to say what is near to the identity, as they surely are if not `full`.
+    With the Cholesky factors L L^T = S + gamma I of both, A = Ly^-T V U^T Lx^T, by the singular
+    vectors of Lx^-1 Sxy Ly^-T: the same A in less than two thirds of the time. Symmetric roots are
+    used if some directions correlate with nothing, as they do if not `full`: these are mapped near
+    to the identity, which only symmetric roots define.
     """
     solved, ridge = torch.linalg.solve_triangular, gamma * torch.eye(len(mine), dtype=mine.dtype)
     (one, failed), (my, my_failed) = map(torch.linalg.cholesky_ex, (anchors + ridge, mine + ridge))
@@ -92,12 +93,11 @@ def mapped(
 
 
 UNCORRELATED = 1e-10
-"""A canonical correlation, of at most 1, that is less is rounding, as of units that never speak."""
+"""A canonical correlation, of at most 1, that is less is rounding, as of constant units."""
 
 
 def _rotation(correlations: torch.Tensor) -> torch.Tensor:
-    """U V^T of the singular vectors; where nothing correlates, as near to the identity as it can
-    be."""
+    """U V^T of the singular vectors, as near to the identity as it can be where none correlate."""
     left, values, right = torch.linalg.svd(correlations)
     told = values > UNCORRELATED
     return left @ right if bool(told.all()) else weights.completed(left, right, ~told)
@@ -106,6 +106,6 @@ def _rotation(correlations: torch.Tensor) -> torch.Tensor:
 def _roots(covariances: torch.Tensor, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:
     """(S + gamma I)^1/2 and its inverse."""
     values, vectors = torch.linalg.eigh(covariances)
-    # a covariance is never negative, whatever rounding says
+    # the eigenvalues are negative only by rounding
     root = (values.clamp(min=0) + gamma).sqrt()
     return vectors * root @ vectors.mT, vectors / root @ vectors.mT

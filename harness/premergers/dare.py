@@ -33,10 +33,10 @@ def dare(
 ) -> list[StateDict]:
     """Experts with a share of the entries of their task vectors (or weights) dropped.
 
-    `random` drops each entry with probability `drop_rate`, by a draw of its own for every expert
-    and tensor; `magnitude` drops, in every tensor, the int(numel * drop_rate) smallest entries and
-    what ties with the largest of them. What stays is divided by 1 - drop_rate if `rescale`.
-    `with_masks` does the same for a draw that is given.
+    `random` drops each entry with probability `drop_rate`, by a separate draw for every expert and
+    tensor; `magnitude` drops, in every tensor, the int(numel * drop_rate) smallest entries and
+    those equal to the largest of them. What stays is divided by 1 - drop_rate if `rescale`.
+    `with_masks` does the same with given masks.
     """
 
     def drawn(index: int, name: str, vector: torch.Tensor) -> torch.Tensor:
@@ -58,12 +58,12 @@ def with_masks(
     rescale: bool = True,
     on: Literal["task_vector", "weights"] = "task_vector",
 ) -> list[StateDict]:
-    """`dare` with the draw given, to repeat one that was made elsewhere; for Python alone.
+    """`dare` with given masks, to repeat a draw that was made elsewhere; only from Python.
 
-    `masks` are, for each expert, tensors by the name of the weight, of its shape: true or 1 where
-    an entry is dropped, as the published code draws them. `drop_rate` is the rate they were drawn
-    with, by which the rest is divided. Raises BadOption for a mask that is missing or of another
-    shape.
+    `masks` has, for each expert, a tensor by the name of the weight, of its shape: true or 1 where
+    an entry is dropped, as the published code draws them. `drop_rate` is the rate of that draw: the
+    rest is divided by 1 - drop_rate if `rescale`. Raises BadOption for a mask that is missing or of
+    another shape.
 
     By hand: of the task vector (4, 6) the mask (0, 1) at drop_rate 0.5 leaves (8, 0).
     """
@@ -81,7 +81,7 @@ def check_masks(
     base: StateDict,
     masks: Sequence[Mapping[str, torch.Tensor]],
 ) -> None:
-    """Raise BadOption, naming the tensor, unless every tensor with a task vector has a mask."""
+    """Raise BadOption, naming the tensor, unless all that the base has too have fitting masks."""
     check_one_each(method, masks, len(experts), "sets of masks")
     for place, (expert, given) in enumerate(zip(experts, masks, strict=True)):
         known, wanted = specs(given), specs(expert)
@@ -100,14 +100,14 @@ def _masked(
     divisor: float,
     on: str,
 ) -> list[StateDict]:
-    """The experts whose vectors keep what `keep(index, name, vector)` says, divided.
+    """The experts with vectors masked by `keep(index, name, vector)` and divided by the divisor.
 
-    All is zero if the divisor is.
+    The vectors are zero if the divisor is.
     """
 
     def drop(index: int, name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
         vector = weight - origin if on == "task_vector" else weight.clone()
-        vector.mul_(keep(index, name, vector).to(vector.device))  # draws are the processor's
+        vector.mul_(keep(index, name, vector).to(vector.device))  # drawn on the processor
         vector = vector.div_(divisor) if divisor else vector.zero_()
         return vector.add_(origin) if on == "task_vector" else vector
 
@@ -119,7 +119,7 @@ def random_keep(
 ) -> torch.Tensor:
     """Which entries of tensor `name` of expert `index` stay: a boolean tensor of the shape."""
     numbers, keep = rng(seed, "dare", index, name), torch.empty(shape, dtype=torch.bool)
-    for piece in flat_pieces(keep):  # the draws, eight times as large, are not held
+    for piece in flat_pieces(keep):  # the draws take eight times the memory
         piece.copy_(torch.from_numpy(numbers.random(len(piece)) >= drop_rate))
     return keep
 

@@ -27,12 +27,12 @@ def della(
 ) -> list[StateDict]:
     """Experts with entries of their task vectors dropped, small ones more likely.
 
-    In every row (what one index of the first axis holds; a tensor of one axis is a row) the drop
-    probability p falls evenly with the rank of the magnitude, from drop_rate + epsilon / 2 for the
-    smallest to drop_rate - epsilon / 2 for the largest: epsilon is the paper's window, twice
-    mergekit's. Of equal ones the first in order is the smaller. What stays is divided by 1 - p if
-    `rescale`. Every expert and tensor has a draw of its own. Raises BadOption unless the window
-    lies in [0, 1].
+    In every row (all entries at one index of the first axis; a tensor of one axis is a row) the
+    drop probability p falls evenly with the rank of the magnitude, from drop_rate + epsilon / 2 for
+    the smallest to drop_rate - epsilon / 2 for the largest: epsilon is the paper's window, twice
+    mergekit's. Of equal magnitudes the first in order is the smaller. What stays is divided by
+    1 - p if `rescale`. Every expert and tensor has a separate draw. Raises BadOption unless the
+    window lies in [0, 1].
 
     By hand: of the row (3, -1, 2) at drop_rate 0.5 and epsilon 0.2, p is (0.4, 0.6, 0.5); if all
     stay they become (5, -2.5, 4).
@@ -49,10 +49,10 @@ def with_masks(
     epsilon: float,
     rescale: bool = True,
 ) -> list[StateDict]:
-    """`della` with the draw given, to repeat one that was made elsewhere; for Python alone.
+    """`della` with given masks, to repeat a draw that was made elsewhere; only from Python.
 
-    `masks` are, for each expert, tensors by the name of the weight, of its shape: true or 1 where
-    an entry is dropped. What stays is divided by 1 minus the probability that it had. Raises
+    `masks` has, for each expert, a tensor by the name of the weight, of its shape: true or 1 where
+    an entry is dropped. What stays is divided by 1 minus its drop probability if `rescale`. Raises
     BadOption for a mask that is missing or of another shape.
     """
     check_masks("della", experts, base, masks)
@@ -68,7 +68,7 @@ def _pruned(
     seed: int = 0,
     masks: Sequence[Mapping[str, torch.Tensor]] | None = None,
 ) -> list[StateDict]:
-    """The experts pruned by a draw, or by the masks. Raises BadOption for a window past [0, 1]."""
+    """The experts pruned by a draw, or by `masks`. Raises BadOption for a window beyond [0, 1]."""
     low, high = drop_rate - epsilon / 2, drop_rate + epsilon / 2
     if not 0 <= low <= high <= 1:
         raise BadOption(
@@ -89,7 +89,7 @@ def _pruned(
                 mask = masks[index][name].reshape(rows.shape)
                 part *= ~mask[start : start + step].to(drop.device, torch.bool)
             if rescale:
-                # where p is 1 nothing stays that could be divided
+                # where p is 1 nothing stays: 0 / 0 would be NaN
                 part /= (1 - drop).masked_fill_(drop == 1, 1)
         return vector.add_(origin)
 

@@ -13,9 +13,9 @@ from harness.errors import BadOption
 from harness.options import Anchor, Layers
 
 ALIKE = 1e-7
-"""Distance of two rows of norm 1 that are the same: products round to less than that."""
+"""Rows of norm 1 at a smaller distance are the same: `cdist`, from products, rounds by less."""
 TINY = 1e-9
-"""Added to the norm of a row that is divided by it."""
+"""Added to the norm of a row before the row is divided by it."""
 
 
 @premerge(
@@ -42,21 +42,22 @@ def ot_fusion(
 
     The cost of moving unit i to the place j is the Euclidean distance of row i of the first layer
     from the anchor's row j, each divided by its norm. With equal masses the optimal plan is a
-    permutation. It moves the rows, their biases, and the columns of the second layer, and the
+    permutation. It moves the rows, their biases, and the columns of the second layer, so that the
     outputs of every expert stay as they are.
 
     `reference_quirks` is the transport of RegMean's code for two experts: biases are not moved, and
-    the rows of the second layer are moved once more, by a plan of their own and with nothing that
-    reads them. The outputs stay only if both plans leave all in place, as they do for most experts
+    the rows of the second layer are permuted too, by a plan of their own, without the layers that
+    read them. The outputs stay only if both plans leave all in place, as they do for most experts
     of one base.
 
-    `layers` are `all`, `first:N`, `last:N`, or the number of one. The anchor is the expert nearest
-    to the mean, an expert by its number from 1 or as the `first`, or the base, and stays as it is.
-    The report has the anchor and the distance of every expert from it, before and after, in each
-    group (`ffn.0`). Raises BadOption for quirks with another number of experts.
+    `layers` is `all`, `first:N`, `last:N`, or the number of a layer. The anchor is the expert
+    nearest to the mean (`central`), the `first`, an expert by its number from 1, or the base, and
+    stays as it is. The report has the anchor and the distance of every expert from it, before and
+    after, in each group (`ffn.0`). Raises BadOption for quirks with another number of experts.
 
-    By hand: rows (5, 0) and (0, 1) over the anchor's (0, 2) and (3, 0): as directions they are
-    sqrt(2) and 0 from the first, 0 and sqrt(2) from the second, and change places.
+    By hand: rows (5, 0) and (0, 1), and the anchor's (0, 2) and (3, 0). Normalised, the distances
+    are sqrt(2) and 0 from the anchor's first row, 0 and sqrt(2) from its second: the rows change
+    places.
     """
     if reference_quirks and len(experts) != 2:
         raise BadOption(
@@ -71,7 +72,7 @@ def ot_fusion(
 
 
 OUT = "out"
-"""What the rows of a second layer are said to run over, as if they were units of its own."""
+"""Begins the names of made-up groups for the rows of second layers, under the quirks."""
 
 
 def _rows_of(units: str) -> str:
@@ -79,7 +80,7 @@ def _rows_of(units: str) -> str:
 
 
 def _quirky(symmetry: weights.Symmetry) -> weights.Symmetry:
-    """The table of which no bias is moved, and rows of second layers are by themselves."""
+    """The symmetry without biases, with a group of its own for the rows of each second layer."""
 
     def of(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
         read = axes[1] if len(axes) == 2 else None
@@ -93,14 +94,14 @@ def _quirky(symmetry: weights.Symmetry) -> weights.Symmetry:
 def _transported(
     what: weights.Alignment, groups: Sequence[str], index: int
 ) -> Mapping[str, weights.Permuted]:
-    """The order of the units of an expert; of rows that are moved once more, after the columns."""
+    """The order of an expert's units; under the quirks also that of the second layer's rows."""
     orders: dict[str, weights.Permuted] = {}
     both = mine, _ = what.experts[index], what.anchor
     for group in groups:
         members = what.symmetry.members(group, *both)
         maker = next(one for one in members if not one.dual and mine[one.name].ndim == 2)
         rows, goals = (weights.units_of(state, maker) for state in both)
-        if orders:  # the columns of these rows have gone where the units went
+        if orders:  # their columns are permuted with the units first
             (before,) = orders.values()
             rows = before(rows, 1, dual=True)
         orders[group] = weights.Permuted(transport(rows, goals))
@@ -108,7 +109,7 @@ def _transported(
 
 
 def transport(rows: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
-    """The order of rows [units, features] that costs least: j gets the row order[j]."""
+    """The order of rows [units, features] that costs least: place j gets the row order[j]."""
     here, there = (one / (one.norm(dim=1, keepdim=True) + TINY) for one in (rows, goals))
     cost = torch.cdist(here, there)
     cost[cost < ALIKE] = 0.0

@@ -13,7 +13,7 @@ from harness.errors import BadOption
 from harness.options import Anchor, Layers
 
 RESIDUAL = ("width", "embedding", "pooled")
-"""The groups of no one layer, those with most tensors first."""
+"""The groups that belong to no single layer, those with most tensors first."""
 Orders: TypeAlias = Mapping[str, weights.Permuted]
 """The order of the units of an expert, by group."""
 
@@ -40,31 +40,32 @@ def permutation(
 ) -> list[StateDict]:
     """Experts with hidden units permuted so that their weights are nearest to an anchor's.
 
-    `ffn` permutes the units between feed-forward layers: the linear assignment that maximises the
-    inner product of what makes and what reads them, biases too. `heads` permutes attention heads,
-    queries and keys alike with values and outputs; what two heads have in common is their inner
-    product, or, `rotated`, the most it can be once `rotation` has turned them: by itself this may
-    set heads further apart. `residual` permutes the width of the whole model as well, with
-    embeddings, normalisations, pooler and head: group after group from the order as it is, each by
-    the assignment with the others held, until none brings the expert nearer. Tensors of heads count
-    where they have one shape. Heads that were turned as well are found only by what they can
-    become, and once the width is in order: `residual`, then `heads` and `rotated`, then `rotation`.
+    `ffn` permutes the units between feed-forward layers, by the linear assignment that maximises
+    the inner product of the weights that compute and read them, with biases. `heads` permutes
+    attention heads, those of queries, keys, values and outputs alike. Attention heads are compared
+    by their inner product or, if `rotated`, by the largest that it can be after `rotation`: without
+    that step they may end further apart. `residual` also permutes the width of the whole model,
+    with embeddings, normalisations, pooler and head: from the present order, one group after the
+    other gets the best assignment with the others fixed, until none brings the expert nearer.
+    Tensors of the model's head count if all have one shape. Attention heads that were rotated and
+    permuted are found only with `rotated`, once the width is in order: run `residual`, then `heads`
+    with `rotated`, then `rotation`.
 
     `cycle_consistent` matches all experts at once (C2M3, Crisostomi et al. 2024, arXiv:2405.17897;
-    `universe`) from the order that matching to the anchor gives, and tells their orders against
-    the anchor's. The report has the sum of the inner products of all pairs: before, matched to the
-    anchor (`pairwise`), and matched at once.
+    `universe`), starting from the orders of matching to the anchor; the anchor's order stays. The
+    report has the sum of the inner products of all pairs of experts: `before`, matched to the
+    anchor (`pairwise`), and matched at once (`cycle_consistent`).
 
-    `layers` are `all`, `first:N`, `last:N`, or the number of one; the width is of all. The anchor
-    is the expert nearest to the mean, an expert by its number from 1 or as the `first`, or the
-    base, and stays as it is. The outputs of every expert stay as they are. After `residual` a task
-    vector has a meaning only if the anchor is in the order of the base: the base, or fine-tuned
-    from it.
+    `layers` is `all`, `first:N`, `last:N`, or the number of a layer; the width belongs to all. The
+    anchor is the expert nearest to the mean (`central`), the `first`, an expert by its number from
+    1, or the base, and stays as it is. The outputs of every expert stay as they are. After
+    `residual` task vectors have a meaning only if the anchor has the base's order of units: the
+    base, or an expert fine-tuned from it.
 
     The report has the anchor, the distance of every expert from it, before and after, in each group
     (`ffn.0`), and the iterations. Raises BadOption for options that do not go together.
 
-    By hand: rows (1, 0) and (0, 1) over the anchor's (0, 2) and (3, 0): the products are
+    By hand: rows (1, 0) and (0, 1), and the anchor's (0, 2) and (3, 0). The products are
     ((0, 3), (2, 0)), so the rows change places.
     """
     asked = {"ffn": ffn, "heads": heads, "residual": residual}
@@ -100,7 +101,7 @@ def permutation(
 def _units(
     symmetry: weights.Symmetry, layers: str, asked: Mapping[str, bool]
 ) -> list[weights.UnitGroup]:
-    """What is permuted, as far as the model has it."""
+    """The units to permute that the model has."""
     groups = [group for group in RESIDUAL if group in symmetry.groups and asked["residual"]]
     groups += symmetry.within(layers, "ffn") if asked["ffn"] else []
     orders = symmetry.head_orders(layers) if asked["heads"] else {}
@@ -109,7 +110,7 @@ def _units(
 
 
 def _in_turn(what: weights.Alignment, units: Sequence[weights.UnitGroup], index: int) -> Orders:
-    """The orders of groups that depend on one another."""
+    """The orders of an expert's units in groups that depend on one another."""
     both = (what.experts[index], what.anchor)
     orders, sweeps = weights.descent(*both, what.symmetry, units)
     what.tell_of(index, "residual", iterations=sweeps)
@@ -120,13 +121,14 @@ def _in_turn(what: weights.Alignment, units: Sequence[weights.UnitGroup], index:
 
 
 def _at_once(what: weights.Alignment, units: weights.UnitGroup) -> weights.Finder:
-    """What moves every expert to the anchor by way of the universe of all, which has the base in it
-    where that is the anchor."""
+    """The maps of all experts to the anchor, by matching all at once, with the base if it is the
+    anchor."""
     solved = weights.once(partial(_solved, what, units))
     return lambda index: solved()[index]
 
 
 def _solved(what: weights.Alignment, units: weights.UnitGroup) -> list[Orders]:
+    """The orders of all experts relative to the anchor's, by group."""
     place = what.place()
     models = [*what.experts, *([what.base] if place is None else [])]
     at = len(models) - 1 if place is None else place
@@ -147,6 +149,6 @@ def _solved(what: weights.Alignment, units: weights.UnitGroup) -> list[Orders]:
 def _stacked(
     model: StateDict, by_group: Iterable[Sequence[weights.Member]], heads: int
 ) -> torch.Tensor:
-    """[units, features]: all that the tensors of a model have for a unit, or for a head."""
+    """[units, features]: all entries of a model's tensors for a unit, or for an attention head."""
     stacks = [torch.cat([weights.units_of(model, one) for one in each], 1) for each in by_group]
     return torch.cat([one.reshape(heads or len(one), -1) for one in stacks], 1)

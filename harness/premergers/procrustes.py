@@ -43,30 +43,32 @@ def procrustes(
 ) -> list[StateDict]:
     """Experts with every matrix W turned to W T by its own Generalized Procrustes Analysis.
 
-    T is orthogonal. All are turned to a `reference`: the matrix of the first expert, of an expert
-    drawn for all matrices or for each, of the base, or the mean of turns to the first and to the
-    last. Then all are turned to their mean, again and again, until the distance of two means in a
-    row changes by less than `tol`. `variant="fixed_reference"` stays with the first mean. T mixes
-    the inputs of a layer; with `orientation="out"` its outputs, T^T W, and with `rotate_bias` the
-    bias b, to b T.
+    T is orthogonal. First all are turned to a `reference`: the matrix of the first expert, of the
+    base, or of an expert drawn once for all matrices (`random_shared`) or for each
+    (`random_per_matrix`). With `both_ends` the first mean is that of turns to the first expert and
+    to the last. Then all are turned to their mean, again and again, until the distance between
+    successive means changes by less than `tol`. `variant="fixed_reference"` keeps the first mean. T
+    mixes the inputs of a layer; with `orientation="out"` its outputs, W to T^T W, and with
+    `rotate_bias` also the bias, b to b T.
 
-    `matrix_set="paper"` are queries, keys, values, both feed-forward layers, the embeddings of
+    `matrix_set="paper"` turns queries, keys, values, both feed-forward layers, the embeddings of
     tokens and the matrices of the head; `all_2d` all matrices. Those of a head are turned only if
     all experts have them in one shape and for one task: kept heads of different tasks stay. With
     `layers` other than `all` (`first:N`, `last:N`, or a number) embeddings and head stay, too.
     Biases, gains and all else stay as they are.
 
-    The outputs of an expert do not stay as they are: a layer reads turned inputs that nobody made.
-    For experts of one base T is near to the identity. It is not for a head: its few rows are turned
-    into the space of the reference's, with one output to ||w|| times its direction. Task vectors of
-    what comes out have entries where the experts' had none.
+    The outputs of an expert change: no other layer makes up for the turned inputs of a layer. For
+    experts of one base T is near to the identity, except for a head: its few rows are turned into
+    the row space of the reference, and the single row w of a head with one output becomes ||w||
+    times the reference's direction. The task vectors of the turned experts have nonzero entries
+    where the experts' were zero.
 
-    The report has by matrix the number of the reference, from 1, the passes, and the sum of squared
-    distances from the mean before and after. Raises BadOption for a bias without `out`, and for
-    `max_iter` or `tol` of a reference that is fixed.
+    The report has for each matrix the number of the reference, from 1, or `base`, the passes, and
+    the sum of squared distances from the mean before and after. Raises BadOption for `rotate_bias`
+    without `orientation="out"`, and for `max_iter` or `tol` with a fixed reference.
 
-    By hand: heads (3, 0) and (0, 5) of two experts: the second is turned to (5, 0), the mean is
-    (4, 0), to which both are turned by nothing, twice: 2 passes, and from 17 to 2.
+    By hand: heads (3, 0) and (0, 5) of two experts. The second is turned to (5, 0), and the mean is
+    (4, 0). Turning both to it changes nothing: 2 passes, and the sum falls from 17 to 2.
     """
     rules, count = weights.Rules(variant, max_iter, tol), len(experts)
     if variant == "fixed_reference":
@@ -75,7 +77,7 @@ def procrustes(
         weights.check_idle("procrustes", where, "variant=algorithm1", **given)
 
     def starts(name: str) -> tuple[int, ...]:
-        """The places of the references; the one after the last is the base's."""
+        """The places of the references; the place after the last expert is the base's."""
         if reference == BASE and name in base:
             return (count,)
         drawn = [name] if reference == "random_per_matrix" else []
@@ -98,10 +100,9 @@ def procrustes(
 def with_references(
     experts: Sequence[StateDict], base: StateDict, references: Mapping[str, int]
 ) -> list[StateDict]:
-    """`procrustes` of the matrices named, with the references given, for Python alone.
+    """`procrustes` with given references, to repeat a draw made elsewhere; only from Python.
 
-    `references` are places in the experts, from 0, by the name of the matrix, to repeat a draw that
-    was made elsewhere.
+    `references` has the place of an expert, from 0, by the name of each matrix to be turned.
     """
     starts = {name: (place,) for name, place in references.items()}
     return _aligned(experts, base, starts, weights.Rules())
@@ -134,10 +135,10 @@ def _matrices(
 
 
 def _of_the_paper(name: str, axes: Sequence[str | None], symmetry: weights.Symmetry) -> bool:
-    """Whether a matrix makes queries, keys, values or feed-forward units, or reads the units, or is
-    that of the tokens or of the head.
+    """Whether a matrix computes queries, keys, values or feed-forward units, or reads the units, or
+    is the table of tokens or part of the head.
 
-    In DeBERTa queries and keys may be made of relative positions, too.
+    In DeBERTa queries and keys may be computed from relative positions, too.
     """
     if name in (*symmetry.words, *symmetry.head):
         return True
@@ -155,9 +156,9 @@ def _layer(axes: Sequence[str | None]) -> weights.Layer | None:
 
 
 def _together(names: Sequence[str], symmetry: weights.Symmetry) -> dict[str, tuple[str, ...]]:
-    """By each name those that are analysed when it is asked for, on all cores.
+    """For each name, the names that are analysed together, on all cores, when it is asked for.
 
-    They are of one hidden group, and come one after the other in a file.
+    They run over the same groups of a layer, and follow one another in a file. Empty on one core.
     """
 
     def group(name: str) -> frozenset[str] | str:
@@ -181,11 +182,11 @@ def _aligned(
     rotate_bias: bool = False,
     together: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[StateDict]:
-    """The experts, turned. Raises BadOption for biases that no turn of the outputs moves.
+    """The experts, turned. Raises BadOption for `rotate_bias` without `out`.
 
-    `starts` are the places of the references by the names of the matrices, the one after the last
-    expert that of the base; with `out` matrices are analysed transposed. `together` are the names
-    that are analysed with a name, itself among them, unless it is alone.
+    `starts` has the places of the references by the name of the matrix; the place after the last
+    expert is the base's. With `out` matrices are analysed transposed. `together` has all names that
+    are analysed with a name, itself included; a name that it lacks is analysed alone.
     """
     if not out:
         where = "orientation=in, where a bias is not turned"
@@ -211,7 +212,7 @@ def _aligned(
     def all_analysed(names: Sequence[str]) -> dict[str, weights.Generalized]:
         return dict(zip(names, weights.spread(analysed, names), strict=True))
 
-    latest = weights.latest(all_analysed)  # those that are handed out now; no tensor is kept
+    latest = weights.latest(all_analysed)  # only the last analyses are kept
 
     def analysis(name: str) -> weights.Generalized:
         return latest((together or {}).get(name, (name,)))[name]
@@ -239,7 +240,7 @@ BLOCK = 4096
 def _turned(
     matrix: torch.Tensor, analysis: weights.Generalized, place: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """A matrix as the analysis has it, or with its rows turned."""
+    """The turned matrix of the analysis; if it has none, the matrix with its rows turned."""
     if analysis.turned is not None:
         return analysis.turned[place].to(dtype, copy=True)
     return _rows_turned(matrix, analysis.turns[place], dtype)

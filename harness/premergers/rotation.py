@@ -1,4 +1,4 @@
-"""Rotation matching: heads are turned towards an anchor's (Zhang et al. 2025, arXiv:2502.00264)."""
+"""Rotation matching: heads turned towards an anchor's (Zhang et al. 2025, arXiv:2502.00264)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from harness import StateDict, premerge, weights
 from harness.options import Anchor, Layers
 
 REAL = 1e-9
-"""A root whose imaginary part is smaller than this share of it is a real one."""
+"""A root whose imaginary part is at most this share of it is a real one."""
 STREAM = "width"
 """The group of the residual stream."""
 NEARER = 0.999
-"""A sweep over all groups after which the distance is above this share of it is the last."""
+"""Sweeps over all groups end with one that leaves the distance above this share of what it was."""
 
 
 @premerge(
@@ -43,35 +43,35 @@ def rotation(
 ) -> list[StateDict]:
     """Experts with attention heads rotated and feed-forward units permuted towards an anchor.
 
-    Per head, queries and keys by R, the orthogonal polar factor of A = Wq Wq'^T + Wk Wk'^T + bq
-    bq'^T + bk bk'^T, primed for the anchor: Wq becomes R^T Wq, bq becomes bq R, keys alike. Values
-    and the columns of attention's output by an R of their own. In DeBERTa with projections of its
-    own for relative positions, these are in the sum and turned by the same R. Where positions are
-    rotary, as in ModernBERT, queries and keys stay. Units of the feed-forward layers are permuted
-    by linear assignment, with their biases.
+    Queries and keys of each head are turned by R, the orthogonal polar factor of A = Wq Wq'^T + Wk
+    Wk'^T + bq bq'^T + bk bk'^T, with primes for the anchor: Wq becomes R^T Wq, bq becomes bq R, and
+    keys alike. Values and the columns of the attention output are turned by another R. In a DeBERTa
+    with separate projections of relative positions, these are part of the sum and turned by the
+    same R. With rotary positions, as in ModernBERT, queries and keys stay. Units of the
+    feed-forward layers are permuted by linear assignment, with their biases.
 
-    `proper` takes reflections out: the nearest R with determinant 1. `scaling` then multiplies the
-    queries of a head by a and divides its keys by it, with the real a that brings them nearest, and
-    values and outputs alike. `layers` are `all`, `first:N`, `last:N`, or the number of one. The
-    anchor is the expert nearest to the mean, an expert by its number from 1 or as the `first`, or
-    the base, and stays as it is. The outputs of every expert stay as they are.
+    `proper` excludes reflections: R is the nearest with determinant 1. `scaling` then multiplies
+    the queries of a head by a and divides its keys by it, with the real a that brings them nearest,
+    and values and outputs alike. `layers` is `all`, `first:N`, `last:N`, or the number of a layer.
+    The anchor is the expert nearest to the mean (`central`), the `first`, an expert by its number
+    from 1, or the base, and stays as it is. The outputs of every expert stay as they are.
 
-    `residual` turns the residual stream as well, of a model with norms before its layers (vit).
-    First the gain and the bias of every norm, the last one's too, go into the layers that read it,
-    of the anchor as well: all norms are left with 1 and 0. Then any orthogonal R with R 1 = 1 keeps
-    the outputs, as such a norm takes out the mean. It is the polar factor of the products of what
-    makes and what reads the stream, on the complement of the vector of ones; that of the embeddings
-    first, then that of all, with heads and units after each, until a sweep brings an expert nearer
-    by less than a thousandth. Experts are no task vectors away from the base after it: its norms
-    are as they were.
+    `residual` also turns the residual stream of a model with norms before its layers (vit). First
+    the layers that read a norm absorb its gain and bias, also those of the last norm and of the
+    anchor's norms: all norms are left with 1 and 0. Then every orthogonal R with R 1 = 1 keeps the
+    outputs, as such a norm subtracts the mean. R is the polar factor, on the complement of the
+    vector of ones, of the products of the weights that write or read the stream: first of the
+    embeddings alone, then of all, in sweeps over heads, units and stream, until a sweep brings the
+    expert nearer by less than a thousandth. Afterwards expert - base is no task vector: the base's
+    norms are as they were.
 
     The report has the anchor and the distance of every expert from it, before and after, in each
     group: `qk.0`, `vo.0`, `ffn.0`, and `width` with the number of norms `absorbed` and of sweeps
-    (`iterations`). Raises BadOption for options of heads where none is turned,
-    IncompatibleWeights where no bias can take up that of a norm.
+    (`iterations`). Raises BadOption for options of heads if no head is turned, IncompatibleWeights
+    if a layer that reads a norm has no bias.
 
-    By hand, one head of two units: queries ((1, 0), (0, 2)) over the anchor's ((0, -2), (1, 0)),
-    and keys of zero: A = ((0, 1), (-4, 0)), R = ((0, 1), (-1, 0)), and R^T Wq is the anchor's.
+    By hand, one head of two units: queries ((1, 0), (0, 2)), the anchor's ((0, -2), (1, 0)), and
+    keys of zero. A = ((0, 1), (-4, 0)), R = ((0, 1), (-1, 0)), and R^T Wq is the anchor's.
     """
     if parts == "ffn":
         where = "parts=ffn, where no head is turned"
@@ -112,7 +112,7 @@ def _turned(
     scaling: bool,
     proper: bool,
 ) -> weights.Turned:
-    """The turn of every head, within it, that brings an expert nearest to the anchor."""
+    """The turn within each head that brings an expert nearest to the anchor."""
     made, read = (
         weights.overlap(first, second, [one for one in members if one.dual is dual], heads)
         for dual in (False, True)
@@ -130,8 +130,8 @@ def _turned(
 def rotations(turn: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
     """The polar factors [heads, size, size] of the products, without reflections.
 
-    Where the determinant is -1, the direction that says least is flipped: that of the smallest
-    singular value, the least eigenvalue of the symmetric factor (Kabsch 1976).
+    Where the determinant is -1, the direction that matters least is flipped: that of the smallest
+    singular value, found as the least eigenvalue of the symmetric factor (Kabsch 1976).
     """
     odd = torch.linalg.det(turn) < 0
     symmetric = turn[odd].mT @ products[odd]
@@ -153,7 +153,7 @@ def nearest_scale(query: float, queries: float, key: float, keys: float) -> floa
     """The a that minimises ||a q - q'||^2 + ||k / a - k'||^2.
 
     `query` and `key` are the squared norms of q and k, `queries` and `keys` their inner products
-    with the primed. It is the best of 1 and the real roots, which may be negative, of
+    with q' and k'. It is the best of 1 and the real roots, which may be negative, of
     |q|^2 a^4 - <q, q'> a^3 + <k, k'> a - |k|^2; where q or k is zero, 1.
 
     By hand: q = 1, q' = 2, k = 2, k' = 1: a^4 - 2 a^3 + 2 a - 4 = (a - 2) (a^3 + 2), and a = 2
@@ -176,7 +176,7 @@ def nearest_scale(query: float, queries: float, key: float, keys: float) -> floa
 def _absorbed(
     experts: Sequence[StateDict], base: StateDict, symmetry: weights.Symmetry
 ) -> tuple[list[StateDict], StateDict, weights.Symmetry]:
-    """All with norms of 1 and 0, which nothing moves."""
+    """Experts and base with their norms absorbed, and the symmetry without these norms."""
     readers = symmetry.readers
     norms = {f"{norm}.{kind}" for norm in readers for kind in ("weight", "bias")}
     axes = {name: groups for name, groups in symmetry.axes.items() if name not in norms}
@@ -190,7 +190,7 @@ def _in_turn(
     find: Callable[[str, StateDict], weights.UnitMap],
     index: int,
 ) -> Mapping[str, weights.UnitMap]:
-    """What moves all groups, each the best while the others are held."""
+    """The maps of all groups of an expert, each the best with the others fixed."""
     expert, anchor, symmetry = what.experts[index], what.anchor, what.symmetry.of(index)
     found: dict[str, weights.UnitMap] = {}
 
@@ -223,10 +223,10 @@ def _stream(
 
 
 def fixing_ones(products: torch.Tensor, *, proper: bool = False) -> torch.Tensor:
-    """The orthogonal Q with Q 1 = 1 of the greatest inner product with `products` [n, n].
+    """The orthogonal Q with Q 1 = 1 that has the greatest inner product with `products` [n, n].
 
-    A mirror M brings 1 / sqrt(n) to the first axis; Q is M diag(1, R) M with the polar factor R of
-    what M products M has beyond it.
+    A reflection M takes 1 / sqrt(n) to the first axis. Q is M diag(1, R) M, with the polar factor R
+    of M products M without its first row and column.
     """
     normal = products.new_full((len(products),), len(products) ** -0.5)
     normal[0] -= 1

@@ -1,6 +1,6 @@
 """Pure, lazy arithmetic on state dicts: a tensor is computed when it is asked for.
 
-The one door to the room, for methods of ours and of others: `name as name` is what it gives.
+All public names of the package, for the methods here and for plug-ins: `name as name` exports one.
 """
 
 from types import ModuleType as _Module

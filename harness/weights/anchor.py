@@ -1,4 +1,4 @@
-"""Experts that are moved to one of them, or to the base: which, and moving them."""
+"""The anchor that experts are aligned to, one of them or the base, and their alignment."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from harness.weights.symmetry import Symmetry, UnitMap, moved
 from harness.weights.threads import latest, once
 
 NEAR = 1e-6
-"""Experts whose distances from the mean are closer than this, relatively, are equally central."""
+"""Experts whose distances from the mean differ by less than this share are equally central."""
 
 
 def place_of(
     anchor: str | int, experts: Sequence[StateDict], head: Collection[str] = ()
 ) -> int | None:
-    """The place of the expert that all others are matched to; None: it is the base.
+    """The place of the anchor among the experts, from 0; None if it is the base.
 
-    `anchor` is `central`, `first`, `base`, or the number of an expert, from 1. The most central one
-    has the smallest sum of distances from the mean, tensor by tensor, of the parameters that all
-    have in one shape, but for those of the `head`; of equals, as two always are, it is the first
-    (Zhang et al. 2025, arXiv:2502.00264).
+    `anchor` is `central`, `first`, `base`, or the number of an expert, from 1. The central expert
+    has the smallest sum of distances from the experts' mean, tensor by tensor, over the tensors
+    that all have in one shape, without those of the `head`. Of equals, as two experts always are,
+    it is the first (Zhang et al. 2025, arXiv:2502.00264).
     """
     if anchor == "base":
         return None
@@ -47,11 +47,11 @@ def place_of(
 
 @dataclass(frozen=True)
 class Alignment:
-    """Experts of which all but one are moved to that one, the anchor, or all of them to the base.
+    """Experts to be moved to an anchor, which is the base, or one of them that stays.
 
-    `place` tells which it is, None for the base, reading the experts if it must. `report` is filled
-    as the work is done: the anchor, and for every group the distances of all experts from it,
-    `before` and `after`.
+    `place` gives the place of the anchor, None for the base; it may read the experts. `report` is
+    filled as the work is done: the anchor, and for every group the distances of all experts from
+    it, `before` and `after`.
     """
 
     experts: Sequence[StateDict]
@@ -67,14 +67,13 @@ class Alignment:
         return self.base if place is None else self.experts[place]
 
     def tell_of(self, index: int, group: str, **facts: float) -> None:
-        """Report facts of a group of one expert: lists of all experts', None where unknown."""
+        """Report facts of one expert's group, in lists over all experts; None where unknown."""
         for fact, value in facts.items():
             known = self.report.setdefault(fact, {})
             known.setdefault(group, [None] * len(self.experts))[index] = value
 
     def tell_moved(self, index: int, maps: Mapping[str, UnitMap]) -> None:
-        """Report how far an expert is from the anchor in the groups that are moved, before and
-        after."""
+        """Report how far an expert is from the anchor in the moved groups, before and after."""
         expert, anchor = self.experts[index], self.anchor
         done = moved(expert, self.symmetry, maps.get)
         for group in maps:
@@ -86,10 +85,10 @@ class Alignment:
 def alignment(
     experts: Sequence[StateDict], base: StateDict, symmetry: Symmetry, anchor: str | int
 ) -> Alignment:
-    """What is moved where; no tensor is read. Raises BadOption for an anchor that is not there.
+    """The alignment of experts to an anchor; no tensor is read yet.
 
-    In the choice of the most central expert heads count as they are merged: those of one task do,
-    and those of different tasks, which are kept, do not.
+    In the choice of the central expert heads count only if all experts are of one task: heads of
+    different tasks are not merged. Raises BadOption for the number of an expert that is not there.
     """
     if isinstance(anchor, int) and not 1 <= anchor <= len(experts):
         raise BadOption(f"anchor is {anchor}, expected an expert from 1 to {len(experts)}")
@@ -104,7 +103,7 @@ def alignment(
 
 
 Finder: TypeAlias = "Callable[[int], Mapping[str, UnitMap]]"
-"""Of the place of an expert that is not the anchor: what moves each of its groups."""
+"""A function from the place of an expert, not the anchor's, to the map of each of its groups."""
 
 
 def to_anchor(
@@ -112,8 +111,8 @@ def to_anchor(
 ) -> list[StateDict]:
     """The experts with their groups moved to the anchor, which stays as it is.
 
-    `finders` are by the groups that are found together; what they leave out stays. Unless all are
-    to `keep` what moves them, each has it of the groups that were asked for last alone.
+    The keys of `finders` are the groups whose maps are found together; all other groups stay. With
+    `keep=False` an expert holds only the maps of the groups that were asked for last.
     """
     return [
         moved(expert, what.symmetry.of(index), _found(what, index, finders, keep), what.report)
@@ -124,7 +123,7 @@ def to_anchor(
 def _found(
     what: Alignment, index: int, finders: Mapping[tuple[str, ...], Finder], keep: bool
 ) -> Callable[[str], UnitMap | None]:
-    """What an expert's groups are moved by: found once, when one of them is first asked for."""
+    """The map of each of an expert's groups, found when one of its tensors is first asked for."""
 
     def told(groups: tuple[str, ...]) -> Mapping[str, UnitMap]:
         if what.place() == index:

@@ -16,7 +16,7 @@ from harness.weights.threads import T, by_piece, piece_size, spread
 
 
 def each(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
-    """The lazy state dict `fn(first[name], second[name], ...)`, in float32.
+    """The lazy state dict of `fn(first[name], second[name], ...)`, in at least float32.
 
     Every input reaches `fn` in at least float32. Names are those of the first state; the others
     must have them.
@@ -25,9 +25,9 @@ def each(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
 
 
 def where_shared(fn: Callable[..., torch.Tensor], expert: StateDict, base: StateDict) -> StateDict:
-    """`fn(name, weight, origin)` of every tensor that the base has too, in float32.
+    """`fn(name, weight, origin)` for every tensor that the base has too, in at least float32.
 
-    The others, those of the head, stay as they are.
+    All other tensors, those of the head, stay as they are.
     """
     names = [name for name in expert if name in base]
     return select(union(each_named(fn, select(expert, names), base), expert), expert)
@@ -50,7 +50,7 @@ def _flat(states: Sequence[StateDict], name: str) -> list[torch.Tensor]:
 
 
 def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
-    """Like `each`, for a formula that treats every entry alike: it is given flat pieces.
+    """Like `each`, for a formula that treats every entry alike: `fn` gets flat pieces of tensors.
 
     Besides the inputs and the output only a few pieces are in memory.
     """
@@ -72,7 +72,7 @@ def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
 
 
 def in_pieces(fn: Callable[..., T], *states: StateDict) -> Iterator[T]:
-    """`fn` of the flat pieces of every tensor, in order, in at least float32.
+    """`fn` of the flat pieces of every tensor, in order, which are in at least float32.
 
     Names are those of the first state; one tensor of each state is in memory at a time.
     """
@@ -89,9 +89,9 @@ def in_pieces(fn: Callable[..., T], *states: StateDict) -> Iterator[T]:
 
 
 def widened(*states: StateDict) -> dict[str, Spec]:
-    """Shapes of the first state, and the widest type of all, at least float32.
+    """The shapes of the first state, with the widest type among all states, at least float32.
 
-    Raises IncompatibleWeights, naming the tensor, where another state has not all of its names.
+    Raises IncompatibleWeights, naming the tensor, if another state lacks one of its names.
     """
     first, *others = [specs(state) for state in states]
     for other in others:
@@ -108,6 +108,7 @@ def widened(*states: StateDict) -> dict[str, Spec]:
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor in at least float32: itself if it is already."""
     if tensor.dtype is torch.float32:
         return tensor
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
@@ -138,11 +139,11 @@ def check_one_each(method: str, given: Sized, count: int, what: str = "weights")
 
 
 LARGEST = 1e18
-"""Of a number that multiplies weights: the square of it is still one of float32."""
+"""The largest number that may multiply weights: its square still fits float32."""
 
 
 def check_weights(method: str, given: Sequence[float], count: int, what: str = "weights") -> None:
-    """As `check_one_each`, and for a number that no arithmetic in float32 is left of."""
+    """Raise BadOption as `check_one_each` does, and for a number too large for float32."""
     check_one_each(method, given, count, what)
     if (largest := max(map(abs, given), default=0)) > LARGEST:
         raise BadOption(f"{what} of {method} has {largest:g}, expected {LARGEST:g} at most")
@@ -151,20 +152,23 @@ def check_weights(method: str, given: Sequence[float], count: int, what: str = "
 def one_each(
     method: str, given: Sequence[float] | float, count: int, what: str = "weights"
 ) -> Sequence[float]:
-    """A number for each expert, be one given for all or a list. Raises as `check_weights`."""
+    """A number for each expert, from one for all or a list. Raises BadOption as `check_weights`."""
     values = [given] * count if isinstance(given, float | int) else given
     check_weights(method, values, count, what)
     return values
 
 
 def check_at_most_all(what: str, given: int, count: int) -> None:
-    """Raise BadOption for more experts than there are."""
+    """Raise BadOption if an option asks for more experts than there are."""
     if given > count:
         raise BadOption(f"{what} is {given} for {count} experts, expected at most their number")
 
 
 def check_idle(method: str, where: str, expected: str, **given: tuple[float, float]) -> None:
-    """Raise BadOption for options, each with its default, that are given where they do nothing."""
+    """Raise BadOption for an option that is not at its default where it has no effect.
+
+    `given` has the value and the default of each; `where` and `expected` complete the message.
+    """
     for name, (value, default) in given.items():
         if value != default:
             found = f"{name} of {method} is {str(value).lower()} with {where}"
@@ -172,7 +176,7 @@ def check_idle(method: str, where: str, expected: str, **given: tuple[float, flo
 
 
 def check_not_all_zero(method: str, given: Sequence[float]) -> None:
-    """Raise BadOption for weights of which nothing is left."""
+    """Raise BadOption if all weights are 0."""
     if not any(given):
         raise BadOption(
             f"the weights of {method} are {':'.join(map(str, given))}, expected not all 0"
@@ -180,7 +184,7 @@ def check_not_all_zero(method: str, given: Sequence[float]) -> None:
 
 
 def warn_unless_one(method: str, given: Sequence[float]) -> None:
-    """Warn of coefficients that scale the whole model: those of a mean sum to 1."""
+    """Warn of weights that do not sum to 1, as those of a mean do: they scale the whole model."""
     if abs(sum(given) - 1) > 1e-6:
         warnings.warn(
             f"the weights of {method} sum to {sum(given):g}, not 1; used as given", stacklevel=3
@@ -196,15 +200,14 @@ def total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 SCALE = "scale"
-"""The option of a merger that moves its result along a line, and moves nothing else."""
+"""The option of a merger that only moves the result along a line: base + scale * direction."""
 
 
 class ScaledMerge(Lazy):
     """The lazy state dict base + scale * direction, in at least float32.
 
-    What is searched along a line needs its direction, the merged task vector, only once: whoever
-    has it on disk makes another of it, with the same bytes at the same scale. The report is
-    the direction's.
+    A search over scales computes the direction, the merged task vector, only once: a ScaledMerge of
+    its copy on disk has the same bytes at the same scale. The report is the direction's.
     """
 
     def __init__(self, base: StateDict, direction: StateDict, scale: float) -> None:
@@ -214,7 +217,7 @@ class ScaledMerge(Lazy):
             return (step * scale).add_(origin)
 
         def compute(name: str) -> torch.Tensor:
-            # before the pieces: a decomposition has all cores for itself
+            # outside of the pieces, so that a decomposition has all cores
             step = {name: direction[name]}
             return entrywise(add, select(base, [name]), step)[name]
 

@@ -1,4 +1,4 @@
-"""Singular values, the nearest orthogonal matrix, and least squares of less than full rank."""
+"""Singular value decompositions, polar factors, and least squares without full rank."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import torch
 from harness.weights.threads import here
 
 EPSILON = torch.finfo(torch.float64).eps
-"""2^-52: how far apart neighbouring numbers are, relatively."""
+"""2^-52, the relative distance between neighbouring float64 numbers."""
 ALIKE = 1e-7
-"""What unit vectors differ by that are one direction, up to rounding: singular vectors are known to
-2^-52 over the gap between neighbouring values, relatively."""
+"""Unit vectors that differ by at most this are one direction up to rounding: singular vectors have
+errors of 2^-52 over the relative gap between neighbouring singular values."""
 Decomposed: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Singular vectors and values, U, s and V^T."""
+"""A singular value decomposition: U, s and V^T."""
 
 
 def compact_svd(matrix: torch.Tensor, part_of: float = 0.0) -> Decomposed:
     """U [rows, rank], s [rank] and V^T [rank, columns] of matrix = U diag(s) V^T, in float64.
 
-    The rank counts singular values above the larger side * 2^-52 * the largest, or the norm of what
-    the matrix is a part or a difference of (`part_of`): a rest of nothing but rounding has none.
-    What LAPACK gives for the others is any basis of the null space, and another one on another
-    machine: nothing may depend on it. The long side is never decomposed whole.
+    The rank counts singular values above (larger side) * 2^-52 * max(largest value, `part_of`),
+    where `part_of` is the norm of what the matrix is a part or a difference of: a rest that is only
+    rounding has rank 0. For the other values LAPACK gives an arbitrary basis of the null space,
+    which differs between machines: nothing may depend on it. The decomposition is the reduced one.
     """
     left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
     whole = values[:1].clamp(min=part_of)
@@ -33,23 +33,24 @@ def compact_svd(matrix: torch.Tensor, part_of: float = 0.0) -> Decomposed:
 
 
 def leading(decomposed: Decomposed, count: int) -> Decomposed:
-    """The first so many, as copies: views would keep the whole decomposition alive."""
+    """The first `count` values and vectors, as copies: views would keep all of them in memory."""
     left, values, right = decomposed
     return left[:, :count].clone(), values[:count].clone(), right[:count].clone()
 
 
 def side_by_side(parts: Sequence[Decomposed]) -> Decomposed:
-    """The singular vectors of several matrices as two isometries, and the values of all."""
+    """Several decompositions in one: the isometries nearest to all U and V^T, and all values."""
     lefts, values, rights = zip(*parts, strict=True)
     return isometry(torch.cat(lefts, dim=1)), torch.cat(values), isometry(torch.cat(rights))
 
 
 def isometry(matrix: torch.Tensor) -> torch.Tensor:
     """U V^T of the singular value decomposition of unit vectors side by side, [rows, columns] in
-    float64: the polar factor, zero on what the matrix maps to zero or to 1e-7 of the most.
+    float64, without the singular values of at most 1e-7 of the largest.
 
-    `polar` completes it there, to turn whole spaces; here nothing may appear in a direction that
-    no input has, nor in what two singular vectors differ by that are one.
+    It is the polar factor, but zero in the directions left out. `polar` completes it there, in
+    order to turn whole spaces; here no direction may appear that no input has, nor the difference
+    between two singular vectors that are equal up to rounding.
 
     By hand: isometry((3, 0), (0, 0)) = ((1, 0), (0, 0)), where polar gives the identity.
     """
@@ -63,9 +64,9 @@ def polar(matrix: torch.Tensor) -> torch.Tensor:
     <matrix, Q> over all Q with orthonormal rows or columns, whichever are fewer.
 
     Q = U V^T of the singular value decomposition U S V^T; a long matrix is reduced to a square one
-    by a QR factorisation first. Reflections are allowed. What a square matrix maps to zero leaves
-    Q open: there it is the nearest to the identity, so that nothing depends on which basis of the
-    null space comes out of LAPACK, and the factor of a zero matrix is the identity.
+    by a QR factorisation first. Reflections are allowed. On the null space of a square matrix Q is
+    not unique: there it is the nearest to the identity, so that nothing depends on the basis of the
+    null space that LAPACK returns. The factor of a zero matrix is the identity.
 
     By hand: polar((2, 0), (0, -3)) = ((1, 0), (0, -1)); polar((0, -5), (5, 0)) = ((0, -1), (1, 0)).
     """
@@ -81,8 +82,8 @@ def polar(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def polar_and_values(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The polar factor Q of square matrices [..., n, n] in float64, and what Q^T times them has
-    for eigenvalues [..., n], from the greatest, and eigenvectors [..., n, n], in columns.
+    """The polar factor Q of square matrices M [..., n, n] in float64, and of Q^T M the eigenvalues
+    [..., n], the greatest first, and eigenvectors [..., n, n], in columns.
     """
     left, values, right = torch.linalg.svd(matrix)
     nearest: torch.Tensor = left @ right
@@ -93,15 +94,15 @@ def polar_and_values(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
 
 
 SURE = 1e-3
-"""Of the greatest singular value: those above have the digits that a turn needs when squared."""
+"""Singular values above this share of the greatest are precise enough if found by their squares."""
 
 
 def polar_by_squares(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What `polar_and_values` says of one matrix M [n, n], in three quarters of the time.
+    """The result of `polar_and_values` for one matrix M [n, n], in three quarters of the time.
 
-    By the eigenvectors V of M^T M; only the columns of M V that are small, at right angles to the
-    others, are decomposed themselves. A matrix times Q is that of `polar_and_values` to 1e-11 of
-    its norm; whether M is of full rank is not sure to rounding, and if it is not, that is asked.
+    From the eigenvectors V of M^T M; only the small columns of M V, made orthogonal to the others,
+    are decomposed themselves. A matrix times Q agrees with that of `polar_and_values` to 1e-11 of
+    its norm. If M may have less than full rank, the result is from `polar_and_values`.
     """
     squares, vectors = (one.flip(-1) for one in torch.linalg.eigh(matrix.mT @ matrix))
     values = squares.clamp(min=0).sqrt()
@@ -113,16 +114,17 @@ def polar_by_squares(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
     )
     if not values[-1] > len(matrix) * EPSILON * values[0]:
         return polar_and_values(matrix)
-    left -= large @ (large.mT @ left)  # what rounding of the greatest among them left there
+    left -= large @ (large.mT @ left)  # rounding left a part along the large ones
     vectors[:, count:] = vectors[:, count:] @ right.mT
     return torch.cat([large, left], 1) @ vectors.mT, values, vectors
 
 
 def completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> torch.Tensor:
-    """U V^T where the null spaces are mapped as near to the identity as they can be.
+    """U V^T of a decomposition, mapping the null space (`empty`) as near to the identity as it can.
 
-    What is at right angles in both is left open by that, and is nearest to a matrix that is no
-    other for being without meaning: some basis of LAPACK's would be another one each time.
+    Directions of one null space that are orthogonal to all of the other are still undetermined.
+    They are mapped nearest to an arbitrary but fixed matrix, as LAPACK's basis may differ each
+    time.
     """
     source, target = right[empty], left[:, empty]
     turn = torch.linalg.svd(target.mT @ source.mT)
@@ -138,14 +140,15 @@ def completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> t
 
 
 SINGULAR = 1e-10
-"""Below this share of the largest eigenvalue, a direction counts as one that nothing constrains."""
+"""Directions with eigenvalues below this share of the largest count as unconstrained."""
 
 
 def least_solution(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor, float, int]:
-    """The least solution X of left X = right, the condition number, the rank that is missing.
+    """The least solution X of left X = right, the condition number, and n minus the rank of `left`.
 
-    `left` [n, n] is symmetric and positive semidefinite, `right` [n, k], both float64. By Cholesky;
-    where that fails or loses the digits, by the pseudo-inverse.
+    `left` [n, n] is symmetric and positive semidefinite, `right` [n, k], both float64. Solved by
+    Cholesky, with the condition number in the 1-norm, or, if that fails or loses too many digits,
+    by the pseudo-inverse, with the ratio of the eigenvalues that count.
     """
     share, solved = (_by_lapack if here(left.device) else _by_torch)(left)
     if share > SINGULAR:
@@ -159,13 +162,13 @@ def least_solution(left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tenso
 
 
 _Solved: TypeAlias = "tuple[float, Callable[[torch.Tensor], torch.Tensor]]"
-"""One over the condition number of a matrix in the 1-norm, 0 if it has no Cholesky factor; and what
-solves by that factor."""
+"""One over the condition number of a matrix in the 1-norm, 0 if it has no Cholesky factor; and a
+function that solves with that factor."""
 
 
 def _by_lapack(matrix: torch.Tensor) -> _Solved:
-    """On a processor; the condition number is LAPACK's estimate, for little work."""
-    from scipy.linalg import lapack  # a fifth of a second, which few commands need
+    """On a processor; the condition number is LAPACK's estimate, which costs little."""
+    from scipy.linalg import lapack  # importing it takes a fifth of a second
 
     norm = float(matrix.abs().sum(0).max())
     factor, failed = lapack.dpotrf(matrix.numpy(), lower=True)
@@ -174,7 +177,7 @@ def _by_lapack(matrix: torch.Tensor) -> _Solved:
 
 
 def _by_torch(matrix: torch.Tensor) -> _Solved:
-    """On any device; the condition number is that of the inverse."""
+    """On any device; the condition number is exact, from the inverse."""
     factor, failed = torch.linalg.cholesky_ex(matrix)
     share = 0.0
     if not failed:
@@ -184,10 +187,10 @@ def _by_torch(matrix: torch.Tensor) -> _Solved:
 
 
 def tell(report: dict[str, Any], name: str, facts: Mapping[str, Any]) -> None:
-    """Put what is known of a solution into a report, by fact and tensor: `condition`, and others.
+    """Add facts about one tensor, such as `condition`, to a report: report[fact][name] = value.
 
-    Of a condition number three digits: the last ones depend on the cores and on where in memory the
-    matrix lies.
+    A condition number is rounded to three digits: the last ones depend on the number of cores and
+    on where in memory the matrix lies.
     """
     for fact, value in facts.items():
         told = float(f"{value:.3g}") if fact == "condition" else value

@@ -1,4 +1,4 @@
-"""Hashes of tensors, and a look at whether they are finite."""
+"""Hashes of tensors, and a check that they are finite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tensor_digest(name: str, tensor: torch.Tensor) -> str:
 def finite_digest(
     name: str, tensor: torch.Tensor, where: str, error: type[HarnessError] = BrokenCheckpoint
 ) -> str:
-    """The `tensor_digest` of a tensor that `check_finite` lets pass."""
+    """The `tensor_digest` of a tensor. Raises the error of `check_finite`."""
     check_finite(name, tensor, where, error)
     return tensor_digest(name, tensor)
 
@@ -35,7 +35,7 @@ def flat_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def digest(state: StateDict) -> str:
-    """A hash of all tensors, whatever their order and however they are split over files."""
+    """A hash of all tensors, whatever their order and their distribution over files."""
     known = known_digests(state, {name: name for name in state})
     return join_digests({n: known.get(n) or tensor_digest(n, state[n]) for n in state})
 
@@ -44,7 +44,7 @@ def check_finite(
     name: str, tensor: torch.Tensor, where: str, error: type[HarnessError] = BrokenCheckpoint
 ) -> None:
     """Raise the error, naming the tensor, if an entry is NaN or infinite."""
-    # a sum is NaN or infinite if an entry is, or if it overflows; half the time of a closer look
+    # first a sum, in half the time: it is NaN or infinite if an entry is, or if it overflows
     if tensor.is_floating_point() and not torch.isfinite(tensor.sum(dtype=torch.float32)):
         low, high = torch.aminmax(tensor)
         if not (torch.isfinite(low) and torch.isfinite(high)):
@@ -67,7 +67,7 @@ class Observed(Lazy):
         return tensor
 
     def digest(self) -> str:
-        """The digest of all tensors, reading those that nobody has read yet and nobody knows."""
+        """The digest of all tensors; reads those that are unread and have no known digest."""
         unread = {name: name for name in self._state if name not in self._digests}
         self._digests |= known_digests(self._state, unread)
         for name in unread.keys() - self._digests.keys():

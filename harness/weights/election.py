@@ -1,6 +1,6 @@
-"""Which entries of task vectors count, and which sign is elected where they disagree: TIES.
+"""Trimming of task vectors and election of signs: steps 1 and 2 of TIES.
 
-Yadav et al. 2023 (arXiv:2306.01708), steps 1 and 2; what is merged of it is for mergers to say.
+Yadav et al. 2023 (arXiv:2306.01708); step 3, how the entries are merged, is left to the mergers.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from harness.weights.order import smallest_magnitude
 from harness.weights.threads import once
 
 Trim: TypeAlias = Callable[..., Sequence[torch.Tensor]]
-"""Of pieces of the base and of other states, trimmed task vectors."""
+"""From pieces of the base and of other states to pieces of trimmed task vectors."""
 
 
 def elected(
     experts: Sequence[StateDict], base: StateDict, density: float
 ) -> Callable[[str], torch.Tensor]:
-    """Which entries of the task vectors merge: of a tensor by name, [experts, entries], as bools.
+    """A function from a tensor's name to the entries that merge, bools [experts, entries].
 
-    Those of the share `density` of each vector that is largest, over the whole vector (counted as
-    `original`), whose sign is the one that `ties` elects. By hand: of (3, -1, 0.1) and (-2, 4, 0.1)
-    at density 0.5, trimmed to (3, -1, 0) and (-2, 4, 0), the signs are (+, +), and what merges is
-    3 of the first and 4 of the second.
+    An entry merges if it is in the share `density` of largest magnitudes of its whole task vector
+    (counted as `original`) and has the sign that `ties` elects. By hand: (3, -1, 0.1) and
+    (-2, 4, 0.1) at density 0.5 are trimmed to (3, -1, 0) and (-2, 4, 0), the elected signs are
+    (+, +), and 3 of the first and 4 of the second merge.
     """
     trim, ready = global_trim(experts, base, [density] * len(experts), "original")
     majority = majority_sign(trim, base, experts)
@@ -51,7 +51,7 @@ def elected(
 
 
 def majority_sign(trim: Trim, base: StateDict, states: Sequence[StateDict]) -> Callable[[], float]:
-    """The sign that most entries elect over the whole vector (for entries that sum to 0)."""
+    """A function that gives the sign most entries elect, for entries whose parts sum to 0."""
 
     @once
     def majority() -> float:
@@ -65,7 +65,7 @@ def majority_sign(trim: Trim, base: StateDict, states: Sequence[StateDict]) -> C
 def global_trim(
     experts: Sequence[StateDict], base: StateDict, shares: Sequence[float], convention: str
 ) -> tuple[Trim, Callable[[], object]]:
-    """The trim of pieces by thresholds over whole vectors, and what finds these thresholds."""
+    """A trim of pieces by thresholds over whole vectors, and a function that finds these."""
     pairs = zip(experts, shares, strict=True)
     thresholds = [once(partial(_threshold, one, base, share, convention)) for one, share in pairs]
 
@@ -87,12 +87,13 @@ def _threshold(expert: StateDict, base: StateDict, density: float, convention: s
 
 
 def _trim_entries(vector: torch.Tensor, threshold: float) -> torch.Tensor:
-    """Zero all entries below the threshold; those that tie with it stay.
+    """The vector, maybe changed in place, with entries below the threshold zeroed; equal ones stay.
 
-    Compared in float32, as the threshold was found: a wider entry must not fall below itself.
+    Compared in float32, as the threshold was found: an entry in float64 may be below its own
+    rounded value.
     """
     if vector.dtype == torch.float32:
-        least = torch.tensor(threshold, dtype=torch.float32)  # whatever the default is
+        least = torch.tensor(threshold, dtype=torch.float32)  # whatever torch's default type
         below = torch.nextafter(least, -torch.ones_like(least))
         return torch.nn.functional.hardshrink(vector, float(below))
     return vector.masked_fill_(vector.abs().to(torch.float32) < threshold, 0)
@@ -101,7 +102,7 @@ def _trim_entries(vector: torch.Tensor, threshold: float) -> torch.Tensor:
 def elected_sign(
     parts: Sequence[torch.Tensor], summed: torch.Tensor, majority: Callable[[], float]
 ) -> torch.Tensor:
-    """Per entry, the sign of the sum; of parts that sum to 0, that of the majority."""
+    """Per entry, the sign of the sum; the majority's where parts that are not 0 sum to 0."""
     sign = summed.sign()
     present = parts[0].abs()
     for part in parts[1:]:

@@ -11,16 +11,16 @@ from harness.weights.arithmetic import total
 from harness.weights.matching import assignment
 
 ITERATIONS = 400
-"""As many as the published code makes at most."""
+"""The most steps, as in the published code."""
 STATIONARY = 1e-9
-"""Of the squared norms: a gain to first order that is smaller is none."""
+"""A first-order gain below this share of the squared norms counts as none."""
 
 
 @dataclass(frozen=True)
 class Universe:
-    """Orders of several models' units: at place u of them all is unit `orders[p][u]` of model p.
+    """An order of the units of each model: unit `orders[p][u]` of model p is at the common place u.
 
-    `objective` is the sum of the inner products of all pairs in these orders.
+    `objective` is the sum of the inner products of all pairs of models in these orders.
     """
 
     orders: Sequence[torch.Tensor]
@@ -29,17 +29,17 @@ class Universe:
 
 
 def universe(units: Sequence[torch.Tensor], start: Sequence[torch.Tensor]) -> Universe:
-    """The orders of all models together that the method of Frank and Wolfe finds from a start.
+    """Orders of the units of all models, found jointly by the Frank-Wolfe method from a start.
 
     `units` are [units, features] of each model, in float64. Orders are relaxed to doubly stochastic
-    matrices: each step goes towards the assignments that are best to first order, as far as the
-    objective rises, which is a quadratic function of the step; at the end each matrix is rounded by
-    assignment. The way from one model to another is through the universe, so that all ways agree.
-    The objective is never below that of the start. (The published code starts at the orders as they
-    are, from where two copies of one model in different orders pass one another half-way.)
+    matrices. Each step goes towards the assignments that are best to first order, as far as the
+    objective, a quadratic function of the step, rises; at the end each matrix is rounded by
+    assignment. One model is mapped to another through the common places, so that chains of maps
+    agree. The objective is never below that of the start. (The published code starts at the present
+    orders, from where two copies of one model in different orders move past one another.)
 
-    By hand: two models of two units, (1, 0) and (0, 1) in the one and (0, 2) and (2, 0) in the
-    other: as they are their inner product is 0, and with either reversed it is 4.
+    By hand: two models of two units, (1, 0) and (0, 1) in one and (0, 2) and (2, 0) in the other.
+    In the present orders their inner product is 0; with either order reversed it is 4.
     """
     mixtures = [
         Mixture(x, x[order], ((1.0, order),)) for x, order in zip(units, start, strict=True)
@@ -53,7 +53,7 @@ def universe(units: Sequence[torch.Tensor], start: Sequence[torch.Tensor]) -> Un
 
 
 def _stepped(mixtures: Sequence[Mixture]) -> list[Mixture] | None:
-    """The mixtures one step on; None where to first order nothing is gained any more."""
+    """The mixtures after one step; None if there is no more gain to first order."""
     summed = total([one.placed for one in mixtures])
     rest = [summed - one.placed for one in mixtures]
     orders = [assignment(x.units @ y.mT) for x, y in zip(mixtures, rest, strict=True)]
@@ -72,22 +72,21 @@ def objective(units: Sequence[torch.Tensor], orders: Sequence[torch.Tensor]) -> 
 
 
 def pairs(tensors: Sequence[torch.Tensor]) -> float:
-    """The sum of the inner products of all pairs: half of what the square of their sum has beside
-    their squares."""
+    """The sum of the inner products of all pairs: half of ||sum||^2 minus the sum of ||x||^2."""
     squares = sum(float(one.square().sum()) for one in tensors)
     return (float(total(tensors).square().sum()) - squares) / 2
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """A doubly stochastic matrix, as shares of orders, and the [units, features] that it places."""
+    """A doubly stochastic matrix as `shares` of orders; `placed` is its product with the units."""
 
     units: torch.Tensor
     placed: torch.Tensor
     shares: tuple[tuple[float, torch.Tensor], ...]
 
     def towards(self, order: torch.Tensor, size: float) -> Mixture:
-        """The mixture with this share of an order, and less of all others."""
+        """This mixture times 1 - `size`, plus `size` times an order."""
         rest = tuple((share * (1 - size), one) for share, one in self.shares if size < 1)
         placed = torch.lerp(self.placed, self.units[order], size)
         return Mixture(self.units, placed, (*rest, (size, order)))

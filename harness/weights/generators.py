@@ -1,5 +1,5 @@
-"""The generators that Python, numpy and torch share, for what draws from nothing else: a model that
-drops units, a Trainer, somebody's method."""
+"""The global random generators of Python, numpy and torch, for code that draws from them: dropout,
+a Trainer, a plug-in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _alone = threading.RLock()
 
 
 def _anew() -> None:
-    """In a process that was forked while a thread, which is not in it, had them."""
+    """A new lock in a forked process: a thread that was not copied may have held the old one."""
     global _alone
     _alone = threading.RLock()
 
@@ -27,9 +27,9 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def generators_kept(*devices: torch.device) -> Iterator[None]:
-    """With the generators of this process, and of GPUs among `devices`, to itself: threads wait for
-    one another, so that the block must wait for none that draws too. Afterwards they are as they
-    were."""
+    """A context with the global generators, and those of GPUs among `devices`, to itself; on exit
+    their states are restored. One thread at a time is in it: the block must not wait for another
+    thread that enters it."""
     gpus = [one for one in devices if one.type == "cuda" and torch.cuda.device_count()]
     with _alone, torch.random.fork_rng(gpus):
         python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002  (others' draws)
@@ -42,7 +42,7 @@ def generators_kept(*devices: torch.device) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, *devices: torch.device) -> Iterator[None]:
-    """As `generators_kept`, with all of them at a seed."""
+    """`generators_kept`, with all generators seeded."""
     with generators_kept(*devices):
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002  (others' draws)

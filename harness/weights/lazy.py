@@ -12,31 +12,32 @@ from harness.errors import IncompatibleWeights
 from harness.types import StateDict
 
 Digests: TypeAlias = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Digests of tensors that are known to be finite, by what they are called in them.
+"""A function that gives the known digests of tensors; a tensor with a known digest is finite.
 
-Called with a state's own names by what to call them; what is not known is left out.
+It maps {name that is part of the digest: the state's own name} to {name that is part of the digest:
+digest}, without the tensors whose digest is not known.
 """
 
 
 class Spec(NamedTuple):
-    """What a header says of a tensor."""
+    """The shape and type of a tensor, as in the header of its file."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     @property
     def bytes(self) -> int:
-        """The size of the tensor."""
+        """The size of the tensor in bytes."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 class Lazy(Mapping[str, torch.Tensor]):
     """A state dict whose tensors are computed by `compute(name)` on each access.
 
-    `specs` gives shapes and types of all tensors without computing one. `report` is what a merger
-    tells about its work, as JSON values by name, or by name and tensor; it may be filled while
-    tensors are computed, and is read in the order of the names, whatever order that was. `digests`
-    are for a state whose tensors lie in a file, where what they hash to may be known.
+    `specs` gives shapes and types of all tensors without computing one. `report` is what a method
+    reports about its work, as JSON values by name, or by name and tensor. It may be filled while
+    tensors are computed, and is sorted by name when it is read. `digests` is for a state whose
+    tensors lie in a file, where their digests may be known.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Lazy(Mapping[str, torch.Tensor]):
 
     @property
     def report(self) -> dict[str, Any]:
-        """What has been told until now, in the order of the names."""
+        """What has been reported until now, sorted by name."""
         return {
             name: dict(sorted(told.items())) if isinstance(told, dict) else told
             for name, told in sorted(self._report.items())
@@ -96,10 +97,10 @@ def size(state: StateDict) -> int:
 def after(
     ready: Callable[[], object], state: StateDict, report: Mapping[str, Any] | None = None
 ) -> StateDict:
-    """The state, of which no tensor is computed before `ready` has been called.
+    """The state, with `ready` called before each tensor is computed.
 
-    What a formula finds out once for all tensors is found out with all cores this way, and not
-    inside one of its pieces. `report` is what there is to tell of it.
+    `ready` computes what a formula needs once for all tensors: here it has all cores, inside a
+    piece of a tensor it would have one. `report` is the report of the result.
     """
 
     def compute(name: str) -> torch.Tensor:
@@ -110,25 +111,24 @@ def after(
 
 
 def known_digests(state: StateDict, names: Mapping[str, str]) -> Mapping[str, str]:
-    """What a state knows of the digests of its tensors, which are finite then, by what to call
-    them."""
+    """The digests that a state knows of its tensors, which are then finite: see `Digests`."""
     if not names or not isinstance(state, Lazy) or state.digests is None:
         return {}
     return state.digests(names)
 
 
 def report_of(state: StateDict) -> Mapping[str, Any] | None:
-    """What a state tells of its work, for another that does the same; it may still be filled."""
+    """The report of a state, for a state derived from it to share; it may still be filled."""
     return state._report if isinstance(state, Lazy) else None
 
 
 def stored(state: StateDict, read: Callable[[str], torch.Tensor]) -> StateDict:
-    """The state with its tensors read elsewhere; what it tells of its work is told as before."""
+    """The state with tensors from `read`, such as copies on disk; report and digests stay."""
     return Lazy(specs(state), read, report_of(state), lambda names: known_digests(state, names))
 
 
 def renamed(state: StateDict, names: Mapping[str, str]) -> StateDict:
-    """Tensors of a state under other names: `names` has the state's own by the new ones."""
+    """Tensors of a state under new names: `names` maps new names to the state's own."""
     return Lazy(
         {new: spec(state, old) for new, old in names.items()},
         lambda new: state[names[new]],
@@ -142,7 +142,7 @@ def select(state: StateDict, names: Iterable[str]) -> StateDict:
 
 
 def union(*states: StateDict) -> StateDict:
-    """One state dict of several; of a name that stands in two, the first one's tensor."""
+    """The tensors of several states; of a name that several have, the first state's tensor."""
     merged: dict[str, Spec] = {}
     owner: dict[str, int] = {}
     for number, state in enumerate(states):
@@ -166,7 +166,7 @@ def cast_like(state: StateDict, template: StateDict) -> StateDict:
 
 
 def cast(state: StateDict, types: Mapping[str, torch.dtype]) -> StateDict:
-    """The state with the tensors of these names in these types."""
+    """The state with the types of some tensors changed, by name."""
     known = {
         name: Spec(spec.shape, types.get(name, spec.dtype)) for name, spec in specs(state).items()
     }
@@ -174,7 +174,7 @@ def cast(state: StateDict, types: Mapping[str, torch.dtype]) -> StateDict:
 
 
 def split(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
-    """The state with equal shares of the rows of some tensors in their place, by these names."""
+    """The state with some tensors cut into equal shares of their rows, which `parts` names."""
     if not parts:
         return state
     known: dict[str, Spec] = {}
@@ -193,7 +193,7 @@ def split(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
 
 
 def joined(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
-    """What `split` made of a state, in one again."""
+    """The inverse of `split`: the state with the named parts of each tensor concatenated."""
     if not parts:
         return state
     given, whole = specs(state), {one: name for name, each in parts.items() for one in each}
@@ -220,7 +220,10 @@ def floating(state: StateDict) -> list[str]:
 
 
 def check_same(states: Sequence[StateDict], called: Sequence[str]) -> None:
-    """Raise IncompatibleWeights, naming the tensor, unless all names and shapes agree."""
+    """Raise IncompatibleWeights, naming the tensor, unless names, shapes and kinds of type agree.
+
+    `called` are the names of the states in the message.
+    """
     first = specs(states[0])
     for state, name in zip(states[1:], called[1:], strict=True):
         other = specs(state)

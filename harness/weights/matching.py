@@ -1,4 +1,4 @@
-"""How alike two models are in a group, and the order in which units of one are nearest to another.
+"""The overlap of two models in a hidden group, and the order of units that brings them nearest.
 
 Weight matching: Ainsworth et al. 2023, arXiv:2209.04836.
 """
@@ -20,8 +20,8 @@ from harness.weights.symmetry import Member, Permuted, Symmetry, moved
 class Overlap:
     """Inner products of the units of two models in a group, in float64.
 
-    `products` [blocks, size, size] are those of unit i of the first model with unit j of the second
-    in the same block; `first` and `second` [blocks] are the squared norms of what each has there.
+    `products` [blocks, size, size] has, for every block, the inner product of unit i of the first
+    model with unit j of the second; `first` and `second` [blocks] are their squared norms by block.
     """
 
     products: torch.Tensor
@@ -32,10 +32,10 @@ class Overlap:
 def overlap(
     first: StateDict, second: StateDict, members: Sequence[Member], blocks: int = 1
 ) -> Overlap:
-    """The overlap of two models in all `members`, the axes that tensors of both have for the units.
+    """The overlap of two models, summed over `members`, the tensors' axes that run over the units.
 
-    <first moved by A, second> is the sum of A * products for every A that is orthogonal within
-    blocks. One tensor of each is in memory at a time.
+    <first mapped by A, second> is the sum of A * products for every A that is orthogonal within
+    blocks. One tensor of each model is in memory at a time.
     """
     products, here, there = (torch.zeros((), dtype=torch.float64) for _ in range(3))
     for one in members:
@@ -56,20 +56,20 @@ def in_blocks(products: torch.Tensor, blocks: int) -> torch.Tensor:
 
 
 def units_of(state: StateDict, member: Member) -> torch.Tensor:
-    """What a tensor has for each unit: [units, everything else] in float64."""
+    """A tensor as one row for each unit, [units, all else], in float64."""
     tensor = state[member.name]
     axis = member.axis
     return tensor.movedim(axis, 0).reshape(tensor.shape[axis], -1).double()
 
 
 def cosine(first: StateDict, second: StateDict, name: str) -> float:
-    """That of two tensors of this name, as float64."""
+    """The cosine between the two tensors of this name, in float64."""
     one, other = (state[name].double().flatten() for state in (first, second))
     return float(torch.cosine_similarity(one, other, dim=0))
 
 
 def distance(first: StateDict, second: StateDict, names: Sequence[str]) -> float:
-    """||first - second|| over tensors of these names, as float64; one of each at a time."""
+    """||first - second|| over the tensors of these names, in float64, one name at a time."""
     gaps = (first[name].double() - second[name].double() for name in names)
     return math.sqrt(sum(float(gap.square().sum()) for gap in gaps))
 
@@ -80,9 +80,9 @@ def distance(first: StateDict, second: StateDict, names: Sequence[str]) -> float
 def assignment(products: torch.Tensor) -> torch.Tensor:
     """The order of units that maximises the sum of products[order[j], j]: j is the new place.
 
-    `products` [n, n] are those of the old units with the places. The linear assignment of scipy;
-    it is told without where every unit has the largest product with a place of its own. Orders are
-    on the processor, wherever the products are.
+    `products` [n, n] are the inner products of the old units with the places. Solved by scipy's
+    linear assignment, or directly if every unit has its largest product with a different place. The
+    order is on the processor, wherever the products are.
 
     By hand: of ((1, 5), (4, 2)) it is (1, 0), with the sum 4 + 5.
     """
@@ -95,13 +95,13 @@ def assignment(products: torch.Tensor) -> torch.Tensor:
 
 
 GAIN = 1e-12
-"""Of the squared norms: a sum that is larger by less is so by rounding."""
+"""A sum of products that is larger by less than this share of the squared norms is not a gain."""
 
 
 def gainful(products: torch.Tensor, squares: float) -> torch.Tensor:
-    """The assignment, or the order as it is where nothing is gained by another.
+    """The assignment, or the present order if the assignment gains no more than rounding.
 
-    `squares` is the squared norm that tells rounding from gain.
+    `squares` is the squared norm that rounding is relative to.
     """
     order, same = assignment(products), torch.arange(len(products))
     gain = products[order, same].sum() - products.trace()
@@ -111,8 +111,8 @@ def gainful(products: torch.Tensor, squares: float) -> torch.Tensor:
 def matched_units(first: StateDict, second: StateDict, members: Sequence[Member]) -> Permuted:
     """The order of the first model's units that is nearest to the second's.
 
-    It maximises the inner product over all `members`: rows of what makes the units, with their
-    biases, and columns of what reads them (Ainsworth et al. 2023, weight matching).
+    It maximises the inner product over all `members`: rows of the weights that compute the units,
+    with their biases, and columns of those that read them (Ainsworth et al. 2023, weight matching).
     """
     if settled(first, second, members):
         size = specs(first)[members[0].name].shape[members[0].axis]
@@ -122,16 +122,16 @@ def matched_units(first: StateDict, second: StateDict, members: Sequence[Member]
 
 
 FEATURES = 64
-"""Of each tensor, as many entries of a unit are looked at to tell that units are far apart."""
+"""The number of entries of a unit, in each tensor, that bound its distance to others from below."""
 
 
 def settled(first: StateDict, second: StateDict, members: Sequence[Member]) -> bool:
-    """Whether units are so near to their own places that all stay there.
+    """Whether all units are certain to stay in their own places, those of the second model's units.
 
-    By the triangle inequality: a unit that is nearer to its own place than half of what the nearest
-    other place is from there has none that is nearer. Places are at least as far apart as they are
-    in some of their entries. Experts of one base are told this way, in a tenth of the time that all
-    products would take; of others it may be untold.
+    By the triangle inequality, no other place is nearer to a unit that is nearer to its own place
+    than half the distance from there to the nearest other place. Some entries of two places bound
+    their distance from below. True for most experts of one base, in a tenth of the time that all
+    products would take; False leaves it open.
     """
     away = torch.zeros((), dtype=torch.float64)
     seen: list[torch.Tensor] = []
@@ -149,7 +149,7 @@ def settled(first: StateDict, second: StateDict, members: Sequence[Member]) -> b
 
 @dataclass(frozen=True)
 class UnitGroup:
-    """What is permuted together: the units of a group, or, of two groups, so many heads."""
+    """Units that are permuted together: those of one group, or the heads of several groups."""
 
     label: str
     groups: tuple[str, ...]
@@ -164,11 +164,11 @@ def matched(
     *,
     rotated: bool = False,
 ) -> dict[str, Permuted]:
-    """The best order of some units of the first model, by group; none where tensors lack.
+    """The best order of some units of the first model, by group; empty if a group has no tensors.
 
-    What two heads have in common is their inner product, or, `rotated`, the best that it can be
-    once they have been turned: the nuclear norm of their products, in each of the groups. What a
-    table has for a whole head is not turned.
+    Heads are compared by their inner product or, if `rotated`, by the largest that it can be after
+    a rotation: the nuclear norm of their products in each group. The groups `heads.`, of tables
+    with entries for whole heads, are not rotated.
     """
     members = {group: symmetry.members(group, first, second) for group in units.groups}
     if not all(members.values()):
@@ -188,18 +188,18 @@ def matched(
 # Groups that depend on one another ---------------------------------------------------------
 
 NEARER = 1 - 1e-9
-"""A distance that is not below this share of another is no smaller."""
+"""A distance counts as smaller than another only below this share of it."""
 
 
 def descent(
     first: StateDict, second: StateDict, symmetry: Symmetry, units: Sequence[UnitGroup]
 ) -> tuple[dict[str, Permuted], int]:
-    """The orders of all units, found in turn until none brings the models nearer, and the sweeps.
+    """The orders of all units by coordinate descent on the distance, and the number of sweeps.
 
-    Each is the best while the others are held, and is looked for again when one has changed that
-    shares a tensor with it. It begins at the order as it is. A tensor may run over a group along
-    two of its axes, where the assignment need not be an optimum: an order is taken only if the
-    distance falls, so that it ends.
+    It starts at the present orders. Each order is the best with the others fixed, and is sought
+    again when an order that shares a tensor with it has changed. If a tensor runs over a group
+    along two of its axes, the assignment need not be optimal: an order is taken only if the
+    distance falls, so that the descent ends.
     """
 
     def names(*groups: str) -> list[str]:

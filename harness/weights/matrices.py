@@ -1,4 +1,4 @@
-"""Task vectors matrix by matrix, for methods that know rows and columns."""
+"""Task vectors matrix by matrix, for methods that use rows and columns."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from harness.weights.decompositions import EPSILON
 from harness.weights.lazy import Lazy, specs
 
 Matrices: TypeAlias = Literal["all", "linear"]
-"""Which tensors count as matrices: all that have two axes, or those that are no embeddings."""
+"""Which tensors count as matrices: all with two axes, or those except embedding tables."""
 Others: TypeAlias = Literal["mean", "zero"]
-"""What becomes of the task vectors of all other tensors."""
+"""The merged task vector of all other tensors: the mean, or zero."""
 EMBEDDING = re.compile(r"embed|\bshared\.weight$|relative_attention_bias")
-"""What the name of every table of embeddings has in it, in all architectures that are known."""
+"""Finds the names of embedding tables, in all known architectures."""
 PROJECTION = re.compile(
     r"embeddings_project\b|embedding_hidden_mapping_in|\bembed_proj\b"
     r"|\bembedding_transformation\b|\bembeddings\.projection\.weight$|\bentity_embedding_dense\b"
 )
-"""What linear layers after a table are called, by ELECTRA, ALBERT, DeBERTa, MobileBERT, FNet and
-LUKE."""
+"""Finds the names of linear layers after an embedding table, which EMBEDDING finds too: of ELECTRA,
+ALBERT, DeBERTa, MobileBERT, FNet and LUKE."""
 
 
 class Vectors(Sequence[torch.Tensor]):
     """The task vectors of one matrix, in float64; each is computed when it is asked for.
 
-    One that is nothing but the rounding of the weights it is the difference of is zero.
+    A task vector no larger than the rounding of the base's matrix is zero.
     """
 
     def __init__(self, experts: Sequence[StateDict], base: StateDict, name: str) -> None:
@@ -68,10 +68,10 @@ def by_matrix(
     others: Others = "mean",
     report: Mapping[str, Any] | None = None,
 ) -> ScaledMerge:
-    """base + scale * the merged task vector: `merge(name, vectors)` of every matrix, in at least
-    float32.
+    """base + scale * (merged task vector), in at least float32.
 
-    Of all other tensors it is the mean of the task vectors, or zero. `merge` may use all cores.
+    The merged task vector is `merge(name, vectors)` for every matrix, and the mean of the task
+    vectors, or zero, for all other tensors. `merge` may use all cores.
     """
 
     def mean(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:

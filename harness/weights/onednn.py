@@ -1,7 +1,7 @@
-"""Products in float32 by oneDNN, where torch would take MKL.
+"""Matrix products in float32 by oneDNN, where torch would use MKL.
 
-On a processor of AMD's MKL takes twice as long. In a half precision, and on ARM, torch takes oneDNN
-by itself.
+MKL takes twice as long on AMD processors. In half precision, and on ARM, torch uses oneDNN by
+itself.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import torch
 
 from harness.weights.threads import here
 
-# a name of torch's own, which it may change
+# a private name of torch, which may change
 HERE = platform.machine() in ("x86_64", "AMD64") and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def linear(
     given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """given @ weight^T + bias, of float32 on a processor; only where it is `HERE`."""
+    """given @ weight^T + bias, in float32 on a processor; only if `HERE`."""
     made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")
     return made
 

@@ -18,17 +18,18 @@ from harness.weights.threads import T
 Magnitudes: TypeAlias = "npt.NDArray[np.float32]"
 Counts: TypeAlias = "npt.NDArray[np.int64]"
 _SAMPLE = 1 << 18
+"""About how many entries are sampled, and how many may always be held."""
 _HELD = 1 / 8
-"""The share of all entries above which those in the bracket are counted and not held."""
+"""If more than this share of all entries is in the bracket, they are counted and not held."""
 
 
 def smallest_magnitude(state: StateDict, rank: int, *, minus: StateDict | None = None) -> float:
     """The `rank`-th smallest absolute value (1-based) of all entries, exactly, as float32.
 
-    Of the state, or of its difference from another. A sample tells between which two values it
-    lies; one pass counts what is smaller and keeps what is between them, about a hundredth, with
-    one tensor in memory at a time. Where the sample was wrong, two more passes count. Of few
-    entries the sample is all there are.
+    The entries are those of the state, or of its difference from `minus`. A sample gives two values
+    that the result lies between. One pass counts the smaller entries and holds those in between,
+    about a hundredth, with one tensor of each state in memory at a time. If the sample was wrong,
+    two more passes count. Of few entries the sample has all.
     """
     states, entries = [state] if minus is None else [state, minus], size(state)
     sample = _sample(states, entries)
@@ -41,14 +42,14 @@ def smallest_magnitude(state: StateDict, rank: int, *, minus: StateDict | None =
 
 def _sample(states: Sequence[StateDict], entries: int) -> Magnitudes:
     """The magnitudes of evenly spaced entries, about `_SAMPLE` of them, or of all."""
-    stride = (entries // _SAMPLE) | 1  # odd: rows of a matrix have an even width
+    stride = (entries // _SAMPLE) | 1  # odd, as most rows have an even length
     rows = ((wide(one[name].reshape(-1)[::stride]) for one in states) for name in states[0])
     return np.concatenate([_magnitudes(*row) for row in rows])
 
 
 def _bracket(ordered: Magnitudes, share: float) -> tuple[float, float]:
-    """Two magnitudes with the one between them that has this share of all below it."""
-    # five standard deviations of the rank, where it is widest
+    """Two magnitudes, almost surely around the one that has this share of all entries below it."""
+    # five standard deviations of the rank at share 1/2, where they are largest
     place, margin = round(share * len(ordered)), 1 + round(2.5 * math.sqrt(len(ordered)))
     low = ordered[place - margin] if place >= margin else 0.0
     high = ordered[place + margin] if place + margin < len(ordered) else math.inf
@@ -56,12 +57,12 @@ def _bracket(ordered: Magnitudes, share: float) -> tuple[float, float]:
 
 
 def _between(states: Sequence[StateDict], rank: int, low: float, high: float) -> float | None:
-    """The value of this rank if it lies from `low` to `high`, with few entries between them."""
+    """The value of this rank; None if it is not from `low` to `high`, or too many entries are."""
 
     def sort_out(values: Magnitudes) -> tuple[int, int, Magnitudes, int]:
         near = values[(values >= low) & (values <= high)]
         inside = near[(near > low) & (near < high)]
-        # many entries may be equal, as the zeros of a sparse difference: those are not held
+        # entries equal to an end may be many, as the zeros of a sparse difference: not held
         at_low = int(np.count_nonzero(near == low))
         at_high = len(near) - len(inside) - at_low
         return int(np.count_nonzero(values < low)), at_low, inside, at_high
@@ -85,9 +86,9 @@ def _between(states: Sequence[StateDict], rank: int, low: float, high: float) ->
 
 
 def _counted(states: Sequence[StateDict], rank: int) -> float:
-    """The value of this rank by counting the high halves of the bits, then the low halves.
+    """The value of this rank, by counting the high 16 bits of all entries, then the low 16.
 
-    The bits of a non-negative float32 order as integers do.
+    The bits of non-negative float32 numbers, as integers, have the order of the numbers.
     """
     half = 1 << 16
 
@@ -116,9 +117,9 @@ def _passed(fn: Callable[[Magnitudes], T], states: Sequence[StateDict]) -> Itera
 
 
 def _magnitudes(*piece: torch.Tensor) -> Magnitudes:
-    """The magnitudes of a piece, or of the difference of two, in numpy.
+    """The magnitudes of a piece, or of the difference of two, as a numpy array.
 
-    Its comparisons and selections are several times as fast as torch's on a processor.
+    numpy's comparisons and selections are several times as fast as torch's on a processor.
     """
     entries = piece[0] - piece[1] if len(piece) > 1 else piece[0]
     return entries.to(torch.float32).abs().cpu().numpy()

@@ -1,9 +1,9 @@
-"""Procrustes analysis: matrices turned, by orthogonal matrices, to be nearest to one another.
+"""Procrustes analysis: orthogonal matrices that bring matrices nearest to one another.
 
-A turn T acts on columns, W to W T. What is computed is what `polar(W^T M)` of the full width says
-(docs/methods.md#procrustes) in narrower matrices: of matrices with more columns than rows, all that
-are turned to one reference lie in its row space; of matrices with more rows than all of them have
-columns together, inner products are enough.
+A turn T mixes columns: W becomes W T. The results are those of `polar(W^T M)` at full width
+(docs/methods.md#procrustes), but computed from narrower matrices. With more columns than rows, all
+matrices that are turned to one reference lie in its row space. With more rows than the columns of
+all matrices together, the inner products of the columns are enough.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Turn: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 """Multiplies rows [rows, columns], in float64, by an orthogonal matrix [columns, columns]."""
 
 ROUNDING = 1e-13
-"""Of the norm of some rows: a part that is smaller is nothing but rounding."""
+"""Share of the norm of some rows: a smaller part of them is only rounding."""
 SYMMETRIC = 1e-14
-"""Of the norm of products: what differs by less from its transposed does so by rounding."""
+"""Products that differ from their transpose by at most this share of their norm are symmetric."""
 NEARLY = 1e-5
-"""Of the norm of products: what differs by less from its transposed may take a small turn."""
+"""Products that differ from their transpose by at most this share are tried with a small turn."""
 CLOSE = 1e-10
-"""Of the norm of a reference: how near to their nearest rows are brought by small turns."""
+"""The error that small turns may leave in the turned rows, as a share of the reference's norm."""
 SURE = 1e6
-"""Condition numbers below this leave the products of two matrices of full rank."""
+"""Two matrices with condition numbers below this have products of full rank in float64."""
 BLOCK = 4096
-"""How many rows of a long matrix are widened at a time."""
+"""How many rows of a long matrix are converted to float64 at a time."""
 
 
 @one_thread()
@@ -47,10 +47,10 @@ def turns_to(
 ) -> list[Turn]:
     """For each matrix W, the turn T that minimises ||W T - reference||, all [rows, columns].
 
-    T = polar(W^T reference): reflections are allowed, and what W^T reference maps to zero stays as
-    near to where it was as it can. The reference itself stays. With fewer rows than columns
-    nothing is decomposed that is wider than the rows. `factor` gives the polar factors of square
-    matrices.
+    T = polar(W^T reference): reflections are allowed, and T moves the null space of W^T reference
+    as little as possible. The reference itself is not turned. With fewer rows than columns, no
+    matrix with more columns than W has rows is decomposed; otherwise `factor` computes the polar
+    factor of a square matrix.
 
     By hand: of W = (2, 0) and the reference (0, 3), W T = (0, 2).
     """
@@ -86,10 +86,11 @@ def _then(first: Turn, second: Turn) -> Turn:
 
 
 def _turned_within(source: torch.Tensor, target: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The rows, by the turn of `source` to `target` that leaves all else as near as it can.
+    """The rows, turned so that `source` goes to `target`, and the rest moves as little as possible.
 
-    In each plane of principal vectors u and v of both, at the angle t, what is orthogonal to u
-    turns by t as well, to what is orthogonal to v.
+    Both are orthonormal [columns, size]. In the plane of each pair of principal vectors, u of
+    `source` and v of `target` at the angle t, the direction orthogonal to u turns by t as well, to
+    the direction orthogonal to v.
     """
     along = rows @ source
     rest = rows - along @ source.mT
@@ -107,11 +108,12 @@ def _turned_within(source: torch.Tensor, target: torch.Tensor, rows: torch.Tenso
 
 @dataclass(frozen=True)
 class Rules:
-    """How a generalized analysis goes on from its first reference, and when it stops.
+    """How a generalized analysis continues from its first reference, and when it stops.
 
-    `algorithm1` turns all matrices to the reference, which their mean becomes, until the distance
-    between two references changes by less than `tol`, or `max_iter` times. `fixed_reference` turns
-    the matrices as they were to the first reference for good, which its second pass tells.
+    `algorithm1` turns all matrices to the reference and takes their mean as the next reference,
+    until the distance between successive references changes by less than `tol`, at most `max_iter`
+    times. `fixed_reference` turns the original matrices to the first reference; a second pass,
+    which is counted, would change nothing.
     """
 
     variant: Literal["algorithm1", "fixed_reference"] = "algorithm1"
@@ -121,11 +123,11 @@ class Rules:
 
 @dataclass(frozen=True)
 class Generalized:
-    """What a generalized analysis found: the matrices turned, by what, and how it went.
+    """The result of a generalized analysis: the turned matrices, the turns, the number of passes.
 
-    `turned` is None where there are more rows than all matrices have columns together; elsewhere
-    `turns` are () if they were not asked for. `before` and `after` are sums of squared distances
-    from the mean.
+    `turned` is None if there are more rows than all matrices have columns together; otherwise
+    `turns` may be empty if they were not asked for. `before` and `after` are the sums of squared
+    distances from the mean.
     """
 
     turned: Sequence[torch.Tensor] | None
@@ -146,12 +148,14 @@ def generalized(
 ) -> Generalized:
     """Generalized Procrustes Analysis (Gower 1975) of matrices [rows, columns], in float64.
 
-    Those in `starts` are what all are turned to first: the mean of all then is the reference, or
-    the mean of such means. The place after the last is that of `fixed`, which is not turned itself.
-    Without `turns` it is less work.
+    `starts` are the places of the matrices that all are turned to first. The mean of the turned
+    matrices, or with several starts the mean of these means, is the first reference. The place
+    after the last matrix is that of `fixed`, which is not turned itself. `turns=False` saves work
+    where only the turned matrices are needed.
 
-    By hand: of (2, 0) and (0, 4), from the first, the second is turned to (4, 0) and the mean is
-    (3, 0), to which both are turned by nothing: two passes, from 10 to 2.
+    By hand: of (2, 0) and (0, 4), with the first as the start, the second is turned to (4, 0) and
+    the mean is (3, 0). Turning both to the mean changes nothing: two passes, and the sum of squared
+    distances from the mean falls from 10 to 2.
     """
     models = _narrow([*matrices] if fixed is None else [*matrices, fixed])
     narrowed = len(models[0]) < len(matrices[0])
@@ -170,7 +174,7 @@ def generalized(
 
 @dataclass(frozen=True)
 class _Turned:
-    """Matrices, turned, and by what, if that is asked for."""
+    """Turned matrices, with their turns if these were asked for."""
 
     turns: Sequence[Turn]
     matrices: list[torch.Tensor]
@@ -180,14 +184,14 @@ class _Turned:
 def _analysed(
     given: list[torch.Tensor], count: int, starts: Sequence[int], rules: Rules, *, along: bool
 ) -> _Turned:
-    """The first `count` of what is given, turned; `along`, with turns for other rows.
+    """The first `count` of the given matrices, turned; with `along`, also turns for other rows.
 
-    As these may be large, each is let go when it has been turned: no list keeps them.
+    The list `given` is emptied, so that large matrices are freed as soon as they are turned.
     """
     references, models = [given[place] for place in starts], given[:count]
     given.clear()
-    # where what all are turned to at both ends cancels, the rounding of these first turns decides
-    # what is of less than full rank
+    # two starts may cancel in the mean, whose rank then depends on the rounding of these first
+    # turns: `polar` is more exact
     factor = polar if len(references) > 1 else _factor_by_squares
     begun = [_turned(turns_to(one, models, factor), models) for one in references]
     reference = _mean([_mean(one.matrices) for one in begun])
@@ -207,10 +211,10 @@ def _turned(
 
 
 def _continued(begun: _Turned, reference: torch.Tensor, rules: Rules, *, along: bool) -> _Turned:
-    """The passes from the first reference on, of as many rows as columns or more."""
+    """The passes after the first reference, for at least as many rows as columns."""
     rows, count = begun.matrices, len(reference)
     if along:
-        eye = _eye(reference)
+        eye = _eye(reference)  # turned along, it becomes the turn
         for place, turn in enumerate(begun.turns):
             rows[place] = torch.cat([rows[place], turn(eye)])
     rows, iterations = _passes(rows, reference, rules)
@@ -219,9 +223,9 @@ def _continued(begun: _Turned, reference: torch.Tensor, rules: Rules, *, along: 
 
 
 def _continued_within(begun: Sequence[_Turned], reference: torch.Tensor, rules: Rules) -> _Turned:
-    """The passes of fewer rows than columns, in a row space that all matrices lie in."""
+    """The passes for fewer rows than columns, within a row space that contains all matrices."""
     turns, matrices = begun[0].turns, begun[0].matrices
-    if len(begun) > 1:  # what is turned to one end only does not lie where the mean does
+    if len(begun) > 1:  # matrices turned to one start lie outside of the mean's row space
         again = _turned(turns_to(reference, matrices), matrices)
         turns, matrices = list(map(_then, turns, again.turns)), again.matrices
     basis = _row_space([reference, *matrices])
@@ -233,21 +237,21 @@ def _continued_within(begun: Sequence[_Turned], reference: torch.Tensor, rules: 
 
 
 def _eye(matrix: torch.Tensor) -> torch.Tensor:
-    """What leaves rows of this one's length as they are."""
+    """The identity [columns, columns] for a matrix [rows, columns], in float64."""
     return torch.eye(matrix.shape[1], dtype=torch.float64, device=matrix.device)
 
 
 _Moving: TypeAlias = "tuple[torch.Tensor, Frame | None]"
-"""Rows that go through the passes, and what is known of the products with the reference."""
+"""A matrix during the passes, and the frame of its products with the reference, if known."""
 
 
 def _passes(
     rows: list[torch.Tensor], reference: torch.Tensor, rules: Rules
 ) -> tuple[list[torch.Tensor], int]:
-    """All are turned to the reference, which their mean becomes, until it comes to rest.
+    """The rows after repeated turns to the reference, and the number of passes.
 
-    What comes after the rows of a matrix is turned along. The result is the rows, and the passes;
-    those that were given are let go.
+    After each pass the mean of the rows becomes the reference, until it settles. Rows beyond those
+    of the reference are turned along. The given list is emptied, to free its tensors.
     """
     moving: list[_Moving] = [(one, None) for one in rows]
     rows.clear()
@@ -257,7 +261,7 @@ def _passes(
         spread(partial(_turn_one, reference, moving), range(len(moving)))
         before, reference = reference, _mean([one[: len(reference)] for one, _ in moving])
         last, moved = moved, float((before - reference).norm())
-        if abs(last - moved) < rules.tol:  # not in the first pass: nothing is less than NaN
+        if abs(last - moved) < rules.tol:  # false in the first pass: `last` is NaN
             break
     return [one for one, _ in moving], iterations
 
@@ -267,10 +271,10 @@ def _turn_one(reference: torch.Tensor, moving: list[_Moving], place: int) -> Non
 
 
 def _nearer(reference: torch.Tensor, rows: torch.Tensor, frame: Frame | None) -> _Moving:
-    """A matrix turned to the reference.
+    """A matrix turned to the reference, and the frame for its next turn.
 
-    By nothing if their products are symmetric and positive: so it is for the first reference
-    itself, and for two matrices of which one has been turned to the other.
+    It is not turned if their products are symmetric and positive definite, as for the first
+    reference itself, and for two matrices of which one has been turned to the other.
     """
     products = rows[: len(reference)].mT @ reference
     odd, size = float((products - products.mT).norm()), float(products.norm())
@@ -285,7 +289,7 @@ def _nearer(reference: torch.Tensor, rows: torch.Tensor, frame: Frame | None) ->
 
 
 def _turned_in(basis: torch.Tensor, turn: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The rows, turned within the span of the basis [columns, size]; the rest stays."""
+    """The rows, turned only within the span of the basis [columns, size]."""
     along = rows @ basis
     return rows + (along @ turn - along) @ basis.mT
 
@@ -306,10 +310,10 @@ def _apart(matrices: Sequence[torch.Tensor]) -> float:
 def _cores(
     models: Sequence[torch.Tensor], reference: torch.Tensor
 ) -> tuple[list[torch.Tensor], torch.Tensor] | None:
-    """Square matrices L of W = L Q^T for matrices W with fewer rows than columns, and the Q
-    [columns, rows] of the reference: what is turned to it is L polar(L^T L') Q^T.
+    """Square factors L of matrices W = L Q^T with fewer rows than columns, and the reference's Q.
 
-    None for other shapes, and where full rank is not sure: there turns are not so simple.
+    Q is [columns, rows]. W turned to the reference L' Q'^T is L polar(L^T L') Q'^T. None for other
+    shapes, and if a matrix may have less than full rank: the formula does not hold there.
     """
     if len(reference) >= reference.shape[1]:
         return None
@@ -324,15 +328,15 @@ def _cores(
 
 
 def _surely_full(lower: torch.Tensor) -> bool:
-    """Whether a lower triangular matrix is far from one of less than full rank."""
+    """Whether a lower triangular matrix is far from singular."""
     inverse = torch.linalg.solve_triangular(lower, _eye(lower), upper=False)
     return float(lower.norm() * inverse.norm()) < SURE
 
 
 def _row_space(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Orthonormal directions [columns, size] that all rows lie in: as few as the rows of one.
+    """An orthonormal basis [columns, size] whose span contains all rows.
 
-    More only where the first matrix is of less than full rank.
+    `size` is the number of rows of one matrix, unless the first has less than full rank.
     """
     basis: torch.Tensor = torch.linalg.qr(matrices[0].mT).Q
     rows = torch.cat(list(matrices))
@@ -345,17 +349,17 @@ def _row_space(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
 def _narrow(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The matrices in float64, or shorter ones with the same inner products of columns.
 
-    Where there are more rows than all have columns together, as of embeddings, these are blocks of
-    the Cholesky factor of all inner products, pivoted, as matrices that are alike leave it of less
-    than full rank.
+    The shorter ones are for more rows than the columns of all together, as embeddings have: blocks
+    of the Cholesky factor of all inner products. It is pivoted, as similar matrices make the
+    products singular.
     """
     rows, columns = matrices[0].shape
     width = columns * len(matrices)
     if rows <= width:
         return [one.double() for one in matrices]
-    from scipy.linalg.lapack import dpstrf  # scipy's, as torch has none; not for `import harness`
+    from scipy.linalg.lapack import dpstrf  # torch has none; not for `import harness`
 
-    # in Fortran's order the factor takes the place of the products, as rows of its transposed
+    # LAPACK stores columns: it gets the transpose, and its factor overwrites the products
     products = _products(matrices).cpu().numpy()
     factor, order, rank, _ = dpstrf(products.T, lower=1, overwrite_a=1)
     upper = torch.empty(rank, width, dtype=torch.float64)
@@ -364,7 +368,7 @@ def _narrow(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _products(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The inner products of all columns [width, width]; zero for a later matrix with an earlier."""
+    """The inner products of all columns [width, width]: blocks below the diagonal are left zero."""
     rows, columns = matrices[0].shape
     count = len(matrices)
     width, device = count * columns, matrices[0].device

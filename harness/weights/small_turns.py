@@ -1,13 +1,12 @@
-"""Small turns: what turns a matrix to a reference that it is near to, by products of matrices.
+"""Small turns: the turn of a matrix to a nearby reference, mostly by products of matrices.
 
-Of rows P and a reference R, P^T R = exp(X) H with an antisymmetric X and a symmetric H, and exp(X)
-is what `polar` says. To first order X H + H X = P^T R - R^T P, which the eigenvectors of H solve
-entry by entry (Newton's step; Higham 2008, Functions of Matrices, section 8.4). From pass to pass
-of an analysis X and these eigenvectors change so little that nothing is decomposed anew but what
-belongs to the least eigenvalues, where turns are large.
+For rows P and a reference R, P^T R = exp(X) H with an antisymmetric X and a symmetric H, and exp(X)
+is `polar(P^T R)`. To first order X H + H X = P^T R - R^T P, which is solved entry by entry in the
+basis of the eigenvectors of H (Newton's step; Higham 2008, Functions of Matrices, section 8.4).
+X and these eigenvectors change little from one pass of an analysis to the next, so that only the
+directions of the least eigenvalues, where turns are large, are decomposed anew.
 
-Corrections are computed in float32 and composed in float64: what one of them lacks, the next
-corrects.
+Corrections are computed in float32 and composed in float64: each removes the error of the last.
 """
 
 from __future__ import annotations
@@ -20,39 +19,39 @@ import torch
 from harness.weights.onednn import product
 
 NARROWEST = 192
-"""Columns from which on this is faster than a decomposition."""
+"""The number of columns from which on small turns are faster than a decomposition."""
 LEAST = 16
-"""One in so many directions, those of the least eigenvalues, is turned exactly."""
+"""One in this many directions, those of the least eigenvalues, is turned exactly."""
 LARGE = 1e-3
-"""The norm of a correction from which on it is computed in float64."""
+"""The exponential of a correction with a larger norm is computed in float64."""
 LARGEST = 0.01
-"""Of the norm of the reference: a correction that moves the rows by more is no small turn."""
+"""A correction that moves the rows by more than this share of the reference's norm is not small."""
 SWEEPS = 5
-"""Corrections in a row before a decomposition is as fast."""
+"""The most corrections: a decomposition takes as long as this many."""
 FRESH = 1 / 8
-"""Of a correction, how much the next may be before the directions count as out of date."""
+"""If a correction is larger than this share of the one before, the directions are out of date."""
 SWUNG = 1e-4
-"""The norm of a turn among the least directions that corrections had better come after."""
+"""A turn among the least directions with a larger norm is made before the corrections."""
 NARROW = 1e-4
-"""The norm of a step that need not be in float64, whatever rows it is applied to."""
+"""A step of at most this norm may be in float32, whatever rows it is applied to."""
 ROOM = 1e12
-"""Eigenvalues between this and its inverse have room in float32, with their roots and products."""
+"""Eigenvalues between this and its inverse fit float32, and so do their roots and products."""
 TERMS = 12
-"""Terms of an exponential that are enough for the largest correction."""
+"""More terms than the exponential of the largest correction needs."""
 LEFT = 1e-4
-"""What a correction is taken to leave at least, though it may be less: directions age."""
+"""The least share that a correction is assumed to leave: it grows as the directions age."""
 ROUNDING = 1e-13
-"""What is less in an exponential is left out."""
+"""Terms of an exponential with a smaller norm are left out."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Eigenvectors of H, nearly, from the greatest eigenvalue to the least.
+    """Approximate eigenvectors of H, from the greatest eigenvalue to the least.
 
-    `vectors` [n, n] are in float32, the last of them, `least` [n, k], in float64 as well, where
-    they are orthonormal; `values` [n] in float64. `left` is the part of a correction that the next
-    one makes, a guess at first; `swing` the norm of the last turn among the least
-    directions, the largest of them at the end.
+    `vectors` [n, n] are in float32; the last k are kept in float64 as well, as `least` [n, k],
+    where they are orthonormal. `values` [n] are in float64. `left` is the size of a correction
+    relative to the one before it, a guess at first. `swing` is the norm of the last turn among the
+    least directions, or of the first of a small turn if that was larger.
     """
 
     vectors: torch.Tensor
@@ -67,7 +66,7 @@ class _NotSmall(Exception):
 
 
 def frame_of(products: torch.Tensor) -> Frame | None:
-    """The frame of products P^T R [n, n] that are nearly symmetric; None as for `frame_from`."""
+    """The frame of nearly symmetric products P^T R [n, n]; None where `frame_from` gives None."""
     if len(products) < NARROWEST:
         return None
     values, vectors = torch.linalg.eigh((products + products.mT).div_(2))
@@ -75,9 +74,10 @@ def frame_of(products: torch.Tensor) -> Frame | None:
 
 
 def frame_from(values: torch.Tensor, vectors: torch.Tensor) -> Frame | None:
-    """The frame of these eigenvalues, from the greatest, and eigenvectors; None if it is no use.
+    """The frame of eigenvalues, the greatest first, and eigenvectors; None if it would be no use.
 
-    So it is for few directions, and where more eigenvalues are nearly zero than are the least.
+    That is for few directions, for eigenvalues out of the range of float32, and if eigenvalues
+    outside of the least directions are nearly zero.
     """
     rest, most = len(values) - len(values) // LEAST, float(values[0])
     if len(values) < NARROWEST or not 1 / ROOM < most < ROOM:
@@ -90,11 +90,11 @@ def frame_from(values: torch.Tensor, vectors: torch.Tensor) -> Frame | None:
 def small_turn(
     products: torch.Tensor, frame: Frame, close: float
 ) -> tuple[torch.Tensor, Frame] | None:
-    """polar(P^T R) - 1 for products P^T R [n, n], and the frame of what it makes of them.
+    """polar(P^T R) - 1 for products P^T R [n, n], and the frame of the products after the turn.
 
-    It brings P nearest to R but for about `close` times the norm of R, and is in float32 where
-    that is enough to add P times it to P. None where the turn is not small, where the frame is out
-    of date, or where P^T R is of less than full rank to rounding.
+    It brings P nearest to R, up to about `close` times the norm of R. It is in float32 if that is
+    precise enough for P + P (polar(P^T R) - 1). None if the turn is not small, if the frame is out
+    of date, or if P^T R has less than full rank up to rounding.
     """
     try:
         if frame.swing <= SWUNG:
@@ -115,9 +115,10 @@ def small_turn(
 def _swept(
     products: torch.Tensor, frame: Frame, close: float, swing: float
 ) -> tuple[torch.Tensor, Frame]:
-    """Correction after correction until what is left is small enough, in float64, and the frame.
+    """The turn less 1 by repeated corrections, in float64, and the frame after it.
 
-    The first of them leaves the part `swing` at least: so far turns among the least directions are.
+    The first correction is assumed to leave at least the share `swing`, the norm of the turn among
+    the least directions. Raises _NotSmall if the corrections do not become small enough.
     """
     size, last = float(frame.values.sum().sqrt()), math.nan
     beyond: torch.Tensor | None = None
@@ -137,7 +138,7 @@ def _swept(
 
 
 def _correction(products: torch.Tensor, frame: Frame) -> torch.Tensor:
-    """X in the frame, to first order, [n, n] in float32: zero among the least directions."""
+    """X to first order in the frame's basis, [n, n] in float32; 0 among the least directions."""
     odd = (products - products.mT).float()
     values = frame.values.float()
     correction = product(frame.vectors.mT, product(odd, frame.vectors))
@@ -148,13 +149,13 @@ def _correction(products: torch.Tensor, frame: Frame) -> torch.Tensor:
 
 
 def _out_of(frame: Frame, correction: torch.Tensor) -> torch.Tensor:
-    """X itself, exactly antisymmetric: no rounding makes its exponential anything but a turn."""
+    """X in the original basis, made exactly antisymmetric: its exponential is orthogonal."""
     whole = product(frame.vectors, product(correction, frame.vectors.mT))
     return (whole - whole.mT).div_(2)
 
 
 def _beyond_one(turn: torch.Tensor) -> torch.Tensor:
-    """exp(X) - 1 in float64, computed so where float32 would show."""
+    """exp(X) - 1 in float64, also computed in it where the rounding of float32 would matter."""
     norm = float(turn.norm())
     term = turn = turn if norm <= LARGE else turn.double()
     result, size = turn.to(torch.float64, copy=True), norm
@@ -170,7 +171,7 @@ def _beyond_one(turn: torch.Tensor) -> torch.Tensor:
 def _least_turned(
     products: torch.Tensor, beyond: torch.Tensor, frame: Frame
 ) -> tuple[torch.Tensor, Frame]:
-    """A turn and then the one among the least directions, both less 1, and the frame after it."""
+    """A turn followed by the exact one among the least directions, less 1, and the new frame."""
     there = frame.least
     leaning = torch.addmm(there, beyond, there)
     turn, frame = _least(leaning.mT @ (products @ there), frame)
@@ -178,7 +179,7 @@ def _least_turned(
 
 
 def _least(products: torch.Tensor, frame: Frame) -> tuple[torch.Tensor, Frame]:
-    """The turn among the least directions, less 1, from the products there [k, k]; the frame."""
+    """The turn among the least directions, less 1, from their products [k, k]; the new frame."""
     left, values, right = torch.linalg.svd(products)
     width, rest = len(frame.values), len(frame.values) - len(values)
     if not values[-1] > width * torch.finfo(torch.float64).eps * frame.values[0]:

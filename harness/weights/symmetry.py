@@ -1,9 +1,9 @@
-"""The hidden groups of a model: what may be moved without moving its outputs, and moving it.
+"""The hidden groups of a model, and maps of their units that leave the model's outputs unchanged.
 
-A group is a set of hidden units that several tensors have an axis for, as the units between two
-feed-forward layers. With z the units as a row, a map A takes z to z A. An axis along which the
-units are made moves as they do, W to A^T W; where they are read the map is undone: that is an axis
-of the *dual*, moved by A^-1. For an orthogonal A both are the same.
+A group is a set of hidden units that several tensors have an axis for, such as the units between
+two feed-forward layers. A map A takes the units, as a row vector z, to z A. A tensor that computes
+the units is mapped along its axis, W to A^T W. In a tensor that reads them the map is undone: its
+axis is *dual*, and mapped by A^-1. For an orthogonal A both are mapped alike.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from harness.weights.arithmetic import wide, widened
 from harness.weights.lazy import Lazy, specs
 
 Axes: TypeAlias = "Mapping[str, tuple[str | None, ...]]"
-"""For each tensor, the hidden group that each of its axes runs over; None: it stays as it is."""
+"""For each tensor, the hidden group that each of its axes runs over; None: the axis stays."""
 
 DUAL = "*"
+"""Ends the name of a dual axis."""
 Layer: TypeAlias = "int | str"
-"""A layer: its number and, in a model of two stacks, the name of its stack before: `encoder.0`."""
+"""A layer: its number, in a model of two stacks after the name of the stack: `encoder.0`."""
 LAYER = re.compile(r"\.(?:([a-z]+)\.)?([0-9]+)")
-"""The layer in the name of a group, with its stack."""
+"""Finds the layer in the name of a group, with its stack."""
 ATTENTION = ("qk", "rope", "vo")
-"""The kinds of groups of attention heads, as far as a model has them."""
+"""The kinds of groups that consist of attention heads; a model may lack some."""
 CROSS = ".cross"
-"""How groups of a decoder's attention to its encoder end: its heads have an order of their own."""
+"""Ends the names of groups of a decoder's attention to its encoder: its heads have an own order."""
 
 
 def dual(group: str) -> str:
-    """What an axis is said to run over where a map of the group must be undone."""
+    """The name of a group for a dual axis, along which a map of the group is undone."""
     return f"{group}{DUAL}"
 
 
@@ -46,14 +47,14 @@ def group_of(axis: str) -> str:
 
 
 def layer_of(group: str) -> Layer | None:
-    """The layer that a group is of, if it is of one."""
+    """The layer that a group belongs to, or None."""
     if (at := LAYER.search(group)) is None:
         return None
     return f"{at[1]}.{at[2]}" if at[1] else int(at[2])
 
 
 def in_order(layers: Iterable[Layer]) -> tuple[Layer, ...]:
-    """Layers in the order of data through a model: those of an encoder before a decoder's."""
+    """Layers in the order in which data pass through a model: an encoder's before a decoder's."""
 
     def place(layer: Layer) -> tuple[bool, int]:
         stack, _, number = str(layer).rpartition(".")
@@ -74,17 +75,17 @@ class Member(NamedTuple):
 class Symmetry:
     """Which axis of which parameter of a model runs over which hidden group.
 
-    Groups of a layer are called `qk.3`, `vo.3` and `ffn.3`. Those of attention are as many blocks
-    as there are `heads`: within a block any rotation keeps the function, blocks move in `qk` and
-    `vo` alike. All others, `width`, `embedding` and `pooled` among them, may be permuted only.
-    In a model of two stacks layers are called `encoder.3` and `decoder.3`, a decoder's attention to
-    the encoder is `qk.decoder.3.cross`, and the heads of `heads.encoder`, if that is there, are
-    those of all layers of the encoder, which move alike.
-    `words` are names of the table of embeddings of tokens, `head` is what gives the outputs;
-    `one_task` if those of all experts mean the same. `own` are the axes of each expert's tensors
-    that go by one name and run over unlike groups: heads of a classifier of rows and of a tagger.
-    `readers` are the norms of a model that has them before its layers, with all that reads each.
-    `model_type` is what config.json calls its architecture.
+    The groups of layer 3 are `qk.3` (queries and keys), `vo.3` (values and outputs) and `ffn.3`.
+    An attention group consists of `heads` blocks: any rotation within a block keeps the function,
+    and the blocks of `qk` and `vo` are permuted alike. All other groups, such as `width`,
+    `embedding` and `pooled`, may only be permuted. In a model of two stacks layers are called
+    `encoder.3` and `decoder.3`, and a decoder's attention to the encoder `qk.decoder.3.cross`. If
+    there is a group `heads.encoder`, the heads of all encoder layers are permuted alike.
+    `words` are the names of the token embedding table, `head` those of the head's tensors.
+    `one_task` is true if the outputs of all experts mean the same. `own` has, for each expert, the
+    axes of tensors whose name is shared but whose groups differ, as in the heads of a classifier of
+    rows and of a tagger. `readers` maps the norms of a model with norms before its layers to the
+    modules that read each. `model_type` is the name of the architecture in config.json.
     """
 
     axes: Axes
@@ -97,7 +98,7 @@ class Symmetry:
     model_type: str = "the model"
 
     def of(self, index: int) -> Symmetry:
-        """That of one expert."""
+        """The symmetry of one expert, with its `own` axes."""
         return replace(self, axes={**self.axes, **self.own[index]}) if self.own else self
 
     @property
@@ -111,9 +112,9 @@ class Symmetry:
         return in_order(layer for one in self.groups if (layer := layer_of(one)) is not None)
 
     def members(self, group: str, *states: StateDict) -> list[Member]:
-        """The axes of a group, of the tensors that all states have in one shape, by their names.
+        """The axes that run over a group in tensors that all states have in one shape, by name.
 
-        Heads of different tasks differ in shape, and a base has none.
+        Heads of different tasks may differ in shape, and a base has no head.
         """
         known = [specs(state) for state in states]
         return sorted(
@@ -127,9 +128,9 @@ class Symmetry:
     def chosen(self, layers: str) -> tuple[Layer, ...]:
         """The layers that an option names: `all`, the first or last few as `first:5`, or a number.
 
-        Numbers are those in the names of tensors, which begin at 0. Of two stacks one is named:
-        `encoder`, `decoder.first:5`. Raises BadOption for a layer that the model has not. A model
-        without layers has none to choose.
+        Layers are numbered as in the names of tensors, from 0. For a model of two stacks the stack
+        is named: `encoder`, `decoder.first:5`. Raises BadOption for a layer that the model lacks.
+        Of a model without layers the result is empty, whatever the option.
         """
         known, few = self.layers, ""
         choices = {"all": known, **{str(one): (one,) for one in known}}
@@ -147,7 +148,7 @@ class Symmetry:
         return choices.get(layers, known)
 
     def within(self, layers: str, *kinds: str) -> list[str]:
-        """The groups of some kinds in the layers that an option names, layer by layer."""
+        """The groups of the given kinds (`ffn`, ...) in the layers of an option, layer by layer."""
         chosen = self.chosen(layers)
         there = [
             (chosen.index(layer), kinds.index(kind), group)
@@ -157,10 +158,10 @@ class Symmetry:
         return [group for *_, group in sorted(there)]
 
     def head_orders(self, layers: str) -> dict[str, tuple[str, ...]]:
-        """The groups whose heads move alike, by what they are called: those of one attention, or,
-        where all of a stack do, of all its layers.
+        """The groups whose heads are permuted alike, by a name for them: those of one attention or,
+        in a stack where all layers share the order of heads, those of all its layers.
 
-        Raises BadOption for some of the layers of such a stack.
+        Raises BadOption if only some layers of such a stack are chosen.
         """
 
         def called(group: str) -> str:
@@ -187,17 +188,17 @@ class Symmetry:
 
 
 class UnitMap(Protocol):
-    """What is done to the units of a group."""
+    """A map of the units of a group, applied to a tensor along one axis."""
 
     def __call__(self, tensor: torch.Tensor, axis: int, *, dual: bool) -> torch.Tensor:
-        """The tensor with one of its axes moved."""
+        """The tensor mapped along an axis; `dual` if the tensor reads the units."""
 
 
 @dataclass(frozen=True)
 class Permuted:
     """Blocks of units in another order: the new block i is the old block `order[i]`.
 
-    There are as many as `order` has entries, alike in size: single units, or whole heads.
+    There are len(order) blocks of equal size: single units, or whole heads.
     """
 
     order: torch.Tensor
@@ -209,22 +210,22 @@ class Permuted:
         return blocks.index_select(axis, self.order.to(tensor.device)).reshape(shape)
 
     def then(self, other: Permuted) -> Permuted:
-        """This order first, and the other after it."""
+        """This permutation followed by the other."""
         return Permuted(self.order[other.order])
 
 
 @dataclass(frozen=True)
 class Turned:
-    """Every block of units times a matrix of `blocks` [blocks, size, size], in float64.
+    """Every block of units multiplied by its matrix of `blocks` [blocks, size, size], in float64.
 
-    `inverse` are the inverses, where they are not the transposed.
+    `inverse` has the inverse matrices; None if they are the transposes.
     """
 
     blocks: torch.Tensor
     inverse: torch.Tensor | None = None
 
     def __call__(self, tensor: torch.Tensor, axis: int, *, dual: bool) -> torch.Tensor:
-        """The tensor with one of its axes moved, in its own type."""
+        """The tensor mapped along an axis, in its own type."""
         matrices = self.inverse if dual and self.inverse is not None else self.blocks.mT
         front = tensor.movedim(axis, 0)
         parts = front.reshape(*matrices.shape[:2], -1).to(matrices.dtype)
@@ -238,11 +239,11 @@ def moved(
     find: Callable[[str], UnitMap | None],
     report: Mapping[str, Any] | None = None,
 ) -> StateDict:
-    """The state with the units of some groups moved, in at least float32.
+    """The state with the units of some groups mapped, in at least float32.
 
-    `find` says what is done to a group, if anything is, each time that one of its tensors is asked
-    for. Tensors of which nothing is moved are copied. `report` is what there is to tell of the
-    work, which may be filled as maps are found.
+    `find` gives the map of a group, None if it stays, and is called each time that one of the
+    group's tensors is computed. Tensors that no map changes are copied. `report` is the report of
+    the result; it may be filled as maps are found.
     """
 
     def compute(name: str) -> torch.Tensor:
@@ -260,10 +261,11 @@ def moved(
 
 
 def absorbed(state: StateDict, readers: Mapping[str, Sequence[str]]) -> StateDict:
-    """The state with gains of 1 and biases of 0 in its norms, in at least float32.
+    """The state with its norms absorbed by the layers that read them, in at least float32.
 
-    A linear layer W x + b that reads a norm with the gain g and the bias c becomes W diag(g), and b
-    + W c: the function stays. Raises IncompatibleWeights for one that has no bias to take that.
+    The norms are left with gains of 1 and biases of 0. In a linear layer W x + b that reads a norm
+    with gain g and bias c, W becomes W diag(g) and b becomes b + W c: the function stays. Raises
+    IncompatibleWeights for a layer without a bias.
     """
     known = specs(state)
     norm_of = {reader: norm for norm, each in readers.items() for reader in each}

@@ -1,4 +1,4 @@
-"""All cores on pieces of tensors, with few temporaries in memory."""
+"""Work on pieces of tensors on all cores, with few temporaries in memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ K = TypeVar("K", bound=Hashable)
 PROCESSOR = torch.device("cpu")
 _piece = 1 << 17
 LARGER = 1 << 7
-"""How many times as many entries a piece has on another device, where no cache is to hold it."""
+"""How many times larger a piece is on another device, where it need not fit into a cache."""
 
 
 class _Here(local):
-    """How many cores a thread has that keeps torch to one of them, and those that it may borrow."""
+    """Of each thread: its cores while torch is limited to one, and the spare ones to borrow."""
 
     cores: int | None = None
     spare: Semaphore | None = None
@@ -30,7 +30,7 @@ _here = _Here()
 
 
 def here(device: torch.device) -> bool:
-    """Whether it is the processor."""
+    """Whether a device is the processor."""
     return device.type == PROCESSOR.type
 
 
@@ -44,7 +44,7 @@ def piece_size() -> int:
 
 @contextmanager
 def pieces_of(size: int) -> Iterator[None]:
-    """With pieces of another size, for all threads."""
+    """A context with pieces of another size, in all threads."""
     global _piece
     before, _piece = _piece, size
     try:
@@ -63,19 +63,19 @@ def _size_on(device: torch.device) -> int:
 
 
 def by_piece(fn: Callable[[slice], T], size: int, device: torch.device = PROCESSOR) -> list[T]:
-    """`fn` of every piece of a flat tensor of this size on a device, in order, on all cores."""
+    """`fn` of the slice of every piece of a flat tensor of this size, in order, on all cores."""
     step = _size_on(device)
     return spread(fn, [slice(start, start + step) for start in range(0, size, step)])
 
 
 def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
-    """`fn` of every part, in order, on all cores.
+    """`fn` of every part, in the order of the parts, on all cores.
 
-    The cores share the parts, one thread of torch on each. Torch's own threads wait for one
-    another after every operation, which costs several times the work when another process holds
-    a core. A thread that uses torch for the first time meanwhile keeps to one core as well.
+    The cores share the parts, with one thread of torch on each. Torch's own threads wait for one
+    another after every operation, which takes several times as long when another process holds a
+    core. A thread that uses torch for the first time meanwhile keeps to one core as well.
 
-    Where a part is spread in turn, cores that have run out of parts help with those of it.
+    If `fn` itself spreads parts, cores that have run out of outer parts help with the inner ones.
     """
     threads, own = torch.get_num_threads(), cores()
     workers = min(own, len(parts))
@@ -94,11 +94,11 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
             for place, part in waiting:
                 values[place] = fn(part)
         except BaseException:
-            for _ in waiting:  # the others stop as well
+            for _ in waiting:  # emptied, so that the other threads stop
                 pass
             raise
         finally:
-            if next(left):  # the last has the core of whoever waits for all
+            if next(left):  # the last one has the core of the caller, who waits
                 spare.release()
 
     try:
@@ -117,10 +117,10 @@ def cores() -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """With one thread of torch for what is not spread, and all cores for what is.
+    """A context with one thread of torch for each operation, and all cores for `spread`.
 
-    How many threads share an operation shows in the last bits of sums and decompositions, which
-    are the same on any number of cores this way.
+    The number of threads that share an operation affects the last bits of sums and decompositions.
+    This way they are the same on any number of cores.
     """
     threads, before = torch.get_num_threads(), _here.cores
     _here.cores = cores()
@@ -133,13 +133,13 @@ def one_thread() -> Iterator[None]:
 
 
 def once(fn: Callable[[], T]) -> Callable[[], T]:
-    """The function, which works when it is first called, even if two threads call at a time."""
+    """The function, which is run once and its result kept, even if two threads call at a time."""
     kept = latest(lambda _: fn())
     return lambda: kept(None)
 
 
 def latest(fn: Callable[[K], T]) -> Callable[[K], T]:
-    """The function, which remembers the last that it found: threads that ask for it share it."""
+    """The function, which keeps its last result: threads that ask for the same key share it."""
     lock, known = Lock(), dict[K, T]()
 
     def value(key: K) -> T:
