@@ -149,7 +149,7 @@ def encoded_of(model: Checkpoint, test: Rows, pool: Rows, draws: Sequence[Draw])
     return Encoded(
         task=test.task.name, kind=kind, classes=len(test.task.labels), test=none, head=head,
         pool=Features(x, logits, pool.labels), draws=tuple(draws),
-        teacher=kind.taught([logits.astype(np.float64)]), teachers=(Teacher(moved, head),),
+        teacher=kind.target([logits.astype(np.float64)]), teachers=(Teacher(moved, head),),
     )  # fmt: skip
 
 

@@ -39,10 +39,10 @@ from harness.kinds import kind_of
 from harness.mergers.regmean import regmean
 from harness.mergers.ties import ties
 from harness.mergers.tsv import tsv
-from harness.merging.device import Crossing
+from harness.merging.device import DeviceTransfer
 from harness.passes.features import _Ready
 from harness.passes.fisher import fisher
-from harness.passes.placement import DType, Placement, exact
+from harness.passes.placement import DType, Placement, full_float32
 from harness.readout import LAST_LINEAR
 from harness.rng import rng
 
@@ -92,7 +92,7 @@ def peak(size: int, dtype: DType, device: torch.device, repeats: int) -> float:
     """The operations a second of a square matrix product."""
     kind: torch.dtype = getattr(torch, dtype)
     one, other = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
-    with exact():
+    with full_float32():
         return 2 * size**3 / timed(lambda: one @ other, device, 5 * repeats)
 
 
@@ -207,14 +207,14 @@ def images(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) ->
     for dtype in TYPES:
         placed, model = Placement(device=device, dtype=dtype), copy.deepcopy(made)
         if expected is None:
-            with torch.inference_mode(), exact():
+            with torch.inference_mode(), full_float32():
                 expected = model(pixel_values=pixels[:8]).logits
         model = placed.put(model, model.classifier)
 
         def read(
             pixels: torch.Tensor, count: int, model: Any = model, placed: Placement = placed
         ) -> torch.Tensor:
-            with torch.inference_mode(), exact():
+            with torch.inference_mode(), full_float32():
                 parts = (placed.put_inputs({"pixel_values": one}) for one in pixels.split(count))
                 return torch.cat([model(**one).logits.float() for one in parts]).cpu()
 
@@ -249,8 +249,8 @@ def merging(size: Size, device: torch.device, repeats: int) -> Iterator[Any]:
         return torch.cat([merged[name].cpu().flatten() for name in names])
 
     def of(where: torch.device) -> Mapping[str, Callable[[], torch.Tensor]]:
-        crossing = Crossing(where)
-        tuned, start, grams = map(crossing.handed, (experts, base, gram))
+        crossing = DeviceTransfer(where)
+        tuned, start, grams = map(crossing.to_device, (experts, base, gram))
         part = [weights.select(one, few) for one in tuned]
 
         def polar(square: torch.Tensor) -> torch.Tensor:
@@ -307,7 +307,7 @@ def _compared(
     repeats: int,
 ) -> dict[str, Any]:
     """Seconds on the processor and on the device, and how far apart the results are."""
-    with exact():
+    with full_float32():
         begun = time.perf_counter()
         one = here()
         on_processor = time.perf_counter() - begun

@@ -23,7 +23,7 @@ sys.path.remove(str(Path(__file__).resolve().parent))  # which has an evaluate.p
 import yaml
 from tabulate import tabulate
 
-from harness.studies.outcomes import Outcome, settle, states_of
+from harness.studies.outcomes import Outcome, states_of, write_outcome
 from harness.studies.plan import Plan, planned, write_plan
 from harness.studies.pool import run_plan
 from harness.studies.read import read_study
@@ -89,7 +89,7 @@ def finish(made: Plan, folder: Path) -> None:
         for name in [*records, *(f"{step.name}/{MARKERS[v]}" for v in MARKERS if v == step.verb)]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).touch()
-        settle(step, folder, Outcome("done", step.request, records=tuple(records)))
+        write_outcome(step, folder, Outcome("done", step.request, records=tuple(records)))
 
 
 def seconds(work: Any, repeats: int) -> float:

@@ -29,7 +29,7 @@ KINDS: Mapping[str, str] = {
 """Every kind of entry, by its folder in the cache, with a description."""
 LARGE = ("features", "statistics")
 """Kinds that would fill a disk: together they are limited, and the most recently used stay."""
-MOST, SPARE = 20.0, 0.05
+LIMIT_GB, FREE_SHARE = 20.0, 0.05
 """The limit of the large kinds in GB, unless HARNESS_CACHE_GB sets it; the share of the disk that
 they leave free."""
 DAY = 24 * 60 * 60
@@ -77,7 +77,7 @@ def make_room() -> None:
     if not kept:
         return
     held, disk = sum(one.bytes for one in kept), shutil.disk_usage(cache_dir(""))
-    most = min(1e9 * limit(), held + disk.free - SPARE * disk.total)
+    most = min(1e9 * limit(), held + disk.free - FREE_SHARE * disk.total)
     if held <= most:
         return
     for one in kept:
@@ -96,9 +96,9 @@ def limit() -> float:
     """The limit of the large kinds together, in GB. Warns if HARNESS_CACHE_GB is not a number."""
     said = os.environ.get("HARNESS_CACHE_GB", "")
     with suppress(ValueError):
-        if (most := float(said or MOST)) >= 0:  # false for nan
+        if (most := float(said or LIMIT_GB)) >= 0:  # false for nan
             return most
     warnings.warn(
-        f"HARNESS_CACHE_GB is {said!r}, expected a number; {MOST:.0f} is taken", stacklevel=2
+        f"HARNESS_CACHE_GB is {said!r}, expected a number; {LIMIT_GB:.0f} is taken", stacklevel=2
     )
-    return MOST
+    return LIMIT_GB

@@ -23,7 +23,7 @@ from typing import Any
 
 import xxhash
 
-BESIDE = ("harness.protocols", "harness.tasks")
+SIBLING_PACKAGES = ("harness.protocols", "harness.tasks")
 """Packages that lie beside this one in the repository, and inside it once installed."""
 PREFIX = "harness_plugins_"
 """Prefix of the package names under which folders of plug-ins are imported."""
@@ -34,7 +34,7 @@ PYTHONS = sys.stdlib_module_names | {"distutils"}
 
 def beside() -> dict[str, Path]:
     """The folders of the packages in BESIDE that lie beside this one; none when installed."""
-    names = {package: package.rpartition(".")[2] for package in BESIDE}
+    names = {package: package.rpartition(".")[2] for package in SIBLING_PACKAGES}
     return {one: HERE.parent / name for one, name in names.items() if not (HERE / name).is_dir()}
 
 
@@ -303,7 +303,7 @@ def _typed(function: Callable[..., Any]) -> str | None:
     if _inner(function).__class__ is types.BuiltinFunctionType:
         return None
     walk = _Walk()
-    walk.say(function)
+    walk.describe(function)
     said = [str(one).encode("utf-8", "backslashreplace") for one in walk.said]
     texts = [*said, *_elsewhere(sorted(walk.modules), {})]
     return xxhash.xxh3_128_hexdigest(b"\0".join(texts))
@@ -322,7 +322,7 @@ class _Walk:
         self.seen: dict[int, tuple[int, Any]] = {}  # holds the thing, so that its id is not reused
         self.depth = 0
 
-    def say(self, thing: Any) -> None:
+    def describe(self, thing: Any) -> None:
         """Add the description of a thing to `said`, and the modules that it names to `modules`."""
         kind = type(thing)
         if kind in PLAIN:
@@ -340,7 +340,7 @@ class _Walk:
         if self.depth < DEEPEST and len(inner) <= LONGEST:
             self.depth += 1
             for one in inner:
-                self.say(one)
+                self.describe(one)
             self.depth -= 1
 
     def _parts(self, thing: Any, kind: type) -> tuple[Sequence[str], Sequence[Any]]:

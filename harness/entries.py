@@ -19,7 +19,7 @@ BreaksWith: TypeAlias = Mapping[str, Sequence[str]]
 """The properties that a method may break, by the option with which it may.
 
 Keys: `NAME=VALUE` is this value of the option, `NAME=several` any list, `NAME` every value but the
-default (`methods.is_said`).
+default (`methods.condition_holds`).
 """
 
 Claim: TypeAlias = bool | tuple[str, ...]

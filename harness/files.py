@@ -34,11 +34,11 @@ LARGEST = 200 * 2**20
 """The most bytes of a JSON file: the largest tokenizers have 40 MiB."""
 LARGEST_YAML = 2**20
 DEEPEST = 64
-WIDEST = 1024
+MAX_INT_BITS = 1024
 """The most bits of a whole number: a larger one exceeds a float, and may be too long to print."""
-HELD = 100
+MAX_OPEN_FILES = 100
 """The most files kept open, and so locked, at a time: some systems allow 256 per program."""
-MOST = 100_000
+MAX_YAML_VALUES = 100_000
 """The most values in a YAML file, counting those that aliases repeat."""
 
 
@@ -153,7 +153,7 @@ def read_yaml(
     except Exception as cause:  # PyYAML raises many types of errors
         reason = " ".join(str(cause).split())
         raise error(f"{path} cannot be read as YAML: {reason}; expected {what}") from cause
-    return _object(value, str(path), what, error, most=MOST)
+    return _object(value, str(path), what, error, most=MAX_YAML_VALUES)
 
 
 def _object(
@@ -195,7 +195,7 @@ def _fault(value: object, most: int | None) -> str | None:
             elif isinstance(one, str):
                 if not one.isascii() and not is_text(one):
                     return f"has the text {one[:40]!r}, which is no Unicode"
-            elif isinstance(one, int) and one.bit_length() > WIDEST:
+            elif isinstance(one, int) and one.bit_length() > MAX_INT_BITS:
                 return f"has a whole number of {one.bit_length()} bits"
             elif not isinstance(one, int):
                 return f"has a {type(one).__name__}, which is no text, number, list or object"
@@ -228,7 +228,7 @@ def check_text(text: str, error: type[HarnessError]) -> None:
 
 
 @contextmanager
-def saying(path: Path) -> Iterator[None]:
+def as_cannot_write(path: Path) -> Iterator[None]:
     """Raise OSErrors of the block as CannotWrite, naming the path: no space, no permission, ...
 
     BrokenPipeError passes.
@@ -266,12 +266,12 @@ def write_files(files: Iterable[tuple[Path, str | bytes]]) -> None:
         ready = []
         for path, content in files:
             file, take_place = stack.enter_context(_staged(path))
-            with saying(path):
+            with as_cannot_write(path):
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             ready.append(take_place)
-            if len(ready) > HELD:
+            if len(ready) > MAX_OPEN_FILES:
                 file.close()
         for take_place in ready:
             take_place()
@@ -282,7 +282,7 @@ def _staged(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
     """A new file beside `path`, and a function that moves it to `path`; without that call, the file
     is removed."""
     check_name(path)
-    with saying(path), made(path.parent):
+    with as_cannot_write(path), new_parents(path.parent):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         unfinished.tidy(path)
@@ -290,7 +290,7 @@ def _staged(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
         with open(partial, "r+b", opener=lambda *_: number) as file:
 
             def take_place() -> None:
-                with saying(path):
+                with as_cannot_write(path):
                     partial.replace(path)
 
             try:
@@ -300,7 +300,7 @@ def _staged(path: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
 
 
 @contextmanager
-def made(folder: Path) -> Iterator[None]:
+def new_parents(folder: Path) -> Iterator[None]:
     """Create a folder and its parents; those that are new are removed if the block fails."""
     new = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -341,7 +341,7 @@ def nameless(beside: Path) -> BinaryIO:
     it cannot be created.
     """
     there = next(place for place in Path(os.path.realpath(beside)).parents if place.is_dir())
-    with saying(there):
+    with as_cannot_write(there):
         return cast(BinaryIO, tempfile.TemporaryFile(dir=there))
 
 
@@ -380,7 +380,7 @@ def file_hash(path: Path, largest: float = math.inf) -> str | None:
 
 def check_name(path: Path) -> None:
     """Raise CannotWrite for a path that no file can have, or that no record could hold as text."""
-    with saying(path), suppress(FileNotFoundError, NotADirectoryError):
+    with as_cannot_write(path), suppress(FileNotFoundError, NotADirectoryError):
         path.lstat()
     check_text(str(path), CannotWrite)
 
@@ -391,7 +391,7 @@ def check_place(folder: Path) -> None:
     Raises CannotWrite without write permission.
     """
     check_name(folder)
-    with saying(folder):
+    with as_cannot_write(folder):
         taken = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not taken.is_dir():
         raise OutputExists(f"{taken} is a file, expected a folder: choose another output")
@@ -416,7 +416,7 @@ def check_ours(marks: Mapping[Path, bytes]) -> None:
     for path, mark in marks.items():
         if not os.path.lexists(path):
             continue
-        with saying(path):
+        with as_cannot_write(path):
             there = path.read_bytes() if path.is_file() else b""  # reading a pipe would block
         if not re.search(mark, there):
             raise OutputExists(f"{path} exists and is not of this program; expected another place")

@@ -16,7 +16,15 @@ from typing import Any
 
 from harness import unfinished
 from harness.errors import OutputExists
-from harness.files import check_name, check_place, file_hash, made, read_json, saying, write_json
+from harness.files import (
+    as_cannot_write,
+    check_name,
+    check_place,
+    file_hash,
+    new_parents,
+    read_json,
+    write_json,
+)
 from harness.hashes import digest_of
 from harness.unfinished import is_unfinished
 
@@ -119,7 +127,7 @@ def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
         return
     if not place.is_dir():
         raise OutputExists(f"{place} is a file, expected a folder: choose another output")
-    with saying(out):
+    with as_cannot_write(out):
         if all(layout.begun(path) for path in place.iterdir()):
             return
     if not (place / layout.marker).is_file():
@@ -127,7 +135,7 @@ def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
             f"{out} exists and has no {layout.marker} of this program; expected a new or empty "
             "folder: choose another --out"
         )
-    with saying(out):
+    with as_cannot_write(out):
         odd = layout.foreign(place)
     if odd:
         names = [name if why == "foreign" else f"{name} ({why})" for name, why in odd.items()]
@@ -149,8 +157,8 @@ def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Pa
     """
     place = Path(os.path.realpath(out))
     check_output(out, layout, force=force)
-    with saying(out), made(place.parent):
-        with unfinished.turn(place.parent):
+    with as_cannot_write(out), new_parents(place.parent):
+        with unfinished.folder_lock(place.parent):
             if unfinished.is_written(place):
                 raise OutputExists(f"another run is writing {out}; wait for it, or choose another")
             partial, number = unfinished.new(place, unfinished.make_folder)

@@ -31,10 +31,10 @@ def needs_of(entry: Method) -> tuple[Need, ...]:
 
 def code_of_methods(entries: Iterable[Method]) -> str:
     """A hash of the plug-ins' code among methods and their needs; '' if all are ours."""
-    return code_of_plugins(one for entry in entries for one in made_by(entry))
+    return code_of_plugins(one for entry in entries for one in functions_run(entry))
 
 
-def made_by(entry: Method) -> list[Callable[..., Any]]:
+def functions_run(entry: Method) -> list[Callable[..., Any]]:
     """The functions that a method runs: its own, and those of its registered needs."""
     return [entry.function, *(NEEDS[name].function for name in entry.needs if name in NEEDS)]
 
@@ -73,7 +73,7 @@ def own_options(entry: Method, chosen: Mapping[str, Scalar]) -> dict[str, Scalar
     return {name: value for name, value in chosen.items() if name not in of_needs}
 
 
-def is_said(entry: Method, condition: str, chosen: Mapping[str, Scalar]) -> bool:
+def condition_holds(entry: Method, condition: str, chosen: Mapping[str, Scalar]) -> bool:
     """Whether the options `chosen` meet a condition that the method's author declared: a key as in
     `entries.BreaksWith`.
 
@@ -112,4 +112,4 @@ def rereads(entry: Method, chosen: Mapping[str, Scalar]) -> bool:
 def _claimed(entry: Method, claim: Claim, chosen: Mapping[str, Scalar]) -> bool:
     if isinstance(claim, bool):
         return claim
-    return any(is_said(entry, condition, chosen) for condition in claim)
+    return any(condition_holds(entry, condition, chosen) for condition in claim)

@@ -99,7 +99,7 @@ def attribute_of(kind: str, name: str) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        reason = _told(error)
+        reason = _error_text(error)
     raise UnknownName(f"no {kind} at '{name}': {reason}; expected an importable module:attribute")
 
 
@@ -118,7 +118,9 @@ def calling(whose: str, function: Callable[..., Any]) -> Iterator[None]:
         full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
         if is_ours(function) or full or type(error).__name__ == "OutOfMemoryError":
             raise
-        raise BrokenPlugin(f"{whose} raised {_told(error)}{line_of(error, function)}") from error
+        raise BrokenPlugin(
+            f"{whose} raised {_error_text(error)}{line_of(error, function)}"
+        ) from error
 
 
 def line_of(error: BaseException, function: Callable[..., Any]) -> str:
@@ -188,10 +190,10 @@ def _loading(what: str, more: str = "") -> Iterator[None]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise BrokenPlugin(f"{what} could not be loaded ({_told(error)}){more}") from error
+        raise BrokenPlugin(f"{what} could not be loaded ({_error_text(error)}){more}") from error
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

@@ -38,7 +38,8 @@ class Readout:
     `run(classifier, final linear layer, inputs)` makes one forward pass over a batch, and
     `features` returns its features [rows, width]. Readouts with the same `tokens` and `run` share
     a pass. `fault(classifier, final layer, tokenizer, maximum length)` returns why the readout does
-    not support these, or None; `asked` is the option that requests the readout, for error messages.
+    not support these, or None; `option` is the option that requests the readout, for error
+    messages.
     """
 
     name: str
@@ -46,11 +47,11 @@ class Readout:
     run: Callable[[Any, Any, ModelInputs], Outputs]
     features: Callable[[Outputs], torch.Tensor]
     fault: Callable[[Any, Any, Any, int], str | None] | None = None
-    asked: str = ""
+    option: str = ""
 
     @property
-    def way(self) -> tuple[object, object]:
-        """The identity of the forward pass: readouts with the same `way` share one."""
+    def pass_key(self) -> tuple[object, object]:
+        """The identity of the forward pass: readouts with the same `pass_key` share one."""
         return self.tokens, self.run
 
 
@@ -246,5 +247,5 @@ def without_head(readout: Readout) -> Readout:
     return replace(readout, run=_without_head)
 
 
-OF_THE_ENCODER = {one.name: one for one in (LAST_LINEAR, MEAN_MASKED, CLS, MEAN_PADDED)}
+FEATURE_READOUTS = {one.name: one for one in (LAST_LINEAR, MEAN_MASKED, CLS, MEAN_PADDED)}
 """The readouts that the option `features` of a protocol selects, by name."""

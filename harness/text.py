@@ -62,15 +62,15 @@ def aligned(
     return tabulate(rows, heads, tablefmt=form, disable_numparse=True, colalign=sides)
 
 
-MOST, LONGEST = 10, 60
+MAX_NAMES, MAX_NAME_LENGTH = 10, 60
 """The most names shown of a list, and characters of each: a name may be a text from the data."""
 
 
 def few(names: Collection[str]) -> str:
     """The names or, of more than eleven, the first ten and the number of others."""
-    rest = len(names) - MOST
-    shown = islice(names, MOST) if rest > 1 else names
-    told = ", ".join(shortened(name, LONGEST) for name in shown)
+    rest = len(names) - MAX_NAMES
+    shown = islice(names, MAX_NAMES) if rest > 1 else names
+    told = ", ".join(shortened(name, MAX_NAME_LENGTH) for name in shown)
     return f"{told} and {rest} others" if rest > 1 else told
 
 
@@ -79,7 +79,7 @@ def hint(name: str, known: Collection[str], first: str = "") -> str:
     names (of more than ten, the nearest first)."""
     if near := difflib.get_close_matches(name, known, n=1):
         return f"did you mean '{near[0]}'?"
-    if len(known) > MOST:
+    if len(known) > MAX_NAMES:
         known = difflib.get_close_matches(name, known, n=len(known), cutoff=0)
     return f"{first}known: {few(known) or 'none'}"
 

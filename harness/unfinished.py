@@ -87,7 +87,7 @@ def new(place: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     raise FileExistsError(f"{place} is taken away by other runs as often as it is made")
 
 
-def others(place: Path) -> Iterator[tuple[Path, bool | None]]:
+def unfinished_outputs(place: Path) -> Iterator[tuple[Path, bool | None]]:
     """Unfinished outputs of other runs for a destination, and whether each could be locked (None:
     there are no locks)."""
     with os.scandir(place.parent) as entries:
@@ -107,12 +107,12 @@ def others(place: Path) -> Iterator[tuple[Path, bool | None]]:
 
 def is_written(place: Path) -> bool:
     """Whether another run is writing the destination `place`."""
-    return any(locked is False for _, locked in others(place))
+    return any(locked is False for _, locked in unfinished_outputs(place))
 
 
 def tidy(place: Path) -> None:
     """Remove what killed runs left for a destination; what may be in use stays."""
-    for path, locked in others(place):
+    for path, locked in unfinished_outputs(place):
         if locked:
             take_away(path)
 
@@ -126,7 +126,7 @@ def take_away(path: Path) -> None:
 
 
 @contextmanager
-def turn(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, so that one run at a time checks for other writers and begins.
 
     After PATIENCE seconds the block runs without the lock.

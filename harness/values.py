@@ -24,7 +24,7 @@ from harness.text import hint
 from harness.types import AUTO, MOST_TOKENS, Choice, Length
 
 Value = TypeVar("Value", bound="Frozen")
-Request = TypeVar("Request", bound="Asked")
+RequestT = TypeVar("RequestT", bound="Request")
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -75,7 +75,7 @@ class Frozen(BaseModel):
         return self.model_copy(update=changed)
 
 
-class Asked(Frozen):
+class Request(Frozen):
     """A request that may be made in Python too: a Path stands for its text, and a single value for
     a list of one.
 
@@ -92,7 +92,7 @@ class Asked(Frozen):
         except ValidationError as error:
             raise BadRecipe(f"{about.context or cls.__name__}: {reason(error, cls)}") from error
 
-    def but(self: Request, **changed: Any) -> Request:
+    def but(self: RequestT, **changed: Any) -> RequestT:
         """A copy with some fields changed, which are validated."""
         made = type(self)(**{**dict(self), **changed})
         return self.model_copy(update={name: getattr(made, name) for name in changed})

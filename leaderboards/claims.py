@@ -370,7 +370,7 @@ def pvalue(place: Path, name: str, other: str, row: str, *rows: str) -> str:
 def part(place: Path, name: str, row: str) -> str:
     """How much of a merge's loss the head explains, with its interval."""
     board = known(place, name)
-    shares = (one.share for one in board.shares if one.row == board.called.get(row, row))
+    shares = (one.share for one in board.shares if one.row == board.joint_names.get(row, row))
     return next(shares, "") or "none given, as the loss is not significant"
 
 
@@ -378,7 +378,7 @@ def by_head(place: Path, name: str, *rows: str) -> str:
     """How many of these merges score significantly more under a tuned head than under Current
     Eval, by Holm over all of the board, in the mean over tasks."""
     board = known(place, name)
-    places = [(board.called.get(row, row), board.scores.columns[-1]) for row in rows]
+    places = [(board.joint_names.get(row, row), board.scores.columns[-1]) for row in rows]
     gains = filter(None, map(board.gaps.get, places))
     return counted(sum(bool(one.significant) and one.points > 0 for one in gains))
 
@@ -387,7 +387,9 @@ def lowest(place: Path, name: str, protocol: str, task: str, *rows: str) -> str:
     """The one of these merges that scores least on a task."""
     board = known(place, name)
     at, column = board.scores.headlines[protocol], column_of(board, task)
-    scores = {row: board.scores.cells[board.called.get(row, row), at, column].mean for row in rows}
+    scores = {
+        row: board.scores.cells[board.joint_names.get(row, row), at, column].mean for row in rows
+    }
     return f"`{min(scores, key=scores.__getitem__)}`"
 
 
@@ -436,7 +438,7 @@ def constant(place: Path, name: str) -> str:
 
 def credit(place: Path, name: str, row: str) -> str:
     """The credit of a merge, with its interval."""
-    of = known(place, name).called.get(row, row)
+    of = known(place, name).joint_names.get(row, row)
     every = (one.credit for one in credited(place, name).merges if one.name == of)
     return next((in_percent(one) for one in every if one), "none")
 

@@ -14,7 +14,7 @@ from frames import BOARDS, OUT_OF_DOMAIN, records_of
 from harness.reporting.bases import by_base
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.credit import Credits
-from harness.reporting.boards.tested import above
+from harness.reporting.boards.tested import difference_of_cells
 from harness.reporting.chosen import read_lines
 from harness.reporting.difference import Difference, by_task, difference_of
 from harness.reporting.grid import GridCell
@@ -112,7 +112,7 @@ def staged(place: Path, name: str, protocol: str) -> Mapping[tuple[str, str], Di
     at, column = board.scores.headlines[protocol], board.scores.columns[-1]
     return {
         (one.merger, "+".join(one.premerge)): board.gained.get(
-            (board.called.get(one.method, one.method), at, column)
+            (board.joint_names.get(one.method, one.method), at, column)
         )
         for one in board.lines
         if one.role == "merged" and one.premerge
@@ -135,7 +135,7 @@ def by_stage(place: Path, name: str, protocol: str) -> Mapping[str, Mapping[str,
     at = board.scores.headlines[protocol]
     found: dict[str, dict[str, Difference]] = {}
     for one in board.lines:
-        row = board.called.get(one.method, one.method)
+        row = board.joint_names.get(one.method, one.method)
         if one.role == "merged" and (row, at, one.task) in board.gained:
             found.setdefault(one.method, {})[one.task] = board.gained[row, at, one.task]
     return found
@@ -206,7 +206,7 @@ def credits_of(board: Board) -> dict[str, float]:
     assert board.credits
     merges = {one.name: one.credit for one in board.credits.merges if one.credit}
     methods = dict.fromkeys(one.method for one in board.lines if one.role == "merged")
-    found = {method: merges.get(board.called.get(method, method)) for method in methods}
+    found = {method: merges.get(board.joint_names.get(method, method)) for method in methods}
     return {method: one.point for method, one in found.items() if one is not None}
 
 
@@ -232,7 +232,7 @@ def losses(place: Path, protocol: str, names: Iterable[str]) -> list[tuple[float
         board = known(place, name)
         current, tuned = (board.scores.headlines[one] for one in ("current", "ft-classifier"))
         at = board.scores.headlines[protocol]
-        rows = [board.called.get(one, one) for one in plain(place, name, "current")]
+        rows = [board.joint_names.get(one, one) for one in plain(place, name, "current")]
         for task in board.tasks:
             experts = board.scores.cells[experts_of(place, name), current, task].mean
             above = experts - board.scores.cells["base", tuned, task].mean
@@ -247,11 +247,11 @@ def between_rows(
     """How far a merge is above another under a protocol."""
     board = known(place, name)
     at, column = board.scores.headlines[protocol], column_of(board, task)
-    rows = (board.called.get(one, one) for one in (row, other))
+    rows = (board.joint_names.get(one, one) for one in (row, other))
     first, second = (board.scores.cell(one, at, column) for one in rows)
     assert first is not None
     assert second is not None
-    found = above(first, second, board.priors[at, column]).paired
+    found = difference_of_cells(first, second, board.priors[at, column]).paired
     assert found is not None
     return found
 
@@ -290,7 +290,7 @@ def mean_of_row(place: Path, name: str, row: str, protocol: str) -> float:
 def cell_of(place: Path, name: str, row: str, protocol: str) -> GridCell | None:
     """The same as a cell, if it has one."""
     board = known(place, name)
-    return board.scores.row(board.called.get(row, row), board.scores.headlines[protocol])[-1]
+    return board.scores.row(board.joint_names.get(row, row), board.scores.headlines[protocol])[-1]
 
 
 def lines_under(place: Path, name: str, protocol: str, *rows: str) -> list[list[Line]]:
@@ -301,5 +301,5 @@ def lines_under(place: Path, name: str, protocol: str, *rows: str) -> list[list[
 
 def lines_of_row(board: Board, row: str, at: Setting) -> list[Line]:
     """Those of one row under one setting, in the order of the tasks."""
-    shown = board.called.get(row, row)
+    shown = board.joint_names.get(row, row)
     return [line for task in board.tasks for line in board.scores.cells[shown, at, task].lines]

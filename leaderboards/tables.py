@@ -166,7 +166,7 @@ def by_task(place: Path, name: str) -> str:
     those that do not differ from it; base and best constant. Means over sets of experts."""
     known = differences.known(place, name)
     at = known.scores.headlines["current"]
-    alone = {known.called.get(one.method, one.method) for one in known.lines
+    alone = {known.joint_names.get(one.method, one.method) for one in known.lines
              if one.role == "merged" and not one.premerge}  # fmt: skip
     merges = {row: known.row(row, at)[: len(known.tasks)] for row in known.scores.rows}
     rows = []

@@ -78,7 +78,7 @@ def knn(
     for start in range(0, len(encoded.test), count):
         decide = RULES[rule](encoded.test.x[start : start + count], x, neighbours)
         for part, draw in zip(parts, draws, strict=True):
-            part.append(encoded.kind.decided(decide, labels, draw))
+            part.append(encoded.kind.predict_by(decide, labels, draw))
     return [
         Predictions(np.concatenate(part), draw)
         for part, draw in zip(parts, encoded.draws, strict=True)

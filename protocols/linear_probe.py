@@ -84,7 +84,7 @@ def _fitted(
         # the penalty of w for x / size is that of w / size, times size squared, for x
         squared = float(pool.x[units].var(axis=0, dtype=np.float64).mean()) if of_size_one else 1
         rule = Linear(x, pool.x, penalty * (squared or 1), tolerance)
-        made.append(Predictions(encoded.kind.decided(rule, pool.labels, draw), draw))
+        made.append(Predictions(encoded.kind.predict_by(rule, pool.labels, draw), draw))
     return made
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import pytest
 
 from harness import MERGERS, METRICS, NEEDS, POSTMERGE, PREMERGE, PROTOCOLS, TASKS
-from harness.code import BESIDE, PREFIX
+from harness.code import PREFIX, SIBLING_PACKAGES
 from harness.plugins import import_all
 
 # A miniature takes several times as long on threads that wait for one another; torch reads this
@@ -42,7 +42,7 @@ os.environ.pop("COLUMNS", None)
 # No test cuts the power; that files are synced is asked in test_statistics.py.
 os.fsync = lambda _: None
 
-for package in BESIDE:  # found by path, so that tests can import from them
+for package in SIBLING_PACKAGES:  # found by path, so that tests can import from them
     import_all(package)
 for taker in ("harness.merging.validation", "harness.training.heldout"):
     # they take `forward` by name, and must have it before a test puts another in its place

@@ -48,14 +48,14 @@ def refused(
     The type is str where typer refuses a word, or the system a name.
     """
     told: list[object] = []
-    tell = program._tell
+    tell = program._print_error
 
     def listen(said: object) -> None:
         told.append(said)
         tell(said)
 
     out, err = io.StringIO(), io.StringIO()
-    with patch.object(program, "_tell", listen), redirect_stdout(out), redirect_stderr(err):
+    with patch.object(program, "_print_error", listen), redirect_stdout(out), redirect_stderr(err):
         found = command() if callable(command) else main([str(word) for word in command])
     assert found == status, err.getvalue()
     assert [isinstance(said, kind) for said in told] == [True], told

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.evaluation.records import Record, each_record
-from harness.evaluation.resamples import Resamples, range_of, written
+from harness.evaluation.resamples import Resamples, range_of, to_resamples
 from harness.reporting.lines import Line, lines_of
 from harness.rng import rng
 from harness.types import Array64, Shots
@@ -29,7 +29,7 @@ def kept(right: Sequence[Array64], shots: Shots | None = None, design: str = "0"
     on = counts(each.shape[1]) @ each.T / each.shape[1]
     alone = on[:BY_DRAW].T if len(each) > 1 else np.empty((1, 0))
     about = {"shots": shots, "unit": "row", "units": each.shape[1], "design": design}
-    return written([*each.mean(axis=1)], on.mean(axis=1), alone, **about)
+    return to_resamples([*each.mean(axis=1)], on.mean(axis=1), alone, **about)
 
 
 def resampled(one: Record, design: str = "0" * 16) -> Record:
@@ -41,5 +41,5 @@ def resampled(one: Record, design: str = "0" * 16) -> Record:
         mean, ends = values.mean() + noise, range_of(one.metrics)
         drawn = values[:, None] + noise[:64] if len(values) > 1 else np.empty((1, 0))
         about = {"shots": shots, "unit": "row", "units": min(100, one.rows), "design": design}
-        made.append(written(values, mean.clip(*ends), drawn.clip(*ends), **about))
+        made.append(to_resamples(values, mean.clip(*ends), drawn.clip(*ends), **about))
     return one.model_copy(update={"resamples": tuple(made)})

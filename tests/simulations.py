@@ -17,8 +17,8 @@ import numpy as np
 from scipy.stats import norm
 
 from harness.evaluation.bootstrap import resamples_of
-from harness.evaluation.resamples import read as recorded
-from harness.evaluation.resamples import written
+from harness.evaluation.resamples import to_estimate as recorded
+from harness.evaluation.resamples import to_resamples
 from harness.stats.estimate import Estimate, mean_of, minus, over_sets
 from harness.stats.intervals import Ends, interval, median_credit, ratio, variances
 from harness.stats.ranks import over_tasks, pairs_over_tasks, ranks, sign_flip
@@ -285,7 +285,7 @@ def two_alike(random: Random, rows: int, differing: int) -> Estimate:
     resampled = right @ counts(rows, resamples_of(rows, ("accuracy",))).T / rows
     said = {"unit": "row", "units": rows, "design": ""}
     each = zip(right.mean(axis=1).tolist(), resampled, strict=True)
-    kept = [([one], written([one], of, np.empty((1, 0)), **said)) for one, of in each]
+    kept = [([one], to_resamples([one], of, np.empty((1, 0)), **said)) for one, of in each]
     first, second = (recorded(of, one, ("accuracy",)) for one, of in kept)
     return minus(first, second)
 

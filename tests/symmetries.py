@@ -17,8 +17,8 @@ from harness.checking.toys import exact_norms
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.known import KNOWN
-from harness.checkpoints.families.symmetry import as_stored, axes_of, in_table
-from harness.checkpoints.named import in_memory, parameters_of
+from harness.checkpoints.families.symmetry import axes_of, in_table, joined_parts
+from harness.checkpoints.named import parameters_of, to_memory_names
 from harness.checkpoints.network import network
 from harness.weights import Axes, Symmetry, Turned
 from tests.conftest import BERT_LIKE, FAMILIES, NEWER
@@ -126,7 +126,9 @@ def logits(made: torch.nn.Module, state: Tensors) -> torch.Tensor:
     inputs = {"input_ids": IDS, "attention_mask": (IDS > 0).long()}
     if made.main_input_name == "pixel_values":
         inputs = {"pixel_values": IMAGES}
-    own = in_memory(made, as_stored(KNOWN[made.config.model_type], state, parameters_of(made)))
+    own = to_memory_names(
+        made, joined_parts(KNOWN[made.config.model_type], state, parameters_of(made))
+    )
     narrow = torch.Tensor.float
 
     def as_it_is(tensor: torch.Tensor) -> torch.Tensor:

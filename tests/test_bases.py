@@ -14,7 +14,7 @@ from harness.evaluation.records import Record, Source
 from harness.hashes import joined
 from harness.reporting.bases import by_base
 from harness.reporting.boards.board import board_of
-from harness.reporting.boards.over import Credited, credit_of, over
+from harness.reporting.boards.over import BoardCredits, credit_of, credits_over_boards
 from harness.reporting.chosen import Chosen, among, read_lines
 from harness.reporting.lines import lines_of
 from harness.stats.intervals import Ratio
@@ -166,7 +166,7 @@ def test_credits_of_boards_are_in_one_table() -> None:
             [*lines_of((f"{at}", one) for at, one in enumerate(of(ONE, better=better)))]
         )
         boards[name] = credit_of(made)
-    found = over(boards)
+    found = credits_over_boards(boards)
     (only,) = found["groups"]
     rows = only["rows"]
     assert only["heads"] == ["first", "second", "third"]
@@ -176,12 +176,12 @@ def test_credits_of_boards_are_in_one_table() -> None:
         for (text, *_), known in zip(cells, boards.values(), strict=True):
             assert text == f"{100 * known.credit[merge].point:.0f}"
     assert not found["finding"], "they are of one base and the same tasks"
-    assert over({"first": boards["first"]}) == {}
+    assert credits_over_boards({"first": boards["first"]}) == {}
 
 
-def credited(work: str, **credit: float) -> Credited:
+def credited(work: str, **credit: float) -> BoardCredits:
     """In percent, the most first."""
-    return Credited(
+    return BoardCredits(
         (work, frozenset()),
         {name: Ratio(value / 100, (0.0, 1.0)) for name, value in credit.items()},
     )
@@ -196,7 +196,7 @@ def test_merges_are_ordered_on_the_boards_that_they_have_in_common() -> None:
         "x2": credited("x", a=70, b=60, c=50, d=40, e=30, f=20),
         "w": credited("w", e=20, f=10),
     }
-    found = over(boards)
+    found = credits_over_boards(boards)
     groups = [(one["common"], [name for name, _ in one["rows"]]) for one in found["groups"]]
     assert groups == [
         ("x, y, z, x2", ["a", "c", "b"]), ("x2, w", ["e", "f"]), ("z, x2", ["d"])
@@ -220,11 +220,11 @@ def test_merges_are_ordered_on_the_boards_that_they_have_in_common() -> None:
         for name, of in boards.items()
         if "a" in of.credit
     }
-    assert over(twice)["finding"][1] == agree
-    found = over({name: of for name, of in boards.items() if name != "x"})
+    assert credits_over_boards(twice)["finding"][1] == agree
+    found = credits_over_boards({name: of for name, of in boards.items() if name != "x"})
     assert found["finding"][0] == "a has the most credit on 2 of its 3 boards."
     many = {f"{name}-{n}": of for n in range(2) for name, of in boards.items() if "a" in of.credit}
-    assert over(many)["groups"][0]["common"] == "8 boards"
+    assert credits_over_boards(many)["groups"][0]["common"] == "8 boards"
 
 
 def test_rows_that_are_one_are_apart_in_the_table() -> None:

@@ -32,7 +32,7 @@ from harness.evaluation.records import (
     Source,
 )
 from harness.reporting import table as tables
-from harness.reporting.boards.about import in_a_line, summary
+from harness.reporting.boards.about import about_text, summary
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import index, rendered
 from harness.reporting.boards.over import credit_of
@@ -996,7 +996,7 @@ def test_a_board_says_whose_experts_are_below_the_best_constant() -> None:
             for task, value in ((RTE, rte), (MRPC, mrpc))
         }
         known = [one.model_copy(update={"majority": constants[one.task]}) for one in records]
-        return in_a_line(board_of([*lines(known)]))
+        return about_text(board_of([*lines(known)]))
 
     assert "constant" not in said(0.69, 0.89)
     assert said(0.712, 0.89).endswith(
@@ -1035,7 +1035,7 @@ def test_a_board_and_a_comparison_of_two_say_the_same(protocol: str) -> None:
         assert isinstance(made, Comparison)
         of_tasks = {one.task: (one.within, one.p) for one in made.tasks}
         for column, (within, p) in {**of_tasks, "mean": (made.within, made.p)}.items():
-            gain = board.gained[board.called.get(row, row), at, column]
+            gain = board.gained[board.joint_names.get(row, row), at, column]
             assert gain.within == pytest.approx([100 * end for end in within])
             assert gain.p == pytest.approx(p, rel=1e-6)
 

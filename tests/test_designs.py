@@ -28,7 +28,7 @@ from harness.reporting.sets import in_sets
 from harness.stats.intervals import student
 from harness.studies.board import curves_of
 from harness.studies.experts import leaf, slug
-from harness.studies.outcomes import Outcome, settle
+from harness.studies.outcomes import Outcome, write_outcome
 from harness.studies.paper import (
     MEAN,
     ROLES,
@@ -228,7 +228,7 @@ def test_designs_that_share_experts_have_boards_in_one_folder(
     for name in (*group, group[0]):
         assert main(["study", "plan", name, *more, "--seeds", seeds(name), "--limit", "8"]) == 0
         for step in read_plan(tmp_path / f"plans/latest/{name}.json").steps.values():
-            settle(step, tmp_path, Outcome("done", step.request))
+            write_outcome(step, tmp_path, Outcome("done", step.request))
 
 
 @pytest.mark.parametrize("name", DESIGN)
@@ -454,7 +454,7 @@ def test_cells_by_hand() -> None:
         ("drop", "mean"): pytest.approx(22.5),
         ("shared", "rte"): pytest.approx(75), ("shared", "mean"): pytest.approx(75),
     }  # fmt: skip
-    said = {place: one.said for place, one in found.items() if one.said}
+    said = {place: one.reason for place, one in found.items() if one.reason}
     assert said.pop(("shared", "mean")) == "without glue/mrpc"
     assert said.pop(("shared", "mrpc")) == "no record"
     assert {place: text for place, text in said.items() if text == "not ours"} == {
@@ -504,7 +504,10 @@ def test_numbers_of_another_base_stand_alone() -> None:
     asked = asked.model_copy(update={"columns": columns})
     found = cells(asked)
     assert found["simple", "rte"].difference is not None
-    assert (found["simple", "mrpc"].ours, found["simple", "mrpc"].said) == (None, "of another base")
+    assert (found["simple", "mrpc"].ours, found["simple", "mrpc"].reason) == (
+        None,
+        "of another base",
+    )
     # of a base that the paper has not, ours stand where its own are
     found = cells(asked, base="third")
     assert (found["simple", "rte"].ours, found["simple", "mrpc"].ours) == (None, pytest.approx(40))

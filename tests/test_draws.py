@@ -168,7 +168,7 @@ def again(room: Path, record: Record, train: Rows, test: Rows) -> dict[str, Any]
         draws = [draw_of(said, train, one["shots"], one["seed"]) for one in said["scores"]]
     encoded = Encoded(
         train.task.name, labels, labels.outputs(train.task), read, heads[0], pool, tuple(draws),
-        labels.taught([outputs]), teachers=(Teacher(taught.x, heads[1]),),
+        labels.target([outputs]), teachers=(Teacher(taught.x, heads[1]),),
         outside=labels.outside(train.task),
     )  # fmt: skip
     made = harness.PROTOCOLS[said["protocol"]].function(encoded, **said["options"])

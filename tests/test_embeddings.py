@@ -21,7 +21,7 @@ from harness import Choice, Record, Run, weights
 from harness.checkpoints.bases import encoder_digests
 from harness.checkpoints.build import built
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.provenance import check_unchanged
+from harness.checkpoints.provenance import check_weights_unchanged
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import (
@@ -347,7 +347,7 @@ def test_a_merge_is_written_as_an_embedding_model(
         for name, tensor in made.items():
             torch.testing.assert_close(tensor, (first[name] + second[name]) / 2)
     merged = open_checkpoint(tmp_path / "out")
-    check_unchanged(merged)
+    check_weights_unchanged(merged)
     record = json.loads((tmp_path / "out" / "merge.json").read_text())
     assert record["digest"] == weights.digest(merged.weights)
     assert (record["heads"], record["tasks"]) == ("none", [])

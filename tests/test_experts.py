@@ -671,7 +671,7 @@ def test_a_loss_that_is_not_finite_ends_a_run(room: Path, tmp_path: Path) -> Non
 def test_long_epochs_are_looked_at_on_the_way(
     room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainers, "LOOKED_AT", 5)
+    monkeypatch.setattr(trainers, "CHECK_EVERY", 5)
     with mistake(NotFinite, "5 54 --learning-rate"):
         trained(room, tmp_path / "out", learning_rate=1e30)
 

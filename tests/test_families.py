@@ -25,7 +25,7 @@ from harness.checkpoints.families.known import FAMILIES as NAMED
 from harness.checkpoints.families.known import KNOWN, add_family
 from harness.checkpoints.families.symmetry import NUMBER, axes_of, in_any_layer, in_table
 from harness.checkpoints.families.t5 import TiedWords, Words
-from harness.checkpoints.named import canonical, parameters_of
+from harness.checkpoints.named import parameters_of, to_family_names
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
@@ -142,7 +142,7 @@ def test_a_family_knows_every_tensor(variant: str, unit: Unit) -> None:
 def test_no_tensor_of_a_family_has_two_names(variant: str, unit: Unit) -> None:
     """But for those that the family says are one."""
     made = planned(variant, unit)
-    named = canonical(made, dict(made.named_parameters(remove_duplicate=False)))
+    named = to_family_names(made, dict(made.named_parameters(remove_duplicate=False)))
     assert len({id(tensor) for tensor in named.values()}) == len(named)
 
 

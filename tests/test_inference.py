@@ -12,7 +12,7 @@ from harness import METRICS, Task, metric
 from harness.data.metrics import score
 from harness.evaluation import bootstrap as resampling
 from harness.evaluation.bootstrap import intervals, kept_resamples, resampled_draws
-from harness.evaluation.counting import PredictedRows, counted, one_by_one, ranks, scored
+from harness.evaluation.counting import PredictedRows, metric_on_counts, one_by_one, ranks, scored
 from harness.evaluation.predictions import Predicted
 from harness.evaluation.records import DrawScore, Interval
 from harness.evaluation.resamples import estimates_of, range_of
@@ -77,9 +77,9 @@ def test_a_metric_of_counts_is_that_of_the_repeated_rows(kind: KindName, name: s
     """Of scikit-learn, scipy and seqeval, to the last digits, on every resample."""
     read = random_read(kind, name)
     counts = some_counts(len(read.units))
-    values = counted(name, read)(counts)
+    values = metric_on_counts(name, read)(counts)
     assert values == pytest.approx(one_by_one(name, read, counts), abs=1e-12, nan_ok=True)
-    whole = counted(name, read)(np.ones((1, len(read.units))))
+    whole = metric_on_counts(name, read)(np.ones((1, len(read.units))))
     expected = score(read.task, read.predicted, read.labels, read.units).value
     assert whole == pytest.approx([expected], abs=1e-12)
     assert len({*values.round(6)}) > 5
@@ -106,7 +106,9 @@ def test_what_is_not_there_counts_as_the_metric_says(kind: KindName, name: str) 
         flat = replace(read, **{field: np.zeros_like(read.labels)})
         counts = some_counts(len(read.units))
         expected = one_by_one(name, flat, counts)
-        assert counted(name, flat)(counts) == pytest.approx(expected, abs=1e-12, nan_ok=True)
+        assert metric_on_counts(name, flat)(counts) == pytest.approx(
+            expected, abs=1e-12, nan_ok=True
+        )
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -119,15 +121,19 @@ def test_entities_are_those_of_seqeval_in_every_scheme(labels: tuple[str, ...], 
     read = replace(read, predicted=np.where(half, read.labels, read.predicted))
     counts = some_counts(len(read.units))
     expected = one_by_one("span_f1", read, counts)
-    assert counted("span_f1", read)(counts) == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    assert metric_on_counts("span_f1", read)(counts) == pytest.approx(
+        expected, abs=1e-12, nan_ok=True
+    )
 
 
 def test_large_values_that_hardly_vary_keep_their_digits() -> None:
     read = random_read("regression", "pearson")
     counts = some_counts(len(read.units))
     far = replace(read, predicted=1e8 + read.predicted)
-    expected = counted("pearson", read)(counts)
-    assert counted("pearson", far)(counts) == pytest.approx(expected, abs=1e-6, nan_ok=True)
+    expected = metric_on_counts("pearson", read)(counts)
+    assert metric_on_counts("pearson", far)(counts) == pytest.approx(
+        expected, abs=1e-6, nan_ok=True
+    )
 
 
 def test_every_shipped_metric_has_a_range() -> None:
@@ -151,7 +157,7 @@ def test_a_metric_of_ones_own_has_an_interval_too() -> None:
     made = predicted_of(replace(read, task=task("classification", "odd_rows")))
     found = interval(made, None)
     assert found.low < odd_rows(read.predicted, read.labels) < found.high
-    assert len(resampled_draws(made, None)[0]) == resampling.SLOW
+    assert len(resampled_draws(made, None)[0]) == resampling.SLOW_RESAMPLES
 
 
 # Intervals ------------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ from harness.cli import main
 from harness.errors import BadOption, BrokenCheckpoint, NotFinite, OutputExists
 from harness.inspecting import folder
 from harness.inspecting.comparison import WeightComparison, compared
-from harness.inspecting.inspect import Work, places_of
+from harness.inspecting.inspect import ComparisonInputs, places_of
 from harness.inspecting.inspection import UnitsInPlace, remarks
-from harness.inspecting.units import alike, in_squares, units_kept
+from harness.inspecting.units import in_squares, unit_cosines, units_kept
 from harness.reporting.figures import HeatMap
 from harness.weights import Lazy, Permuted, Spec, Symmetry
 from tests.conftest import FAMILIES, NEWER, is_head, model
@@ -484,7 +484,7 @@ def test_one_tensor_of_each_model_is_in_memory_at_a_time() -> None:
 
     names = [f"bert.encoder.layer.{n}.output.dense.weight" for n in range(4)]
     states = [Lazy({n: Spec((100,), torch.float32) for n in names}, read) for _ in range(4)]
-    work = Work(family_of(config("bert")), tuple(states[:3]), states[3])
+    work = ComparisonInputs(family_of(config("bert")), tuple(states[:3]), states[3])
     assert len(places_of(work, lambda *_: None)) == 3
     assert (most, reads) == (4, 16)
 
@@ -651,7 +651,7 @@ def test_cosines_of_units_by_hand() -> None:
     second = {"up": torch.tensor([[3.0, 0], [1, 1], [0, 0]])}
     half = 2**-0.5
     expected = torch.tensor([[1, half, 0], [0, half, 0], [0, 0, 0.0]])
-    torch.testing.assert_close(alike(first, second, members), expected.double())
+    torch.testing.assert_close(unit_cosines(first, second, members), expected.double())
 
 
 def test_squares_keep_a_diagonal_of_many_units() -> None:

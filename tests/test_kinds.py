@@ -1077,7 +1077,7 @@ FAULTS: dict[str, tuple[Plant, Notice]] = {
         lambda room, out: test_ft_classifier_agrees_with_plain_torch("multilabel", room, out),
     ),
     "classes are taught as if one held": (
-        around(Multilabel, "taught", lambda right, kind, read: softmax(read, axis=-1).mean(0)),
+        around(Multilabel, "target", lambda right, kind, read: softmax(read, axis=-1).mean(0)),
         lambda room, out: test_ft_classifier_agrees_with_plain_torch("multilabel", room, out),
     ),
 }

@@ -79,7 +79,7 @@ def encoded(*, same: bool, noise: int | None = None) -> Encoded:
         head,
         Features(ours[:POOL], logits[:POOL], labels[:POOL].astype(float)),
         draws,
-        KINDS["classification"].taught([outputs]),
+        KINDS["classification"].target([outputs]),
         teachers=(Teacher(theirs, head),),
     )
 

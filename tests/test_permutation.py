@@ -23,7 +23,7 @@ from harness.checkpoints.families.family import Unit
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.errors import BadOption, UnknownName
 from harness.weights import Symmetry, alignment, assignment, matched_units, objective, universe
-from harness.weights.matching import gainful, settled
+from harness.weights.matching import gainful, surely_unmoved
 from tests import symmetries
 from tests.conftest import model
 from tests.mistakes import refused
@@ -312,7 +312,7 @@ def test_units_that_are_told_to_stay_are_those_of_scipy(noise: float) -> None:
     before, after = (what.report[fact]["ffn.0"][1] for fact in ("before", "after"))
     assert before == pytest.approx(np.linalg.norm(rows[0] - rows[1]), abs=1e-6)
     assert after == pytest.approx(np.linalg.norm(rows[0] - rows[1][place]), abs=1e-6)
-    assert settled(local, anchor, members) == (noise <= 0.1)
+    assert surely_unmoved(local, anchor, members) == (noise <= 0.1)
 
 
 def test_units_that_are_alike_are_not_told_to_stay() -> None:
@@ -320,7 +320,7 @@ def test_units_that_are_alike_are_not_told_to_stay() -> None:
     symmetry = Symmetry({"up": ("ffn.0", None)}, 1)
     anchor = {"up": torch.tensor([[1.0, 0], [1, 0], [0, 1]])}
     local = {"up": torch.tensor([[1.1, 0], [1, 0], [0, 1]])}
-    assert not settled(local, anchor, symmetry.members("ffn.0"))
+    assert not surely_unmoved(local, anchor, symmetry.members("ffn.0"))
     _, found = permuted([anchor, local], symmetry)
     assert torch.equal(found["up"], local["up"])
 

@@ -27,8 +27,8 @@ from harness.files import cache_dir
 from harness.merging.merge import merge
 from harness.merging.plan import plan
 from harness.passes import placement as placements
-from harness.passes.features import content_key, dropping, encode, final_head, forward
-from harness.passes.placement import CPU, Placement, check_placement, exact
+from harness.passes.features import content_key, dropout_features, encode, final_head, forward
+from harness.passes.placement import CPU, Placement, check_placement, full_float32
 from harness.passes.prepared import Prepared, prepare
 from harness.passes.reading import Reading
 from harness.passes.statistic_file import read_statistic
@@ -114,7 +114,9 @@ def test_what_is_drawn_again_is_placed_too(loud: Loud, monkeypatch: pytest.Monke
         return real(given, *others, **more)
 
     monkeypatch.setattr(functional, "layer_norm", spy)
-    again = dropping(checkpoint, rows, max_length=LENGTH, readout=LAST_LINEAR, placement=HALF)
+    again = dropout_features(
+        checkpoint, rows, max_length=LENGTH, readout=LAST_LINEAR, placement=HALF
+    )
     assert again([0, 1], 0).dtype == np.float32
     assert seen == {torch.bfloat16}
 
@@ -125,7 +127,7 @@ def test_what_is_drawn_again_is_the_same_in_threads(loud: Loud) -> None:
     config = {**checkpoint.config, "hidden_dropout_prob": 0.3}
     dropped = replace(checkpoint, config=config)
     each = [
-        dropping(dropped, rows, max_length=LENGTH, readout=LAST_LINEAR, placement=CPU)
+        dropout_features(dropped, rows, max_length=LENGTH, readout=LAST_LINEAR, placement=CPU)
         for _ in range(2)
     ]
     units = range(len(rows.labels))
@@ -238,7 +240,7 @@ def test_a_pass_in_float32_is_one_whatever_the_program_asked(
         monkeypatch.setattr(functional, "layer_norm", spy)
         forward(checkpoint, rows, max_length=LENGTH, placement=CPU)
         assert precisions() == before
-        with pytest.raises(KeyError), exact():
+        with pytest.raises(KeyError), full_float32():
             raise KeyError
         assert precisions() == before
         assert torch.get_float32_matmul_precision() == "medium"

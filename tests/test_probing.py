@@ -28,7 +28,7 @@ from harness.evaluation.records import each_record, identity, predictions_of
 from harness.passes import features
 from harness.reporting.boards.board import board_of
 from harness.reporting.lines import Setting, lines_of
-from harness.reporting.verdict import Basis, bases, left_open, verdicts
+from harness.reporting.verdict import Basis, basis_verdicts, left_open, verdicts
 from harness.stats.intervals import Ratio
 from harness.types import Progress
 from tests.conftest import WORDS, model
@@ -287,8 +287,11 @@ def test_a_fit_to_the_test_rows_says_so(protocol: str, room: Path, tmp_path: Pat
     assert not {"shots", "draws", "pool"} & {*record.settings}
     assert all("rows=test" in str(one.setting) for one in lines([record]))
     assert record == read(room, kind, tmp_path, f"{protocol}:rows=test{steps}")[0]
-    assert all("probe:rows=test (transductive) scores" in str(one) for one in bases(lines(records)))
-    assert len(bases(lines(records))) == (protocol == "probe")
+    assert all(
+        "probe:rows=test (transductive) scores" in str(one)
+        for one in basis_verdicts(lines(records))
+    )
+    assert len(basis_verdicts(lines(records))) == (protocol == "probe")
 
 
 def test_a_head_tuned_on_the_scored_rows_bears_no_verdict(room: Path, tmp_path: Path) -> None:
@@ -788,14 +791,14 @@ def test_the_interval_is_of_differences_on_the_same_rows() -> None:
         right_on("merged", "probe", range(240)),
         right_on("base", "probe", range(90, 240)),
     ]
-    (found,) = bases(lines(records))
+    (found,) = basis_verdicts(lines(records))
     reach = 2 * 100 * np.sqrt(0.2 * 0.8 / 300)
     assert found.within == pytest.approx((20 - reach, 20 + reach), abs=0.5)
     assert found.ratio == Ratio(1.0, (1.0, 1.0))
     reach = 2 * 100 * np.sqrt(0.3 * 0.7 / 300)
     assert found.above_control == pytest.approx((30 - reach, 30 + reach), abs=0.5)
     other = right_on("expert", "current", range(240), resamples=(kept([ONES], None, "1" * 16),))
-    assert bases(lines([other, *records[1:]])) == [], "of other resamples"
+    assert basis_verdicts(lines([other, *records[1:]])) == [], "of other resamples"
 
 
 ONES = np.ones(300)
@@ -807,7 +810,7 @@ def test_three_rows_are_no_loss() -> None:
         right_on("merged", "current", [*range(6, 240), 297, 298, 299]),
         right_on("merged", "probe", range(240)),
     ]
-    (found,) = bases(lines(records))
+    (found,) = basis_verdicts(lines(records))
     assert "no significant loss under Current Eval" in str(found)
 
 
@@ -817,18 +820,18 @@ def test_the_sentence_is_of_the_records(
 ) -> None:
     records = read(room, "classification", tmp_path, "probe", "current", "probe:transform=scaling",
                    shots=("all", 1))  # fmt: skip
-    (every,) = bases(lines(records))
+    (every,) = basis_verdicts(lines(records))
     assert every.setting.shots == "all"
     by_role = {(r.role, r.protocol): r for r in records if r.options.get("transform") != "scaling"}
     assert every.experts == 100 * by_role["expert", "current"].scores[0].value
     assert every.current == 100 * by_role["merged", "current"].scores[0].value
     assert every.adapted == 100 * by_role["merged", "probe"].scores[-1].value == every.experts
     assert every.determined
-    (few,) = bases(lines([r.model_copy(update={"scores": r.scores[:1]}) for r in records]))
+    (few,) = basis_verdicts(lines([r.model_copy(update={"scores": r.scores[:1]}) for r in records]))
     assert (few.setting.shots, few.determined) == (1, False)
     (line,) = [line for line in left_open(lines(records)) if "scaling" not in line]
     names(line, "probe, 1 shot: classification 0.12")
-    assert bases(lines([r for r in records if r.protocol != "current"])) == []
+    assert basis_verdicts(lines([r for r in records if r.protocol != "current"])) == []
     low, high = every.within
     assert low <= every.loss <= high
     print_evaluation(records, tmp_path)

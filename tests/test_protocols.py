@@ -771,7 +771,7 @@ def test_an_expert_taught_by_itself_stays(make: Callable[..., Encoded]) -> None:
     encoded = make()
     weight, bias = (part.astype(np.float64) for part in vars(encoded.head).values())
     outputs = encoded.pool.x.astype(np.float64) @ weight.T + bias
-    taught = replace(encoded, teacher=encoded.kind.taught([outputs]))
+    taught = replace(encoded, teacher=encoded.kind.target([outputs]))
     for head in tuned(taught, 5e-4, 5):
         np.testing.assert_allclose(head, np.column_stack([weight, bias]), rtol=0, atol=1e-6)
     (current,) = harness.PROTOCOLS["current"].function(taught)
@@ -800,10 +800,10 @@ def test_ft_classifier_reads_no_labels(make: Callable[..., Encoded]) -> None:
 
 def test_teachers_are_averaged_after_the_softmax() -> None:
     logits = [np.array([[0.0, np.log(3.0)]]), np.array([[1000.0, -1000.0]])]
-    taught = KINDS["classification"].taught(logits)
+    taught = KINDS["classification"].target(logits)
     np.testing.assert_allclose(taught, [[0.625, 0.375]], rtol=0, atol=1e-12)
     values = [np.array([[1.0]]), np.array([[4.0]])]
-    np.testing.assert_allclose(KINDS["regression"].taught(values), [[2.5]])
+    np.testing.assert_allclose(KINDS["regression"].target(values), [[2.5]])
 
 
 def test_the_same_neighbours_predict_the_same_number_in_whatever_order_they_are_near() -> None:

@@ -237,7 +237,7 @@ def plain_kl(kind: str, outputs: torch.Tensor, taught: torch.Tensor, *, reverse:
 def test_gradients_are_those_of_torch(kind: str, reverse: bool) -> None:
     random = np.random.default_rng(0)
     outputs = torch.from_numpy(3 * random.normal(size=(50, 4))).requires_grad_()
-    taught = KINDS[kind].taught([3 * random.normal(size=(50, 4))])
+    taught = KINDS[kind].target([3 * random.normal(size=(50, 4))])
     plain_kl(kind, outputs, torch.from_numpy(taught), reverse=reverse).backward()
     made = KINDS[kind].gradient(outputs.detach().numpy(), taught, reverse=reverse)
     assert outputs.grad is not None
@@ -245,7 +245,7 @@ def test_gradients_are_those_of_torch(kind: str, reverse: bool) -> None:
     sure = np.array([[800.0, -800, 0, 0]])
     for given in (sure, -sure):
         assert np.isfinite(
-            KINDS[kind].gradient(given, KINDS[kind].taught([sure]), reverse=True)
+            KINDS[kind].gradient(given, KINDS[kind].target([sure]), reverse=True)
         ).all()
 
 
@@ -254,7 +254,7 @@ def test_a_head_that_equals_its_teacher_stays_in_either_direction() -> None:
     x = np.column_stack([random.normal(size=(8, 5)), np.ones(8)])
     head = Head(random.normal(size=(3, 5)).astype(np.float32), np.zeros(3, dtype=np.float32))
     kind = KINDS["classification"]
-    taught = kind.taught([x[:, :5] @ head.weight.T.astype(float)])
+    taught = kind.target([x[:, :5] @ head.weight.T.astype(float)])
     orders = [[(unit,) for unit in range(8)] * 5]
     for reverse in (False, True):
         units = Taught(x, taught, np.ones(8), reverse)

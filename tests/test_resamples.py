@@ -24,7 +24,7 @@ from harness.evaluation.bootstrap import design_of, kept_resamples, resampled_dr
 from harness.evaluation.counting import scored
 from harness.evaluation.predictions import Predicted, read_predictions
 from harness.evaluation.records import DrawScore, Record, read_record
-from harness.evaluation.resamples import STEP, bytes_of, estimate_of, read, written
+from harness.evaluation.resamples import STEP, bytes_of, estimate_of, to_estimate, to_resamples
 from harness.types import Array64
 from tests.conftest import WORDS, model
 from tests.mistakes import mistake, refused
@@ -66,7 +66,7 @@ OF: dict[str, Any] = {"unit": "row", "units": 9, "design": ""}
 
 def test_by_hand() -> None:
     """Two draws that score 0.5 and 0.7 on four units, and twice on resampled ones."""
-    said = written([0.5, 0.7], np.array([0.55, 0.7]), np.array([[0.5, 0.6], [0.6, 0.8]]), **OF)
+    said = to_resamples([0.5, 0.7], np.array([0.55, 0.7]), np.array([[0.5, 0.6], [0.6, 0.8]]), **OF)
     # 0.55 is 100 steps of 0.0005 below 0.6, and 0.7 is 200 above: too far for a byte
     assert said.step == 2 * STEP
     assert bytes_of(said.values).tolist() == [-50, 100]
@@ -75,10 +75,10 @@ def test_by_hand() -> None:
 
 def test_no_score_on_a_resample_is_beyond_the_best() -> None:
     """1 is 24.75 steps of 0.004 above 0.901, and 25 were 1.001."""
-    said = written([0.901], np.array([1.0, 0.99, 0.5]), np.empty((1, 0)), **OF)
+    said = to_resamples([0.901], np.array([1.0, 0.99, 0.5]), np.empty((1, 0)), **OF)
     assert said.step == 8 * STEP
     assert bytes_of(said.values).tolist() == [25, 22, -100]
-    assert read(said, [0.901], ["accuracy"]).resamples.tolist() == [1, 0.989, 0.501]
+    assert to_estimate(said, [0.901], ["accuracy"]).resamples.tolist() == [1, 0.989, 0.501]
 
 
 @pytest.mark.parametrize("draws", [1, 3])
@@ -88,7 +88,7 @@ def test_what_is_kept_is_read_back_to_half_a_step(name: str, draws: int) -> None
     (kept,) = kept_resamples(made, scores(made))
     each = resampled_draws(made, kept.shots)
     values = [score.value for score in scores(made)]
-    found = read(kept, values, made.task.metrics)
+    found = to_estimate(kept, values, made.task.metrics)
     assert found.values.tolist() == values
     np.testing.assert_allclose(found.resamples, each.mean(axis=0), atol=kept.step / 2 + 1e-9)
     assert kept.step <= each.std() / 8, "rounding is nothing beside chance"
@@ -122,7 +122,7 @@ def test_steps_are_small_where_two_models_may_differ_by_few_of_many_rows() -> No
     assert kept.step < STEP / 2
     (again,) = kept_resamples(made, scores(made), STEP)
     assert again.step == STEP
-    near = [read(one, [0.8], ("accuracy",)).resamples for one in (kept, again)]
+    near = [to_estimate(one, [0.8], ("accuracy",)).resamples for one in (kept, again)]
     np.testing.assert_allclose(near[0], near[1], atol=STEP)
     (few,) = kept_resamples(predicted(rows=9_000), scores(predicted(rows=9_000)))
     assert few.step == STEP
@@ -145,7 +145,7 @@ def test_two_models_take_the_same_units() -> None:
     kept = [kept_resamples(one, scores(one))[0] for one in (first, second)]
     assert kept[0].design == kept[1].design
     one, other = (
-        read(resamples, [scores(model)[0].value], model.task.metrics).resamples
+        to_estimate(resamples, [scores(model)[0].value], model.task.metrics).resamples
         for resamples, model in zip(kept, (first, second), strict=True)
     )
     found = one - other
@@ -191,7 +191,7 @@ def test_documents_are_taken_whole() -> None:
     assert (kept.unit, kept.units, kept.count) == ("document", 30, 20_000)
     right = (made.values[None, None] == made.labels).astype(float)
     by_document = right.reshape(30, 3).mean(axis=1)
-    found = read(kept, [scores(made)[0].value], made.task.metrics).resamples.std()
+    found = to_estimate(kept, [scores(made)[0].value], made.task.metrics).resamples.std()
     assert found == pytest.approx(by_document.std() / 30**0.5, rel=0.05)
 
 
@@ -207,7 +207,10 @@ def test_labels_are_not_found_from_a_record_without_them() -> None:
     """
     made = predicted(wrong=0.3, rows=600)
     (kept,) = kept_resamples(made, scores(made))
-    said = read(kept, [scores(made)[0].value], made.task.metrics).resamples - scores(made)[0].value
+    said = (
+        to_estimate(kept, [scores(made)[0].value], made.task.metrics).resamples
+        - scores(made)[0].value
+    )
     right = made.values[None, None] == made.labels
 
     def guessed(counts: Array64) -> Array64:

@@ -14,7 +14,7 @@ from harness.errors import BrokenRecord
 from harness.evaluation.records import Record, RecordedRecipe, RecordedStage, Source
 from harness.reporting.boards.about import about
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.tested import above
+from harness.reporting.boards.tested import difference_of_cells
 from harness.reporting.lines import lines_of
 from harness.reporting.sets import in_sets
 from tests.mistakes import mistake
@@ -305,7 +305,7 @@ def test_the_interval_of_a_difference_over_sets_is_around_it() -> None:
     ties, average = (scores.row(row, current)[-1] for row in ("ties", "average"))
     assert ties is not None
     assert average is not None
-    found = above(ties, average)
+    found = difference_of_cells(ties, average)
     assert found.points == pytest.approx(100 * (0.1 + 0.2 + 0.05) / 3)
     assert found.within is not None
     assert sum(found.within) / 2 == pytest.approx(found.points, abs=1e-4)
@@ -320,4 +320,4 @@ def test_a_difference_is_over_the_sets_that_both_have() -> None:
     assert ties is not None
     assert average is not None
     assert ties.mean - average.mean != pytest.approx(10)
-    assert above(ties, average).points == pytest.approx(10)
+    assert difference_of_cells(ties, average).points == pytest.approx(10)

@@ -207,13 +207,15 @@ def test_all_forms_of_a_board_say_which_gaps_are_significant(crowd: Path) -> Non
     on_page = page.data(of, [line.path for line in of.lines])["gaps"]
     for at, (axes, column) in enumerate(zip(figure.axes, of.scores.columns, strict=True)):
         drawn = dict(zip(rows, [filled for *_, filled in faces(axes)], strict=True))
-        assert drawn == {row: known[of.called.get(row, row), column] for row in rows}
+        assert drawn == {row: known[of.joint_names.get(row, row), column] for row in rows}
         for row, cells in zip(of.scores.rows, on_page, strict=True):
             assert bool(cells[at]) == (known.get((row, column)) is False)
     text = texts_of(of)["board.md"].partition("How much of the loss")[2]
     table = [line.strip("| ").split("|") for line in text.splitlines() if line.startswith("|")]
     told = {cells[0].strip(): not cells[-2].strip().endswith("?") for cells in table[2:]}
-    assert told == {row: known[row, "mean"] for row in {of.called.get(row, row) for row in rows}}
+    assert told == {
+        row: known[row, "mean"] for row in {of.joint_names.get(row, row) for row in rows}
+    }
 
 
 def test_drops_are_significant_among_all_that_are_drawn(crowd: Path) -> None:

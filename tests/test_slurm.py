@@ -19,9 +19,9 @@ import yaml
 
 from harness.cli import main
 from harness.errors import BadRecipe
-from harness.studies.outcomes import Outcome, settle, states_of
+from harness.studies.outcomes import Outcome, states_of, write_outcome
 from harness.studies.plan import Plan, read_plan
-from harness.studies.pool import left
+from harness.studies.pool import unfinished_chunks
 from harness.studies.slurm import queue_table, tasks_of
 from harness.training.miniature import make_base
 from tests.mistakes import names, refused
@@ -109,7 +109,9 @@ def done(room: Path, *steps: str, state: Any = "done") -> None:
     """Note that steps are done, as a worker does; an expert with its folder."""
     plan, folder = plan_of(room), room / "out"
     for name in steps:
-        settle(plan.steps[name], folder, Outcome(state, plan.steps[name].request, reason="why"))
+        write_outcome(
+            plan.steps[name], folder, Outcome(state, plan.steps[name].request, reason="why")
+        )
         if plan.steps[name].verb in ("finetune", "merge") and state == "done":
             (folder / name).mkdir(parents=True)
             marker = {"finetune": "expert.json", "merge": "merge.json"}[plan.steps[name].verb]
@@ -201,7 +203,7 @@ def test_a_step_that_was_begun_by_one_who_is_gone_is_left_to_do(room: Path) -> N
     done(room, EXPERTS[0])
     done(room, EXPERTS[1], state="begun")
     known = states_of(plan_of(room), room / "out")
-    assert left(plan_of(room), known)[0] == 1
+    assert unfinished_chunks(plan_of(room), known)[0] == 1
 
 
 def test_the_script_of_a_task_does_its_chunk(room: Path) -> None:

@@ -14,10 +14,10 @@ from harness.stats.estimate import Estimate, Prior, mean_of, minus, over_sets
 from harness.stats.intervals import (
     credit,
     degrees,
+    half_width,
     interval,
     moderated,
     ratio,
-    reach,
     variances,
 )
 from harness.stats.ranks import (
@@ -121,9 +121,9 @@ def test_an_interval_of_sets_of_experts_by_hand() -> None:
     """Sets of 0, 3 and 6 have a variance of 9 and a mean with an error of root 3; t of 4.303."""
     one = of_sets(0.0, 3.0, 6.0, error=1.0)
     assert (one.point, one.units) == (3.0, 500)
-    assert reach(one) == pytest.approx(math.hypot(1.965, 4.303 * math.sqrt(3)), rel=0.05)
+    assert half_width(one) == pytest.approx(math.hypot(1.965, 4.303 * math.sqrt(3)), rel=0.05)
     assert p_value(one) == pytest.approx(2 * t.sf(3 / math.sqrt(3), 2), abs=0.1)
-    assert reach(of_sets(0.0, 6.0, error=1.0)) < 2.2, "of two sets, these very ones are meant"
+    assert half_width(of_sets(0.0, 6.0, error=1.0)) < 2.2, "of two sets, these very ones are meant"
 
 
 def test_variances_over_sets_are_drawn_towards_those_of_all_models() -> None:
@@ -139,7 +139,7 @@ def test_an_interval_ends_where_a_test_says_so_whatever_is_known_of_sets() -> No
     for told in (None, Prior(1e-3, 4.0), Prior(1e-6, 4.0), Prior(0.05, 2.0)):
         known = replace(one, prior=told)
         p = p_value(known)
-        assert reach(known, tail=p / 2) == pytest.approx(known.point, rel=1e-4)
+        assert half_width(known, tail=p / 2) == pytest.approx(known.point, rel=1e-4)
         assert (p < 0.05) == (interval(known)[0] > 0)
 
 
@@ -192,14 +192,14 @@ def test_differences_and_means_pair_sets_by_number() -> None:
 def test_an_interval_of_units_and_draws_by_hand() -> None:
     """An error of 3 of units; draws 0 and 8, whose mean has one of 4, and a t of 12.7."""
     one = of_draws([0.0, 8.0], 3.0)
-    assert reach(one) == pytest.approx(math.hypot(1.96 * 3, 12.706 * 4), rel=1e-3)
+    assert half_width(one) == pytest.approx(math.hypot(1.96 * 3, 12.706 * 4), rel=1e-3)
     low, high = interval(one)
     assert (low + high) / 2 == pytest.approx(4)
-    assert high - low == pytest.approx(2 * reach(one))
+    assert high - low == pytest.approx(2 * half_width(one))
 
 
 def test_few_units_have_students_t() -> None:
-    assert reach(fixed(0.5, 0.1, 5), difference=False) == pytest.approx(
+    assert half_width(fixed(0.5, 0.1, 5), difference=False) == pytest.approx(
         t.ppf(0.975, 4) * 0.1 * math.sqrt(5 / 4)
     )
     assert interval(fixed(0.5, 0.0, 1), SHARE) == SHARE
@@ -235,7 +235,7 @@ def test_a_p_value_of_the_level_has_an_interval_that_ends_at_zero(
 ) -> None:
     one = of_draws(draws, error, 200)
     p = p_value(one)
-    assert reach(one, tail=p / 2) == pytest.approx(one.point, rel=1e-4)
+    assert half_width(one, tail=p / 2) == pytest.approx(one.point, rel=1e-4)
 
 
 def test_two_models_that_differ_in_few_rows_are_told_by_these_few() -> None:
@@ -266,7 +266,7 @@ def test_a_unit_may_change_a_score_by_less_than_its_part() -> None:
     """
     one = Estimate(np.array([0.01]), 0.01 + 0.003 * normal(4000), NONE, 500)
     assert degrees(one, difference=True)[0] >= 9
-    assert reach(one) < 1.2 * 1.96 * 0.003
+    assert half_width(one) < 1.2 * 1.96 * 0.003
     tails = t.rvs(3, size=4000, random_state=0)
     few = Estimate(one.values, 0.01 + 0.003 * tails / tails.std(), NONE, 500)
     assert degrees(few, difference=True)[0] == 1, "resamples with long tails are of few units"

@@ -46,8 +46,17 @@ from harness.stats.tests import sets_needed
 from harness.studies import inputs, outcomes, pool
 from harness.studies.board import curves_of, figures, records_of
 from harness.studies.inputs import rows_of, with_inputs
-from harness.studies.outcomes import Outcome, outcome_of, settle, states_of
-from harness.studies.plan import Chunk, Plan, Price, paid, planned, price, read_plan, write_plan
+from harness.studies.outcomes import Outcome, outcome_of, states_of, write_outcome
+from harness.studies.plan import (
+    Chunk,
+    Plan,
+    SecondsEstimate,
+    estimate_seconds,
+    planned,
+    read_plan,
+    record_time,
+    write_plan,
+)
 from harness.studies.pool import run_plan, worker
 from harness.studies.read import read_study
 from harness.studies.status import failures, spreads, spreads_of
@@ -497,7 +506,9 @@ def test_chunks_are_as_long_as_is_worth_a_start(
     """Whatever sets and models their steps are of."""
     experts = {**TWO["experts"], "tasks": [TASK, "embedded/comparison"], "seeds": [0, 1, 2]}
     asked: dict[str, Any] = {"experts": experts, "mergers": ["regmean", "average"]}
-    monkeypatch.setattr("harness.studies.plan.price", lambda step: Price(seconds))
+    monkeypatch.setattr(
+        "harness.studies.plan.estimate_seconds", lambda step: SecondsEstimate(seconds)
+    )
     made = plan(room, **asked, sets={"by": "pairs"})
     assert {name for chunk in made.chunks for name in chunk.steps} == {*made.steps}
     for numbers in made.levels:
@@ -594,7 +605,9 @@ def test_what_is_done_is_not_done_again_and_what_is_gone_is(room: Path, done: Ke
 def test_time_left_is_told_by_what_steps_cost(room: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by their number: a training is no evaluation. Nothing of what was done before."""
     costs = {"finetune": 70.0, "merge": 0.1, "evaluate": 4.0}
-    monkeypatch.setattr("harness.studies.plan.price", lambda step: Price(costs[step.verb]))
+    monkeypatch.setattr(
+        "harness.studies.plan.estimate_seconds", lambda step: SecondsEstimate(costs[step.verb])
+    )
     made, told = plan(room), list[tuple[int, int]]()
     path = write_plan(made, room / "out")
 
@@ -762,7 +775,7 @@ def test_a_merge_of_other_code_is_told(room: Path, monkeypatch: pytest.MonkeyPat
     def told(then: str, now: str, state: Any = "done") -> list[str]:
         monkeypatch.setattr(outcomes, "code_of", lambda function: then)
         for step in made.steps.values():
-            settle(step, room / "out", Outcome(state, step.request, reason="full"))
+            write_outcome(step, room / "out", Outcome(state, step.request, reason="full"))
         known = {name: outcome_of(step, room / "out") for name, step in made.steps.items()}
         monkeypatch.setattr(outcomes, "code_of", lambda function: now)
         return failures(made, known)
@@ -1055,7 +1068,7 @@ def test_of_two_that_begin_a_step_at_once_one_waits(
             os.close(lock)
             if faster:
                 harness.finetune(room / "base", TASK, out=place, seed=0, epochs=1, limit=40)
-                settle(step, room / "out", Outcome("done", step.request))
+                write_outcome(step, room / "out", Outcome("done", step.request))
         return looks[-1]
 
     monkeypatch.setattr("harness.studies.work.is_written", look)
@@ -1078,7 +1091,9 @@ def test_one_who_comes_late_leaves_what_the_other_one_made(
     def train(*_: Any, out: Path, **asked: Any) -> None:
         harness.finetune(out=out, **asked)
         if told:
-            settle(made.steps[str(out)], Path(), Outcome("done", made.steps[str(out)].request))
+            write_outcome(
+                made.steps[str(out)], Path(), Outcome("done", made.steps[str(out)].request)
+            )
         raise OutputExists(f"{out} exists")
 
     monkeypatch.setattr("harness.studies.work.finetune", train)
@@ -1099,7 +1114,7 @@ def test_one_who_looks_before_the_other_one_ends_does_not_begin_again(
         looks.append(of.name)
         if len(looks) == 1:
             harness.finetune(room / "base", TASK, out=of.name, seed=0, epochs=1, limit=40)
-            settle(of, folder, Outcome("done", of.request, seconds=7.0))
+            write_outcome(of, folder, Outcome("done", of.request, seconds=7.0))
         return known
 
     monkeypatch.setattr("harness.studies.work.outcome_of", look)
@@ -1191,10 +1206,10 @@ def test_a_plan_says_what_it_does_not_know(
 
 def test_a_price_of_rows_that_were_not_counted_is_of_the_same_alone(room: Path) -> None:
     made = replace(steps(room)["experts/base/topic-0"], size=None)
-    paid(made, 3.0)
-    assert price(made) == Price(3.0)
-    assert price(replace(made, request={**made.request, "limit": 9})) is None
-    assert price(replace(made, size=9)) is None
+    record_time(made, 3.0)
+    assert estimate_seconds(made) == SecondsEstimate(3.0)
+    assert estimate_seconds(replace(made, request={**made.request, "limit": 9})) is None
+    assert estimate_seconds(replace(made, size=9)) is None
 
 
 def test_what_steps_took_is_their_price(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -2060,15 +2075,15 @@ def test_a_device_that_is_not_here_is_told_and_no_step_fails(
 
 def test_times_that_are_broken_are_passed_over(room: Path) -> None:
     made = steps(room)["experts/base/topic-0"]
-    assert price(made) is None
-    paid(made, 3.0)
-    paid(made, 5.0)
+    assert estimate_seconds(made) is None
+    record_time(made, 3.0)
+    record_time(made, 5.0)
     (file,) = (cache_dir("times")).iterdir()
     with file.open("ab") as times:
         times.write(b'{"kinds": 3, "rate": 1}\n{"a": \xff\n{"kinds": [["finetune"')
-    assert price(made) == Price(4.0)
+    assert estimate_seconds(made) == SecondsEstimate(4.0)
     like = replace(made, about="embedded/comparison", size=2 * made.size)
-    assert price(like) == Price(8.0)  # of the same base
+    assert estimate_seconds(like) == SecondsEstimate(8.0)  # of the same base
 
 
 def test_a_price_by_steps_of_another_size_is_a_bound_or_on_a_line(room: Path) -> None:
@@ -2078,17 +2093,17 @@ def test_a_price_by_steps_of_another_size_is_a_bound_or_on_a_line(room: Path) ->
         return replace(made, size=size, about=task)
 
     made = steps(room)["experts/base/topic-0"]
-    paid(of(100), 6.0)
-    assert price(of(1000)) == Price(60.0, at_most=True)
-    assert price(of(10)) == Price(6.0, at_most=True)
-    paid(of(400), 9.0)
-    paid(of(800), 13.0)
+    record_time(of(100), 6.0)
+    assert estimate_seconds(of(1000)) == SecondsEstimate(60.0, at_most=True)
+    assert estimate_seconds(of(10)) == SecondsEstimate(6.0, at_most=True)
+    record_time(of(400), 9.0)
+    record_time(of(800), 13.0)
     for size, far in ((10, False), (8000, True)):
-        known = price(of(size))
+        known = estimate_seconds(of(size))
         assert known is not None
         assert (known.seconds, known.at_most) == (pytest.approx(5 + 0.01 * size), far)
-    paid(of(7000, "embedded/comparison"), 70.0)  # of another task, and of about this size
-    assert price(of(8000)) == Price(80.0)
+    record_time(of(7000, "embedded/comparison"), 70.0)  # of another task, and of about this size
+    assert estimate_seconds(of(8000)) == SecondsEstimate(80.0)
 
 
 def test_statistics_and_merges_are_as_large_as_the_rows_that_they_read(room: Path) -> None:
@@ -2110,9 +2125,11 @@ def test_statistics_and_merges_are_as_large_as_the_rows_that_they_read(room: Pat
         f"gram:examples=8 {TASK}": 8,
     }
     for one in few.values():
-        paid(one, 3.0)
-    prices = [price(one) for one in many.values()]
-    assert prices == [Price(3.0 * (10 if one.size else 1), one.size != 0) for one in many.values()]
+        record_time(one, 3.0)
+    prices = [estimate_seconds(one) for one in many.values()]
+    assert prices == [
+        SecondsEstimate(3.0 * (10 if one.size else 1), one.size != 0) for one in many.values()
+    ]
 
 
 def pairs(data: Path, count: int) -> None:

@@ -28,7 +28,7 @@ from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, MissingHead
 from harness.passes import prepared
-from harness.passes.features import dropping, final_head, forward
+from harness.passes.features import dropout_features, final_head, forward
 from harness.passes.gram import gram, linear_layers
 from harness.passes.placement import CPU, Placement
 from harness.passes.prepared import prepare
@@ -242,7 +242,9 @@ def test_a_question_for_each_label_is_a_linear_head_on_all_of_them(made: Path) -
     assert x.shape == (len(rows), 3 * 16)
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
     # these miniatures drop nothing
-    again = dropping(one, rows, max_length=128, readout=LAST_LINEAR, placement=CPU)([2, 0], 0)
+    again = dropout_features(one, rows, max_length=128, readout=LAST_LINEAR, placement=CPU)(
+        [2, 0], 0
+    )
     np.testing.assert_allclose(again, x[[2, 0]], rtol=0, atol=1e-4)
     head = final_head(one, [2, 0, 1])
     assert head is not None

@@ -18,7 +18,7 @@ from harness.checking.properties.property import (
 )
 from harness.entries import Method, Premerge
 from harness.errors import BadOption, HarnessError, UnknownName
-from harness.methods import is_said, needs_of, own_options, reads_base, resolved
+from harness.methods import condition_holds, needs_of, own_options, reads_base, resolved
 from harness.plugins import line_of
 from harness.registry import STAGES
 from harness.text import hint
@@ -134,7 +134,9 @@ def battery(stage: StageName, choice: Choice, entry: Method | None = None) -> Ba
     own = Choice(choice.name, own_options(entry, given))
     base = reads_base(entry, given)
     method = CheckedMethod(stage, own, entry.function, entry.needs, reads_base=base)
-    said = (broken for one, broken in entry.breaks_with.items() if is_said(entry, one, given))
+    said = (
+        broken for one, broken in entry.breaks_with.items() if condition_holds(entry, one, given)
+    )
     # one that is not said to be exact need not be
     inexact = ("exact", "family") if isinstance(entry, Premerge) and not entry.exact else ()
     unclaimed = (*chain(*said), *inexact)

@@ -29,7 +29,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.evaluate import evaluate
 from harness.evaluation.predictions import read_predictions
-from harness.evaluation.records import Record, predictions_of, safe
+from harness.evaluation.records import Record, predictions_of, safe_name
 from harness.evaluation.run import DEFAULTS, Run
 from harness.files import check_place, read_json, write_json
 from harness.kinds import kind_of
@@ -154,7 +154,7 @@ def quality(
     Raises BadOption if the defaults, or the settings that the merger takes, are no longer those
     recorded, BrokenRecord for a file that cannot be read or was recorded with other experts.
     """
-    path = baselines / f"{safe(_name(choice))}.json"
+    path = baselines / f"{safe_name(_name(choice))}.json"
     if record:
         check_place(baselines.absolute())
     kept = None if record or not path.is_file() else read_baseline(path)
@@ -213,7 +213,7 @@ def measure(
     for setting, part in product(settings, BOTH):
         workload.plan((setting, part), STEPS)
     for setting, experts in settings.items():
-        out = folder / safe(setting) / safe(_name(choice))
+        out = folder / safe_name(setting) / safe_name(_name(choice))
         base, *sources = (str(MINIATURES / name) for name in ("base", *experts))
         recipe = Recipe(experts=tuple(sources), base=base, merger=asked, device=DEVICE)
         merging, reading = (workload.within(setting, (setting, part)) for part in BOTH)

@@ -24,7 +24,13 @@ import torch
 from harness.checkpoints.build import encoder_of
 from harness.checkpoints.families.family import Family, Unit
 from harness.checkpoints.families.symmetry import NUMBER
-from harness.checkpoints.layout import ADAPTER_FILE, has_processor, is_adapter, odd, read_config
+from harness.checkpoints.layout import (
+    ADAPTER_FILE,
+    bad_value,
+    has_processor,
+    is_adapter,
+    read_config,
+)
 from harness.checkpoints.named import parameters_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.open import (
@@ -33,7 +39,7 @@ from harness.checkpoints.open import (
     labels_of,
     open_checkpoint,
     open_file,
-    twice,
+    two_names_error,
 )
 from harness.checkpoints.pooling import read_pooling
 from harness.checkpoints.provenance import recorded_tasks
@@ -68,7 +74,7 @@ formula. An unknown key could do so too, unless its value is one of `NOTHING`.""
 NOTHING: tuple[Any, ...] = (None, False, {}, [])
 OF_TEXT = "SEQ_2_SEQ_LM"
 """peft's task type of a text-to-text model."""
-UNITS: Mapping[str, Unit] = {"SEQ_CLS": "row", "TOKEN_CLS": "word"}
+UNIT_OF_TASK_TYPE: Mapping[str, Unit] = {"SEQ_CLS": "row", "TOKEN_CLS": "word"}
 """By peft's task type, what a classifier has an output for."""
 INSTEAD = (
     "merge it into its base with peft, PeftModel.from_pretrained(model, ADAPTER)"
@@ -111,7 +117,7 @@ def open_adapter(
     """
     adapter = _read(folder)
     model = _opened_base(adapter, base, allow_pickle)
-    unit = UNITS.get(str(adapter.said.get("task_type")))
+    unit = UNIT_OF_TASK_TYPE.get(str(adapter.said.get("task_type")))
     encoder = encoder_of(model, unit=unit or "row")
     text = bool(model.family.stacks) and adapter.said.get("task_type") == OF_TEXT
     # the lm_head of a T5, which no classifier has
@@ -122,7 +128,7 @@ def open_adapter(
     for name in whole:
         new = model.family.is_pooler(name) and name not in known
         if not (model.family.is_head(name) or new) or ".lora_" in name:
-            raise odd(folder, "tensor", name, f"factors of matrices and a head; {INSTEAD}")
+            raise bad_value(folder, "tensor", name, f"factors of matrices and a head; {INSTEAD}")
     head = renamed(adapter.weights, whole)
     changed = _changed(adapter, known, model.family)
     weights = select(union(head, changed, known), [*known, *head])
@@ -136,7 +142,7 @@ def open_adapter(
     )
     if head and unit:  # without a known task type, the unit is not known
         made = classifier_on_meta(config, model.source, unit=unit)
-        _check_whole(folder, model, parameters_of(made), weights)
+        _check_wanted(folder, model, parameters_of(made), weights)
         if type(made).__module__.startswith("transformers."):
             config.setdefault("architectures", [type(made).__name__])
     if labels is not None and (final := encoder.family.final(head)):
@@ -163,7 +169,7 @@ def _read(folder: Path) -> Adapter:
         if key in TYPES:
             if value is not None and type(value) not in TYPES[key]:
                 expected = " or ".join(one.__name__ for one in TYPES[key])
-                raise odd(file, key, value, expected)
+                raise bad_value(file, key, value, expected)
         elif not any(value == one and type(value) is type(one) for one in PLAIN.get(key, NOTHING)):
             raise BrokenCheckpoint(
                 f"{file} has the {key!s:.80} {value!r:.80}, and only W + (alpha / r) B A is "
@@ -172,7 +178,7 @@ def _read(folder: Path) -> Adapter:
     for key in ("r", "lora_alpha"):
         value = said.get(key, 8)
         if value is None or not 0 < value < 2**24:
-            raise odd(file, key, value, "a number above 0")
+            raise bad_value(file, key, value, "a number above 0")
     if not (folder / WEIGHTS).is_file():
         raise BrokenCheckpoint(
             f"{folder} has no {WEIGHTS}, expected it: write it with safe_serialization=True"
@@ -180,7 +186,7 @@ def _read(folder: Path) -> Adapter:
     weights = open_file(folder / WEIGHTS)
     for name in weights:
         if (bare := name.removeprefix(PREFIX)) != name and bare in weights:
-            raise twice(folder / WEIGHTS, name, bare)
+            raise two_names_error(folder / WEIGHTS, name, bare)
     return Adapter(file, said, weights)
 
 
@@ -225,7 +231,7 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
         name = family.canonical(f"{module}.weight")
         place = family.prefix + name if family.prefix + name in known else name
         if place in places:
-            raise twice(folder / WEIGHTS, first, places[place][0])
+            raise two_names_error(folder / WEIGHTS, first, places[place][0])
         half = next((one for one in (first, second) if one not in own), None)
         if place not in known or half is not None:
             lacking, expected = f"the base has no '{name}'", "the base that it was trained on"
@@ -248,7 +254,7 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
                 f"expected a product of rank {rank} of the shape {shape} of the base's"
             )
         places[place] = first, second
-    wanted = dict.fromkeys(_siblings(adapter, known, modules, family))
+    wanted = dict.fromkeys(_across_layers(adapter, known, modules, family))
     if missing := [one for one in wanted if one not in places]:
         raise BrokenCheckpoint(
             f"{folder} has no factors of '{missing[0]}', which its {ADAPTER_FILE} names as it does "
@@ -270,7 +276,7 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
     return Lazy({name: Spec(known[name].shape, torch.float64) for name in places}, compute)
 
 
-def _siblings(
+def _across_layers(
     adapter: Adapter, known: Mapping[str, Spec], modules: Iterable[str], family: Family
 ) -> Iterator[str]:
     """The counterparts of the adapted matrices in all layers of the base, as far as the adapter's
@@ -286,7 +292,9 @@ def _siblings(
             yield place
 
 
-def _check_whole(folder: Path, base: Checkpoint, wanted: Iterable[str], weights: StateDict) -> None:
+def _check_wanted(
+    folder: Path, base: Checkpoint, wanted: Iterable[str], weights: StateDict
+) -> None:
     """Raise BrokenCheckpoint for `wanted` tensors that neither adapter nor base has: a pooler that
     the base was published without, say."""
     bare = base.family.bare

@@ -19,10 +19,10 @@ OF_A_CALL = ("version", "truncation", "padding", "decoder")
 """Parts of tokenizer.json that do not decide which tokens a text has, or that a call sets."""
 IDLE = ("trim_offsets",)
 """Keys that change the offsets of tokens in a text, but no token."""
-WHENCE = ("_file", "_path", "_local", "_only", "_hash", "_length")
+PATH_SUFFIXES = ("_file", "_path", "_local", "_only", "_hash", "_length")
 """Endings of a Python tokenizer's arguments that name its files, or a length, which a call sets."""
-TOLD = {"vocab.txt", "vocab.json", "merges.txt", "bpe.codes"}
-TOLD |= {"tokenizer.json", "tokenizer_config.json"}
+EXPOSED_FILES = {"vocab.txt", "vocab.json", "merges.txt", "bpe.codes"}
+EXPOSED_FILES |= {"tokenizer.json", "tokenizer_config.json"}
 """Files whose content a Python tokenizer has in its attributes; others are compared by hash."""
 STEPS = ("normalizer", "pre_tokenizer", "post_processor")
 SIDES = ("truncation_side", "padding_side", "model_input_names", "split_special_tokens")
@@ -86,9 +86,11 @@ def _made(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any
     if backend is not None:
         does = _steps(backend)
     else:  # written in Python
-        does = {key: one for key, one in made.init_kwargs.items() if not key.endswith(WHENCE)}
+        does = {
+            key: one for key, one in made.init_kwargs.items() if not key.endswith(PATH_SUFFIXES)
+        }
         does |= {"vocab": made.get_vocab(), "merges": [*getattr(made, "bpe_ranks", ())]}
-        others = sorted({*made.vocab_files_names.values()} - TOLD)
+        others = sorted({*made.vocab_files_names.values()} - EXPOSED_FILES)
         does |= {name: file_hash(model.processor / name) for name in others}
     does |= {key: getattr(made, key, None) for key in SIDES}
     said = {key: one for key in SPECIAL if (one := getattr(made, key, None)) is not None}

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from harness.checkpoints.align import aligned_base
-from harness.checkpoints.build import LABEL_KEYS, encoder_of
+from harness.checkpoints.build import UNREAD_KEYS, encoder_of
 from harness.checkpoints.layout import ADAPTER_FILE, is_adapter
 from harness.checkpoints.open import at_hand, open_checkpoint
 from harness.checkpoints.processor import processor_digest
@@ -48,7 +48,7 @@ def read_digest(base: Checkpoint) -> str:
     Raises BrokenCheckpoint for an encoder that is not whole or not finite.
     """
     encoder = encoder_of(base)
-    config = {key: value for key, value in encoder.config.items() if key not in LABEL_KEYS}
+    config = {key: value for key, value in encoder.config.items() if key not in UNREAD_KEYS}
     parts = {
         "weights": Observed(encoder.weights, base.source).digest(),
         "config": digest_of(config),
@@ -58,7 +58,7 @@ def read_digest(base: Checkpoint) -> str:
 
 
 @dataclass(frozen=True)
-class Made:
+class RecordedBase:
     """The base that `model` was made from, as its folder records it: its name and digests."""
 
     model: str
@@ -66,7 +66,7 @@ class Made:
     digests: Mapping[str, str]
 
 
-def made_from(model: Checkpoint) -> Made | None:
+def recorded_base(model: Checkpoint) -> RecordedBase | None:
     """The base that the folder of an expert, merge or adapter records; None if it records none.
 
     An adapter has no digests: those of the base that it names are computed, if that can be opened.
@@ -88,7 +88,7 @@ def made_from(model: Checkpoint) -> Made | None:
             return None
     else:
         return None
-    return Made(model.source, called, known) if known else None
+    return RecordedBase(model.source, called, known) if known else None
 
 
 def _named(adapter: Checkpoint) -> Path | None:
@@ -101,7 +101,7 @@ def _named(adapter: Checkpoint) -> Path | None:
 
 def is_base(base: Checkpoint, said: Mapping[str, str]) -> bool:
     """Whether a base has the recorded digests `said`; False if there are none."""
-    return bool(said) and _odd(said, _digests(base)) is None
+    return bool(said) and _first_difference(said, _digests(base)) is None
 
 
 def check_bases(
@@ -114,7 +114,7 @@ def check_bases(
     those of the base. Unless weights are to be `read`, adapters are skipped.
     """
     looked_at = [model for model in models if read or not is_adapter(model.path)]
-    said = [(model, made_from(model)) for model in looked_at]
+    said = [(model, recorded_base(model)) for model in looked_at]
     made = [one for _, one in said if one is not None]
     if base is not None:  # an adapter holds its base
         unknown = [model for model, one in said if one is None and not is_adapter(model.path)]
@@ -123,7 +123,7 @@ def check_bases(
         return
     known = made[0].digests.get if base is None else _digests(base)
     for one in made:
-        if (odd := _odd(one.digests, known)) is None:
+        if (odd := _first_difference(one.digests, known)) is None:
             continue
         other = base.source if base else f"{made[0].base} of {made[0].model}"
         raise BadRecipe(
@@ -171,7 +171,9 @@ def _digests(base: Checkpoint) -> Callable[[str], str | None]:
     return known
 
 
-def _odd(said: Mapping[str, str], known: Callable[[str], str | None]) -> tuple[str, str] | None:
+def _first_difference(
+    said: Mapping[str, str], known: Callable[[str], str | None]
+) -> tuple[str, str] | None:
     """The first recorded and known digest of one key that differ; None if all agree.
 
     Only those of encoder and pooler count if they are known, as others depend on the form that the

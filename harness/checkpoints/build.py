@@ -12,8 +12,8 @@ import torch
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.family import Family, Unit
 from harness.checkpoints.families.symmetry import layer_in
-from harness.checkpoints.layout import odd
-from harness.checkpoints.named import canonical, in_memory, parameters_of
+from harness.checkpoints.layout import bad_value
+from harness.checkpoints.named import parameters_of, to_family_names, to_memory_names
 from harness.checkpoints.network import classifier_on_meta, network
 from harness.checkpoints.open import check_counts
 from harness.checkpoints.processor import check_image_processor
@@ -25,15 +25,15 @@ from harness.weights import PROCESSOR, floating, here, seeded, specs
 
 TEXT_HEAD = "text_head"
 """The key of a configuration under which a head made of texts describes these."""
-OF_THE_HEAD = ("id2label", "label2id", "problem_type", "num_labels", "architectures", TEXT_HEAD)
+HEAD_KEYS = ("id2label", "label2id", "problem_type", "num_labels", "architectures", TEXT_HEAD)
 """Keys of a configuration that are about the head alone."""
-LABEL_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
+UNREAD_KEYS = ("id2label", "label2id", "architectures", "transformers_version", "_name_or_path")
 """Keys of a configuration that the forward pass does not read."""
 
 
 def labelled(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     """A configuration with these labels, and without the keys of its former head."""
-    said = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
+    said = {key: value for key, value in config.items() if key not in HEAD_KEYS}
     return {**said, **as_config(labels)}
 
 
@@ -45,9 +45,9 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
     transformers would initialise at random, or of another shape or kind (float or not).
     """
     family = base.family
-    config = {key: value for key, value in base.config.items() if key not in OF_THE_HEAD}
+    config = {key: value for key, value in base.config.items() if key not in HEAD_KEYS}
     made = classifier_on_meta(config, base.source, unit=unit)
-    named = canonical(made, made.state_dict())
+    named = to_family_names(made, made.state_dict())
     wanted = {name: tensor for name, tensor in named.items() if not family.is_head(name)}
     encoder = aligned_base(base, replace(base, weights=wanted))
     known = specs(encoder.weights)
@@ -71,13 +71,13 @@ def drawn_layers(base: Checkpoint, seed: int, *, unit: Unit = "row") -> dict[str
     """The encoder's tensors that a base was published without, initialised with a seed."""
     encoder, family = encoder_of(base, unit=unit), base.family
     planned = classifier_on_meta(encoder.config, base.source, unit=unit)
-    wanted = canonical(planned, planned.state_dict())
+    wanted = to_family_names(planned, planned.state_dict())
     lacking = [n for n in wanted if not family.is_head(n) and n not in encoder.weights]
     if not lacking:
         return {}
     with seeded(seed):
         drawn = network(encoder.config, base.source, unit)
-    made = canonical(drawn, drawn.state_dict())
+    made = to_family_names(drawn, drawn.state_dict())
     return {name: made[name] for name in lacking}
 
 
@@ -128,7 +128,7 @@ def _filled(
         model: Any = network(config, what, unit)
     model.tie_weights()  # skipped with the initialisation
     tensors = {name: state[name] for name in floating(state)}
-    model.load_state_dict(in_memory(model, tensors), strict=False)
+    model.load_state_dict(to_memory_names(model, tensors), strict=False)
     built: torch.nn.Module = model.float().eval()
     return built
 
@@ -166,7 +166,7 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
             token = getattr(model.config, key, None)
             if not isinstance(token, int) or not 0 <= token < tokens:
                 expected = f"a token below {tokens}, which the decoder is given"
-                raise odd(checkpoint.path / "config.json", key, token, expected)
+                raise bad_value(checkpoint.path / "config.json", key, token, expected)
 
 
 def unit_of(checkpoint: Checkpoint) -> Unit:
@@ -176,7 +176,7 @@ def unit_of(checkpoint: Checkpoint) -> Unit:
     return "row" if all(name in known for name in parameters_of(whole)) else "word"
 
 
-UNITS: Mapping[Unit, tuple[str, str]] = {
+CLASS_OF_UNIT: Mapping[Unit, tuple[str, str]] = {
     "row": ("ForSequenceClassification", "one output for each row"),
     "word": ("ForTokenClassification", "one output for each word"),
 }
@@ -188,12 +188,12 @@ def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
 
     Tensors would show it in most cases, with a less clear error, but not where names are the same.
     """
-    said, other = config.get("architectures"), UNITS["word" if unit == "row" else "row"]
+    said, other = config.get("architectures"), CLASS_OF_UNIT["word" if unit == "row" else "row"]
     for name in said if isinstance(said, list) else ():
         if str(name).endswith(other[0]):
             raise BrokenCheckpoint(
                 f"{what} is a {name!s:.80} ({other[1]}) by its config.json, expected "
-                f"{UNITS[unit][1]}: a model ...{UNITS[unit][0]}"
+                f"{CLASS_OF_UNIT[unit][1]}: a model ...{CLASS_OF_UNIT[unit][0]}"
             )
 
 
@@ -212,7 +212,7 @@ def check_configured(model: Checkpoint) -> None:
     """
     family, known = model.family, specs(model.weights)
     # without labels, one cached network serves all experts of a base; a tagger has no other tensors
-    bare = {key: value for key, value in model.config.items() if key not in OF_THE_HEAD}
+    bare = {key: value for key, value in model.config.items() if key not in HEAD_KEYS}
     made = parameters_of(classifier_on_meta(bare, model.source))
     wanted = {name: tuple(one.shape) for name, one in made.items()}
     encoder = [name for name in floating(model.weights) if not family.is_head(name)]

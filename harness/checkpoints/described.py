@@ -13,7 +13,7 @@ from harness.registry import TASKS, YAML
 from harness.types import Checkpoint
 
 
-def described(tasks: Collection[str], out: Path) -> dict[str, Any]:
+def task_fields(tasks: Collection[str], out: Path) -> dict[str, Any]:
     """The keys `spelled` and `described` (provenance.MadeRecord) of a record in `out`."""
     spelled = {task: typed for task in tasks if (typed := TASKS.spelled(task))}
     paths = {t: os.path.abspath(typed) for t, typed in spelled.items() if typed.endswith(YAML)}
@@ -52,20 +52,20 @@ def learn(models: Sequence[Checkpoint], known: Collection[str] = ()) -> set[str]
     for model, one, task in named:
         if task in known or (task in TASKS and not (TASKS.spelled(task) or "").endswith(YAML)):
             continue
-        place = next(_ways(model, one, task), None)
+        place = next(_description_files(model, one, task), None)
         if place is None:
-            TASKS.hints[task] = _lacking(model, one, task)
+            TASKS.hints[task] = _missing_hint(model, one, task)
         elif not places.setdefault(task, place).samefile(place):
             raise BadRecipe(
                 f"{places[task]} and {place} both describe '{task}', and folders of this run name "
                 "one each; say which is meant with --tasks"
             )
     for task, place in places.items():
-        _follow(task, place)
+        _register(task, place)
     return {*known, *places}
 
 
-def _follow(task: str, place: Path) -> None:
+def _register(task: str, place: Path) -> None:
     """Register a task from its description; on an error, or if it describes another task, only
     leave a hint for the look-up."""
     try:
@@ -76,7 +76,7 @@ def _follow(task: str, place: Path) -> None:
         TASKS.hints[task] = f"{error}; type --tasks and where its description is"
 
 
-def _ways(model: Checkpoint, said: Trained | Merged, task: str) -> Iterator[Path]:
+def _description_files(model: Checkpoint, said: Trained | Merged, task: str) -> Iterator[Path]:
     """The files that may describe a task: relative to the folder that names it, then by full path.
     No file for a model of the Hub, as its author would decide which files are read here.
 
@@ -94,7 +94,7 @@ def _ways(model: Checkpoint, said: Trained | Merged, task: str) -> Iterator[Path
                 yield way
 
 
-def _lacking(model: Checkpoint, said: Trained | Merged, task: str) -> str:
+def _missing_hint(model: Checkpoint, said: Trained | Merged, task: str) -> str:
     """The hint for the look-up of a task that a folder names and whose description is missing."""
     file = model.path / (EXPERT_FILE if isinstance(said, Trained) else MERGE_FILE)
     typed = said.spelled.get(task, "")

@@ -10,7 +10,7 @@ from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.layout import SINGLE, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_weights
-from harness.checkpoints.provenance import MERGE_FILE, Merged, changed, trained_by
+from harness.checkpoints.provenance import MERGE_FILE, Merged, changed_error, trained_by
 from harness.checkpoints.settings import check_settings
 from harness.checkpoints.verbalizer import under_words, words_of
 from harness.errors import BrokenCheckpoint
@@ -33,7 +33,7 @@ def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Check
             continue
         head = open_weights(config.parent)
         if merged is not None and weights.digest(head) != merged.head_digests.get(task):
-            raise changed(config.with_name(SINGLE), MERGE_FILE)
+            raise changed_error(config.with_name(SINGLE), MERGE_FILE)
         for name in sorted(head.keys() & checkpoint.weights.keys()):
             pair = (weights.select(one, [name]) for one in (head, checkpoint.weights))
             if len(set(map(weights.digest, pair))) > 1:

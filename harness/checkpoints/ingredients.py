@@ -79,9 +79,9 @@ def _as_recorded(model: Checkpoint, merged: Merged, sources: Sources) -> Ingredi
     base = sources.given_base()
     if merged.base is not None:
         if base is None:
-            base = _place(merged.base, model.path, "--base", sources)
+            base = _open_recorded(merged.base, model.path, "--base", sources)
         elif not (sources.other_base or is_base(base, merged.base_weights)):
-            _in_order([base], [merged.base], model.source, "--base")
+            _matched_by_digest([base], [merged.base], model.source, "--base")
     if sources.experts:
         if len(sources.experts) != len(merged.experts):
             raise BadRecipe(
@@ -89,9 +89,11 @@ def _as_recorded(model: Checkpoint, merged: Merged, sources: Sources) -> Ingredi
                 f"{len(sources.experts)} in --experts; expected one for each"
             )
         given = [sources.open(source, base) for source in sources.experts]
-        experts = _in_order(given, merged.experts, model.source, "--experts")
+        experts = _matched_by_digest(given, merged.experts, model.source, "--experts")
     else:
-        experts = [_place(o, model.path, "--experts", sources, base) for o in merged.experts]
+        experts = [
+            _open_recorded(o, model.path, "--experts", sources, base) for o in merged.experts
+        ]
     check_architecture([model, *experts, *([base] if base else [])])
     tasks = tuple(origin.task for origin in merged.experts)
     return Ingredients(model, tuple(experts), base, merged, tasks)
@@ -117,10 +119,10 @@ def _of_mergekit(model: Checkpoint, kit: Path, sources: Sources) -> Ingredients:
     base = sources.given_base()
     if base is None and named.base is not None:
         base = there(named.base, "--base")
-    return Ingredients(_labelled(model, experts), tuple(experts), base, by_mergekit=True)
+    return Ingredients(_with_experts_labels(model, experts), tuple(experts), base, by_mergekit=True)
 
 
-def _labelled(checkpoint: Checkpoint, experts: Sequence[Checkpoint]) -> Checkpoint:
+def _with_experts_labels(checkpoint: Checkpoint, experts: Sequence[Checkpoint]) -> Checkpoint:
     """A model merged by mergekit, with the label names of its experts.
 
     mergekit copies the configuration of the base, or of any one model, and merges heads by
@@ -136,7 +138,7 @@ def _labelled(checkpoint: Checkpoint, experts: Sequence[Checkpoint]) -> Checkpoi
     return replace(checkpoint, labels=labels[0]) if fits else checkpoint
 
 
-def _in_order(
+def _matched_by_digest(
     given: Sequence[Checkpoint], recorded: Sequence[Origin], merged: str, flag: str
 ) -> list[Checkpoint]:
     """The given checkpoints in the order in which they were merged, identified by their digests."""
@@ -154,7 +156,7 @@ def _in_order(
     return ordered
 
 
-def _place(
+def _open_recorded(
     origin: Origin, path: Path, flag: str, sources: Sources, base: Checkpoint | None = None
 ) -> Checkpoint:
     """A recorded checkpoint, at its full path, at its path from the folder of the merge, or on the

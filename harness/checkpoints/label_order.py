@@ -26,14 +26,14 @@ def ordered_as(expert: Checkpoint, labels: Sequence[str] | None) -> Checkpoint:
     return replace(expert, config=config, labels=tuple(names), weights=state, stored=own)
 
 
-def as_stored(expert: Checkpoint) -> Checkpoint:
+def in_stored_order(expert: Checkpoint) -> Checkpoint:
     """The model with its outputs in the order of its folder."""
     return expert if expert.stored is None else ordered_as(expert, expert.stored)
 
 
 def tensors_ordered_as(expert: Checkpoint, made: StateDict) -> StateDict:
-    """A statistic of a model `as_stored`, by the names of weights, with the rows of its tensors for
-    the final layer in the order of the model's outputs.
+    """A statistic of a model with `joined_parts`, by the names of weights, with the rows of its
+    tensors for the final layer in the order of the model's outputs.
 
     Only tensors of the shape of the weights have a row for each output: inner products of inputs
     have none. Where a final layer is square, so that its shape does not tell, only a statistic

@@ -38,15 +38,15 @@ TOKENIZER_FILES = (
     *("word_shape.json", "word_pronunciation.json"),
 )
 """All files that any tokenizer of transformers reads; others are neither hashed nor copied."""
-ELSEWHERE = ("fast_tokenizer_files", "vocab", "merges", "vocab_file", "merges_file")
+OTHER_FILE_KEYS = ("fast_tokenizer_files", "vocab", "merges", "vocab_file", "merges_file")
 """Keys of a configuration that make a tokenizer's class read a file of another name."""
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 PROCESSOR_FILES = (*TOKENIZER_FILES, *IMAGE_FILES)
 HEADS = "heads"
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
-READING = "sentence_*_config.json"
+SENTENCE_CONFIG = "sentence_*_config.json"
 """The file that says how an embedding model reads a row: * is `bert` or another family."""
-SAYING = (
+READ_FILES = (
     *PROCESSOR_FILES,
     *("config.json", INDEX, ADAPTER_FILE, MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE, HEADS),
 )
@@ -58,7 +58,7 @@ MODEL_FILES = (
     "config.json",
     "README.md",
     *PROCESSOR_FILES,
-    *(MODULES, PROMPTS, READING, "[0-9]_*/config.json"),
+    *(MODULES, PROMPTS, SENTENCE_CONFIG, "[0-9]_*/config.json"),
     f"{HEADS}/*/{SINGLE}",
     f"{HEADS}/*/config.json",
 )
@@ -90,7 +90,7 @@ def read_config(path: Path, what: str = "a configuration") -> dict[str, Any]:
     return config
 
 
-def odd(where: object, what: str, value: object, expected: str) -> BrokenCheckpoint:
+def bad_value(where: object, what: str, value: object, expected: str) -> BrokenCheckpoint:
     """The error for a value that a file must not have."""
     return BrokenCheckpoint(f"{where} has the {what} {value!r:.80}, expected {expected}")
 
@@ -120,7 +120,7 @@ def check_files(folder: Path) -> None:
 
     The target of such a link would be copied into every merge.
     """
-    for path in (folder / name for name in SAYING if (folder / name).is_symlink()):
+    for path in (folder / name for name in READ_FILES if (folder / name).is_symlink()):
         check_link(path, folder)
     for place, folders, files in os.walk(folder / HEADS):
         for path in (Path(place) / name for name in (*folders, *files)):
@@ -129,8 +129,10 @@ def check_files(folder: Path) -> None:
     for name in ("tokenizer_config.json", *IMAGE_FILES):
         if (folder / name).is_file():
             said = read_config(folder / name, "a processor's configuration")
-            if key := next(filter(said.get, ELSEWHERE), None):
-                raise odd(folder / name, key, said[key], "files of the usual names: remove it")
+            if key := next(filter(said.get, OTHER_FILE_KEYS), None):
+                raise bad_value(
+                    folder / name, key, said[key], "files of the usual names: remove it"
+                )
     for path in (folder / name for name in PROCESSOR_FILES if os.path.lexists(folder / name)):
         if not path.is_file() or path.stat().st_size > LARGEST:
             raise BrokenCheckpoint(f"{path} is no file of at most {LARGEST} bytes, expected one")

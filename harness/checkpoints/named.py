@@ -13,7 +13,7 @@ from harness.checkpoints.families.known import KNOWN
 T = TypeVar("T")
 
 
-def canonical(network: torch.nn.Module, named: Mapping[str, T]) -> dict[str, T]:
+def to_family_names(network: torch.nn.Module, named: Mapping[str, T]) -> dict[str, T]:
     """Parameters, or modules, by the names that the network's family has for them.
 
     For a family without a file of its own, these are the names that transformers writes.
@@ -44,17 +44,18 @@ def _written(network: torch.nn.Module) -> dict[str, str]:
     return _WRITTEN[network]
 
 
-def in_memory(network: torch.nn.Module, named: Mapping[str, T]) -> dict[str, T]:
-    """Values by the family's names -> by the network's names in memory: undoes `canonical`."""
-    own = canonical(network, {name: name for name in network.state_dict()})
+def to_memory_names(network: torch.nn.Module, named: Mapping[str, T]) -> dict[str, T]:
+    """Values by the family's names -> by the network's names in memory: undoes
+    `to_family_names`."""
+    own = to_family_names(network, {name: name for name in network.state_dict()})
     return {own.get(name, name): value for name, value in named.items()}
 
 
 def parameters_of(network: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """The parameters of a network by the names of its family."""
-    return canonical(network, dict(network.named_parameters()))
+    return to_family_names(network, dict(network.named_parameters()))
 
 
 def modules_of(network: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """The modules of a network by the names of its family."""
-    return canonical(network, dict(network.named_modules()))
+    return to_family_names(network, dict(network.named_modules()))

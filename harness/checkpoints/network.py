@@ -74,15 +74,15 @@ def configuration(config: Mapping[str, Any], what: str) -> Any:
         return read
 
 
-OF_A_PASS = {"model_type", "dtype", "torch_dtype", "chunk_size_feed_forward", "output_attentions"}
-OF_A_PASS |= {"output_hidden_states", "return_dict", "use_return_dict", "torchscript"}
+RUN_KEYS = {"model_type", "dtype", "torch_dtype", "chunk_size_feed_forward", "output_attentions"}
+RUN_KEYS |= {"output_hidden_states", "return_dict", "use_return_dict", "torchscript"}
 """Keys of how a model is run, and of what it returns beside logits: left to the caller."""
 
 
 def _read(config: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
 
-    values = {key: value for key, value in config.items() if key not in OF_A_PASS}
+    values = {key: value for key, value in config.items() if key not in RUN_KEYS}
     read = AutoConfig.for_model(config["model_type"], **values)
     # a kernel that it names would be code from the Hub; this sets its parts' as well
     read._attn_implementation = read._experts_implementation = None

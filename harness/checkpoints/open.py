@@ -28,13 +28,18 @@ from harness.checkpoints.layout import (
     PICKLES,
     PROCESSOR_FILES,
     SINGLE,
+    bad_value,
     check_files,
     is_adapter,
-    odd,
     read_config,
 )
 from harness.checkpoints.pooling import read_pooling
-from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, check_listed, recorded_tasks
+from harness.checkpoints.provenance import (
+    EXPERT_FILE,
+    MERGE_FILE,
+    check_files_unchanged,
+    recorded_tasks,
+)
 from harness.errors import BrokenCheckpoint
 from harness.files import is_text, read_json
 from harness.text import few
@@ -93,7 +98,7 @@ def open_checkpoint(
 
         return open_adapter(path, str(source), base, allow_pickle=allow_pickle)
     file, config = path / "config.json", _config(path)
-    check_listed(path, ("config.json", *PROCESSOR_FILES))
+    check_files_unchanged(path, ("config.json", *PROCESSOR_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
     config, weights = _part(config, weights, str(file))
     check_counts(config, weights, str(file))
@@ -104,7 +109,7 @@ def open_checkpoint(
         known = names.setdefault(family.canonical(name), name)
         # a file may have the table that two stacks share once for each stack
         if known != name and not (family.stacks and torch.equal(weights[known], weights[name])):
-            raise twice(path, known, name)
+            raise two_names_error(path, known, name)
     if family.stacks and not {family.words, family.bare(family.words)} & names.keys():
         raise BrokenCheckpoint(
             f"{path} has no {family.bare(family.words)}, nor embed_tokens.weight of a stack, which "
@@ -114,7 +119,7 @@ def open_checkpoint(
         del names[f"{family.pooler}.weight"]
     for name in names:
         if (bare := family.bare(name)) != name and bare in names:
-            raise twice(path, names[name], names[bare])
+            raise two_names_error(path, names[name], names[bare])
     spelled = {name: own for name, own in names.items() if name != own}
     labels = labels_of(config, str(file)) if any(map(family.is_head, names)) else None
     if labels is not None and (final := family.final(names)):
@@ -171,7 +176,7 @@ def _is_copy(
     return torch.equal(weights[own], weights[table])
 
 
-def described(source: str) -> Checkpoint | None:
+def opened_config(source: str) -> Checkpoint | None:
     """A model from its config.json alone, without weights; None for an adapter, and for a Hub model
     that is not in the cache.
 
@@ -224,7 +229,7 @@ def _config(path: Path) -> dict[str, Any]:
             )
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
-        raise odd(file, "dtype", dtype, "one of torch: float32")
+        raise bad_value(file, "dtype", dtype, "one of torch: float32")
     return config
 
 
@@ -236,7 +241,7 @@ def _part(config: dict[str, Any], state: StateDict, where: str) -> tuple[dict[st
         return config, state
     said = config.get("vision_config_dict") or config.get("vision_config") or {}
     if not isinstance(said, dict):
-        raise odd(where, "vision_config", said, "the configuration of the encoder of images")
+        raise bad_value(where, "vision_config", said, "the configuration of the encoder of images")
     said = {**said, "model_type": family.model_types[0], "architectures": [PART]}
     dim = f"{family.pooler}.weight"
     if dim in state:
@@ -265,7 +270,7 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
         number = isinstance(value, int | float)
         if most is not None and number and not value <= max(most, 1000):
             size = f"{len(known)} tensors, of a width of {widest} at most"
-            raise odd(where, key, value, f"at most {most} as its weights have {size}")
+            raise bad_value(where, key, value, f"at most {most} as its weights have {size}")
 
 
 def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -278,15 +283,15 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
         ordered = {int(index): str(name) for index, name in (names or {}).items()}
         count = int(config.get("num_labels") or len(ordered) or 2)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise odd(where, "id2label", names, "a name for each of 0, 1, ...") from error
+        raise bad_value(where, "id2label", names, "a name for each of 0, 1, ...") from error
     if len(ordered) < len(names or ()) or len({*ordered.values()}) < len(ordered):
-        raise odd(where, "id2label", names, "one name for each of 0, 1, ..., no two alike")
+        raise bad_value(where, "id2label", names, "one name for each of 0, 1, ..., no two alike")
     places = config.get("label2id")
     places = places if isinstance(places, dict) else {}
     # some files have the places as strings
     if other := [name for at, name in ordered.items() if places.get(name, at) not in (at, str(at))]:
         expected = f"{other[0]!r:.80} in the place that id2label gives it"
-        raise odd(where, "label2id", places, expected)
+        raise bad_value(where, "label2id", places, expected)
     if count == 1:
         return ()
     return tuple(ordered.get(index, f"LABEL_{index}") for index in range(count))
@@ -412,12 +417,12 @@ def _modern(state: StateDict, path: Path) -> StateDict:
         new = name.replace("LayerNorm.gamma", "LayerNorm.weight")
         new = new.replace("LayerNorm.beta", "LayerNorm.bias")
         if new in names:
-            raise twice(path, name, names[new])
+            raise two_names_error(path, name, names[new])
         names[new] = name
     return renamed(state, names)
 
 
-def twice(where: object, name: str, other: str) -> BrokenCheckpoint:
+def two_names_error(where: object, name: str, other: str) -> BrokenCheckpoint:
     """The error for a tensor that a file has under two names."""
     return BrokenCheckpoint(
         f"{where} has '{name}' and '{other}', two names of one tensor; expected one of them"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.layout import MODULES, PROMPTS, READING, check_link, odd
+from harness.checkpoints.layout import MODULES, PROMPTS, SENTENCE_CONFIG, bad_value, check_link
 from harness.errors import IncompatibleWeights
 from harness.files import parse_objects, read_json, read_text
 from harness.readout import POOLINGS, Readout, embedding
@@ -58,9 +58,11 @@ def read_pooling(folder: Path, family: Family) -> Pooling | None:
     if not (folder / MODULES).is_file():
         return None
     if family.stacks:
-        raise odd(folder, "model_type", family.name, "an encoder: of two stacks none are read")
+        raise bad_value(
+            folder, "model_type", family.name, "an encoder: of two stacks none are read"
+        )
     places = _places(folder)
-    beside = [path.name for path in sorted(folder.glob(READING)) if path.is_file()]
+    beside = [path.name for path in sorted(folder.glob(SENTENCE_CONFIG)) if path.is_file()]
     own = [f"{place}/config.json" for place in places]
     maybe = (MODULES, PROMPTS, *beside, *own)
     files = [one for one in maybe if one == own[0] or (folder / one).is_file()]
@@ -70,12 +72,12 @@ def read_pooling(folder: Path, family: Family) -> Pooling | None:
     said = {name: read_json(folder / name, "a JSON object") for name in reads}
     for name in beside:
         if said[name].get("do_lower_case"):
-            raise odd(folder / name, "do_lower_case", True, "false: the tokenizer's own case")
+            raise bad_value(folder / name, "do_lower_case", True, "false: the tokenizer's own case")
     prompts = said.get(PROMPTS, {}).get("prompts") or {}
     if any(prompts.values() if isinstance(prompts, dict) else [prompts]):
-        raise odd(folder / PROMPTS, "prompts", prompts, "none, as rows are read as they are")
+        raise bad_value(folder / PROMPTS, "prompts", prompts, "none, as rows are read as they are")
     if (size := said.get(PROMPTS, {}).get("truncate_dim")) is not None:
-        raise odd(folder / PROMPTS, "truncate_dim", size, "none: embeddings are read whole")
+        raise bad_value(folder / PROMPTS, "truncate_dim", size, "none: embeddings are read whole")
     mode = _mode(said.get(own[0], {}), folder / own[0])
     return Pooling(mode, len(places) > 1, _length(folder, said), tuple(files))
 
@@ -88,10 +90,14 @@ def _places(folder: Path) -> list[str]:
     kinds, paths = ([str(one.get(key)) for one in modules] for key in ("type", "path"))
     steps = [re.sub(r"^sentence_transformers\..*\.", "", kind) for kind in kinds]
     if steps not in (STEPS, STEPS[:2]):
-        raise odd(file, "modules", ", ".join(steps), f"{', '.join(STEPS)} of sentence-transformers")
+        raise bad_value(
+            file, "modules", ", ".join(steps), f"{', '.join(STEPS)} of sentence-transformers"
+        )
     for path, pattern in zip(paths, ["", *[r"\w[\w.-]*"] * 2], strict=False):
         if not re.fullmatch(pattern, path):
-            raise odd(file, "path", path, "'' for the first, names of folders beside for others")
+            raise bad_value(
+                file, "path", path, "'' for the first, names of folders beside for others"
+            )
     return paths[1:]
 
 
@@ -102,7 +108,7 @@ def _length(folder: Path, said: Mapping[str, Any]) -> int | None:
         if length is None:
             continue
         if type(length) not in (int, float) or length < 1:
-            raise odd(folder / name, "length", length, "a positive number of tokens")
+            raise bad_value(folder / name, "length", length, "a positive number of tokens")
         if length <= MOST_TOKENS:  # transformers writes 1e30 for no limit
             return int(length)
     return None
@@ -113,15 +119,15 @@ def _mode(said: dict[str, Any], where: Path) -> str:
     older = []
     for key in (key for key in said if key.startswith(OLDER)):
         if not isinstance(said[key], bool):
-            raise odd(where, key, said[key], "true or false")
+            raise bad_value(where, key, said[key], "true or false")
         if said[key]:
             older.append(re.sub("(?<!sqrt_len)_tokens?$", "", key[len(OLDER) :]))
     modes = said.get("pooling_mode") or older
     modes = [modes] if isinstance(modes, str) else modes
     if older and modes != older:
-        raise odd(where, "pooling", [modes, older], "one way, not two")
+        raise bad_value(where, "pooling", [modes, older], "one way, not two")
     if modes not in [[mode] for mode in POOLINGS]:
-        raise odd(where, "pooling", modes, f"one of {', '.join(POOLINGS)}")
+        raise bad_value(where, "pooling", modes, f"one of {', '.join(POOLINGS)}")
     return str(modes[0])
 
 
@@ -165,7 +171,7 @@ def _of_cross_encoder(folder: Path) -> list[str]:
     check_link(folder / PROMPTS, folder)
     if read_json(folder / PROMPTS, "a JSON object").get("model_type") != "CrossEncoder":
         return []
-    names = [MODULES, PROMPTS, *(path.name for path in sorted(folder.glob(READING)))]
+    names = [MODULES, PROMPTS, *(path.name for path in sorted(folder.glob(SENTENCE_CONFIG)))]
     found = [name for name in names if (folder / name).is_file()]
     for name in found:
         check_link(folder / name, folder)

@@ -16,9 +16,9 @@ from harness.checkpoints.families.family import GENERIC
 from harness.checkpoints.layout import (
     IMAGE_FILES,
     PROCESSOR_FILES,
+    bad_value,
     check_files,
     has_processor,
-    odd,
     refused,
 )
 from harness.checkpoints.network import silent
@@ -109,7 +109,7 @@ def open_image_processor(path: Path) -> Any:
         said = made.to_dict()
     sides = [side for key in ("size", "crop_size") for side in (said.get(key) or {}).values()]
     if big := [side for side in sides if not isinstance(side, int) or side > LARGEST_SIDE]:
-        raise odd(path, "image processor with a side of", big[0], f"{LARGEST_SIDE} at most")
+        raise bad_value(path, "image processor with a side of", big[0], f"{LARGEST_SIDE} at most")
     return made
 
 

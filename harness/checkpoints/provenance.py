@@ -234,7 +234,7 @@ def recorded_tasks(folder: Path) -> tuple[str, ...]:
     return tuple(said.tasks) if said else ()
 
 
-def check_listed(folder: Path, names: Iterable[str]) -> None:
+def check_files_unchanged(folder: Path, names: Iterable[str]) -> None:
     """Raise BrokenCheckpoint if a file of these names, or the configuration of a kept head, differs
     from its hash in expert.json or merge.json. A folder without such hashes is not checked.
     """
@@ -245,10 +245,10 @@ def check_listed(folder: Path, names: Iterable[str]) -> None:
         kept = [n for n in said.files if n.startswith("heads/") and n.endswith("/config.json")]
         for name in dict.fromkeys((*names, *there, *kept)):
             if file_hash(folder / name, LARGEST) != said.files.get(name):
-                raise changed(folder / name, marker)
+                raise changed_error(folder / name, marker)
 
 
-def changed(path: Path, marker: str) -> BrokenCheckpoint:
+def changed_error(path: Path, marker: str) -> BrokenCheckpoint:
     """The error for a file that is not as its folder's `marker` (merge.json, say) lists it."""
     return BrokenCheckpoint(
         f"{path} has changed since {marker} listed it: it was edited, added or removed; make "
@@ -256,7 +256,7 @@ def changed(path: Path, marker: str) -> BrokenCheckpoint:
     )
 
 
-def check_unchanged(model: Checkpoint) -> None:
+def check_weights_unchanged(model: Checkpoint) -> None:
     """Raise BrokenCheckpoint unless a model's weights hash to the digest in its expert.json or
     merge.json. They may be in other files. If that lists no files, nothing is read.
     """

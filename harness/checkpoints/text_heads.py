@@ -20,13 +20,13 @@ from torch.nn.functional import normalize
 
 from harness import weights
 from harness.checkpoints.bases import encoder_digests, is_base
-from harness.checkpoints.build import OF_THE_HEAD, TEXT_HEAD, check_tensors, labelled
+from harness.checkpoints.build import HEAD_KEYS, TEXT_HEAD, check_tensors, labelled
 from harness.checkpoints.families.generic import family_of
-from harness.checkpoints.layout import IMAGE_FILES, SINGLE, odd, read_config
+from harness.checkpoints.layout import IMAGE_FILES, SINGLE, bad_value, read_config
 from harness.checkpoints.network import of_transformers, text_tower
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
 from harness.checkpoints.processor import processor_digest
-from harness.checkpoints.provenance import changed
+from harness.checkpoints.provenance import changed_error
 from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
 from harness.checkpoints.verbalizer import check_classes, under_words, word_head, words_of
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, MissingHead
@@ -123,7 +123,9 @@ def text_head(
         rows.append(normalize(embeddings.mean(dim=0), dim=-1))
     scale = state["logit_scale"].float().exp()
     if scale.ndim or not bool(scale.isfinite()):
-        raise odd(base.source, "logit_scale", state["logit_scale"].tolist(), "one finite number")
+        raise bad_value(
+            base.source, "logit_scale", state["logit_scale"].tolist(), "one finite number"
+        )
     scaled = scale * torch.stack(rows)
     made_of = {
         "task": task.name,
@@ -148,7 +150,7 @@ def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str,
     ids, end = inputs["input_ids"], config.eos_token_id
     # older configurations have 2 as the end: then transformers takes the largest token for it
     if not isinstance(end, int):
-        raise odd(base.source, "eos_token_id", end, "one number, of the end of a text")
+        raise bad_value(base.source, "eos_token_id", end, "one number, of the end of a text")
     if ids.max() >= config.vocab_size or (end != 2 and not (ids == end).any(dim=1).all()):
         raise BrokenCheckpoint(
             f"the tokenizer of {base.source} makes the tokens {ids[0].tolist()!r:.80} of a text, "
@@ -174,7 +176,7 @@ def given_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str,
             raise BrokenCheckpoint(f"{file} is of no head that `harness heads` wrote; expected one")
         edited = [name for name, how in HEAD.foreign(file.parent).items() if how == "edited"]
         if edited or SINGLE not in files or not file.with_name(SINGLE).is_file():
-            raise changed(file.with_name((edited or [SINGLE])[0]), file.name)
+            raise changed_error(file.with_name((edited or [SINGLE])[0]), file.name)
         task = str(made_of.get("task"))
         if task in found:
             raise BadRecipe(f"{folder} has two heads for {task}; expected one")
@@ -223,7 +225,7 @@ def made_whole(
                 "in --heads-from, written by `harness heads`, and its task in --tasks"
             )
         parts.append(weights.select(given.weights, filter(family.is_head, given.weights)))
-        config |= {key: given.config[key] for key in OF_THE_HEAD if key in given.config}
+        config |= {key: given.config[key] for key in HEAD_KEYS if key in given.config}
         labels = given.labels
     whole = weights.union(*parts)
     config["projection_dim"] = weights.specs(whole)[projection].shape[0]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.layout import VOCABULARY_FILES, check_files, odd, refused
+from harness.checkpoints.layout import VOCABULARY_FILES, bad_value, check_files, refused
 from harness.checkpoints.network import silent
 from harness.checkpoints.processor import processor_digest
 from harness.errors import BrokenCheckpoint
@@ -42,7 +42,7 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
             tokenizer = AutoTokenizer.from_pretrained(path, **given, add_prefix_space=True)
         last = max(tokenizer.get_vocab().values(), default=0)
     if last > LAST_TOKEN:
-        raise odd(path, "tokenizer with the token", last, f"{LAST_TOKEN} at most")
+        raise bad_value(path, "tokenizer with the token", last, f"{LAST_TOKEN} at most")
     return tokenizer
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from harness.checkpoints.bases import encoder_digests
-from harness.checkpoints.build import OF_THE_HEAD, TEXT_HEAD, encoder_of, labelled
+from harness.checkpoints.build import HEAD_KEYS, TEXT_HEAD, encoder_of, labelled
 from harness.checkpoints.families.t5 import ANSWERS, DECODER, OUTPUTS, TIED, is_scaled
-from harness.checkpoints.layout import odd
+from harness.checkpoints.layout import bad_value
 from harness.checkpoints.network import configuration
 from harness.checkpoints.processor import check_inputs, processor_digest
 from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
@@ -55,7 +55,7 @@ def word_head(
             f"--template is {', '.join(map(repr, [template, *more])):.80}, expected one, with "
             "{text} for the text of a row and {pair} for its second, if it has one"
         )
-    each = kind_of(task).several
+    each = kind_of(task).list_labels
     if each != (LABEL in template):
         raise BadOption(
             f"--template is {template!r:.80}, and {task} is a {task.kind}; expected {LABEL} in it "
@@ -86,7 +86,11 @@ def check_classes(base: Checkpoint, task: Task, *, several: bool = False) -> Non
     with `several`, several labels."""
     check_inputs(base, task)
     kind = kind_of(task)
-    if not (kind.whole or (several and kind.several)) or kind.split_into_words or not task.labels:
+    if (
+        not (kind.integer_labels or (several and kind.list_labels))
+        or kind.split_into_words
+        or not task.labels
+    ):
         raise BadRecipe(f"{task} is a task of {task.kind}, expected one of classes")
 
 
@@ -101,7 +105,7 @@ def words_of(model: Checkpoint) -> Mapping[str, Any]:
     kinds: dict[str, type] = {WORDS: dict, TEMPLATE: str, PREFIX: str, DECODER: list, ANSWERS: list}
     for key, kind in kinds.items():
         if not isinstance(value := said.get(key), kind):
-            raise odd(
+            raise bad_value(
                 model.path / "config.json", f"{TEXT_HEAD} with {key}", value, f"a {kind.__name__}"
             )
     return said
@@ -138,7 +142,7 @@ def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str
 
 def plain_config(model: Checkpoint) -> dict[str, Any]:
     """The configuration of a text-to-text model without its head of words."""
-    kept = {"architectures"} | (model.config.keys() - {*OF_THE_HEAD})
+    kept = {"architectures"} | (model.config.keys() - {*HEAD_KEYS})
     return {key: value for key, value in model.config.items() if key in kept}
 
 

@@ -103,5 +103,5 @@ def print_evaluation(records: Sequence[Record], out: Path) -> None:
         say(plain(line))
     say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
     print(f"  harness leaderboard {quote(str(out))} --out board")
-    for one in (*verdict.verdicts(every), *verdict.bases(every)):
+    for one in (*verdict.verdicts(every), *verdict.basis_verdicts(every)):
         say(f"Verdict: {plain(one)}")

@@ -59,11 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BaseException as error:
             # click raises another error from a BrokenPipeError
             if isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError):
-                _away()
+                _discard_output()
                 return NOBODY_READS
             if not (interrupted or isinstance(error, typer.Abort | KeyboardInterrupt)):
                 raise
-            _tell(GO_ON)
+            _print_error(GO_ON)
             return INTERRUPTED
 
 
@@ -87,13 +87,13 @@ def _run(arguments: Sequence[str]) -> int:
         if error.errno in NO_NAME:
             said = f"{error.filename}: {error.strerror}; expected a shorter name, of plain letters"
         elif error.filename is None:
-            _away()
+            _discard_output()
             said = f"the system takes no more of what is written: {error.strerror}"
-    _tell(said)
+    _print_error(said)
     return status
 
 
-def _tell(said: object) -> None:
+def _print_error(said: object) -> None:
     """Print an error on one line of stderr; if that fails, only the exit status shows it."""
     _refused(lambda: say(f"harness: {one_line(said)}", sys.stderr))
 
@@ -103,7 +103,7 @@ def _printed(status: int) -> int:
     error = _refused(sys.stdout.flush)
     if error is None:
         return status
-    _tell(f"what is printed cannot be written: {error.strerror}")
+    _print_error(f"what is printed cannot be written: {error.strerror}")
     return status or 2
 
 
@@ -117,12 +117,12 @@ def _refused(write: Callable[[], object]) -> OSError | None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _away()
+        _discard_output()
         return error
     return None
 
 
-def _away() -> None:
+def _discard_output() -> None:
     """Discard buffered output that cannot be written: flushing it when Python exits would raise."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):

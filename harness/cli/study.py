@@ -44,7 +44,7 @@ def _planned(
     from harness.studies import outcomes, plan, steps
     from harness.studies.board import check_boards, check_figures
     from harness.studies.experts import check_excluded
-    from harness.studies.inputs import check_models, tell_of_far, with_inputs
+    from harness.studies.inputs import check_models, warn_of_downloads, with_inputs
     from harness.studies.read import read_study
 
     for name in ("limit", "seeds", "epochs", "jobs", "parallel"):
@@ -57,7 +57,7 @@ def _planned(
     if not given["base"] and given["seeds"] is None:  # these flags may remove what `exclude` names
         check_excluded(asked, folder, given["data_dir"])
     check_models(asked_steps, folder)
-    tell_of_far(asked_steps, folder, given["data_dir"])
+    warn_of_downloads(asked_steps, folder, given["data_dir"])
     check_figures(asked, asked_steps)
     made = plan.planned(
         asked.study,
@@ -76,12 +76,12 @@ def _planned(
 def _written(plan: Plan, folder: Path, given: Mapping[str, Any]) -> Path:
     """Write a plan and return its file. With --retry-failed, failed steps are forgotten, with
     --remake-changed merges by plug-ins whose code changed: both are done again."""
-    from harness.studies.outcomes import forgive, remake
+    from harness.studies.outcomes import forget_failed, remake
     from harness.studies.plan import write_plan
 
     path = write_plan(plan, folder)
     if given["retry_failed"]:
-        forgive(plan, folder)
+        forget_failed(plan, folder)
     if given["remake_changed"]:
         remake(plan, folder)
     return path
@@ -240,7 +240,7 @@ def submit(
     slurm.check_slurm(folder)
     path, where = _written(made, folder, given), _where(given)
     known = outcomes.states_of(made, folder)
-    chunks = pool.left(made, known)
+    chunks = pool.unfinished_chunks(made, known)
     for job in slurm.submitted(made, path, chunks, header=begin, parallel=parallel, where=where):
         print(job)
     if not chunks:

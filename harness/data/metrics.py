@@ -297,7 +297,7 @@ def evaluation_module(task: Task) -> Any:
     import evaluate
     from datasets import Features, List, Value
 
-    one = List(Value("float64")) if kind_of(task).by_place else Value("float64")
+    one = List(Value("float64")) if kind_of(task).positional else Value("float64")
 
     class TaskMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:

@@ -109,9 +109,9 @@ def task_of_file(path: str) -> Task:
         name=said.name or place.name.partition(".")[0],
         text=(said.text,) if isinstance(said.text, str) else said.text,
         # a folder of images has this; several labels may each have a column
-        label=said.label or ("label" if said.image and not kind.several else ""),
-        labels=said.labels if said.labels != "from data" else kind.unread,
-        by_index=kind.by_place and said.labels != "from data",
+        label=said.label or ("label" if said.image and not kind.list_labels else ""),
+        labels=said.labels if said.labels != "from data" else kind.placeholder_labels,
+        by_index=kind.positional and said.labels != "from data",
         metrics=metrics or kind.metrics,
         splits=splits,
         reported=said.reported or next(iter(splits), HELD_OUT),
@@ -127,7 +127,7 @@ def task_of_file(path: str) -> Task:
     spelled = spelling(task.labels)
     names = {*map(spelled, task.labels), ""}  # a label that is left out, as of tags
     for ours in task.renamed.values():
-        if kind.unread and spelled(ours) not in names:
+        if kind.placeholder_labels and spelled(ours) not in names:
             listed = few(task.labels)
             raise BadData(f"{place} renames to '{ours}', expected one of its labels {listed}")
     return task
@@ -195,15 +195,15 @@ def _with_labels(task: Task, place: Path) -> Task:
     Raises BadData for those that are compared as one, and for lists that name none.
     """
     kind = kind_of(task)
-    if not kind.unread:
+    if not kind.placeholder_labels:
         return task
     if not task.label:
         raise BadData(f"{place} names no column of labels and no labels; expected either")
     found: dict[str, None] = {}
     for value in label_values(task):
         each = value if isinstance(value, list) else [value]
-        by_name = not kind.by_place or all(isinstance(one, str) for one in each)
-        if not by_name or (kind.several and isinstance(value, str)):  # a cell of a CSV
+        by_name = not kind.positional or all(isinstance(one, str) for one in each)
+        if not by_name or (kind.list_labels and isinstance(value, str)):  # a cell of a CSV
             raise BadData(
                 f"the column '{task.label}' of {task} has the labels {reprlib.repr(value)}, "
                 f"expected lists of names (.parquet, .jsonl), or labels in {place}"

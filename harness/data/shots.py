@@ -87,7 +87,7 @@ def _each(rows: Rows, groups: int, outside: int) -> list[int]:
 
 def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int, each: Sequence[int]) -> None:
     shots = [count // units for count, units in zip(counts.values(), each, strict=True)]
-    named = [[*counts.items()][group] for group in kind_of(rows.task).short(shots, most)]
+    named = [[*counts.items()][group] for group in kind_of(rows.task).groups_below(shots, most)]
     if few := ", ".join(f"{count} with {name}" for name, count in named):
         lonely = ", and one without rows has no neighbours to be predicted by"
         never = "" if all(count for _, count in named) else lonely
@@ -132,7 +132,7 @@ def scattered(
     for count, seed in _asked(shots, orders):
         taken = orders[seed][: None if count == ALL else count * len(groups)]
         parts = [[unit for unit in taken if unit in members] for members in groups]
-        draws.append((count, seed, parts, kind.around(rows, taken), taken))
+        draws.append((count, seed, parts, kind.examples_containing(rows, taken), taken))
     return _pooled(rows, draws)
 
 

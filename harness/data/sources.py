@@ -330,7 +330,7 @@ def _check_names(task: Task, names: Sequence[str] | None) -> None:
     In the task's order, too, unless labels are read by name.
     """
     # in any order, but where numbers are indices
-    by_name = bool(task.renamed) or kind_of(task).several or not task.by_index
+    by_name = bool(task.renamed) or kind_of(task).list_labels or not task.by_index
     if names is None or (not by_name and same(names, task.labels)):
         return
     place = placing(task)

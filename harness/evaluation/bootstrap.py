@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.errors import BrokenRecord
-from harness.evaluation.counting import SUMS, draws_of
+from harness.evaluation.counting import SUMS, scores_on_counts
 from harness.evaluation.predictions import Predicted
 from harness.evaluation.records import DrawScore, Interval
 from harness.evaluation.resamples import (
@@ -28,8 +28,8 @@ from harness.evaluation.resamples import (
     STEP_OF_MANY,
     Resamples,
     range_of,
+    to_resamples,
     values_of,
-    written,
 )
 from harness.kinds import kind_of
 from harness.rng import rng
@@ -37,13 +37,13 @@ from harness.stats.estimate import Estimate
 from harness.stats.intervals import DIGITS, LEVEL, interval
 from harness.types import Array64, Shots
 
-LEAST, MOST, TAKEN = 2000, 20_000, 1_200_000
+MIN_RESAMPLES, MAX_RESAMPLES, TOTAL_UNITS = 2000, 20_000, 1_200_000
 """Numbers of resamples: at least 2,000; for few units so many that about 1,200,000 units are drawn
 in all, at most 20,000 resamples. An end of an interval, 1.96 standard deviations away, is then less
 than 0.1 points from that of infinitely many."""
-SLOW = 200
+SLOW_RESAMPLES = 200
 """The number of resamples if a metric is computed on one resample after the other."""
-ALONE = 64
+DRAW_RESAMPLES = 64
 """The number of resamples, the first ones, for which the score of each draw is kept."""
 BLOCK = 1_000_000
 """The most counts (resamples x units) in memory at once as float64."""
@@ -101,8 +101,8 @@ def design_of(predicted: Predicted) -> Design:
 def resamples_of(units: int, metrics: Sequence[str]) -> int:
     """The number of resamples for a number of units."""
     if {*metrics} - {*SUMS, "spearman"}:
-        return SLOW
-    return min(MOST, max(LEAST, math.ceil(TAKEN / units)))
+        return SLOW_RESAMPLES
+    return min(MAX_RESAMPLES, max(MIN_RESAMPLES, math.ceil(TOTAL_UNITS / units)))
 
 
 def _seed(predicted: Predicted) -> str:
@@ -155,7 +155,7 @@ def _defined(drawn: _Drawn, design: Design) -> npt.NDArray[np.bool_]:
     """Which resamples leave every metric defined: the labels alone decide."""
     good = np.ones(len(design.counts), dtype=np.bool_)
     for left in drawn.left:
-        right = draws_of(replace(drawn.labels, left_out={0: left}), [(None, None)])
+        right = scores_on_counts(replace(drawn.labels, left_out={0: left}), [(None, None)])
         good &= ~np.isnan(np.concatenate([right(block)[0] for block in design.blocks()]))
     return good
 
@@ -169,7 +169,7 @@ def resampled_draws(predicted: Predicted, shots: Shots | None) -> Array64:
     0 where a user's metric has no value although the labels define it. Raises BrokenRecord if the
     labels leave a metric undefined.
     """
-    draws = draws_of(predicted, predicted.draws(shots))
+    draws = scores_on_counts(predicted, predicted.draws(shots))
     made = np.concatenate([draws(block) for block in design_of(predicted).blocks()], axis=1)
     return np.where(np.isfinite(made), made, 0.0)
 
@@ -185,10 +185,10 @@ def kept_resamples(
     of, made = _units_of(predicted), []
     for shots in predicted.shots:
         each = resampled_draws(predicted, shots)
-        alone = each[:, : ALONE if len(each) > 1 else 0]
+        alone = each[:, : DRAW_RESAMPLES if len(each) > 1 else 0]
         points = values_of(scores, shots)
         least = step or (STEP if of["units"] <= MANY else STEP_OF_MANY)
-        made.append(written(points, each.mean(axis=0), alone, step=least, shots=shots, **of))
+        made.append(to_resamples(points, each.mean(axis=0), alone, step=least, shots=shots, **of))
     return tuple(made)
 
 
@@ -218,7 +218,7 @@ def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] 
     sums = np.concatenate([block @ table for block in design_of(predicted).blocks()])
     found = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), mean), where=sums[:, 1] > 0)
     of = _units_of(predicted)
-    return mean, written([mean], found, np.empty((1, 0)), step=STEP_OF_LOSS, **of)
+    return mean, to_resamples([mean], found, np.empty((1, 0)), step=STEP_OF_LOSS, **of)
 
 
 def intervals(

@@ -68,7 +68,7 @@ class Cell:
         return f"{self.evaluated.name} on {self.data.name} under {self.protocol.name}"
 
     @property
-    def defined(self) -> bool:
+    def applicable(self) -> bool:
         """Whether the protocol can evaluate this model.
 
         An ensemble has no features to adapt to, an embedding model has no head, and a protocol that
@@ -92,9 +92,9 @@ class Cell:
         return self.data.pools.get(self.protocol.pool) if self.protocol.draws else None
 
     @property
-    def tests(self) -> tuple[Rows, ...]:
+    def test_inputs(self) -> tuple[Rows, ...]:
         """The test rows as the model reads them: if `apart`, once for each of their two texts."""
-        return self.data.segments if self.protocol.entry.apart else (self.data.test,)
+        return self.data.one_text_each if self.protocol.entry.apart else (self.data.test,)
 
     @property
     def readout(self) -> Readout:
@@ -111,10 +111,10 @@ class Cell:
     @cached_property
     def path(self) -> Path:
         """The path of its record."""
-        return record_path(Path(self.run.output), self.values, self._unusual)
+        return record_path(Path(self.run.output), self.known_fields, self._unusual)
 
     @cached_property
-    def values(self) -> dict[str, Any]:
+    def known_fields(self) -> dict[str, Any]:
         """The fields of its record that are known before any forward pass."""
         data, evaluated, run = self.data, self.evaluated, self.run
         return {
@@ -136,7 +136,7 @@ class Cell:
                 "digest": data.test.digest,
                 **origin(data.task, run.data_dir),
                 **({"drawn_from": data.drawn_from} if self.pool else {}),
-                **data.told,
+                **data.dataset_facts,
             },
             "head": evaluated.head,
             "labels": run.labels,
@@ -208,14 +208,14 @@ class Cell:
         """Whether it adapts to whole sentences: where words have tags, if it reads no labels."""
         return self.protocol.teaches and kind_of(self.data.task).split_into_words
 
-    def recorded(self, encoded: Encoded) -> dict[str, Any]:
-        """`values` with the facts that take reading: the units to adapt to that were cut off, and
-        how many test texts are in the training rows too.
+    def record_fields(self, encoded: Encoded) -> dict[str, Any]:
+        """`known_fields` with the facts that take reading: the units to adapt to that were cut off,
+        and how many test texts are in the training rows too.
 
         Not computed for a record that exists.
         """
         shared = {} if self.data.shared is None else {"shared_with_train": self.data.shared}
-        values = {**self.values, "dataset": {**self.values["dataset"], **shared}}
+        values = {**self.known_fields, "dataset": {**self.known_fields["dataset"], **shared}}
         if (saw := values["adaptation"]) is None:
             return values
         pool = self.pool
@@ -270,7 +270,7 @@ def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) 
     _check_embeddings(run, cells)
     _check_teachers(run, cells)
     chosen = _choice(run, model, with_experts) if run.best_single else ()
-    return [cell for cell in [*cells, *chosen] if cell.defined]
+    return [cell for cell in [*cells, *chosen] if cell.applicable]
 
 
 def _check_embeddings(run: Run, cells: Sequence[Cell]) -> None:
@@ -300,7 +300,7 @@ def _check_embeddings(run: Run, cells: Sequence[Cell]) -> None:
 def _with_length(run: Run, data: TaskSplit, models: Sequence[EvaluatedModel]) -> TaskSplit:
     """The split with the `max_length` of all models on it; warns of rows that it cuts off."""
     members = [member for one in models for member in one.members]
-    tests = data.segments if data.apart else (data.test,)
+    tests = data.one_text_each if data.apart else (data.test,)
     several = [*tests, *(pool.rows for pool in data.pools.values())]
     readout = preset(run.preset).readout
     own = [one.pooling.max_length for one in models if one.pooling and one.pooling.max_length]

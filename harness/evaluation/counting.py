@@ -328,7 +328,7 @@ def _of(metric: str, read: PredictedRows, rows: Units) -> float:
     return value_of(entry, predicted, labels)
 
 
-def counted(metric: str, read: PredictedRows) -> Counted:
+def metric_on_counts(metric: str, read: PredictedRows) -> Counted:
     """The metric of some predictions as a function of how often each row counts."""
     if metric not in SUMS:
         return partial(ranks, read) if metric == "spearman" else partial(one_by_one, metric, read)
@@ -339,7 +339,7 @@ def counted(metric: str, read: PredictedRows) -> Counted:
 # Predictions -------------------------------------------------------------------------------
 
 
-def draws_of(predicted: Predicted, keys: Sequence[DrawKey]) -> Counted:
+def scores_on_counts(predicted: Predicted, keys: Sequence[DrawKey]) -> Counted:
     """The scores of some draws [draws, resamples], as a function of how often each row counts.
 
     A score is the mean of the task's metrics, without the rows that the draw is not scored on.
@@ -347,7 +347,9 @@ def draws_of(predicted: Predicted, keys: Sequence[DrawKey]) -> Counted:
     task, parts = predicted.task, []
     for key in keys:
         read = PredictedRows(task, predicted.values[key], predicted.labels, predicted.units)
-        parts.append(([counted(metric, read) for metric in task.metrics], predicted.left(key)))
+        parts.append(
+            ([metric_on_counts(metric, read) for metric in task.metrics], predicted.left(key))
+        )
 
     def each(counts: Array64) -> Array64:
         return np.array(
@@ -369,4 +371,4 @@ def _without(left: Sequence[int], counts: Array64) -> Array64:
 def scored(predicted: Predicted, key: DrawKey) -> float:
     """The score of one draw with every row counted once."""
     once = np.ones((1, len(predicted.units)))
-    return float(draws_of(predicted, [key])(once)[0, 0])
+    return float(scores_on_counts(predicted, [key])(once)[0, 0])

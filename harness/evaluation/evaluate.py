@@ -69,7 +69,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     cells = cells_of(run, model, protocols)
     check_below(Path(run.output), [cell.path for cell in cells])
     # the path of a record has its identity: this hashes all weights, and finds NaN and infinity
-    known = {cell.path: record for cell in cells if (record := kept(cell)) is not None}
+    known = {cell.path: record for cell in cells if (record := existing_record(cell)) is not None}
     lacking = {path for path, record in known.items() if not _has_predictions(path, record)}
     to_read = [cell for cell in cells if cell.path not in known or cell.path in lacking]
     for task in {cell.data.task.name: cell.data.task for cell in to_read}.values():
@@ -83,7 +83,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     for cell in to_read:
         plan(cell, workload)
     for cell, reader in _with_readers(cells, workload, known.keys() - lacking):
-        record = known.get(cell.path) or kept(cell)
+        record = known.get(cell.path) or existing_record(cell)
         if record is None or cell.path in lacking:
             try:
                 made, predicted = computed(cell, reader, record)
@@ -175,7 +175,7 @@ def _with_readers(
 # A cell ------------------------------------------------------------------------------------
 
 
-def kept(cell: Cell) -> Record | None:
+def existing_record(cell: Cell) -> Record | None:
     """The record of a cell that was made before, found by the identity in its file name; else None.
 
     Raises BrokenRecord if its content has another identity.
@@ -214,7 +214,7 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
     scores = _scores(cell.data, told)
     resamples = kept_resamples(predicted, scores)
     record = Record(
-        **cell.recorded(encoded),
+        **cell.record_fields(encoded),
         scores=scores,
         intervals=intervals(task.metrics, estimates_of(resamples, scores, task.metrics)),
         resamples=resamples,
@@ -268,7 +268,7 @@ def _odd(one: object, task: Task, shape: tuple[int, ...]) -> str | None:
         return f"predictions that are a {found}, expected an array of numbers"
     if values.shape != shape:
         return f"predictions {values.shape}, expected {shape} as the labels"
-    classes = 2 if values.ndim > 1 else len(task.labels) if kind_of(task).whole else None
+    classes = 2 if values.ndim > 1 else len(task.labels) if kind_of(task).integer_labels else None
     if classes is None:
         return None
     wrong = np.isfinite(values) & ~np.isin(values, np.arange(classes))

@@ -261,7 +261,7 @@ def models_on(
             heads = [one.members[0] for one in own] or model.others_of(task)
             # so that row i of every head stands for the same label
             alike = [ordered_as(expert, merged.labels) for expert in heads]
-            fresh = _fresh(merged, model.base, alike)
+            fresh = _missing_tensors(merged, model.base, alike)
             owners = heads if fresh else []
             known = weights.union(without_head(model.base), fresh, merged.weights)
             state = weights.select(known, list(merged.weights))
@@ -284,7 +284,9 @@ def models_on(
             yield replace(made, shown=shown, recipe=reference.recipe)
 
 
-def _fresh(merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]) -> StateDict:
+def _missing_tensors(
+    merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]
+) -> StateDict:
     """The tensors that the base lacks, as the mean over experts: the head, and a missing pooler.
 
     They are not those of the merge, so that every merge of the same experts has the same base as

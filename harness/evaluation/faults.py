@@ -8,7 +8,7 @@ from math import fsum, isclose, isfinite
 from typing import TYPE_CHECKING
 
 from harness.errors import BrokenRecord
-from harness.evaluation.resamples import BEYOND, loss_of, range_of, read
+from harness.evaluation.resamples import BEYOND, loss_of, range_of, to_estimate
 
 if TYPE_CHECKING:
     from harness.evaluation.records import Adaptation, DrawScore, Record
@@ -130,7 +130,7 @@ def _in_resamples(record: Record) -> Iterator[str]:
             yield f"has resamples of the design '{one.design:.40}', expected 16 hexadecimal digits"
         draws = record.values(one.shots)
         try:
-            said = read(one, draws, record.metrics)
+            said = to_estimate(one, draws, record.metrics)
         except ValueError as error:
             yield f"has resamples that cannot be read: {error}"
             return

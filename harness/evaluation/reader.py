@@ -10,7 +10,7 @@ import numpy as np
 from harness.evaluation.cells import Cell
 from harness.evaluation.evaluated import EvaluatedModel
 from harness.kinds import kind_of
-from harness.passes.features import Seen, dropping, encode, final_head
+from harness.passes.features import Seen, dropout_features, encode, final_head
 from harness.passes.workload import Workload
 from harness.presets import read_as
 from harness.readout import Readout
@@ -35,7 +35,7 @@ class Reader:
         data, model = cell.data, cell.evaluated
         task, kind = data.task, read_as(data.task, cell.run.preset)
         classes = kind.outputs(task)
-        parts = [self.through(model, cell, rows, data.name) for rows in cell.tests]
+        parts = [self.through(model, cell, rows, data.name) for rows in cell.test_inputs]
         read = [_beside(features) for features in zip(*parts, strict=True)]
         if len(read) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
@@ -85,7 +85,7 @@ class Reader:
 
 def plan(cell: Cell, workload: Workload) -> None:
     """Add the forward passes that a cell needs to the workload."""
-    passes = [(cell.evaluated, rows) for rows in cell.tests]
+    passes = [(cell.evaluated, rows) for rows in cell.test_inputs]
     if cell.protocol.transductive:
         passes += [(teacher, cell.data.test) for teacher in cell.teachers]
     elif cell.pool is not None:
@@ -97,7 +97,7 @@ def plan(cell: Cell, workload: Workload) -> None:
 
 def _pass(cell: Cell, model: EvaluatedModel, digest: str, rows: Rows) -> Hashable:
     """A key of one forward pass."""
-    return digest, rows.digest, cell.readout_of(model).way
+    return digest, rows.digest, cell.readout_of(model).pass_key
 
 
 def _beside(parts: Sequence[Features]) -> Features:
@@ -111,14 +111,16 @@ def _every(cell: Cell) -> tuple[Draw, ...]:
     """All test rows as one draw, in a single group."""
     kind, rows = kind_of(cell.data.task), cell.data.test
     units = tuple(range(int(kind.units(rows).sum())))
-    examples = tuple(tuple(one) for one in kind.around(rows, units))
+    examples = tuple(tuple(one) for one in kind.examples_containing(rows, units))
     return (Draw(ALL, cell.run.seed, (units,), examples),)
 
 
 def _dropping(cell: Cell, rows: Rows) -> Again:
     """A function that encodes units with dropout on. It holds the model in memory."""
     model, length, placement = cell.evaluated.members[0], cell.data.max_length, cell.run.placement
-    return dropping(model, rows, max_length=length, readout=cell.readout, placement=placement)
+    return dropout_features(
+        model, rows, max_length=length, readout=cell.readout, placement=placement
+    )
 
 
 def _ensemble(read: Sequence[Features]) -> Features:
@@ -145,7 +147,7 @@ def _adapting(
         plain,
         pool=pool,
         draws=tuple(draws),
-        teacher=plain.kind.taught(said) if taught else None,
+        teacher=plain.kind.target(said) if taught else None,
         teachers=tuple(Teacher(features.x, head) for features, head in taught),
     )
 

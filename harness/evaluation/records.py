@@ -198,14 +198,14 @@ class Record(Frozen):
 
 
 LONGEST = 160
-"""The most bytes of a name from `safe`; file systems allow 255 in one component of a path."""
+"""The most bytes of a name from `safe_name`; file systems allow 255 in one component of a path."""
 IDENTITY = (
     "digest", "content", "task", "protocol", "options", "settings", "labels", "teachers", "metrics",
     "role", "method", "head", "preset",
 )  # fmt: skip
 
 
-LATER: Mapping[str, Mapping[str, Scalar]] = {
+ADDED_OPTIONS: Mapping[str, Mapping[str, Scalar]] = {
     "knn": {"rule": "mean", "neighbours": 5, "o_anchors": 1, "features": "last_linear"},
     # at this tolerance fits ended near the optimum, at a point that depends on rounding
     "linear-probe": {"features": "last_linear", "tolerance": 1e-4},
@@ -222,7 +222,7 @@ def identity(values: Mapping[str, Any]) -> str:
     Names and locations are not part of it: the same rows, base and experts may lie elsewhere.
     """
     known = {key: values[key] for key in IDENTITY}
-    before = LATER.get(values["protocol"], {})
+    before = ADDED_OPTIONS.get(values["protocol"], {})
     known["options"] = {k: v for k, v in values["options"].items() if (k, v) not in before.items()}
     known["dataset"] = values["dataset"].get("digest")
     known["base"] = values["base"] and values["base"]["digest"]
@@ -230,7 +230,7 @@ def identity(values: Mapping[str, Any]) -> str:
     return digest_of(known)
 
 
-def safe(name: str) -> str:
+def safe_name(name: str) -> str:
     """A name as one component of a path: not hidden, not `..`, without separators, not too long."""
     kept = re.sub(r"[^\w.,@=+\[\]-]+", "-", name).lstrip(".") or "-"
     if len(kept.encode()) <= LONGEST:
@@ -244,8 +244,8 @@ def record_path(out: Path, values: Mapping[str, Any], unusual: Mapping[str, Any]
     The `unusual` settings, those other than the defaults, follow the protocol for human readers.
     """
     extra = "".join(f",{key}={unusual[key]}" for key in sorted(unusual))
-    name = f"{safe(values['protocol'] + extra)}-{identity(values)[:12]}.json"
-    return out / safe(values["model"]) / str(values["task"]) / name
+    name = f"{safe_name(values['protocol'] + extra)}-{identity(values)[:12]}.json"
+    return out / safe_name(values["model"]) / str(values["task"]) / name
 
 
 def identity_of(record: Record) -> str:
@@ -258,7 +258,7 @@ def identity_of(record: Record) -> str:
 def path_of(record: Record, out: Path) -> Path:
     """The path of a record that was written below `out`."""
     called = identity_of(record)[:12]
-    return next((out / safe(record.model) / record.task).glob(f"*-{called}.json"))
+    return next((out / safe_name(record.model) / record.task).glob(f"*-{called}.json"))
 
 
 def predictions_of(record: Record, out: Path) -> Path:

@@ -83,10 +83,10 @@ class Resamples(Frozen):
     by_draw: str = ""
 
 
-def written(
+def to_resamples(
     scores: Sequence[float], mean: Array64, by_draw: Array64, *, step: float = STEP, **of: Any
 ) -> Resamples:
-    """`Resamples` of the mean score [B] and of each draw [draws, K]; inverse of `read`.
+    """`Resamples` of the mean score [B] and of each draw [draws, K]; inverse of `to_estimate`.
 
     `scores` [draws] are those on all units; `step` is the smallest step, `of` the other fields.
     """
@@ -116,8 +116,8 @@ def bytes_of(text: str) -> Array64:
         raise ValueError(f"{text:.20}: {error}") from error
 
 
-def read(kept: Resamples, scores: Sequence[float], metrics: Sequence[str]) -> Estimate:
-    """The score with its resamples, clipped to the range of the metrics; inverse of `written`.
+def to_estimate(kept: Resamples, scores: Sequence[float], metrics: Sequence[str]) -> Estimate:
+    """The score with its resamples, clipped to the range of the metrics; inverse of `to_resamples`.
 
     `scores` are those of the draws on all units. Raises ValueError for scores outside the range of
     the metrics, and for text that is not base64.
@@ -143,14 +143,14 @@ def estimates_of(
     resamples: Sequence[Resamples], scores: Sequence[DrawScore], metrics: Sequence[str]
 ) -> dict[Shots | None, Estimate]:
     """The score with its resamples, by number of shots."""
-    return {one.shots: read(one, values_of(scores, one.shots), metrics) for one in resamples}
+    return {one.shots: to_estimate(one, values_of(scores, one.shots), metrics) for one in resamples}
 
 
 def loss_of(record: Record) -> Estimate | None:
     """A record's loss with its resamples; None if it has none."""
     if record.loss_resamples is None:
         return None
-    return read(record.loss_resamples, [record.scores[0].facts[LOSS]], (LOSS,))
+    return to_estimate(record.loss_resamples, [record.scores[0].facts[LOSS]], (LOSS,))
 
 
 def estimate_of(record: Record, shots: Shots | None) -> Estimate:

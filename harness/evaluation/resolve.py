@@ -21,7 +21,7 @@ from harness.checkpoints.mergekit import named_models
 from harness.checkpoints.provenance import (
     EXPERT_FILE,
     Merged,
-    check_unchanged,
+    check_weights_unchanged,
     merged_by,
     records_in,
     rows_shown,
@@ -52,7 +52,7 @@ def resolve_model(run: Run) -> OpenedModel:
     checkpoint, experts, base, merged = made_of.model, made_of.experts, made_of.base, made_of.merged
     references = [sources.open(source) for source in run.references]
     for one in (*made_of.unverified, *references):
-        check_unchanged(one)
+        check_weights_unchanged(one)
     _tell_of_edited([checkpoint, *experts, *references])
     _tell_of_other_code(checkpoint.source, merged)
     if base is not None and not (run.other_base or (merged and merged.other_base)):

@@ -9,10 +9,10 @@ from pydantic import PositiveInt, ValidationInfo, field_validator
 from harness.passes.placement import REFERENCE, DType, Placement
 from harness.presets import PresetName
 from harness.types import AUTO, Shots
-from harness.values import Asked, Chosen, RowsAtOnce, Tokens
+from harness.values import Chosen, Request, RowsAtOnce, Tokens
 
 
-class Run(Asked):
+class Run(Request):
     """An evaluation: which model and references, on which tasks, under which protocols.
 
     `other_base` accepts a base that the models were not made from. `heads_from` is a folder of

@@ -27,7 +27,7 @@ from harness.evaluation.run import Run
 from harness.kinds import kind_of
 from harness.options import options, resolve
 from harness.presets import as_read, faithful, metrics_of, preset
-from harness.readout import LAST_LINEAR, OF_THE_ENCODER, Readout
+from harness.readout import FEATURE_READOUTS, LAST_LINEAR, Readout
 from harness.registry import METRICS, PROTOCOLS
 from harness.types import ALL, TRAINED_ON, Choice, Draw, Predictions, Rows, Scalar, Task, Units
 
@@ -83,7 +83,7 @@ class ProtocolConfig:
     def readout(self) -> Readout:
         """Where its features are taken, unless a preset has another readout."""
         says = self.entry.features
-        return LAST_LINEAR if says is None else OF_THE_ENCODER[says(**self.options)]
+        return LAST_LINEAR if says is None else FEATURE_READOUTS[says(**self.options)]
 
     @cached_property
     def unusual(self) -> dict[str, Scalar]:
@@ -200,13 +200,13 @@ class TaskSplit:
         return texts_digest(*parse_task(self.name), self.data_dir)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def dataset_facts(self) -> dict[str, Any]:
         """What a record states about the test rows, besides their origin and digest."""
         unfair = {name: [*shares] for name, shares in self.test.unfair.items()}
         return {**kind_of(self.task).facts(self.test), **({"unfair": unfair} if unfair else {})}
 
     @cached_property
-    def segments(self) -> tuple[Rows, ...]:
+    def one_text_each(self) -> tuple[Rows, ...]:
         """The test rows with their first text alone, and with their second text alone."""
         texts = zip(*self.test.texts, strict=True)
         return tuple(
@@ -268,7 +268,7 @@ class TaskSplit:
         return f"{self.task.name}@{self.split}"
 
 
-TOLD_DESIGN = 2
+REPORTED_DESIGN_EFFECT = 2
 """Kish's design effect from which on repeated inputs are warned of: 2 is that of every row twice.
 Published test splits have 1.4 or less."""
 MOST_DRAWS = 1000
@@ -291,7 +291,7 @@ def protocols_of(run: Run) -> list[ProtocolConfig]:
     for one in protocols:
         if LAST_LINEAR not in (one.readout, readout := preset(run.preset).readout):
             raise BadOption(
-                f"{one.name} has {one.readout.asked}, and the preset '{run.preset}' reads "
+                f"{one.name} has {one.readout.option}, and the preset '{run.preset}' reads "
                 f"'{readout.name}' of every model; leave out one of them"
             )
         if one.outside != 1 and not run.stratified:
@@ -328,7 +328,7 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
     known = preset(run.preset)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit, first=run.first)
     copies = Counter(test.texts)
-    if (design := sum(many**2 for many in copies.values()) / len(test)) >= TOLD_DESIGN:
+    if (design := sum(many**2 for many in copies.values()) / len(test)) >= REPORTED_DESIGN_EFFECT:
         warnings.warn(
             f"{task}@{split} has {len(test)} rows and {len(copies)} different inputs, one of them "
             f"{max(copies.values())} times: intervals take each row for an observation of its own, "
@@ -366,7 +366,9 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
 def _check_units(protocol: ProtocolConfig, task: Task) -> None:
     """Raise BadOption for an option of a protocol that the units of the task do not fit."""
     if protocol.readout != LAST_LINEAR and kind_of(task).split_into_words:
-        raise BadOption(f"{protocol.name} has {protocol.readout.asked} of rows, {task} is of words")
+        raise BadOption(
+            f"{protocol.name} has {protocol.readout.option} of rows, {task} is of words"
+        )
     if kind_of(task).outside(task) is not None:
         return
     for option in protocol.entry.of_tags:

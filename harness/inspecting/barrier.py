@@ -12,7 +12,7 @@ from harness.checkpoints.open import open_checkpoint
 from harness.data.groups import expanded
 from harness.errors import BadOption, LabelMismatch
 from harness.evaluation.evaluate import evaluate
-from harness.evaluation.records import Record, safe
+from harness.evaluation.records import Record, safe_name
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import task_split
 from harness.files import check_ours, check_place, write_files
@@ -88,7 +88,7 @@ def _between(recipe: Recipe, stages: tuple[Choice, ...], x: float) -> Recipe:
 def _evaluated(recipe: Recipe, run: Run, name: str, progress: Progress | None) -> list[Record]:
     """The records of one merge, which is written to a temporary folder."""
     with tempfile.TemporaryDirectory(dir=run.output, prefix=".merge-") as folder:
-        place = Path(folder) / safe(f"{name}-{recipe.method}")
+        place = Path(folder) / safe_name(f"{name}-{recipe.method}")
         merge(recipe, out=place, allow_pickle=run.allow_pickle, progress=progress)
         here = {"model": str(place), "output": str(Path(run.output) / "records")}
         asked = run.but(**here, protocols=(Choice("current"),))

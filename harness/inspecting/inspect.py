@@ -21,7 +21,7 @@ from harness.folders import check_output
 from harness.inspecting.comparison import WeightComparison, compared
 from harness.inspecting.folder import INSPECTION, write
 from harness.inspecting.inspection import InspectedModel, Inspection, Pair, UnitsInPlace, total
-from harness.inspecting.units import alike, feed_forward, units_kept
+from harness.inspecting.units import feed_forward, unit_cosines, units_kept
 from harness.passes.workload import Workload
 from harness.types import Checkpoint, Progress, StateDict
 
@@ -32,7 +32,7 @@ Indices = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Work:
+class ComparisonInputs:
     """What is compared: the models' parameters, and the base's tensors of these (`origin`)."""
 
     family: Family
@@ -122,7 +122,7 @@ def inspect(
     pairs = []
     for i, j in work.pairs:
         tables, lacking = _tables(work, (i, j)), tuple(_left_out(work, (i, j), names))
-        cosines = {layer: alike(*tables, work.layers[layer]) for layer in asked}
+        cosines = {layer: unit_cosines(*tables, work.layers[layer]) for layer in asked}
         pairs.append(Pair(known[i], known[j], places[i, j], kept[i, j], lacking, cosines))
     inspected = tuple(known[: len(models)])
     inspection = Inspection(inspected, known[-1] if origin else None, tuple(pairs))
@@ -164,13 +164,13 @@ def _names(models: Sequence[Checkpoint]) -> list[str]:
     ]
 
 
-def _work(models: Sequence[Checkpoint], base: Checkpoint | None = None) -> Work:
+def _work(models: Sequence[Checkpoint], base: Checkpoint | None = None) -> ComparisonInputs:
     """The parameters to compare. Raises IncompatibleWeights unless all encoders agree."""
     family = models[0].family
     states = tuple(weights.select(m.weights, weights.floating(m.weights)) for m in models)
     encoders = [weights.select(state, [n for n in state if _in_all(family, n)]) for state in states]
     weights.check_same(encoders, [model.source for model in models])
-    return Work(family, states, _origin(models, states, base) if base else {})
+    return ComparisonInputs(family, states, _origin(models, states, base) if base else {})
 
 
 def _in_all(family: Family, name: str) -> bool:
@@ -199,7 +199,9 @@ def _origin(
 # Comparing ---------------------------------------------------------------------------------
 
 
-def places_of(work: Work, tell: Progress) -> dict[Indices, dict[TensorPlace, WeightComparison]]:
+def places_of(
+    work: ComparisonInputs, tell: Progress
+) -> dict[Indices, dict[TensorPlace, WeightComparison]]:
     """The comparisons of all pairs by place, in the order of the models' tensors."""
     places: dict[Indices, dict[TensorPlace, WeightComparison]] = {pair: {} for pair in work.pairs}
     for name in work.names:
@@ -210,7 +212,7 @@ def places_of(work: Work, tell: Progress) -> dict[Indices, dict[TensorPlace, Wei
     return places
 
 
-def _of_tensor(work: Work, name: str) -> dict[Indices, WeightComparison]:
+def _of_tensor(work: ComparisonInputs, name: str) -> dict[Indices, WeightComparison]:
     """The comparisons of a tensor in all pairs that share it; it is read once for each model."""
     pairs = [pair for pair in work.pairs if work.shares(pair, name)]
     shared = sorted({index for pair in pairs for index in pair})
@@ -232,7 +234,9 @@ def _of_tensor(work: Work, name: str) -> dict[Indices, WeightComparison]:
     return dict(zip(pairs, comparisons, strict=True))
 
 
-def _units(work: Work, tell: Progress) -> dict[Indices, dict[weights.Layer, UnitsInPlace]]:
+def _units(
+    work: ComparisonInputs, tell: Progress
+) -> dict[Indices, dict[weights.Layer, UnitsInPlace]]:
     """By pair and layer, how many units are matched to themselves."""
     units: dict[Indices, dict[weights.Layer, UnitsInPlace]] = {pair: {} for pair in work.pairs}
     for pair in work.pairs:
@@ -243,13 +247,13 @@ def _units(work: Work, tell: Progress) -> dict[Indices, dict[weights.Layer, Unit
     return units
 
 
-def _tables(work: Work, pair: Indices) -> tuple[StateDict, StateDict]:
+def _tables(work: ComparisonInputs, pair: Indices) -> tuple[StateDict, StateDict]:
     """The tensors of both models of a pair, as the table of their family names them."""
     first, second = (in_table(work.family, work.states[index]) for index in pair)
     return first, second
 
 
-def _asked(work: Work, units: Sequence[str | int]) -> list[weights.Layer]:
+def _asked(work: ComparisonInputs, units: Sequence[str | int]) -> list[weights.Layer]:
     """The layers named in `units`. Raises BadOption for one without feed-forward units."""
     known = {str(layer): layer for layer in work.layers}
     if odd := [str(one) for one in units if str(one) not in known]:
@@ -258,7 +262,7 @@ def _asked(work: Work, units: Sequence[str | int]) -> list[weights.Layer]:
     return [known[str(one)] for one in dict.fromkeys(units)]
 
 
-def _left_out(work: Work, pair: Indices, names: Sequence[str]) -> Iterator[str]:
+def _left_out(work: ComparisonInputs, pair: Indices, names: Sequence[str]) -> Iterator[str]:
     """A line for each parameter that a pair does not share."""
     for name in work.names:
         shapes = work.shapes(pair, name)

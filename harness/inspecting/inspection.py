@@ -97,9 +97,9 @@ def total(comparisons: Iterable[WeightComparison]) -> WeightComparison:
     return sum(comparisons, WeightComparison())
 
 
-ELSEWHERE = 0.5
+FEWEST_IN_PLACE = 0.5
 """Units count as permuted if fewer than this share of them are matched to themselves."""
-LONGER = 3.0
+MOST_TIMES_LONGER = 3.0
 """If task vectors differ in length by more than this factor, the longer one dominates a merge."""
 
 
@@ -109,7 +109,7 @@ def remarks(inspection: Inspection) -> list[str]:
 
 
 def _remark(pair: Pair, base: InspectedModel | None) -> str | None:
-    if pair.kept is not None and pair.kept < ELSEWHERE:  # says more than distances
+    if pair.kept is not None and pair.kept < FEWEST_IN_PLACE:  # says more than distances
         return (
             f"{1 - pair.kept:.0%} of the feed-forward units of {pair.second.name} are matched "
             f"to others of {pair.first.name}: a merge mixes unrelated units unless they are "
@@ -123,7 +123,7 @@ def _remark(pair: Pair, base: InspectedModel | None) -> str | None:
         return f"{shorter} and {longer} are the base {base.name}, but for their heads."
     if short == 0:
         return f"{shorter} is the base {base.name}, but for its head: a merge is {longer}, scaled."
-    if long > LONGER * short:
+    if long > MOST_TIMES_LONGER * short:
         return (
             f"The task vector of {longer} (norm {long:.3g}) is {long / short:.1f} times as long "
             f"as that of {shorter} ({short:.3g}): a merge of such experts is close to "

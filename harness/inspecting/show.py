@@ -20,7 +20,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadData, BadOption
 from harness.kinds import kind_of
 from harness.passes.lengths import cut_off, described, length_of, resolved, token_counts
-from harness.text import MOST, few, number, plain, shortened
+from harness.text import MAX_NAMES, few, number, plain, shortened
 from harness.types import Checkpoint, Length, Rows, Task
 
 EXAMPLES = 2
@@ -93,7 +93,7 @@ def _told(
     return {
         "rows": len(rows),
         "units": int(kind_of(rows.task).units(rows).sum()),
-        "labels": dict(kind_of(rows.task).told(rows)),
+        "labels": dict(kind_of(rows.task).label_summary(rows)),
         "lengths": {
             "unit": "tokens" if text else "words" if rows.images is None else "images",
             "median": float(np.median(lengths)),
@@ -167,8 +167,8 @@ def _odd(one: Mapping[str, Any], labels: Sequence[str]) -> Iterator[str]:
         yield f"{again} {what}{' repeats' if again == 1 else 's repeat'} an earlier one"
     if empty := one["empty_texts"]:
         yield f"{empty} {what}{' is' if empty == 1 else 's are'} empty"
-    yield from one["broken_images"][:MOST]
-    if (more := len(one["broken_images"]) - MOST) > 0:
+    yield from one["broken_images"][:MAX_NAMES]
+    if (more := len(one["broken_images"]) - MAX_NAMES) > 0:
         yield f"{more} other images cannot be read"
     if lacking := [name for name in labels if not one["labels"].get(name)]:
         yield f"nothing is labelled {few([plain(name) for name in lacking])}"

@@ -53,7 +53,7 @@ MOST = 256
 """The most cells along a side of a picture; with more units, a cell is a square of several."""
 
 
-def alike(first: StateDict, second: StateDict, members: Sequence[Member]) -> torch.Tensor:
+def unit_cosines(first: StateDict, second: StateDict, members: Sequence[Member]) -> torch.Tensor:
     """The cosines of every unit of one model with every unit of the other, [units, units].
 
     A unit is its incoming weights, bias and outgoing weights, in float64; the cosine is 0 where one

@@ -25,7 +25,7 @@ def one_space(tasks: Iterable[Task]) -> bool:
 
     Equal labels of classifications may answer different questions (yes, no).
     """
-    return all(kind_of(task).several for task in tasks)
+    return all(kind_of(task).list_labels for task in tasks)
 
 
 def check_labels(task: Task) -> None:

@@ -50,25 +50,25 @@ class Classification(Kind):
         places = labels.astype(np.int64)[:, None]
         return np.asarray(-np.take_along_axis(log_softmax(outputs, axis=1), places, axis=1)[:, 0])
 
-    def taught(self, outputs: Sequence[Array64]) -> Array64:
+    def target(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the teachers' probabilities."""
         from scipy.special import softmax
 
         return np.asarray(np.mean([softmax(one, axis=1) for one in outputs], axis=0))
 
-    def gradient(self, outputs: Array64, taught: Array64, *, reverse: bool = False) -> Array64:
-        """The gradient of KL(taught || outputs): softmax - taught.
+    def gradient(self, outputs: Array64, target: Array64, *, reverse: bool = False) -> Array64:
+        """The gradient of KL(target || outputs): softmax - target.
 
-        With `reverse`, p = softmax and q = taught: p_j (log p_j / q_j - KL(p || q)). By hand:
+        With `reverse`, p = softmax and q = target: p_j (log p_j / q_j - KL(p || q)). By hand:
         p = (1/2, 1/2) and q = (1/4, 3/4) have log ratios of 0.693 and -0.405, a KL of 0.144, and
         gradients of 0.275 and -0.275.
         """
         from scipy.special import log_softmax, softmax
 
         if not reverse:
-            return np.asarray(softmax(outputs, axis=-1) - taught)
+            return np.asarray(softmax(outputs, axis=-1) - target)
         log = log_softmax(outputs, axis=-1)
-        gap, p = log - np.log(np.maximum(taught, np.finfo(np.float64).tiny)), np.exp(log)
+        gap, p = log - np.log(np.maximum(target, np.finfo(np.float64).tiny)), np.exp(log)
         return np.asarray(p * (gap - (p * gap).sum(axis=-1, keepdims=True)))
 
     def groups(self, rows: Rows) -> Mapping[str, Units]:
@@ -82,7 +82,7 @@ class Classification(Kind):
         """The label of every row."""
         return rows.labels.astype(np.int64)
 
-    def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
+    def predict_by(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
         """The group that the rule predicts: each class is a group."""
         return rule.group(draw.rows)
 

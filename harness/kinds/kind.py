@@ -57,13 +57,13 @@ class Kind(ABC):
     """The Hub's name of such tasks, for model cards."""
     metrics: ClassVar[tuple[str, ...]]
     """The metrics of a task whose description names none."""
-    unread: ClassVar[tuple[str, ...]] = ("0", "1")
+    placeholder_labels: ClassVar[tuple[str, ...]] = ("0", "1")
     """Placeholder labels while those of a task are read from its data; () if the kind has none."""
-    several: ClassVar[bool] = False
+    list_labels: ClassVar[bool] = False
     """Whether the label of a row is a list."""
-    by_place: ClassVar[bool] = False
+    positional: ClassVar[bool] = False
     """Whether a list may have a value for each label, at the label's place, in lieu of names."""
-    whole: ClassVar[bool] = True
+    integer_labels: ClassVar[bool] = True
     """Whether labels are class indices, as cross entropy takes them."""
 
     # Reading -------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Kind(ABC):
         """How many units each row has, in order."""
         return np.ones(len(rows), dtype=np.int64)
 
-    def told(self, rows: Rows) -> Mapping[str, float]:
+    def label_summary(self, rows: Rows) -> Mapping[str, float]:
         """A summary of the labels of rows: how many units each class has."""
         counts = np.bincount(rows.labels.astype(np.int64), minlength=len(rows.task.labels))
         return dict(zip(rows.task.labels, counts.tolist(), strict=True))
@@ -209,14 +209,14 @@ class Kind(ABC):
     # Teaching ------------------------------------------------------------------------------
 
     @abstractmethod
-    def taught(self, outputs: Sequence[Array64]) -> Array64:
+    def target(self, outputs: Sequence[Array64]) -> Array64:
         """The target of a student from the outputs of its teachers, [units, outputs]."""
 
     @abstractmethod
-    def gradient(self, outputs: Array64, taught: Array64, *, reverse: bool = False) -> Array64:
+    def gradient(self, outputs: Array64, target: Array64, *, reverse: bool = False) -> Array64:
         """The gradient of a student's loss with respect to its outputs, along the last axis.
 
-        The loss is KL(taught || outputs) or, with `reverse`, KL(outputs || taught).
+        The loss is KL(target || outputs) or, with `reverse`, KL(outputs || target).
         """
 
     # Few shots -----------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Kind(ABC):
         """The class of every row, by number. Raises BadData if rows of a kind have several."""
         raise BadData(f"{rows.task} is a {self.name}; only classes and values can be parted")
 
-    def short(self, counts: Sequence[int], shots: int) -> list[int]:
+    def groups_below(self, counts: Sequence[int], shots: int) -> list[int]:
         """The groups that have fewer units than `shots`; `counts` are the units of each."""
         return [group for group, count in enumerate(counts) if count < shots]
 
@@ -243,12 +243,12 @@ class Kind(ABC):
         """
         return [[unit] for unit in dict.fromkeys(u for part in orders for u in part[:shots])]
 
-    def around(self, rows: Rows, units: Sequence[int]) -> Sequence[Sequence[int]]:
+    def examples_containing(self, rows: Rows, units: Sequence[int]) -> Sequence[Sequence[int]]:
         """The examples that contain some units: here each unit is an example by itself."""
         return [[unit] for unit in units]
 
     @abstractmethod
-    def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
+    def predict_by(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
         """The predictions of a rule, given the labels of the pool and the draw."""
 
     # Information ---------------------------------------------------------------------------

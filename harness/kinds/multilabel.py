@@ -46,9 +46,9 @@ class Multilabel(Kind):
     problem_type: ClassVar[str] = "multi_label_classification"
     spoken: ClassVar[str] = "multi-label task"
     metrics: ClassVar[tuple[str, ...]] = ("macro_f1",)
-    several: ClassVar[bool] = True
-    by_place: ClassVar[bool] = True
-    whole: ClassVar[bool] = False
+    list_labels: ClassVar[bool] = True
+    positional: ClassVar[bool] = True
+    integer_labels: ClassVar[bool] = False
 
     def columns_of(self, task: Task) -> tuple[str, ...]:
         """One column with a list of classes, or one column for each class."""
@@ -64,7 +64,7 @@ class Multilabel(Kind):
             made = [[_value(row[name], at) for name in task.labels] for at, row in each]
         return np.array(made, dtype=np.float64)
 
-    def told(self, rows: Rows) -> Mapping[str, float]:
+    def label_summary(self, rows: Rows) -> Mapping[str, float]:
         """The number of rows for which each class holds."""
         return dict(zip(rows.task.labels, (rows.labels == 1).sum(axis=0).tolist(), strict=True))
 
@@ -109,25 +109,25 @@ class Multilabel(Kind):
         each = np.logaddexp(0.0, outputs) - outputs * labels
         return np.where(labels == IGNORED, np.nan, each)
 
-    def taught(self, outputs: Sequence[Array64]) -> Array64:
+    def target(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the teachers' probabilities, class by class."""
         from scipy.special import expit
 
         return np.asarray(np.mean([expit(one) for one in outputs], axis=0))
 
-    def gradient(self, outputs: Array64, taught: Array64, *, reverse: bool = False) -> Array64:
-        """The gradient of the sum over classes of KL(taught || outputs), of two Bernoullis each.
+    def gradient(self, outputs: Array64, target: Array64, *, reverse: bool = False) -> Array64:
+        """The gradient of the sum over classes of KL(target || outputs), of two Bernoullis each.
 
-        It is sigmoid(z) - taught or, `reverse`, with p = sigmoid(z): p (1 - p) (z - logit(taught)).
+        It is sigmoid(z) - target or, `reverse`, with p = sigmoid(z): p (1 - p) (z - logit(target)).
         """
         from scipy.special import expit, logit
 
         p = expit(outputs)
         if not reverse:
-            return np.asarray(p - taught)
+            return np.asarray(p - target)
         known = np.finfo(np.float64)
         return np.asarray(
-            p * (1 - p) * (outputs - logit(taught.clip(known.tiny, 1 - known.epsneg)))
+            p * (1 - p) * (outputs - logit(target.clip(known.tiny, 1 - known.epsneg)))
         )
 
     def groups(self, rows: Rows) -> Mapping[str, Units]:
@@ -140,12 +140,12 @@ class Multilabel(Kind):
             for holds in (1, 0)
         }
 
-    def short(self, counts: Sequence[int], shots: int) -> list[int]:
+    def groups_below(self, counts: Sequence[int], shots: int) -> list[int]:
         """The groups with fewer rows than `shots`, except those of classes that no row labels."""
         known = [has + has_not > 0 for has, has_not in zip(counts[::2], counts[1::2], strict=True)]
-        return [group for group in super().short(counts, shots) if known[group // 2]]
+        return [group for group in super().groups_below(counts, shots) if known[group // 2]]
 
-    def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
+    def predict_by(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
         """Each class by itself: the rule decides between its two groups.
 
         A class of which nothing is drawn does not hold.

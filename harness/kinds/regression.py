@@ -23,8 +23,8 @@ class Regression(Kind):
     name: ClassVar[str] = "regression"
     problem_type: ClassVar[str] = "regression"
     metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman")
-    unread: ClassVar[tuple[str, ...]] = ()
-    whole: ClassVar[bool] = False
+    placeholder_labels: ClassVar[tuple[str, ...]] = ()
+    integer_labels: ClassVar[bool] = False
 
     def fault(self, task: Task) -> str | None:
         """What is wrong if a task lists labels: values have no names."""
@@ -36,7 +36,7 @@ class Regression(Kind):
         """The labels as finite numbers."""
         return np.array([number(row[task.label], place) for place, row in numbered(rows, where)])
 
-    def told(self, rows: Rows) -> Mapping[str, float]:
+    def label_summary(self, rows: Rows) -> Mapping[str, float]:
         """The least, the mean and the largest label."""
         values = rows.labels
         ends = {"least": values.min(), "mean": values.mean(), "most": values.max()}
@@ -59,13 +59,13 @@ class Regression(Kind):
         """The squared difference."""
         return np.asarray(np.square(outputs[:, 0] - labels))
 
-    def taught(self, outputs: Sequence[Array64]) -> Array64:
+    def target(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the teachers' values."""
         return np.asarray(np.mean(outputs, axis=0))
 
-    def gradient(self, outputs: Array64, taught: Array64, *, reverse: bool = False) -> Array64:
+    def gradient(self, outputs: Array64, target: Array64, *, reverse: bool = False) -> Array64:
         """The gradient of the squared difference: the KL of two normal distributions both ways."""
-        return 2 * (outputs - taught)
+        return 2 * (outputs - target)
 
     def groups(self, rows: Rows) -> Mapping[str, Units]:
         """The rows of each bin of the label."""
@@ -79,7 +79,7 @@ class Regression(Kind):
         middle = (rows.labels.min() + rows.labels.max()) / 2
         return np.asarray(rows.labels > middle, dtype=np.int64)
 
-    def decided(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
+    def predict_by(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
         """The number that the rule predicts: each bin of the label is a group."""
         return rule.value(draw.rows, labels)
 

@@ -42,8 +42,8 @@ class Tagging(Classification):
     unit: ClassVar = "word"
     hub_task: ClassVar[str] = "token-classification"
     metrics: ClassVar[tuple[str, ...]] = ("span_f1",)
-    unread: ClassVar[tuple[str, ...]] = (OUTSIDE, "B-")
-    several: ClassVar[bool] = True
+    placeholder_labels: ClassVar[tuple[str, ...]] = (OUTSIDE, "B-")
+    list_labels: ClassVar[bool] = True
 
     def fault(self, task: Task) -> str | None:
         """What is wrong with the tags or columns of a task: tags are O and PREFIX-TYPE."""
@@ -148,7 +148,7 @@ class Tagging(Classification):
         chosen |= dict.fromkeys(without[:shots])
         return [spans[place] for place in chosen]
 
-    def around(self, rows: Rows, units: Sequence[int]) -> Sequence[Sequence[int]]:
+    def examples_containing(self, rows: Rows, units: Sequence[int]) -> Sequence[Sequence[int]]:
         """The sentences that contain the words, each once."""
         row_of = np.repeat(np.arange(len(rows)), self.units(rows))
         spans = self._sentences(rows)

@@ -17,14 +17,14 @@ from harness.types import StateDict
 
 
 @dataclass
-class Crossing:
+class DeviceTransfer:
     """Moves tensors to the device of one method and back."""
 
     device: torch.device
     _handed: list[tuple[StateDict, StateDict]] = field(default_factory=list, init=False)
     _latest: tuple[Any, Any] = field(default=(None, None), init=False)
 
-    def handed(self, given: Any) -> Any:
+    def to_device(self, given: Any) -> Any:
         """Tensors and states on the device, also within lists and mappings; a function is wrapped
         to return its results there. Anything else stays where it is, such as an expert's
         activations, on the processor.
@@ -37,16 +37,16 @@ class Crossing:
             self._handed.append((given, weights.on(self.device, given)))
             return self._handed[-1][1]
         if type(given) in (list, tuple):
-            return type(given)(map(self.handed, given))
+            return type(given)(map(self.to_device, given))
         if type(given) is dict:
-            return {key: self.handed(value) for key, value in given.items()}
+            return {key: self.to_device(value) for key, value in given.items()}
         if callable(given):
-            return lambda *args, **options: self.handed(
+            return lambda *args, **options: self.to_device(
                 given(*map(self._argument, args), **options)
             )
         return given
 
-    def returned(self, made: StateDict) -> StateDict:
+    def to_processor(self, made: StateDict) -> StateDict:
         """A state on the processor. A `ScaledMerge` remains one, as tuning searches along its
         direction."""
         if weights.here(self.device):

@@ -17,7 +17,7 @@ ALIKE = 0.5
 training leaves more than 0.9."""
 
 
-def check_one_draw(plan: MergePlan) -> None:
+def check_shared_initialisation(plan: MergePlan) -> None:
     """Raise IncompatibleWeights for a pooler that is merged although experts initialised it apart.
 
     This happens if the experts' own base lacks it, given or not. Whether they did is known from

@@ -34,7 +34,7 @@ def annotated_by(expert: Checkpoint) -> frozenset[str]:
     return frozenset(label for labels in by_task for label in labels)
 
 
-def of_those_who_know(
+def mean_over_annotators(
     experts: Sequence[Checkpoint], heads: Sequence[StateDict], merged: StateDict
 ) -> StateDict:
     """The merged model with each row of its final layer the mean over the experts that know its

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.layout import MERGE
-from harness.checkpoints.provenance import check_unchanged
+from harness.checkpoints.provenance import check_weights_unchanged
 from harness.errors import BadRecipe, OutputExists
 from harness.folders import check_output
-from harness.merging.draws import check_one_draw
+from harness.merging.draws import check_shared_initialisation
 from harness.merging.plan import MergePlan, plan, read_once, short_method
-from harness.merging.providers import passes, prepare
+from harness.merging.providers import prepare, statistic_rows
 from harness.merging.recipes import Recipe, recipe_and_fields
 from harness.merging.spool import Spool
-from harness.merging.tune import candidates, found_once, grid, scored, tuned
+from harness.merging.tune import candidates, grid, scored, tuned, with_shared_direction
 from harness.merging.write import TENSORS, write
 from harness.passes.workload import Workload
 from harness.types import Progress
@@ -66,18 +66,18 @@ def merge(
         if dry_run:
             return draft
         for expert in draft.experts:
-            check_unchanged(replace(expert, weights=draft.observed[expert.source]))
+            check_weights_unchanged(replace(expert, weights=draft.source_weights[expert.source]))
         if not asked.other_base:
-            check_bases(draft.experts, draft.given)
+            check_bases(draft.experts, draft.stored_base)
         # work that a method asks for as it merges, such as scores of a selection, is added then
-        read = passes(one for each in (tried.values() or [draft]) for one in each.providers)
+        read = statistic_rows(one for each in (tried.values() or [draft]) for one in each.providers)
         for what, rows in (*read.items(), *scored(tried).items()):
             workload.plan(what, rows)
         workload.plan(TENSORS, len(draft.state))
         trials = None
         if tried:
-            draft, trials = tuned(found_once(tried), Path(out))
+            draft, trials = tuned(with_shared_direction(tried), Path(out))
         prepare(draft.providers)
-        check_one_draw(draft)
+        check_shared_initialisation(draft)
         draft = read_once(draft, stack.enter_context(Spool(Path(out))))
         return write(draft, Path(out), workload.tell, trials=trials, force=force)

@@ -18,7 +18,7 @@ from harness.checkpoints.build import check_configured
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.known import FAMILIES
-from harness.checkpoints.families.symmetry import as_stored, in_table
+from harness.checkpoints.families.symmetry import in_table, joined_parts
 from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.pooling import check_poolings
@@ -30,7 +30,7 @@ from harness.entries import Merger, Method, Premerge
 from harness.errors import BadOption, BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import one_space
 from harness.labels import generic, same
-from harness.merging.label_rows import of_those_who_know, tell_of_schemes
+from harness.merging.label_rows import mean_over_annotators, tell_of_schemes
 from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeStep, StageClock
 from harness.merging.providers import Provider
 from harness.merging.recipes import Recipe, methods_of, with_choices
@@ -51,11 +51,11 @@ class MergePlan:
     `recipe` has every option filled in and heads decided. `bodies` and `tops` are the experts after
     the pre-merging methods: encoders (with heads, if they are merged alike), and heads; `origin` is
     the base. `steps` are the pre-merging methods with the experts before and after each, `stages`
-    all methods in order. `merged` is what the merger returned, `after` what each post-merging
+    all methods in order. `merged` is what the merger returned, `postmerged` what each post-merging
     method made of it, `state` what is written: with averaged heads and buffers, in the experts'
     types, without kept heads. `measured` is what each pre-merging method did, known when the merge
-    has been written. `given` is the base under its own names, `observed` the weights of every
-    source, hashed as they are read.
+    has been written. `stored_base` is the base under its own names, `source_weights` the weights of
+    every source, hashed as they are read.
     """
 
     recipe: Recipe
@@ -68,11 +68,11 @@ class MergePlan:
     steps: tuple[PremergeStep, ...] = ()
     stages: tuple[Stage, ...] = ()
     merged: StateDict = field(default_factory=dict)
-    after: tuple[StateDict, ...] = ()
+    postmerged: tuple[StateDict, ...] = ()
     state: StateDict = field(default_factory=dict)
     measured: tuple[PremergeReport, ...] = ()
-    given: Checkpoint | None = None
-    observed: Mapping[str, weights.Observed] = field(default_factory=dict)
+    stored_base: Checkpoint | None = None
+    source_weights: Mapping[str, weights.Observed] = field(default_factory=dict)
     spool: Spool | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -163,7 +163,9 @@ def plan(
     fold.check(experts[0])
     # a model without a head is of no task: its tasks only say whose rows are read
     of_tasks = () if experts[0].labels is None else tasks
-    draft = MergePlan(recipe, base, experts, of_tasks, given=given, observed=observed, spool=spool)
+    draft = MergePlan(
+        recipe, base, experts, of_tasks, stored_base=given, source_weights=observed, spool=spool
+    )
     return composed(_folded(draft, fold))
 
 
@@ -219,14 +221,14 @@ def completed(draft: MergePlan, merged: StateDict, spool: Spool | None = None) -
     if recipe.heads in ("average", "none"):
         whole = weights.union(whole, weights.mean(draft.tops))
     if recipe.heads == "average" or (recipe.heads == "merge" and not by_label):
-        whole = of_those_who_know(draft.experts, draft.tops, whole)
+        whole = mean_over_annotators(draft.experts, draft.tops, whole)
     first = draft.experts[0]
     moving = set(weights.floating(first.weights))
     unmerged = [name for name in first.weights if name not in moving]
     buffers = [_part(model.weights, unmerged) for model in (draft.base, first) if model]
     whole = weights.cast(whole, _widest(draft.experts))
     state = _part(weights.union(whole, *buffers), first.weights)
-    return replace(draft, merged=merged, after=tuple(after), state=state)
+    return replace(draft, merged=merged, postmerged=tuple(after), state=state)
 
 
 def _widest(experts: Sequence[Checkpoint]) -> dict[str, torch.dtype]:
@@ -404,7 +406,7 @@ def _folded(draft: MergePlan, fold: Fold) -> MergePlan:
         bodies = tuple(map(weights.union, bodies, tops))
     averaged = None
     if heads == "average":
-        averaged = of_those_who_know(experts, tops, weights.mean(tops))
+        averaged = mean_over_annotators(experts, tops, weights.mean(tops))
     entered = entering(experts, wholes)
     later = [fold.stage(*method, entered, averaged) for method in methods[before:]]
     stages = (*(step.stage for step in steps), *later)
@@ -444,7 +446,7 @@ def _premerged(
     if len(changed) != len(wholes):
         raise IncompatibleWeights(f"{name} makes {len(changed)} experts, expected {len(wholes)}")
     if by_table:
-        changed = [as_stored(family, *pair) for pair in zip(changed, wholes, strict=True)]
+        changed = [joined_parts(family, *pair) for pair in zip(changed, wholes, strict=True)]
     for index, pair in enumerate(zip(wholes, changed, strict=True), start=1):
         weights.check_same(pair, [f"expert {index}", f"expert {index} after {name}"])
     return changed

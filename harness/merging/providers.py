@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from harness import weights
 from harness.checkpoints.build import check_ready, unit_of
-from harness.checkpoints.label_order import as_stored, tensors_ordered_as
+from harness.checkpoints.label_order import in_stored_order, tensors_ordered_as
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import Part
 from harness.data.sources import TRAIN, at_hand
@@ -111,7 +111,7 @@ class JointProvider(OfRows):
         """Which rows each expert was shown, for the record."""
         readings = self._readings
         shown = [(readings.of(place), one) for place, one in enumerate(readings.digests)]
-        return [statistics.said(self.need, self.chosen, *one).recorded() for one in shown]
+        return [statistics.describe(self.need, self.chosen, *one).recorded() for one in shown]
 
     @cached_property
     def _readings(self) -> Readings:
@@ -144,7 +144,7 @@ class StatisticsProvider(OfRows):
     def given(self) -> list[StateDict]:
         """The tensors of every expert's statistic, lazily."""
         obtained = [partial(self.obtain, index) for index in range(len(self.checkpoints))]
-        promised = partial(statistics.promised, self.need)
+        promised = partial(statistics.lazy_statistic, self.need)
         return [*map(promised, self.checkpoints, obtained)]
 
     @property
@@ -163,7 +163,7 @@ class StatisticsProvider(OfRows):
         """The number of each expert's rows, by its label in the progress; empty with files."""
         rows: Counter[str] = Counter()
         for place, one in enumerate(() if self.files else self.checkpoints):
-            rows[statistics.called(self.need, one)] += len(self.draws(place))
+            rows[statistics.progress_label(self.need, one)] += len(self.draws(place))
         return rows
 
     def described(self) -> list[dict[str, Any]]:
@@ -211,7 +211,7 @@ class StatisticsProvider(OfRows):
         if not files:
             return None
         checkpoint = self.checkpoints[index]
-        digest = weights.digest(as_stored(checkpoint).weights)
+        digest = weights.digest(in_stored_order(checkpoint).weights)
         of_it = next((file for file in files if file.said.digest == digest), None)
         if of_it is None:
             if self.elsewhere:
@@ -272,7 +272,7 @@ def _listed(files: Sequence[Statistic]) -> str:
     return ", ".join(f"{file.source} ({file.said.digest[:12]})" for file in files)
 
 
-def passes(providers: Iterable[Provider]) -> Counter[str]:
+def statistic_rows(providers: Iterable[Provider]) -> Counter[str]:
     """The number of rows that statistics read before the merge, by their label in the progress."""
     own = {id(one): one for one in providers if isinstance(one, StatisticsProvider)}
     return sum((one.rows for one in own.values()), Counter[str]())

@@ -18,7 +18,7 @@ from harness.passes.placement import CPU, REFERENCE, DType, Placement
 from harness.presets import PresetName
 from harness.registry import STAGES, TASKS, YAML, Registry
 from harness.types import AUTO, Choice, Need, Scalar
-from harness.values import Asked, Chosen, Tokens, validated
+from harness.values import Chosen, Request, Tokens, validated
 
 EXAMPLES, LIMIT = "examples", "examples_limit"
 """The option of a need for how many rows of an expert it reads, and the field of a recipe that
@@ -26,7 +26,7 @@ limits this number."""
 Heads = Literal["auto", "merge", "average", "keep", "none"]
 
 
-class Recipe(Asked):
+class Recipe(Request):
     """A merge: which checkpoints, by which methods, and what is done with the heads.
 
     `drift`: whether experts are run on rows of their tasks to measure how far pre-merging methods
@@ -91,7 +91,7 @@ def methods_of(recipe: Recipe) -> list[tuple[Method, Choice]]:
     return [(registry[choice.name], choice) for registry, choice in _choices(recipe)]
 
 
-def idle(recipe: Recipe) -> dict[str, str]:
+def unused_fields(recipe: Recipe) -> dict[str, str]:
     """The fields that are set although no stage uses them, each with the reason."""
     needs = [need for entry, _ in methods_of(recipe) for need in needs_of(entry)]
     rows = {need.rows for need in needs}
@@ -101,7 +101,7 @@ def idle(recipe: Recipe) -> dict[str, str]:
         found = {
             name: "nothing is tuned, and it scores nothing" for name in of_scores if of_scores[name]
         }
-    if recipe.examples_limit and not any(map(shows_examples, needs)):
+    if recipe.examples_limit and not any(map(has_examples, needs)):
         found[LIMIT] = "it is shown no examples"
     if recipe.placement.recorded and recipe.tune is None and rows <= {"none"}:
         found["dtype"] = "it runs no model"
@@ -113,12 +113,12 @@ def by_mergekit(entry: Method) -> bool:
     return entry.name.startswith("mergekit:")
 
 
-def shows_examples(need: Need) -> bool:
+def has_examples(need: Need) -> bool:
     """Whether a need has an option for how many rows of an expert it reads."""
     return EXAMPLES in options(need.function)
 
 
-def at_most(chosen: Mapping[str, Scalar], limit: int | None) -> dict[str, Scalar]:
+def with_examples_limit(chosen: Mapping[str, Scalar], limit: int | None) -> dict[str, Scalar]:
     """All options of a need, with at most `limit` examples."""
     fewer = (
         {EXAMPLES: min(cast(int, chosen[EXAMPLES]), limit)} if limit and EXAMPLES in chosen else {}

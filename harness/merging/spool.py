@@ -13,7 +13,7 @@ from typing import BinaryIO, TypeAlias
 import torch
 
 from harness import weights
-from harness.files import nameless, saying
+from harness.files import as_cannot_write, nameless
 from harness.types import StateDict
 
 Slot: TypeAlias = tuple[int, weights.Spec]
@@ -79,7 +79,7 @@ class Spool:
 
     def _put(self, tensor: torch.Tensor) -> Slot:
         content = weights.flat_bytes(tensor)
-        with self._lock, saying(self._out):
+        with self._lock, as_cannot_write(self._out):
             if self._file is None:
                 self._file = nameless(self._out)
             start = self._end

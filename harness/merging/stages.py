@@ -14,9 +14,15 @@ from harness import weights
 from harness.data.splits import parse_task, share_rows
 from harness.entries import Merger, Method, Premerge
 from harness.errors import BadRecipe, BrokenPlugin, IncompatibleWeights
-from harness.merging.device import Crossing
+from harness.merging.device import DeviceTransfer
 from harness.merging.providers import JointProvider, Provider, ReadyProvider, StatisticsProvider
-from harness.merging.recipes import Recipe, at_most, by_mergekit, idle, methods_of
+from harness.merging.recipes import (
+    Recipe,
+    by_mergekit,
+    methods_of,
+    unused_fields,
+    with_examples_limit,
+)
 from harness.merging.spool import Spool
 from harness.merging.validation import ValidationScorer, with_tensors
 from harness.methods import needs_of, own_options
@@ -49,16 +55,16 @@ class Stage:
         Raises BrokenPlugin unless it is a state or, for a pre-merging method, a list of states.
         """
         own, whose = own_options(self.entry, self.options), f"{self.entry.called} {self.entry.name}"
-        function, crossing = self.entry.function, Crossing(self.device)
-        states = crossing.handed(states)
-        given = {one.need.name: crossing.handed(one.given) for one in self.providers}
+        function, crossing = self.entry.function, DeviceTransfer(self.device)
+        states = crossing.to_device(states)
+        given = {one.need.name: crossing.to_device(one.given) for one in self.providers}
         with calling(whose, function):
             made = function(*states, **own, **given)
         if not isinstance(self.entry, Premerge):
-            return crossing.returned(_state(made, whose, function))
+            return crossing.to_processor(_state(made, whose, function))
         if not isinstance(made, list | tuple):
             raise _other(whose, made, "a list of experts")
-        return [crossing.returned(_state(one, whose, function)) for one in made]
+        return [crossing.to_processor(_state(one, whose, function)) for one in made]
 
     def statistics(self) -> list[dict[str, Any]]:
         """What the needs were met with, for the record."""
@@ -145,7 +151,7 @@ class Fold:
             )
         for need in self.needs:
             self.recipe.placement.check(need)
-        for name, reason in idle(self.recipe).items():
+        for name, reason in unused_fields(self.recipe).items():
             flag = name.replace("_", "-")
             raise BadRecipe(f"--{flag} is of no use to {self._called}: {reason}; leave it out")
 
@@ -186,7 +192,7 @@ class Fold:
     ) -> Provider:
         """The provider of one need of a method, for the experts as they enter the method."""
         given = {name: choice.options[name] for name in options(need.function)}
-        chosen = at_most(given, self.recipe.examples_limit)
+        chosen = with_examples_limit(given, self.recipe.examples_limit)
         if need.check:
             need.check(chosen)
         if need.rows in ("shared", "none"):

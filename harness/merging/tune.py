@@ -14,7 +14,7 @@ from typing import Any
 from harness import weights
 from harness.entries import Method
 from harness.errors import BadOption
-from harness.merging.draws import check_one_draw
+from harness.merging.draws import check_shared_initialisation
 from harness.merging.plan import MergePlan, completed, composed, read_once
 from harness.merging.providers import prepare
 from harness.merging.recipes import Recipe, methods_of, with_choices
@@ -49,7 +49,7 @@ def candidates(plan: MergePlan, again: Callable[[Recipe], MergePlan]) -> dict[Sc
     return {value: again(changed(value)) for value in tried}
 
 
-def found_once(candidates: dict[Scalar, MergePlan]) -> dict[Scalar, MergePlan]:
+def with_shared_direction(candidates: dict[Scalar, MergePlan]) -> dict[Scalar, MergePlan]:
     """The candidates; if all are points base + scale * direction, with one direction, kept on disk.
 
     So a search for the scale decomposes every matrix once, and the best merge is written with the
@@ -95,7 +95,7 @@ def tuned(candidates: dict[Scalar, MergePlan], out: Path) -> tuple[MergePlan, di
         scorer = _scorer(candidate, count)
         scorer = scorer.on(rows) if rows else scorer
         prepare(candidate.providers)
-        check_one_draw(candidate)
+        check_shared_initialisation(candidate)
         with Spool(out) as spool:
             scores[value] = scorer(read_once(candidate, spool).state)
         rows = scorer.rows

@@ -14,9 +14,9 @@ import torch
 import yaml
 
 from harness import weights
-from harness.checkpoints.bases import ENCODER, POOLER, encoder_digests, made_from
-from harness.checkpoints.build import OF_THE_HEAD
-from harness.checkpoints.described import described
+from harness.checkpoints.bases import ENCODER, POOLER, encoder_digests, recorded_base
+from harness.checkpoints.build import HEAD_KEYS
+from harness.checkpoints.described import task_fields
 from harness.checkpoints.layout import INDEX, MERGE, SINGLE
 from harness.checkpoints.pooling import copy_modules
 from harness.checkpoints.processor import copy_processor
@@ -108,7 +108,7 @@ def _write_weights(
 
 def _spelled(plan: MergePlan) -> Mapping[str, str]:
     """The names of tensors in the merge's files: those in the base's files, if a base is given."""
-    first, like = plan.experts[0], plan.given or plan.experts[0]
+    first, like = plan.experts[0], plan.stored_base or plan.experts[0]
     if plan.recipe.heads == "none":
         return {first.family.bare(n): first.family.bare(o) for n, o in like.spelled.items()}
     if like.spelled and not any(name.startswith(first.family.prefix) for name in like.weights):
@@ -154,7 +154,7 @@ def _config(plan: MergePlan) -> dict[str, Any]:
     if words_of(plan.experts[0]):
         return plain_config(plan.experts[0])
     if plan.recipe.heads == "keep":
-        config = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
+        config = {key: value for key, value in config.items() if key not in HEAD_KEYS}
         if plan.base is not None and "architectures" in plan.base.config:
             config["architectures"] = plan.base.config["architectures"]
     return config
@@ -174,7 +174,10 @@ def _record(
     """The content of merge.json."""
 
     def origin(checkpoint: Checkpoint) -> dict[str, str]:
-        named = {"source": checkpoint.source, "digest": plan.observed[checkpoint.source].digest()}
+        named = {
+            "source": checkpoint.source,
+            "digest": plan.source_weights[checkpoint.source].digest(),
+        }
         if checkpoint.path.is_dir() and Path(checkpoint.source).exists():
             named["relative"] = os.path.relpath(checkpoint.path, out)
         return named
@@ -203,7 +206,7 @@ def _record(
         "postmerge": [
             _said(_chosen(choice) | _needed([stage]) | {"report": reported(made)})
             for choice, stage, made in zip(
-                recipe.postmerge, plan.finishing, plan.after, strict=True
+                recipe.postmerge, plan.finishing, plan.postmerged, strict=True
             )
         ],
         "heads": recipe.heads,
@@ -217,7 +220,7 @@ def _record(
         "merge_device": next((d.type for d in devices if not weights.here(d)), ""),
         "other_base": recipe.other_base,
         "other_tasks": recipe.other_tasks,
-        **described(plan.tasks, out),
+        **task_fields(plan.tasks, out),
         "statistics": plan.merging.statistics(),
         "scored_on": _needed(stages)["scored_on"],
         "inherited": [*inherited],
@@ -286,12 +289,12 @@ def _projection(plan: MergePlan) -> str:
 
 def _base_weights(plan: MergePlan) -> Mapping[str, str]:
     """The digests of the encoder of the base, given or recorded alike by all experts; else none."""
-    if plan.given is not None:
+    if plan.stored_base is not None:
         try:
-            return encoder_digests(plan.given)
+            return encoder_digests(plan.stored_base)
         except BrokenCheckpoint:  # the base may lack tensors, as the experts may
             return {}
-    made = [made_from(expert) for expert in plan.experts]
+    made = [recorded_base(expert) for expert in plan.experts]
     known = [one.digests if one else {} for one in made]
     first = {part: known[0][part] for part in (ENCODER, POOLER) if part in known[0]}
     return first if all(first.items() <= one.items() for one in known) else {}

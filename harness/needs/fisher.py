@@ -10,7 +10,7 @@ import torch
 
 from harness.kinds import kind_of
 from harness.options import Count
-from harness.passes.features import running
+from harness.passes.features import forward_errors
 from harness.passes.fisher import BY_EXAMPLE, Estimator, fisher
 from harness.passes.reading import Reading
 from harness.registry import need
@@ -79,5 +79,5 @@ def fisher_diagonals(
     size = 1 if estimator in BY_EXAMPLE else batch_size
     read = reading.batches(size, as_drawn=True)
     model, kind = reading.model(), kind_of(reading.rows.task)
-    with running(reading.checkpoint.source):
+    with forward_errors(reading.checkpoint.source):
         return fisher(model, read, kind, estimator=estimator, batch_size=size)

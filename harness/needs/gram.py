@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from harness.options import Count
-from harness.passes.features import running
+from harness.passes.features import forward_errors
 from harness.passes.gram import gram, gram_shapes, linear_layers
 from harness.passes.reading import Reading
 from harness.registry import need
@@ -81,5 +81,5 @@ def gram_matrices(
     layers = linear_layers(model)
     if reading.embeds:  # the pooler of an embedding model may not be stored
         layers = {n: m for n, m in layers.items() if f"{n}.weight" in reading.checkpoint.weights}
-    with running(reading.checkpoint.source):
+    with forward_errors(reading.checkpoint.source):
         return gram(run, layers, read, padding=padding, scale=gram_scale)

@@ -9,9 +9,9 @@ import torch
 
 from harness.checkpoints.build import built, unit_of
 from harness.checkpoints.named import modules_of
-from harness.passes.cache import CachedTensors, obtained
-from harness.passes.features import model_key, running
-from harness.passes.gram import given_to, token_rows
+from harness.passes.cache import CachedTensors, recall_or_make
+from harness.passes.features import forward_errors, model_key
+from harness.passes.gram import recorded_inputs, token_rows
 from harness.passes.placement import Placement
 from harness.passes.prepared import Inputs, rows_in
 from harness.passes.reading import Readings
@@ -56,7 +56,7 @@ class Pairs:
         pair = [readings.checkpoints[place] for place in (first, second)]
         what = f"activations of {pair[0].name} and {pair[1].name}"
         step = readings.steps(what, len(reading.rows))
-        tensors, said = obtained(
+        tensors, said = recall_or_make(
             path, lambda: self._run(pair[: len({first, second})], step), step, len(reading.rows)
         )
         return tensors, said[COUNTS]
@@ -101,7 +101,11 @@ def hooked(
     own = {group: modules[name] for group, name in layers.items()}
 
     def activations(inputs: Inputs) -> dict[str, torch.Tensor]:
-        with torch.inference_mode(), running(checkpoint.source), given_to(own) as calls:
+        with (
+            torch.inference_mode(),
+            forward_errors(checkpoint.source),
+            recorded_inputs(own) as calls,
+        ):
             placed(**inputs)
         mask = inputs.get("attention_mask")
         return {group: token_rows(given, mask) for group, given in calls}

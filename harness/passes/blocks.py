@@ -14,7 +14,7 @@ from harness.checkpoints.families.family import Family
 from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.errors import UnknownName
-from harness.passes.features import running
+from harness.passes.features import forward_errors
 from harness.passes.gram import gram, linear_layers
 from harness.passes.prepared import Inputs, rows_in
 from harness.passes.reading import Reading
@@ -119,7 +119,7 @@ class TruncatedModel:
         own = self._reading.checkpoint.weights
         names = [name for name in self._parameters if of(name) == self.block]
         self._put({name: own[name] for name in names})
-        with running(self._reading.checkpoint.source):
+        with forward_errors(self._reading.checkpoint.source):
             return gram(self._run, layers, self._read(step))
 
     def pass_on(self, tensors: StateDict) -> None:
@@ -128,7 +128,7 @@ class TruncatedModel:
         if self.block:
             layer = self._layers[self.block - 1]
             hook = layer.register_forward_hook(self._keep)
-            with torch.inference_mode(), running(self._reading.checkpoint.source):
+            with torch.inference_mode(), forward_errors(self._reading.checkpoint.source):
                 for place, batch in enumerate(self._read(None)):
                     self._run(**batch)
                     self._given[place][self._places[self.block - 1][1]] = self._kept

@@ -117,7 +117,7 @@ CachedTensors: TypeAlias = tuple[StateDict, Mapping[str, Any]]
 """Tensors, and their description."""
 
 
-def obtained(
+def recall_or_make(
     path: Path, make: Callable[[], CachedTensors], step: Steps | None, rows: int
 ) -> CachedTensors:
     """What a cache entry holds, else what `make` returns, read back from disk if it could be kept.

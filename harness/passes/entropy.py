@@ -10,7 +10,7 @@ import torch
 
 from harness.checkpoints.named import parameters_of
 from harness.kinds import kind_of
-from harness.passes.features import running
+from harness.passes.features import forward_errors
 from harness.passes.prepared import Prepared
 from harness.passes.reading import Reading, Readings
 from harness.types import StateDict, Steps
@@ -67,7 +67,7 @@ def _entropy(
         given = tensors[name] if name in tensors else reading.checkpoint.weights[name]
         parameter.data = given.to(placement.where, torch.float32)
     wanted = {name: parameters[name] for name in parameters if name in tensors}
-    with torch.enable_grad(), running(reading.checkpoint.source):
+    with torch.enable_grad(), forward_errors(reading.checkpoint.source):
         inputs = prepared.batch(rows, placement)
         outputs = prepared.of_words(network(**inputs).logits, rows)
         value = kind_of(reading.rows.task).entropy(outputs[:, reading.places]).mean()

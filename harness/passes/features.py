@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 import numpy as np
 import torch
 
-from harness.checkpoints.build import LABEL_KEYS, built
+from harness.checkpoints.build import UNREAD_KEYS, built
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.t5 import OUTPUTS
 from harness.checkpoints.layout import refused
@@ -28,7 +28,7 @@ from harness.files import cache_dir
 from harness.hashes import digest_of
 from harness.kinds import kind_of
 from harness.passes.cache import keep, recall
-from harness.passes.placement import AUTOMATIC, Placement, exact, quicken
+from harness.passes.placement import AUTOMATIC, Placement, full_float32, use_onednn
 from harness.passes.prepared import check_positions, prepare
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps
@@ -44,7 +44,7 @@ Read: TypeAlias = tuple[int, "list[int]", "list[Array]"]
 _Awaited: TypeAlias = "tuple[int, list[int], Callable[[], list[Array]]]"
 
 
-class How(TypedDict, total=False):
+class PassOptions(TypedDict, total=False):
     """Options of a forward pass: the rows of a batch (None: as many as a budget of tokens allows),
     device and type, and `progress`, called with the number of rows done since the last call."""
 
@@ -62,7 +62,7 @@ def encode(
     max_length: int,
     readout: Readout = LAST_LINEAR,
     beside: Sequence[Readout] = (),
-    **how: Unpack[How],
+    **how: Unpack[PassOptions],
 ) -> Features:
     """Features of the rows, from the cache or by one forward pass over them.
 
@@ -79,7 +79,7 @@ def encode(
         return cache_dir("features") / f"{key}.safetensors"
 
     arrays = _read(place(readout), int(kind_of(rows.task).units(rows).sum()))
-    others = [one for one in beside if one != readout and one.way == readout.way]
+    others = [one for one in beside if one != readout and one.pass_key == readout.pass_key]
     wanted = [] if arrays else [readout]
     wanted += [one for one in others if not place(one).is_file()]
     if wanted:
@@ -126,7 +126,7 @@ def model_key(checkpoint: Checkpoint, digest: str) -> str:
     These are the weights (`digest` is their hash), the tokenizer and the configuration; for images
     the image processor, and the release of the library that decodes them.
     """
-    config = {k: v for k, v in checkpoint.config.items() if k not in LABEL_KEYS}
+    config = {k: v for k, v in checkpoint.config.items() if k not in UNREAD_KEYS}
     known = [digest, processor_digest(checkpoint.processor), config]
     if checkpoint.family.inputs == "image":
         known.append(pillow().__version__)
@@ -158,7 +158,7 @@ def forward(
     *,
     max_length: int,
     readout: Readout = LAST_LINEAR,
-    **how: Unpack[How],
+    **how: Unpack[PassOptions],
 ) -> FeatureArrays:
     """Features of the rows by one readout [units, width], outputs, and which units were seen.
 
@@ -190,7 +190,7 @@ def one_pass(
     """
     answering, asked = as_asked(checkpoint, rows)
     if asked is not rows:
-        how: How = {"batch_size": batch_size, "placement": placement}
+        how: PassOptions = {"batch_size": batch_size, "placement": placement}
         read, said, _ = one_pass(answering, asked, readouts, max_length=max_length, **how)
         if progress:
             progress(len(rows))
@@ -213,7 +213,7 @@ def one_pass(
     return features, logits, seen
 
 
-def dropping(
+def dropout_features(
     checkpoint: Checkpoint, rows: Rows, *, max_length: int, readout: Readout, placement: Placement
 ) -> Again:
     """A function that computes features of some units again, with dropout in the encoder.
@@ -222,7 +222,9 @@ def dropping(
     """
     one, asked = as_asked(checkpoint, rows)
     if asked is not rows:
-        answered = dropping(one, asked, max_length=max_length, readout=readout, placement=placement)
+        answered = dropout_features(
+            one, asked, max_length=max_length, readout=readout, placement=placement
+        )
         count = len(asked) // len(rows)
 
         def each(units: Sequence[int], seed: int) -> Array:
@@ -238,7 +240,9 @@ def dropping(
         picked = [row_of[unit] for unit in units]
         picked = list(dict.fromkeys(picked)) if ready.rows.first else picked
         # not the user's batch size: dropout is drawn batch by batch
-        batches = [picked[start : start + DROPPING] for start in range(0, len(picked), DROPPING)]
+        batches = [
+            picked[start : start + DROPOUT_BATCH] for start in range(0, len(picked), DROPOUT_BATCH)
+        ]
         with seeded(seed, where):
             read = [*ready.each(batches)]
         x = np.concatenate([x for _, _, (x, _) in read])
@@ -250,7 +254,7 @@ def dropping(
     return again
 
 
-DROPPING = 32
+DROPOUT_BATCH = 32
 """Rows of a batch that is run with dropout."""
 
 
@@ -273,7 +277,7 @@ class _Ready:
         if checkpoint.pooling is None:
             self._final = final_module(model, checkpoint.family, source)
         self.model: Any = placement.put(model, self._final)
-        quicken(self.model, placement)
+        use_onednn(self.model, placement)
         self.rows = prepare(checkpoint, rows, max_length, readouts[0])
         check_positions(self.model, self.rows, source)
         counts = kind.units(rows)
@@ -296,7 +300,7 @@ class _Ready:
 
     def _begun(self, batch: Sequence[int]) -> tuple[list[int], Callable[[], list[Array]]]:
         """Begin a batch: the units that it shows, and a function that waits for their arrays."""
-        with torch.inference_mode(), running(self._source):
+        with torch.inference_mode(), forward_errors(self._source):
             inputs = self.rows.batch(batch, self.placement)
             outputs = self._readouts[0].run(self.model, self._final, inputs)
             read = [*(one.features(outputs) for one in self._readouts), outputs.logits]
@@ -308,7 +312,7 @@ class _Ready:
             return units, self.placement.fetch(read)
 
     def _ended(self, rows: int, units: list[int], wait: Callable[[], list[Array]]) -> Read:
-        with running(self._source):
+        with forward_errors(self._source):
             return rows, units, wait()
 
 
@@ -320,13 +324,13 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
     model = classifier_on_meta(checkpoint.config, source)
     final = final_module(model, checkpoint.family, source)
     tokenizer = None if of_images else shared_tokenizer(checkpoint.processor)
-    if of_images and readout.way != LAST_LINEAR.way:
+    if of_images and readout.pass_key != LAST_LINEAR.pass_key:
         fault: str | None = "is a model of images, which are not padded, expected one of text"
     else:
         fault = readout.fault(model, final, tokenizer, max_length)
     if fault:
         raise BrokenCheckpoint(
-            f"{source} {fault}, to read features '{readout.name}' of; leave out {readout.asked}"
+            f"{source} {fault}, to read features '{readout.name}' of; leave out {readout.option}"
         )
 
 
@@ -346,13 +350,16 @@ def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) 
 
 
 @contextmanager
-def running(what: str) -> Iterator[None]:
+def forward_errors(what: str) -> Iterator[None]:
     """A context for forward passes: products of float32 in float32, and any error as
     BrokenCheckpoint, in one line."""
     # transformers' models raise many types of error for a configuration that does not fit itself or
     # the rows: positions for fewer tokens than a row has, numbers of heads, of chunks, ...
     fits = "a config.json that fits, positions for the longest row (--max-length)"
-    with refused(f"{what} cannot be run", f"expected {fits}, and memory (--batch-size)"), exact():
+    with (
+        refused(f"{what} cannot be run", f"expected {fits}, and memory (--batch-size)"),
+        full_float32(),
+    ):
         yield
 
 

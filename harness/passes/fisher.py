@@ -13,7 +13,7 @@ from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad
 
-from harness.checkpoints.named import canonical
+from harness.checkpoints.named import to_family_names
 from harness.kinds import Kind
 from harness.readout import ModelInputs
 
@@ -84,7 +84,7 @@ def fisher(
             part.add_squares(rows_of, totals)
         steps += len(alike)
     count = max(1, steps * (batch_size if estimator == "mergelm" else 1))
-    return canonical(model, {name: total.div_(count).cpu() for name, total in totals.items()})
+    return to_family_names(model, {name: total.div_(count).cpu() for name, total in totals.items()})
 
 
 def _alike(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:

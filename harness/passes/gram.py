@@ -58,7 +58,7 @@ def gram(
     groups: dict[str, str] | None = None
     sums: dict[str, torch.Tensor] = {}
     counts: dict[str, int] = {}
-    with torch.inference_mode(), given_to(layers) as calls:
+    with torch.inference_mode(), recorded_inputs(layers) as calls:
         for batch in batches:
             run(**batch)
             groups = groups or _shared(calls)
@@ -76,7 +76,9 @@ def gram(
 
 
 @contextmanager
-def given_to(layers: Mapping[str, torch.nn.Module]) -> Iterator[list[tuple[str, torch.Tensor]]]:
+def recorded_inputs(
+    layers: Mapping[str, torch.nn.Module],
+) -> Iterator[list[tuple[str, torch.Tensor]]]:
     """A context that lists the calls of some layers: for each call, the layer's name and input."""
     calls: list[tuple[str, torch.Tensor]] = []
     hooks = [

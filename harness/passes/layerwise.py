@@ -16,7 +16,7 @@ import torch
 from harness import weights
 from harness.errors import NotFinite
 from harness.passes.blocks import Blocks, TruncatedModel, blocks_of
-from harness.passes.cache import CachedTensors, obtained
+from harness.passes.cache import CachedTensors, recall_or_make
 from harness.passes.gram import gram_shapes
 from harness.passes.reading import Readings
 from harness.types import StateDict
@@ -88,7 +88,7 @@ class LayerwiseGram:
                 weights.check_finite(name, tensor, whose, NotFinite)
             return stored, {SHARED: dict(shared)}
 
-        stored, said = obtained(path, made, step, rows)
+        stored, said = recall_or_make(path, made, step, rows)
         return weights.renamed(stored, {**{name: name for name in stored}, **said[SHARED]})
 
     def _at(self, block: int) -> list[TruncatedModel]:

@@ -78,7 +78,7 @@ def resolved(
     if readout != LAST_LINEAR:
         raise BadOption(
             f"max_length is {AUTO}, and features '{readout.name}' are of one number of tokens in "
-            f"every row; expected a number, or leave out {readout.asked}"
+            f"every row; expected a number, or leave out {readout.option}"
         )
     longest = max(max(token_counts(o, rows)) for rows in several for o in _by_words(checkpoints))
     return min(longest, *map(limit_of, checkpoints))

@@ -155,7 +155,7 @@ def check_placement(asked: Placement) -> None:
         half = "" if asked.dtype == REFERENCE else f" with dtype {asked.dtype}"
         raise _unusable(f"device is '{asked.device}'{half}", error) from error
     if asked.where.type == "cpu":
-        tell_of_slow(asked.dtype, "--dtype")
+        warn_if_slow(asked.dtype, "--dtype")
 
 
 def check_arithmetic(asked: Placement) -> None:
@@ -180,7 +180,7 @@ def _unusable(what: str, error: Exception) -> BadOption:
     )
 
 
-def tell_of_slow(dtype: DType, flag: str, *, gradients: bool = False) -> None:
+def warn_if_slow(dtype: DType, flag: str, *, gradients: bool = False) -> None:
     """Warn of a half precision, set by `flag`, that the processor has no instructions for."""
     times = seconds(dtype, gradients) / seconds(REFERENCE, gradients) if dtype != REFERENCE else 1
     if times > SLOWER:
@@ -211,7 +211,7 @@ def seconds(dtype: DType, gradients: bool) -> float:
     return min(taken)
 
 
-def quicken(model: torch.nn.Module, asked: Placement) -> None:
+def use_onednn(model: torch.nn.Module, asked: Placement) -> None:
     """Speed up the linear layers of a model that runs without gradients, on a processor in float32.
 
     See `weights.onednn`.
@@ -233,7 +233,7 @@ def _by_onednn(layer: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def exact() -> Iterator[None]:
+def full_float32() -> Iterator[None]:
     """A context that computes products of float32 in float32, however torch is configured.
 
     By default torch computes convolutions in TF32 on a GPU, whose fraction has 10 bits.

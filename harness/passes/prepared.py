@@ -240,7 +240,7 @@ def row_labels(prepared: Prepared, rows: Rows, places: Sequence[int], outputs: i
     """
     kind = kind_of(rows.task)
     targets = kind.targets(rows, places, outputs)
-    targets = targets.astype(np.int64 if kind.whole else np.float32)
+    targets = targets.astype(np.int64 if kind.integer_labels else np.float32)
     if prepared.first is None:
         return list(targets.tolist())
     labels, unit = [], 0

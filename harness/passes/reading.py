@@ -71,7 +71,7 @@ class Reading:
         kind, where = kind_of(self.rows.task), self.placement.where
         labels = row_labels(rows, self.rows, self.places, max(1, len(self.checkpoint.labels or ())))
         for picked, inputs in self._batches(rows, size, as_drawn=as_drawn):
-            yield inputs, stacked([labels[i] for i in picked], whole=kind.whole).to(where)
+            yield inputs, stacked([labels[i] for i in picked], whole=kind.integer_labels).to(where)
 
     def inputs(self, size: int, *, as_drawn: bool = False) -> Iterator[Inputs]:
         """Inputs of `size` rows each, without labels, in the order of the draw or by length."""

@@ -36,7 +36,7 @@ class Facts(BaseModel):
     placement: dict[str, str] = {}
 
 
-class Said(BaseModel):
+class StatisticDescription(BaseModel):
     """The description of the tensors in a file, as JSON.
 
     `need`, which is written as "kind", is the name of the need they meet; `digest` is the hash of
@@ -79,7 +79,7 @@ class Statistic:
     `said` is the parsed description, `description` the one in the file, with its seal.
     """
 
-    said: Said
+    said: StatisticDescription
     stored: StateDict
     source: str
     description: Mapping[str, Any] = field(default_factory=dict)
@@ -121,9 +121,11 @@ def opened(path: Path, tensors: StateDict, description: Mapping[str, Any]) -> St
         raise BrokenCheckpoint(f"{path} does not say what statistics it holds; expected {what}")
     try:
         # as JSON, where strict mode takes a list for a tuple
-        said = Said.model_validate_json(json.dumps(description))
+        said = StatisticDescription.model_validate_json(json.dumps(description))
     except ValidationError as error:
-        raise BrokenCheckpoint(f"{path}: {reason(error, Said)}; expected {what}") from error
+        raise BrokenCheckpoint(
+            f"{path}: {reason(error, StatisticDescription)}; expected {what}"
+        ) from error
     for name, place in said.shared.items():
         if place not in tensors or name in tensors:
             raise BrokenCheckpoint(

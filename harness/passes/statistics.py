@@ -20,7 +20,7 @@ from harness.checkpoints.build import check_ready
 from harness.checkpoints.described import by_file, learn
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import check_inputs
-from harness.checkpoints.provenance import Part, check_unchanged, trained_by
+from harness.checkpoints.provenance import Part, check_weights_unchanged, trained_by
 from harness.checkpoints.text_heads import given_heads, made_whole
 from harness.code import code_of, file_of
 from harness.data.claims import check_claim
@@ -37,7 +37,14 @@ from harness.passes.cache import keep, recall, write_sealed
 from harness.passes.lengths import at_length, length_of
 from harness.passes.placement import REFERENCE, DType, placement
 from harness.passes.reading import Reading, reading_of
-from harness.passes.statistic_file import Facts, Said, Statistic, opened, read_statistic, shapes_of
+from harness.passes.statistic_file import (
+    Facts,
+    Statistic,
+    StatisticDescription,
+    opened,
+    read_statistic,
+    shapes_of,
+)
 from harness.plugins import calling
 from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, NEEDS
@@ -104,7 +111,7 @@ def part_seen(checkpoint: Checkpoint) -> Part | None:
     return None if said is None else said.part
 
 
-def called(need: Need, checkpoint: Checkpoint) -> str:
+def progress_label(need: Need, checkpoint: Checkpoint) -> str:
     """The label, in the progress, of the rows that a need reads of an expert."""
     return f"{need.name} of {checkpoint.name}"
 
@@ -113,7 +120,7 @@ def steps(
     progress: Progress | None, need: Need, checkpoint: Checkpoint, rows: Rows
 ) -> Steps | None:
     """The progress of the rows that a need reads of an expert; None without `progress`."""
-    what = called(need, checkpoint)
+    what = progress_label(need, checkpoint)
     return (lambda done: progress(what, done, len(rows))) if progress else None
 
 
@@ -166,17 +173,19 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
         )
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)
-    told = said(need, chosen, reading, digest)
+    told = describe(need, chosen, reading, digest)
     facts = told.facts.model_copy(update={"not_run": missed})
     told = told.model_copy(update={"shared": shared, "facts": facts})
     return Statistic(told, tensors, f"{need.name} of {reading.checkpoint.source}")
 
 
-def said(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Said:
+def describe(
+    need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str
+) -> StatisticDescription:
     """The description of a met need: its options, rows and model, with the weights' `digest`."""
     facts = {"rows": reading.rows.digest, "max_length": reading.max_length, "not run": ()}
     facts |= {"placement": reading.placement.recorded}
-    return Said(
+    return StatisticDescription(
         kind=need.name,
         options=dict(chosen),
         task=f"{reading.rows.task}@{reading.rows.split}",
@@ -211,7 +220,9 @@ def _missed(
     return tuple(name for name in known if name not in reached)
 
 
-def promised(need: Need, checkpoint: Checkpoint, obtain: Callable[[], Statistic]) -> StateDict:
+def lazy_statistic(
+    need: Need, checkpoint: Checkpoint, obtain: Callable[[], Statistic]
+) -> StateDict:
     """The lazy tensors of a statistic, which is obtained when the first of them is read.
 
     A tensor that no row reached is zero, such as the Gram matrix of a layer that never ran.
@@ -260,7 +271,7 @@ def statistic(
     placed.check(asked)
     length = None if max_length is None else length_of(max_length)
     checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle, base=base)
-    check_unchanged(checkpoint)
+    check_weights_unchanged(checkpoint)
     learn([checkpoint], by_file([task]))
     parsed, split = parse_task(task)
     given = None if base is None else open_checkpoint(base, allow_pickle=allow_pickle)

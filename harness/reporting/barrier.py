@@ -20,8 +20,16 @@ from harness.evaluation.resamples import estimate_of, loss_of
 from harness.reporting.difference import CI
 from harness.reporting.figures import Axes, Figure
 from harness.reporting.lines import stages_of
-from harness.reporting.plots.marks import PALE, Mark, along_x, drawn, key, marks, named
-from harness.stats.estimate import Estimate, mean_of, of, rises
+from harness.reporting.plots.marks import (
+    PALE,
+    Mark,
+    add_legend_entry,
+    along_x,
+    figure_of,
+    marks,
+    named,
+)
+from harness.stats.estimate import Estimate, elementwise, mean_of, rises
 from harness.stats.intervals import interval
 from harness.text import csv_cell, markdown, number
 
@@ -45,7 +53,7 @@ class Curve:
     @cached_property
     def above(self) -> list[Estimate]:
         """At each place, how much worse than the straight line, as a positive number."""
-        signed = (of(lambda value, _: self.up * value, one, one) for one in self.values)
+        signed = (elementwise(lambda value, _: self.up * value, one, one) for one in self.values)
         return rises(self.places, [*signed])
 
     @property
@@ -184,14 +192,17 @@ def draw(lines: Sequence[BarrierLine], first: str, second: str) -> Figure:
     looks = marks(dict.fromkeys(line.alignment for line in lines))
     titles = [f"{task}: {what}" for task in tasks for what in ("loss", "score × 100")]
     title = f"Between {first} (0) and {second} (1)"
-    with drawn(title, titles, (3.2, 2.5), left=0.4, most=2, sharey=False) as (figure, panels):
+    with figure_of(title, titles, (3.2, 2.5), left=0.4, most=2, sharey=False) as (
+        figure,
+        panels,
+    ):
         for line in lines:
             place = 2 * tasks.index(line.task)
             for axes, curve in zip(panels[place:], (line.loss, line.score), strict=False):
                 _draw(axes, curve, line.alignment, looks[line.alignment])
         along_x(panels, ["weight of the second model"] * len(panels))
-        key(panels[0], "straight from end to end", linestyle=":", linewidth=1)
-        key(panels[0], f"{CI} of the difference from it", linewidth=6, alpha=0.3)
+        add_legend_entry(panels[0], "straight from end to end", linestyle=":", linewidth=1)
+        add_legend_entry(panels[0], f"{CI} of the difference from it", linewidth=6, alpha=0.3)
     return figure
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from harness.evaluation.records import safe
+from harness.evaluation.records import safe_name
 from harness.reporting.lines import Line
 from harness.reporting.sets import ensembles
 
@@ -47,7 +47,7 @@ def by_base(lines: Sequence[Line], *, always: bool = False) -> dict[str, list[Li
     return made
 
 
-def flag(lines: Iterable[Line]) -> str:
+def base_options(lines: Iterable[Line]) -> str:
     """The options that choose one of several bases, `--base one or --base two`; '' for one."""
     each = dict.fromkeys({one.base_digest: one.base for one in lines if one.base}.values())
     return " or ".join(f"--base {one}" for one in each) if len(each) > 1 else ""
@@ -63,6 +63,6 @@ def _of(line: Line) -> list[str]:
 
 def _names(sources: Iterable[str], digests: Iterable[str]) -> list[str]:
     """The last parts of sources, with a digest where two are equal or one is empty."""
-    known = [safe(one.rstrip("/").rpartition("/")[2]).lstrip(".") for one in sources]
+    known = [safe_name(one.rstrip("/").rpartition("/")[2]).lstrip(".") for one in sources]
     pairs = zip(known, digests, strict=True)
     return [n if n and known.count(n) == 1 else f"{n or 'base'}-{d[:8]}" for n, d in pairs]

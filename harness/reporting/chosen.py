@@ -58,7 +58,7 @@ def called(task: str) -> tuple[str, ...]:
 
 def _length(line: Line) -> int | str:
     """The most tokens that a model reads of a row, as a number where the record has one."""
-    said = dict(line.work)["max_length"]
+    said = dict(line.conditions)["max_length"]
     return int(said) if said.isdecimal() else said
 
 
@@ -108,7 +108,7 @@ def _drawn_from(line: Line) -> str:
 
 def _draws(line: Line) -> str:
     """How many draws of rows a line adapts to; '' if it adapts to none, or always to all rows."""
-    said = dict(line.work).get("draws", "")
+    said = dict(line.conditions).get("draws", "")
     return said if said.isdecimal() and not of_all_rows(line.protocol) else ""
 
 

@@ -28,14 +28,14 @@ from harness.reporting.comparison import (
     Terms,
 )
 from harness.reporting.difference import (
-    apart,
     by_task,
     enough_draws,
     fewest_draws,
+    mean_difference,
     significant_pairs,
 )
 from harness.reporting.grid import MEAN, reported
-from harness.reporting.lines import HEADLINE_SHOTS, Line, far, tasks_by
+from harness.reporting.lines import HEADLINE_SHOTS, Line, shots_distance, tasks_by
 from harness.reporting.mixed import check_columns
 from harness.reporting.names import marked
 from harness.reporting.sets import in_sets
@@ -155,7 +155,9 @@ def _shared(sides: Sides, shots: Shots | None) -> Sides:
             for name, of in sides.items()
         )
         raise BrokenRecord(f"all models share no task under one protocol and shots: {each}")
-    drawn = min(shared, key=lambda one: far(one, HEADLINE_SHOTS if shots is None else shots))
+    drawn = min(
+        shared, key=lambda one: shots_distance(one, HEADLINE_SHOTS if shots is None else shots)
+    )
     if shots not in (None, drawn):
         counts = _counts(chain(*sides.values()))
         raise BadOption(f"shots is {shots}, but models were evaluated with {counts} shots")
@@ -209,7 +211,7 @@ def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
         of_cell = cells.setdefault((line.set, line.task), line)
         for other, keys in ((of_set, OF_A_SET), (of_cell, OF_A_CELL)):
             if differing := [keys[k] for k in keys if getattr(line, k) != getattr(other, k)]:
-                how = of_bases.flag(lines)
+                how = of_bases.base_options(lines)
                 raise BrokenRecord(
                     f"'{name}' is of two models, {other.model} on {other.task} and {line.model} on "
                     f"{line.task}, which differ in {differing[0]} and not by the seeds of their "
@@ -300,7 +302,7 @@ def _two(
             zip(terms.tasks, found, *scores, strict=True)
         )
     )
-    (first, second), whole = sides, replace(apart(*scores), prior=priors.get(MEAN))
+    (first, second), whole = sides, replace(mean_difference(*scores), prior=priors.get(MEAN))
     return Comparison(
         first=first,
         second=second,

@@ -12,7 +12,7 @@ import numpy as np
 from harness.data.shots import counted
 from harness.reporting.difference import CI
 from harness.reporting.grid import short_task
-from harness.reporting.sentences import said, signed, span
+from harness.reporting.sentences import rendered, signed, span
 from harness.reporting.table import fits
 from harness.stats.intervals import Ends
 from harness.stats.tests import DifferenceOutcome, outcome
@@ -140,7 +140,7 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """One line: better, worse, equal or unknown, by how much, and what more a test needs."""
-        return said("comparison", self)
+        return rendered("comparison", self)
 
     def as_json(self) -> dict[str, Any]:
         """All fields and conclusions, for machines."""
@@ -154,7 +154,7 @@ class Comparison:
         table = wide if fits(wide, width) else narrow
         named = [f"A: {plain(self.first)}", f"B: {plain(self.second)}"]
         above = [*named, f"Under {plain(self.terms)}."]
-        return _laid_out(above, table, said("below_comparison", self), self.verdict, width)
+        return _laid_out(above, table, rendered("below_comparison", self), self.verdict, width)
 
     def _lines(self, joint: str, space: str) -> list[list[str]]:
         names = [one.task for one in self.tasks]
@@ -219,7 +219,7 @@ class Ranking:
     @property
     def verdict(self) -> str:
         """One line: who leads."""
-        return said("ranking", self)
+        return rendered("ranking", self)
 
     def as_json(self) -> dict[str, Any]:
         """All fields and conclusions, for machines."""
@@ -242,7 +242,7 @@ class Ranking:
         names = ", ".join(short_task(task, self.terms.tasks) for task in self.terms.tasks)
         under = f"Under {plain(self.terms)}, on {plain(names)}."
         heads = ["", "mean", "rank", "wins", "here", *(["other tasks", "places"] * several)]
-        table, below = aligned(lines, heads), said("below_ranking", self)
+        table, below = aligned(lines, heads), rendered("below_ranking", self)
         return _laid_out([under], table, below, self.verdict, width)
 
     def __str__(self) -> str:

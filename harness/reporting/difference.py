@@ -57,7 +57,7 @@ def in_percent(one: Ratio) -> str:
     return f"{point} %{within}"
 
 
-def alike(lines: Sequence[Line]) -> bool:
+def same_resamples(lines: Sequence[Line]) -> bool:
     """Whether all lines of each task keep their scores on the same resamples."""
     designs = {(line.task, line.resamples.design) for line in lines}
     return len(designs) == len({task for task, _ in designs})
@@ -70,7 +70,7 @@ def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
     None unless lines of a task keep the same resamples, and all groups have the same tasks: only
     then are scores paired.
     """
-    if not alike([line for group in groups for line in group]):
+    if not same_resamples([line for group in groups for line in group]):
         return None
     tasks = sorted({line.task for group in groups for line in group})
     found = []
@@ -86,7 +86,7 @@ def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
     return found
 
 
-def apart(first: Sequence[Estimate], second: Sequence[Estimate]) -> Estimate:
+def mean_difference(first: Sequence[Estimate], second: Sequence[Estimate]) -> Estimate:
     """The mean over tasks of the first minus the second."""
     return mean_of(list(map(minus, first, second)))
 
@@ -94,7 +94,7 @@ def apart(first: Sequence[Estimate], second: Sequence[Estimate]) -> Estimate:
 def difference_of(first: Sequence[Line], second: Sequence[Line]) -> Estimate | None:
     """The mean over tasks of the first minus the second; None where the lines are not paired."""
     known = by_task(first, second) if first and second else None
-    return None if known is None else apart(*known)
+    return None if known is None else mean_difference(*known)
 
 
 def significant_pairs(
@@ -106,7 +106,9 @@ def significant_pairs(
     Variances over sets of experts are shrunk towards `prior`.
     """
     pairs = list(combinations(range(len(models)), 2))
-    found = (replace(apart(models[one], models[other]), prior=prior) for one, other in pairs)
+    found = (
+        replace(mean_difference(models[one], models[other]), prior=prior) for one, other in pairs
+    )
     differences = list(found)
     adjusted = holm([p_value(one) for one in differences])
     return {

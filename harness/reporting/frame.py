@@ -23,7 +23,7 @@ from harness.text import csv_cell
 if TYPE_CHECKING:
     import pandas
 
-OTHERWISE: Mapping[str, Callable[[Line], Any]] = {
+DERIVED_COLUMNS: Mapping[str, Callable[[Line], Any]] = {
     "task": lambda line: line.name,
     "metric": lambda line: "+".join(line.metrics),
     "premerge": lambda line: "+".join(line.premerge),
@@ -35,7 +35,7 @@ OTHERWISE: Mapping[str, Callable[[Line], Any]] = {
     "record": lambda line: line.path,
 }
 """Columns of a line that are not fields of the same name and form; the same for every draw."""
-MEANS: Mapping[str, Callable[[Line], Any]] = {
+DRAW_MEANS: Mapping[str, Callable[[Line], Any]] = {
     "value": lambda line: GridCell(line.values).mean,
     "parts": lambda line: json.dumps({name: round(value, 6) for name, value in line.parts}),
     "sd": lambda line: GridCell(line.values).deviation,
@@ -43,7 +43,7 @@ MEANS: Mapping[str, Callable[[Line], Any]] = {
     "facts": lambda line: json.dumps(dict(line.facts)) if line.facts else "",
 }
 """Columns of a line over its draws."""
-VALUES = ("draw", "resample", "value", "parts", "facts")
+DRAW_COLUMNS = ("draw", "resample", "value", "parts", "facts")
 """Columns of one draw, or of one resample of the test units."""
 MADE_OF: Mapping[str, Callable[[Record], Any]] = {
     "base": lambda record: record.base and record.base.source,
@@ -106,12 +106,12 @@ def read_records(*places: str | Path, resamples: bool = False) -> pandas.DataFra
     made = [(line, one) for path, one in records for line in lines_of([(path, one)])]
     drawn = pandas.DataFrame(
         [(at, *one) for at, made_of in enumerate(made) for one in _values(*made_of, resamples)],
-        columns=["at", *VALUES],
+        columns=["at", *DRAW_COLUMNS],
     )
     known = {name: [of(record) for _, record in made] for name, of in MADE_OF.items()}
     lines = [line for line, _ in made]
     known |= {"row": named_rows(lines), "set": _sets(lines)}
-    rest = [name for name in FRAME if name not in (*known, *VALUES)]
+    rest = [name for name in FRAME if name not in (*known, *DRAW_COLUMNS)]
     known |= {name: [_of(name, line) for line in lines] for name in rest}
     repeated = pandas.DataFrame(known).loc[drawn.pop("at")].reset_index(drop=True)
     return _typed(pandas.concat([repeated, drawn], axis="columns")[[*FRAME]])
@@ -131,11 +131,11 @@ def _sets(lines: Sequence[Line]) -> list[int]:
 
 def _of(name: str, line: Line) -> Any:
     """The value of a line in a column."""
-    return OTHERWISE[name](line) if name in OTHERWISE else getattr(line, name)
+    return DERIVED_COLUMNS[name](line) if name in DERIVED_COLUMNS else getattr(line, name)
 
 
 def _values(line: Line, record: Record, resamples: bool) -> Iterator[tuple[Any, ...]]:
-    """The `VALUES` of each draw and, if asked for, of each resample."""
+    """The `DRAW_COLUMNS` of each draw and, if asked for, of each resample."""
     for one in record.scores:
         if (one.shots or 0) == line.shots:
             parts = json.dumps({name: round(100 * v, 6) for name, v in one.parts.items()})
@@ -150,7 +150,7 @@ def table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> p
     import pandas
 
     known: dict[str, Sequence[Any]] = {"row": rows, "record": files}
-    known |= {name: [of(line) for line in lines] for name, of in MEANS.items()}
+    known |= {name: [of(line) for line in lines] for name, of in DRAW_MEANS.items()}
     known |= {one: [_of(one, line) for line in lines] for one in TABLE if one not in known}
     return _typed(pandas.DataFrame(known)[[*TABLE]])
 

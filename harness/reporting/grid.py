@@ -13,7 +13,7 @@ from typing import TypeAlias
 from harness.errors import BrokenRecord
 from harness.evaluation.records import Record, Role
 from harness.reporting.lines import CURRENT, Line, Setting, headlines, in_order, lines_of
-from harness.reporting.mixed import check_work
+from harness.reporting.mixed import check_comparable
 from harness.reporting.names import (
     AVERAGE_SINGLE,
     BEST_SINGLE,
@@ -238,7 +238,7 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     """
     chosen = best_single(lines)
     lines = in_sets(reported(lines))
-    check_work(lines)
+    check_comparable(lines)
     own = _own(lines)
     one_each = _one_each(own)
     named = [*zip(lines, _rows_of(lines, by_method=by_method, one_each=one_each), strict=True)]

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import xxhash
 
 from harness.data.shots import amount, counted
-from harness.evaluation.records import LATER, Record, RecordedRecipe, RecordedStage, Role
-from harness.evaluation.resamples import Resamples, read
+from harness.evaluation.records import ADDED_OPTIONS, Record, RecordedRecipe, RecordedStage, Role
+from harness.evaluation.resamples import Resamples, to_estimate
 from harness.passes.placement import REFERENCE
 from harness.readout import LAST_LINEAR, POOLED
 from harness.stats.estimate import Estimate
@@ -30,7 +30,7 @@ HEADLINE_SHOTS = 5
 CURRENT = "current"
 TUNED = "ft-classifier"
 PROTOCOL_ORDER = (CURRENT, "knn", TUNED)
-DETERMINED = "rows_per_dimension"
+ROWS_PER_DIMENSION = "rows_per_dimension"
 """A fact of a protocol's fit: below 1, the rows do not determine it."""
 _SAME = (
     "task", "metrics", "rows", "protocol", "model", "role", "head", "labels", "digest",
@@ -64,7 +64,7 @@ def in_order(settings: Iterable[Setting]) -> list[Setting]:
     return sorted(settings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
 
 
-def far(shots: Shots, wanted: Shots = HEADLINE_SHOTS) -> tuple[float, float]:
+def shots_distance(shots: Shots, wanted: Shots = HEADLINE_SHOTS) -> tuple[float, float]:
     """A sort key: the distance from the wanted number of shots, then the smaller number.
 
     `all` counts as infinite. It is 0 from itself, although inf - inf is not a number.
@@ -77,7 +77,7 @@ def headlines(settings: Iterable[Setting], wanted: Shots = HEADLINE_SHOTS) -> di
     nearest: dict[str, Setting] = {}
     for one in settings:
         nearest[one.protocol] = min(
-            nearest.get(one.protocol, one), one, key=lambda one: far(one.shots, wanted)
+            nearest.get(one.protocol, one), one, key=lambda one: shots_distance(one.shots, wanted)
         )
     return nearest
 
@@ -89,20 +89,18 @@ class Line:
     Scores are times 100: `values` has the score of each draw, `parts` the mean of each metric over
     the draws, `interval` is the interval of the mean of `values` at `level`, `majority` the score
     of the best constant prediction. `facts` are what the protocol reports of its fits, averaged
-    over draws and not scaled; `fewest` is the least number of rows per dimension that a draw had, 1
-    where nothing is fitted. `options` has all options of the protocol as JSON.
+    over draws and not scaled; `rows_per_dimension` is the least number of rows per dimension that a
+    draw had, 1 where nothing is fitted. `options` has all options of the protocol as JSON.
     `identity` hashes all that the outputs depend on: lines of one name with other hashes are of
-    different models. `work` is what must be equal in a column. `rows_of` is the hash of the test
-    rows, `limit` how many were asked for; `train_limit` limits the rows that shots are drawn from.
-    `adapted` says how labels of drawn rows were used, `transductive` that the protocol adapted to
-    the scored rows, `made_on_test` that the model was made with them. `resamples` are the scores on
-    resampled test units.
-    `experts` are pairs of source and digest; `source` and `revision` are those of the test rows,
-    `versions` those of the libraries.
-    `made` are all options of a merge's methods, with the defaults, which names leave out.
-    `trained` has for each expert, if known, the task, the seed, the seed of the head (-1: unknown)
-    and a hash of all else about the training ('': unknown). `set` is the number of the set of
-    experts (`in_sets`).
+    different models. `conditions` are what must be equal in a column. `rows_of` is the hash of the
+    test rows, `limit` how many were asked for; `train_limit` limits the rows that shots are drawn
+    from. `adapted` says how labels of drawn rows were used, `transductive` that the protocol
+    adapted to the scored rows, `made_on_test` that the model was made with them. `resamples` are
+    the scores on resampled test units. `experts` are pairs of source and digest; `source` and
+    `revision` are those of the test rows, `versions` those of the libraries. `method_options` are
+    all options of a merge's methods, with the defaults, which names leave out. `trained` has for
+    each expert, if known, the task, the seed, the seed of the head (-1: unknown) and a hash of all
+    else about the training ('': unknown). `set` is the number of the set of experts (`in_sets`).
     """
 
     task: str
@@ -141,12 +139,12 @@ class Line:
     values: tuple[float, ...]
     parts: tuple[tuple[str, float], ...]
     facts: tuple[tuple[str, float], ...]
-    fewest: float
+    rows_per_dimension: float
     interval: tuple[float, float] | None
     level: float | None
     majority: float | None
-    work: tuple[tuple[str, str], ...]
-    made: tuple[tuple[str, str], ...]
+    conditions: tuple[tuple[str, str], ...]
+    method_options: tuple[tuple[str, str], ...]
     path: str
     resamples: Resamples
     set: int = 0
@@ -169,7 +167,7 @@ class Line:
     @property
     def half(self) -> str:
         """The half precision that models ran in; '' for float32."""
-        return dict(self.work)["dtype"].replace(REFERENCE, "")
+        return dict(self.conditions)["dtype"].replace(REFERENCE, "")
 
     @property
     def name(self) -> str:
@@ -204,7 +202,7 @@ class Line:
 @lru_cache(maxsize=2**12)
 def _estimate(kept: Resamples, values: tuple[float, ...], metrics: tuple[str, ...]) -> Estimate:
     # cached: a board compares each row with many others
-    return read(kept, [value / 100 for value in values], metrics)
+    return to_estimate(kept, [value / 100 for value in values], metrics)
 
 
 def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
@@ -224,15 +222,15 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
         asked = record.protocol, options
         if asked not in labels:
             labels[asked] = label(record)
-        said = _said(record) | {"path": path, "options": options}
+        said = _fields(record) | {"path": path, "options": options}
         said |= {"kind": kind(record.task, record.metrics)}
         said = {name: shared(value) for name, value in said.items()}
         for shots in record.shots:
             setting = shared(Setting(rank, labels[asked], shots or 0))
-            yield Line(**said, setting=setting, **_scores(record, shots))
+            yield Line(**said, setting=setting, **_fields_by_shots(record, shots))
 
 
-def _said(record: Record) -> dict[str, Any]:
+def _fields(record: Record) -> dict[str, Any]:
     """The fields of a line that do not depend on the number of shots."""
     adaptation = record.adaptation
     return {name: getattr(record, name) for name in _SAME} | {
@@ -252,8 +250,8 @@ def _said(record: Record) -> dict[str, Any]:
         "train_limit": record.settings.get("train_limit"),
         "transductive": adaptation is not None and adaptation.transductive,
         "made_on_test": record.transductive,
-        "work": tuple(work(record).items()),
-        "made": _made(record.recipe),
+        "conditions": tuple(conditions_of(record).items()),
+        "method_options": _made(record.recipe),
     }
 
 
@@ -347,7 +345,7 @@ def _trained(record: Record) -> tuple[tuple[str, int, int, str], ...]:
     return tuple(known) if len(known) == len(record.experts) else ()
 
 
-def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
+def _fields_by_shots(record: Record, shots: Shots | None) -> dict[str, Any]:
     """The fields of a line that depend on the number of shots; scores times 100."""
     scores = [score for score in record.scores if score.shots == shots]
     interval = next((one for one in record.intervals if one.shots == shots), None)
@@ -355,7 +353,7 @@ def _scores(record: Record, shots: Shots | None) -> dict[str, Any]:
     return {
         "values": tuple([100 * score.value for score in scores]),
         "parts": tuple(means.items()),
-        "fewest": min(score.facts.get(DETERMINED, 1.0) for score in scores),
+        "rows_per_dimension": min(score.facts.get(ROWS_PER_DIMENSION, 1.0) for score in scores),
         "facts": tuple(
             (name, fmean(one.facts[name] for one in scores if name in one.facts))
             for name in scores[0].facts
@@ -373,7 +371,7 @@ def _identity(record: Record) -> str:
     return str(xxhash.xxh3_64_hexdigest(" ".join(parts).encode()))
 
 
-def work(record: Record) -> dict[str, str]:
+def conditions_of(record: Record) -> dict[str, str]:
     """What must be equal for two scores to be comparable, under the names that messages use."""
     rows = f"{record.rows} rows"
     if record.settings.get("limit") == record.rows:  # a larger limit takes all rows
@@ -401,7 +399,7 @@ def work(record: Record) -> dict[str, str]:
         said |= {"stratified": record.settings.get("stratified", True)}
     if (code := record.settings.get("code")) is not None:  # of plug-ins
         said |= {"code": str(code)[:12]}
-    before = LATER.get(record.protocol, {})
+    before = ADDED_OPTIONS.get(record.protocol, {})
     said |= {key: record.options.get(key, value) for key, value in before.items()}
     return {key: str(value) for key, value in said.items()}
 
@@ -412,7 +410,7 @@ def limit_of(record: Record) -> int | str:
     return ALL if limit is None else int(limit)
 
 
-def flag(*limits: int | str, called: str = "--limit") -> str:
+def limit_options(*limits: int | str, called: str = "--limit") -> str:
     """The options that choose one of several limits, `--limit 50 or --limit all`; '' for one."""
     each = sorted({*map(str, limits)})
     return " or ".join(f"{called} {one}" for one in each) if len(each) > 1 else ""

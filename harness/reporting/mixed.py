@@ -6,24 +6,24 @@ from collections.abc import Iterable, Sequence
 
 from harness.errors import BrokenRecord
 from harness.reporting import bases
-from harness.reporting.lines import Line, Setting, flag
+from harness.reporting.lines import Line, Setting, limit_options
 from harness.types import ALL
 
 
-def check_work(lines: Sequence[Line]) -> None:
+def check_comparable(lines: Sequence[Line]) -> None:
     """Raise BrokenRecord, naming both, for two lines of a column that are not comparable."""
     _check_sets(lines)
     check_columns(lines)
 
 
 def check_columns(lines: Iterable[Line]) -> None:
-    """`check_work` without the check of the experts."""
+    """`check_comparable` without the check of the experts."""
     lines = [*lines]
     _check_recipes(lines)
     seen: dict[tuple[str, Setting], Line] = {}
-    for line in sorted(lines, key=lambda one: -len(one.work)):  # lines with most facts first
+    for line in sorted(lines, key=lambda one: -len(one.conditions)):  # lines with most facts first
         other = seen.setdefault((line.task, line.setting), line)
-        mine, theirs = dict(line.work), dict(other.work)
+        mine, theirs = dict(line.conditions), dict(other.conditions)
         if (differing := next((k for k in mine if mine[k] != theirs.get(k)), None)) is None:
             continue
         each = (line, other)
@@ -32,10 +32,10 @@ def check_columns(lines: Iterable[Line]) -> None:
             for what in ("max_length", "draws")
         )
         chosen = (
-            flag(*(one.limit for one in each))
-            or flag(*(one.train_limit or ALL for one in each), called="--train-limit")
-            or flag(*lengths, called="--max-length")
-            or flag(*draws, called="--draws")
+            limit_options(*(one.limit for one in each))
+            or limit_options(*(one.train_limit or ALL for one in each), called="--train-limit")
+            or limit_options(*lengths, called="--max-length")
+            or limit_options(*draws, called="--draws")
         )
         files = f", or leave out one of {other.path} and {line.path}" if line.path else ""
         how = f"choose {chosen}" if chosen else f"evaluate them alike{files}"
@@ -65,7 +65,7 @@ def _check_sets(lines: Sequence[Line]) -> None:
         apart = all(each) and not {*each[0]} & {*each[1]}
         how = " or ".join(f"--models {','.join(names)}" for names in each) if apart else ""
         merges = (one for one in lines if one.role == "merged" and one.task == line.task)
-        how = bases.flag(merges) or how
+        how = bases.base_options(merges) or how
         raise BrokenRecord(
             f"records are of two sets of experts: '{line.model}' of {line.task} has the weights "
             f"{other.digest[:8]} in {other.path or 'one'} and {line.digest[:8]} in "
@@ -80,7 +80,7 @@ def _check_recipes(lines: Iterable[Line]) -> None:
     different recipes: a name leaves out defaults, which a plug-in may have changed."""
     seen: dict[tuple[str, Setting, str, str], tuple[str, Line]] = {}
     for line in lines:
-        for option, value in line.made if line.role == "merged" else ():
+        for option, value in line.method_options if line.role == "merged" else ():
             of = (line.task, line.setting, line.method, option)
             known, other = seen.setdefault(of, (value, line))
             if known != value and line.set != other.set:

@@ -21,7 +21,7 @@ UNEQUAL = 20.0
 TEMPLATE = Path(__file__).with_name("sentences.jinja")
 
 
-def said(macro: str, *of: object) -> str:
+def rendered(macro: str, *of: object) -> str:
     """The text of a macro for these values."""
     text: str = getattr(_module(), macro)(*of)
     return text

@@ -267,7 +267,7 @@ def _incomplete(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple
 def _facts(record: Record, line: Line, where: str) -> Iterator[tuple[object, str, object]]:
     """(thing, name of the fact, value): facts that are equal in all records of one thing."""
     yield "", "the version of the harness", record.versions.get(PROGRAM)
-    for what, value in line.work:
+    for what, value in line.conditions:
         yield where, f"{what} of {where}", value
     rows = line.task, line.metrics, line.limit, str(record.settings.get("left_out"))
     yield rows, f"the digest of the rows of {line.task}", line.rows_of
@@ -276,7 +276,7 @@ def _facts(record: Record, line: Line, where: str) -> Iterator[tuple[object, str
     # without their number: a board may keep only the first ones, and `_in_resamples` counts them
     design = f"those of {kept.units} {kept.unit}s, {kept.design}"
     yield rows, f"the resamples of {line.task}", design
-    asked = where, line.options, line.preset, line.work
+    asked = where, line.options, line.preset, line.conditions
     if (saw := record.adaptation) and isinstance(line.shots, int):
         # fewer shots are the first of each list
         drawn = {seed: [one[: line.shots] for one in of] for seed, of in saw.drawn.items()}

@@ -8,10 +8,10 @@ from tabulate import tabulate
 
 from harness.data.shots import amount
 from harness.evaluation.records import Record
-from harness.reporting.boards.legend import notes, seen
+from harness.reporting.boards.legend import adaptation_notes, notes_by_setting
 from harness.reporting.grid import Grid, short_task
 from harness.reporting.lines import CURRENT, Line, Setting, tasks_by
-from harness.reporting.sentences import said
+from harness.reporting.sentences import rendered
 from harness.text import plain, points
 from harness.types import Shots
 
@@ -86,7 +86,7 @@ def _laid(
 
 def legend(table: str) -> str:
     """The meaning of the marks that occur in a table."""
-    return said("marks", table)
+    return rendered("marks", table)
 
 
 def fits(table: str, width: int | None) -> bool:
@@ -106,7 +106,7 @@ def protocols_saw(scores: Grid) -> list[str]:
 
     Fits to too few rows have sentences of their own: `left_open`.
     """
-    known = notes(scores, seen)
+    known = notes_by_setting(scores, adaptation_notes)
     return [f"{one}: {known[one]}." for one in scores.headlines.values() if known[one]]
 
 

@@ -10,20 +10,20 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from harness.reporting.difference import (
-    alike,
-    apart,
     by_task,
     constants_of,
     enough_draws,
     fewest_draws,
     in_percent,
     in_points,
+    mean_difference,
     one_metric,
+    same_resamples,
 )
 from harness.reporting.grid import reported, short_task
 from harness.reporting.lines import CURRENT, Line, Setting, grouped, headlines, in_order
-from harness.reporting.mixed import check_work
-from harness.reporting.sentences import UNEQUAL, said
+from harness.reporting.mixed import check_comparable
+from harness.reporting.sentences import UNEQUAL, rendered
 from harness.stats.intervals import Ends, Ratio, credit, ratio
 from harness.stats.tests import FEWEST_DRAWS, p_value
 from harness.text import points
@@ -114,7 +114,7 @@ class Verdict(Loss):
         return in_percent(self.ratio) if self.ratio.ends[1] > 0 else "none"
 
     def __str__(self) -> str:
-        return said("verdict", self)
+        return rendered("verdict", self)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class Basis(Loss):
     transductive: bool = False
 
     def __str__(self) -> str:
-        return said("basis", self)
+        return rendered("basis", self)
 
 
 # From lines --------------------------------------------------------------------------------
@@ -174,9 +174,9 @@ def compared(
         found.experts.extend([one for one in experts if one.digest in made_of] or experts)
         found.base.extend([one for one in bases if (one.head, one.set) in heads] or bases)
     *needed, base = ({line.task for line in part} == {*tasks} for part in found)
-    if not all(needed) or not alike([line for part in found for line in part]):
+    if not all(needed) or not same_resamples([line for part in found for line in part]):
         return None
-    check_work([*found.experts, *found.current])
+    check_comparable([*found.experts, *found.current])
     is_base = any(line.role == "base" for line in merged)
     return found if base and not is_base else found._replace(base=[])
 
@@ -184,7 +184,7 @@ def compared(
 def loss_of(of: Compared, setting: Setting) -> Loss:
     """The loss of a merge, with its intervals."""
     experts, current, adapted, *control = by_task(*(part for part in of if part)) or []
-    loss = apart(experts, current)
+    loss = mean_difference(experts, current)
     enough = enough_draws([*of.adapted, *of.base])
     whole = None
     if control and enough and one_metric(of.current):
@@ -196,9 +196,9 @@ def loss_of(of: Compared, setting: Setting) -> Loss:
         setting=setting,
         tasks=len({line.task for line in of.current}),
         within=in_points(loss),
-        ratio=ratio(apart(adapted, current), loss) if enough else None,
+        ratio=ratio(mean_difference(adapted, current), loss) if enough else None,
         control=mean(of.base) if of.base else None,
-        above_control=in_points(apart(adapted, control[0])) if control else None,
+        above_control=in_points(mean_difference(adapted, control[0])) if control else None,
         credit=whole,
         p=p_value(loss),
     )
@@ -268,7 +268,7 @@ def _astray(experts: Sequence[Line]) -> tuple[str, ...]:
     )
 
 
-def bases(lines: Sequence[Line]) -> list[Basis]:
+def basis_verdicts(lines: Sequence[Line]) -> list[Basis]:
     """What the orthogonal probe finds for the merged model, for every way that it was run.
 
     The largest number of shots is used, which determines a rotation best. Ways for which `compared`
@@ -280,7 +280,7 @@ def bases(lines: Sequence[Line]) -> list[Basis]:
     return [
         Basis(
             **vars(loss_of(of, setting)),
-            determined=all(line.fewest >= 1 for line in of.adapted),
+            determined=all(line.rows_per_dimension >= 1 for line in of.adapted),
             transductive=any(line.transductive for line in of.adapted),
         )
         for setting in most.values()
@@ -293,9 +293,9 @@ def left_open(lines: Sequence[Line]) -> list[str]:
     tasks = [*dict.fromkeys(line.task for line in lines)]
     fewest: dict[Setting, dict[str, float]] = {}
     for line in lines:
-        if line.fewest < 1:
+        if line.rows_per_dimension < 1:
             known = fewest.setdefault(line.setting, {})
-            known[line.task] = min(known.get(line.task, 1), line.fewest)
+            known[line.task] = min(known.get(line.task, 1), line.rows_per_dimension)
     return [
         f"{setting}: fitted to fewer rows than features have dimensions, rows for each "
         "dimension: "

@@ -48,7 +48,9 @@ class Estimate:
         return float(self.values.mean())
 
 
-def of(function: Callable[[Array64, Array64], Array64], one: Estimate, two: Estimate) -> Estimate:
+def elementwise(
+    function: Callable[[Array64, Array64], Array64], one: Estimate, two: Estimate
+) -> Estimate:
     """A function of two estimates, applied draw by draw, resample by resample and set by set."""
     draws, resamples, by_draw = _alike([one, two])
     numbers, sets = _sets([one, two])
@@ -59,7 +61,7 @@ def of(function: Callable[[Array64, Array64], Array64], one: Estimate, two: Esti
 
 def minus(first: Estimate, second: Estimate, times: float = 1.0) -> Estimate:
     """first - times * second."""
-    found = of(lambda one, two: one - times * two, first, second)
+    found = elementwise(lambda one, two: one - times * two, first, second)
     counted = first.counted and second.counted and times == 1
     return replace(found, counted=True) if counted else found
 
@@ -148,6 +150,6 @@ def rises(places: Sequence[float], along: Sequence[Estimate]) -> list[Estimate]:
     """
 
     def line(x: float) -> Estimate:
-        return of(lambda first, last: (1 - x) * first + x * last, along[0], along[-1])
+        return elementwise(lambda first, last: (1 - x) * first + x * last, along[0], along[-1])
 
     return [minus(one, line(x)) for x, one in zip(places, along, strict=True)]

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from harness.stats.estimate import Estimate, Prior, mean_of, median_of, minus, of
+from harness.stats.estimate import Estimate, Prior, elementwise, mean_of, median_of, minus
 from harness.types import Array64
 
 Ends: TypeAlias = tuple[float, float]
@@ -116,7 +116,7 @@ def student(tail: float, degrees: float) -> float:
     return float(t.isf(tail, degrees))
 
 
-def reach(one: Estimate, *, difference: bool = True, tail: float = (1 - LEVEL) / 2) -> float:
+def half_width(one: Estimate, *, difference: bool = True, tail: float = (1 - LEVEL) / 2) -> float:
     """Half the width of an interval that leaves the probability `tail` on either side.
 
     Units, draws and sets each give Student's interval with its own degrees of freedom; they are
@@ -154,7 +154,7 @@ def interval(one: Estimate, bounds: Ends | None = None) -> Ends:
     freedom.
     """
     point = one.point
-    half = reach(one, difference=bounds is None)
+    half = half_width(one, difference=bounds is None)
     if not math.isfinite(half):
         return bounds or (-FARTHEST, FARTHEST)
     if bounds is None:
@@ -203,7 +203,7 @@ def ratio(above: Estimate, below: Estimate) -> Ratio | None:
 
     def beyond(value: float) -> float:
         rest = minus(above, below, value)
-        return abs(rest.point) - reach(rest, difference=False)
+        return abs(rest.point) - half_width(rest, difference=False)
 
     def end(side: int) -> float:
         """Where `beyond` is zero, on one `side` (-1 or 1) of the point."""
@@ -217,7 +217,7 @@ def ratio(above: Estimate, below: Estimate) -> Ratio | None:
         inner, outer = sorted((point, point + side * step))
         return float(brentq(beyond, inner, outer, xtol=10**-DIGITS))
 
-    if reach(minus(above, below, point), difference=False) < 10**-DIGITS:
+    if half_width(minus(above, below, point), difference=False) < 10**-DIGITS:
         return Ratio(point, (point, point))
     low, high = end(-1), end(1)
     return Ratio(point, (round(low, DIGITS), round(high, DIGITS))) if high - low < _FAR else None
@@ -257,7 +257,7 @@ def median_credit(
     """
     each = list(map(_linear, tuned, base, experts))
     point = float(np.median([one.point for one in each]))
-    half = reach(median_of(each), difference=False)
+    half = half_width(median_of(each), difference=False)
     return Ratio(point, (round(point - half, DIGITS), round(point + half, DIGITS)))
 
 
@@ -265,4 +265,4 @@ def _linear(tuned: Estimate, base: Estimate, experts: Estimate) -> Estimate:
     """The credit of one task, linearised in its scores."""
     above, below = minus(tuned, base), minus(experts, base)
     point, way = above.point / below.point, below.point
-    return of(lambda one, two: point + (one - point * two) / way, above, below)
+    return elementwise(lambda one, two: point + (one - point * two) / way, above, below)

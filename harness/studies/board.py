@@ -35,7 +35,7 @@ def boards(
     all boards are there, of these very records and with the same figures, unless `anew`. Raises
     MissingScores where the plan has evaluations and no record is there.
     """
-    places = readings(plan, known, folder)
+    places = record_paths(plan, known, folder)
     if not places and any(step.verb == "evaluate" for step in plan.steps.values()):
         raise MissingScores(f"there is no record of {plan.study} in {folder}; run the study first")
     drawn = folder / OUTCOMES / BOARDS / f"{plan.study}.json"
@@ -71,7 +71,7 @@ def _boards(plan: Plan) -> set[str]:
     return {Path(one.request["output"]).name for one in steps if one.verb == "evaluate"}
 
 
-def readings(
+def record_paths(
     plan: Plan, known: Mapping[str, Outcome], folder: Path, base: str | None = None
 ) -> dict[str, set[Path]]:
     """The paths of a plan's records, of all bases or of one, by the name of their board."""
@@ -89,7 +89,7 @@ def readings(
 def check_figures(study: Study, steps: Sequence[Step]) -> None:
     """Raise BadRecipe for a sweep over an option that no two merges differ in, and for a figure of
     protocols that the study lacks."""
-    every = [one.protocols or study.protocols for one in study.readings.values()]
+    every = [one.protocols or study.protocols for one in study.evaluations.values()]
     asked = {choice_of(text).name for of in every for text in of}
     for figure in study.figures:
         if other := {choice_of(text).name for text in figure.protocols} - asked:
@@ -136,7 +136,7 @@ def records_of(
     return {
         slug("-".join([board, figure.plot, *[leaf(base)] * (len(bases) > 1)])): records
         for base in sorted(bases)
-        for board, records in readings(plan, known, folder, base).items()
+        for board, records in record_paths(plan, known, folder, base).items()
     }
 
 

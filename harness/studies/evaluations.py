@@ -34,11 +34,11 @@ def evaluations(
 
     The protocols of a step share the forward passes.
     """
-    reading = study.readings[name]
+    reading = study.evaluations[name]
     named = study.beside(reading)
     known_tasks = _tasks(reading, one, data_dir)
     tasks = [task for task in known_tasks if _has_head(study, reading, one, task)]
-    if one.untold and not tasks:
+    if one.has_unrecorded and not tasks:
         raise study.fault(
             f"the folders of {one.name} do not each say one task; name all, "
             f"score_on: {{{name}: {{tasks: [...]}}}}"
@@ -70,7 +70,7 @@ def evaluations(
                 "evaluate",
                 asked.model_dump(mode="json", exclude_defaults=True),
                 needs=(merging.name, *(step.name for step in references.values() if step)),
-                cells=len(known) * (len(asked.tasks) or one.told or 1),
+                cells=len(known) * (len(asked.tasks) or one.recorded_tasks or 1),
                 base=one.base,
                 about=f"{task} {' '.join(map(str, protocols))} {asked.shots} {asked.draws}",
                 size=rows_of(task, asked.limit, data_dir, asked.first) if task else None,
@@ -112,7 +112,7 @@ def tell_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | No
     """Warn of tasks, and `best-single`, that cannot be scored. Raises BadRecipe if no task can."""
     told: dict[str, list[str]] = {}
     scored = False
-    for name, reading in study.readings.items():
+    for name, reading in study.evaluations.items():
         every = [(of, task) for of in sets for task in _tasks(reading, of, data_dir)]
         for one, task in every:
             if _has_head(study, reading, one, task):
@@ -127,7 +127,7 @@ def tell_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | No
         raise study.fault(f"{lines[0]}; expected tasks that have labels of the experts' tasks")
     for line in lines:
         warnings.warn(f"{line}: not scored there", stacklevel=4)
-    asked = [one for one in study.readings.values() if "best-single" in study.beside(one)]
+    asked = [one for one in study.evaluations.values() if "best-single" in study.beside(one)]
     if asked and not any(_has_several(study, reading, one) for reading in asked for one in sets):
         told_of = "no task has several experts to choose from: best-single is left out"
         warnings.warn(told_of, stacklevel=4)

@@ -42,15 +42,15 @@ class Expert:
 class ExpertSet:
     """Experts of one base that are merged together.
 
-    `untold`: some existing folder does not record exactly one task. `told`: how many tasks the
-    existing folders record.
+    `has_unrecorded`: some existing folder does not record exactly one task. `recorded_tasks`: how
+    many tasks the existing folders record.
     """
 
     name: str
     base: str
     members: tuple[Expert, ...]
-    untold: bool = False
-    told: int = 0
+    has_unrecorded: bool = False
+    recorded_tasks: int = 0
 
     @property
     def tasks(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from harness.checkpoints.layout import MODEL_FILES
-from harness.checkpoints.open import at_hand, described
+from harness.checkpoints.open import at_hand, opened_config
 from harness.checkpoints.processor import check_inputs
 from harness.data.rows import count
 from harness.data.sources import data_dir as local
@@ -30,7 +30,7 @@ from harness.text import few
 from harness.types import Checkpoint, Task
 from harness.weights import Symmetry
 
-APART = {"files", "folder", "source", "subset", "revision", "paper"}
+NOT_HASHED = {"files", "folder", "source", "subset", "revision", "paper"}
 """Fields of a task that its hash leaves out: where its rows are, which may move, and the paper."""
 MODELS = ("base", "expert", "model", "heads_from", "experts", "references")
 """Fields of a request that name models, or heads, that a step reads."""
@@ -52,15 +52,15 @@ def check_models(steps: Sequence[Step], folder: Path) -> None:
         if at_hand(place) is None:
             told = "is no folder, and is taken for a model of the Hub that is still to be fetched"
             warnings.warn(f"'{source}' {told}", stacklevel=4)
-        return described(place)
+        return opened_config(place)
 
     for step in steps:
-        bases = [known(one) for one in dict.fromkeys(_given(step, made))]
+        bases = [known(one) for one in dict.fromkeys(_source_models(step, made))]
         for model in filter(None, bases):
             _check(step, model, folder)
 
 
-def tell_of_far(steps: Sequence[Step], folder: Path, data_dir: str | None) -> None:
+def warn_of_downloads(steps: Sequence[Step], folder: Path, data_dir: str | None) -> None:
     """Warn of tasks whose rows are still to be fetched from the Hub."""
     named = dict.fromkeys(one for step in steps for one in step.asked(*ROWS))
     where = local(data_dir)
@@ -113,11 +113,11 @@ def layers_of(model: Checkpoint) -> int | None:
     return counts[0] if len(counts) == 1 and not model.family.stacks else None
 
 
-def _given(step: Step, made: dict[str, Step]) -> Iterator[str]:
+def _source_models(step: Step, made: dict[str, Step]) -> Iterator[str]:
     """The models that a step reads; for one that a step makes, those that this step reads."""
     for one in step.asked("base", "expert", "model", "experts", "references"):
         if one in made:
-            yield from _given(made[one], made)
+            yield from _source_models(made[one], made)
         else:
             yield one
 
@@ -208,5 +208,7 @@ def _said(task: Task) -> dict[str, str]:
     So the hash stays the same when a later version adds a field.
     """
     said = {one.name: (getattr(task, one.name), one.default) for one in fields(task)}
-    kept = {name: of for name, (of, usual) in said.items() if of != usual and name not in APART}
+    kept = {
+        name: of for name, (of, usual) in said.items() if of != usual and name not in NOT_HASHED
+    }
     return {name: "a function" if callable(of) else str(of) for name, of in kept.items()}

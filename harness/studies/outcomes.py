@@ -17,13 +17,13 @@ from harness.errors import BadRecipe, BrokenRecord, HarnessError, OutputExists
 from harness.evaluation.run import DEFAULTS
 from harness.files import read_json, write_json
 from harness.hashes import digest_of
-from harness.methods import made_by
+from harness.methods import functions_run
 from harness.registry import METRICS, PROTOCOLS, STAGES, Registry
 from harness.studies.inputs import task_of
 from harness.studies.plan import Plan, latest_in, read_plan
 from harness.studies.step import Step
 from harness.studies.steps import difference
-from harness.unfinished import turn
+from harness.unfinished import folder_lock
 
 OUTCOMES = "outcomes"
 State = Literal["done", "failed", "begun", "missing"]
@@ -76,7 +76,7 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
         return Outcome("missing", step.request) if again else known
     apart = [name for name in {**then, **now} if not _more(step, name, then, now)]
     more = not apart and not other
-    if more or (known.state in ("failed", "begun") and not there(step, folder)):
+    if more or (known.state in ("failed", "begun") and not has_folder(step, folder)):
         return Outcome("missing", step.request)
     if other:
         raise BadRecipe(
@@ -120,7 +120,7 @@ def _more(step: Step, name: str, then: Mapping[str, Any], now: Mapping[str, Any]
     return type(before) is type(after) and bool(before <= after)
 
 
-def settle(step: Step, folder: Path, outcome: Outcome) -> None:
+def write_outcome(step: Step, folder: Path, outcome: Outcome) -> None:
     """Write the outcome of a step, atomically."""
     said = {**vars(outcome), "request": dict(step.request), "records": list(outcome.records)}
     said |= {"code": methods_code(step, folder), "inputs": dict(step.inputs)}
@@ -133,7 +133,7 @@ def methods_code(step: Step, folder: Path) -> str | None:
     said = [(STAGES[kind], one["name"]) for kind in STAGES for one in step.asked(kind)]
     methods = [known[name] for known, name in said if name in known]
     codes = [code_of(one.function) for one in methods]
-    codes += filter(None, (code_of(need) for one in methods for need in made_by(one)[1:]))
+    codes += filter(None, (code_of(need) for one in methods for need in functions_run(one)[1:]))
     if step.verb == "evaluate":
         named: list[tuple[Registry[Any], str]]
         named = [(PROTOCOLS, one["name"]) for one in step.asked("protocols")]
@@ -155,7 +155,7 @@ def _metrics_of(step: Step, folder: Path) -> list[str]:
     return found
 
 
-def there(step: Step, folder: Path) -> bool:
+def has_folder(step: Step, folder: Path) -> bool:
     """Whether the folder that a step makes is there, and whole."""
     return step.verb in MARKERS and (folder / step.name / MARKERS[step.verb]).is_file()
 
@@ -182,10 +182,10 @@ def is_done(step: Step, known: Outcome, folder: Path) -> bool:
         return False
     if step.verb == "evaluate":
         return all((folder / path).is_file() for path in known.records)
-    return step.verb == "statistics" or there(step, folder)
+    return step.verb == "statistics" or has_folder(step, folder)
 
 
-def forgive(plan: Plan, folder: Path) -> None:
+def forget_failed(plan: Plan, folder: Path) -> None:
     """Delete the outcomes of failed steps, so that they are done again."""
     for step in plan.steps.values():
         if outcome_of(step, folder).state == "failed":
@@ -208,14 +208,14 @@ def remake(plan: Plan, folder: Path) -> None:
     steps = [one for one in plan.steps.values() if one.verb == "merge"]
     known = {one.name: outcome_of(one, folder) for one in steps}
     old = [one for one in steps if of_other_code(one, known[one.name], folder)]
-    made = [one for one in old if known[one.name].state == "done" and there(one, folder)]
+    made = [one for one in old if known[one.name].state == "done" and has_folder(one, folder)]
     for one in made:
         if odd := MERGE.foreign(folder / one.name):
             place = folder / one.name
             raise OutputExists(f"{place} has {min(odd)}, which no merge wrote; move it away")
     names = [one.name for one in old]
     plans = [*map(read_plan, latest_in(folder))]  # this plan included
-    with turn(folder):
+    with folder_lock(folder):
         for each in plans:
             for name in each.needing(names).intersection(each.steps).difference(names):
                 _path(each.steps[name], folder).unlink(missing_ok=True)
@@ -229,7 +229,7 @@ def take_away(plan: Plan, step: Step, folder: Path) -> None:
     """Remove the merged folders that a step read, if all steps that need them are done, no study of
     the folder keeps them, and they hold nothing but the merge."""
     for name in step.needs:
-        if plan.steps[name].verb != "merge" or not there(plan.steps[name], folder):
+        if plan.steps[name].verb != "merge" or not has_folder(plan.steps[name], folder):
             continue
         users = [plan.steps[one] for one in plan.users[name]]
         if (

@@ -21,7 +21,7 @@ from harness.reporting.grid import GridCell, mean_cell, reported
 from harness.reporting.lines import CURRENT, Line, grouped
 from harness.reporting.sets import in_sets
 from harness.stats.intervals import Ends, interval
-from harness.studies.board import BOARDS, readings
+from harness.studies.board import BOARDS, record_paths
 from harness.studies.experts import leaf, slug
 from harness.studies.outcomes import Outcome
 from harness.studies.plan import Plan
@@ -100,7 +100,7 @@ class Paper(Frozen):
 class Beside:
     """A cell with our number and the paper's (scores x100), and the 95 % interval of ours.
 
-    `said` is why they are not compared, `lacking` the tasks that both means leave out.
+    `reason` is why they are not compared, `lacking` the tasks that both means leave out.
     """
 
     row: str = ""
@@ -108,13 +108,13 @@ class Beside:
     theirs: float | None = None
     ours: float | None = None
     within: Ends | None = None
-    said: str = ""
+    reason: str = ""
     lacking: tuple[str, ...] = ()
 
     @property
     def difference(self) -> float | None:
         """Ours minus the paper's; None if one is missing, or they are not compared."""
-        if self.ours is None or self.theirs is None or self.said:
+        if self.ours is None or self.theirs is None or self.reason:
             return None
         return self.ours - self.theirs
 
@@ -159,13 +159,13 @@ def beside(
     def ours(place: PaperCell) -> Beside:
         other = (place.base or paper.base) != shown
         if other or place.lacking:
-            return Beside(said="of another base" if other else place.lacking)
+            return Beside(reason="of another base" if other else place.lacking)
         if place.measure != "seconds":
             return _score(place, table.tasks, lines.get(place.board, ()))
         taken = [seconds.get(one) for one in (place.row, place.less) if one]
         known = [one for one in taken if one is not None]
         if len(known) < len(taken):
-            return Beside(said="not timed")
+            return Beside(reason="not timed")
         return Beside(ours=known[0] - sum(known[1:]))
 
     def both(row: str, column: str) -> Beside:
@@ -183,7 +183,7 @@ def beside(
         # the paper chose its best expert on all tasks
         if made.theirs is None or len(same) < len(known) or like.row.startswith(BEST):
             said = f"without {', '.join(made.lacking)}"
-            return replace(made, said=said, within=None, lacking=())
+            return replace(made, reason=said, within=None, lacking=())
         return replace(made, theirs=fsum(same) / len(same))
 
     return [both(*cell) for cell in places]
@@ -197,7 +197,7 @@ def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Bes
     cells = {task: _cell(place, found, lines) for task, found in each.items()}
     known = [one for one in cells.values() if one is not None]
     if not known:
-        return Beside(said="experts score 0" if any(each.values()) else "no record")
+        return Beside(reason="experts score 0" if any(each.values()) else "no record")
     whole = mean_cell(known) if len(known) > 1 else known[0]
     chosen = place.row.startswith(BEST) or "," in place.row
     lacking = tuple(task for task, one in cells.items() if one is None)
@@ -270,14 +270,14 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
     made: dict[Path, str] = {}
     for base in bases:
         mine = [(step, one) for step, one in steps if step.base == base]
-        places = readings(plan, known, folder, base)
+        places = record_paths(plan, known, folder, base)
         lines = {board: in_sets(reported(read_lines(sorted(of)))) for board, of in places.items()}
         # the main board of a copy of a design has the name of the copy, or still that of the design
         design = plan.paper or plan.study
         lines[""] = lines.get(plan.study) or lines.get(design, [])
         lines.setdefault(design, lines[""])
         for table in paper.tables:
-            cells = beside(paper, table, leaf(base), lines, seconds_of(mine))
+            cells = beside(paper, table, leaf(base), lines, mean_seconds(mine))
             name = slug(f"{plan.study} {table.table}".lower())
             name += f"-{leaf(base)}" if len(bases) > 1 else ""
             made[folder / BOARDS / f"{name}.md"] = as_markdown(
@@ -299,7 +299,7 @@ def few_rows(steps: Sequence[Step]) -> str:
     return f" Ours is {' and '.join(told)}." if told else ""
 
 
-def seconds_of(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
+def mean_seconds(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
     """The mean seconds of a training, as `finetune`, and of each merge, by its name.
 
     A merge includes the statistics that were computed for it. Steps count as last timed.
@@ -338,7 +338,7 @@ def as_markdown(
 
 def _told(one: Beside) -> str:
     """The note on a cell: why it is not compared, or what both means leave out; else ''."""
-    return f"both without {', '.join(one.lacking)}" if one.lacking else one.said
+    return f"both without {', '.join(one.lacking)}" if one.lacking else one.reason
 
 
 def _listed(table: PaperTable, cells: Sequence[Beside]) -> str:

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from harness.errors import BadRecipe, HarnessError
-from harness.files import cache_dir, parse_json, read_json, saying, write_json
+from harness.files import as_cannot_write, cache_dir, parse_json, read_json, write_json
 from harness.hashes import digest_of
 from harness.options import parse_choice
 from harness.registry import METRICS, NEEDS, PROTOCOLS, STAGES, TASKS, Registry
@@ -31,7 +31,7 @@ VERSION = 1
 """The version of plan files; a worker refuses any other."""
 CHUNK = 60.0
 """Least seconds of work in a chunk: the start of a worker takes a tenth of that at most."""
-UNKNOWN: Mapping[Verb, float] = {
+ASSUMED_SECONDS: Mapping[Verb, float] = {
     "finetune": CHUNK,
     "statistics": CHUNK / 3,
     "merge": CHUNK / 3,
@@ -153,9 +153,9 @@ def _cut(steps: Sequence[Step]) -> list[list[str]]:
 
 
 def seconds_of(step: Step) -> float:
-    """The estimated seconds of a step; those of `UNKNOWN` if none like it was timed."""
-    known = price(step)
-    return UNKNOWN[step.verb] if known is None else known.seconds
+    """The estimated seconds of a step; those of `ASSUMED_SECONDS` if none like it was timed."""
+    known = estimate_seconds(step)
+    return ASSUMED_SECONDS[step.verb] if known is None else known.seconds
 
 
 def write_plan(plan: Plan, folder: Path) -> Path:
@@ -237,14 +237,14 @@ def _step(said: Mapping[str, Any]) -> Step:
 
 
 @dataclass(frozen=True)
-class Price:
+class SecondsEstimate:
     """The estimated seconds of a step for one worker; an upper bound if `at_most`."""
 
     seconds: float
     at_most: bool = False
 
 
-def price(step: Step) -> Price | None:
+def estimate_seconds(step: Step) -> SecondsEstimate | None:
     """The estimated time of a step from the most similar timed steps; None if none was timed here.
 
     From steps of similar size (`NEAR`), in proportion to the size. Else from steps of several
@@ -258,16 +258,16 @@ def price(step: Step) -> Price | None:
     for times in timed:
         near = [took / of for of, took in times if size / NEAR <= of <= size * NEAR]
         if near:
-            return Price(median(near) * size)
+            return SecondsEstimate(median(near) * size)
     for times in timed:
         sizes = [of for of, _ in times]
         if max(sizes) > NEAR * min(sizes):
             start, rate = _line(times)
-            return Price(start + rate * size, at_most=size > NEAR * max(sizes))
+            return SecondsEstimate(start + rate * size, at_most=size > NEAR * max(sizes))
     if not timed:
         return None
     bounds = [took * max(size / of, 1.0) for of, took in timed[0]]
-    return Price(median(bounds), at_most=True)
+    return SecondsEstimate(median(bounds), at_most=True)
 
 
 def _line(times: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -282,12 +282,12 @@ def _line(times: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return float(start), float(rate)
 
 
-def paid(step: Step, seconds: float) -> None:
+def record_time(step: Step, seconds: float) -> None:
     """Append the time of a step to the file of times, in one write: a killed run leaves no part."""
     path = _path()
     said = {"kinds": [*_kinds(step)], "size": _size(step), "seconds": seconds}
     line = json.dumps(said).encode() + b"\n"
-    with saying(path):
+    with as_cannot_write(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:
             file.write(line)

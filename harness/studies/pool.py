@@ -26,7 +26,7 @@ ENDING = [one for one in signal.Signals if one.name in ("SIGTERM", "SIGHUP")]
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 GPUS = "CUDA_VISIBLE_DEVICES"
 
-Started = Callable[[int, int], "subprocess.Popen[bytes]"]
+StartWorker = Callable[[int, int], "subprocess.Popen[bytes]"]
 """A function of (chunk, place) that starts the chunk's worker in one of the `jobs` places."""
 
 
@@ -47,7 +47,7 @@ def run_plan(
     line for each step.
     """
     known = states_of(plan, folder)
-    waiting, settled = left(plan, known), settled_of(plan, known)
+    waiting, settled = unfinished_chunks(plan, known), settled_of(plan, known)
     steps = {
         number: [plan.steps[name] for name in plan.chunks[number].steps if name not in settled]
         for number in waiting
@@ -86,7 +86,7 @@ def run_plan(
     return states_of(plan, folder)
 
 
-def left(plan: Plan, known: Mapping[str, Outcome]) -> list[int]:
+def unfinished_chunks(plan: Plan, known: Mapping[str, Outcome]) -> list[int]:
     """The numbers of the chunks with steps that are not settled, by level."""
     settled = settled_of(plan, known)
     return [n for n, chunk in enumerate(plan.chunks) if not settled.issuperset(chunk.steps)]
@@ -105,7 +105,7 @@ def _ready(plan: Plan, number: int, settled: set[str]) -> bool:
     return all(one in settled for step in steps for one in (*step.needs, *step.after))
 
 
-def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> Started:
+def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> StartWorker:
     """A function that starts workers, each with its share of the cores and, unless `where` names a
     GPU, with one of the GPUs in turn."""
     words = worker(path, where)

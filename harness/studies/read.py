@@ -14,7 +14,7 @@ from harness.errors import BadRecipe
 from harness.files import Loader, read_yaml
 from harness.options import parse_choice
 from harness.registry import MERGERS, METRICS, POSTMERGE, PREMERGE, PROTOCOLS, STAGES, TASKS, YAML
-from harness.studies.study import MOST, NONE, REFERENCES, Flags, Names, Study, choice_of, several
+from harness.studies.study import MOST, NONE, REFERENCES, Flags, Names, Study, as_list, choice_of
 from harness.text import hint
 from harness.values import validated
 
@@ -105,7 +105,7 @@ def _check_names(study: Study, where: str) -> None:
     axes = [*(study.mergers or ()), *study.include]
     before = [*study.premerge, *(one.premerge or () for one in axes)]
     after = [*study.postmerge, *(one.postmerge or () for one in axes)]
-    readings = study.readings.values()
+    readings = study.evaluations.values()
     protocols = [*study.protocols, *(text for one in readings for text in one.protocols)]
     tasks = [*study.experts.tasks, *(task for one in readings for task in one.tasks)]
     runs = [study.evaluate, *(one.evaluate for one in readings)]
@@ -115,7 +115,7 @@ def _check_names(study: Study, where: str) -> None:
         (POSTMERGE, [one.name for stages in after for one in stages]),
         (PROTOCOLS, [choice_of(text).name for text in protocols]),
         (TASKS, [task.partition("@")[0] for task in tasks]),
-        (METRICS, [str(name) for one in runs for name in several(one.get("metrics", []))]),
+        (METRICS, [str(name) for one in runs for name in as_list(one.get("metrics", []))]),
     ):
         for name in names:
             registry.check_name(name, where)

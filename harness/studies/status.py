@@ -20,10 +20,10 @@ from harness.errors import BadRecipe
 from harness.reporting.frame import read_records
 from harness.reporting.lines import grouped
 from harness.stats.tests import sets_needed
-from harness.studies.board import readings
+from harness.studies.board import record_paths
 from harness.studies.inputs import place_of
 from harness.studies.outcomes import Outcome, of_other_code
-from harness.studies.plan import Plan, Price, price
+from harness.studies.plan import Plan, SecondsEstimate, estimate_seconds
 from harness.studies.step import VERBS
 from harness.text import few
 from harness.types import ALL
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     import pandas
 
 HOUR = 3600.0
-OF = ["base", "protocol", "options", "shots"]
+SPREAD_KEYS = ["base", "protocol", "options", "shots"]
 """Columns of records: each combination of their values has a spread."""
 
 
-def price_of(plan: Plan, names: Sequence[str]) -> tuple[Price, int]:
+def price_of(plan: Plan, names: Sequence[str]) -> tuple[SecondsEstimate, int]:
     """The estimated time of these steps for one worker, and how many of them have no estimate."""
-    prices = [price(plan.steps[name]) for name in names]
+    prices = [estimate_seconds(plan.steps[name]) for name in names]
     known = [one for one in prices if one is not None]
-    whole = Price(sum(one.seconds for one in known), any(one.at_most for one in known))
+    whole = SecondsEstimate(sum(one.seconds for one in known), any(one.at_most for one in known))
     return whole, len(prices) - len(known)
 
 
-def _told(whole: Price, unknown: int) -> str:
+def _told(whole: SecondsEstimate, unknown: int) -> str:
     """An estimate in words, with the number of steps without one."""
     seconds = whole.seconds
     if seconds < 120:
@@ -159,7 +159,7 @@ def spreads(
     plan: Plan, known: Mapping[str, Outcome], folder: Path, points: float
 ) -> dict[str, list[SetSpread]]:
     """`spreads_of` the records of each board of a study. Raises BadRecipe if there are none."""
-    boards = readings(plan, known, folder)
+    boards = record_paths(plan, known, folder)
     each = {name: spreads_of(read_records(*sorted(of)), points) for name, of in boards.items()}
     made = {name: of for name, of in each.items() if of}
     if not made:
@@ -174,13 +174,13 @@ def spreads_of(frame: pandas.DataFrame, points: float) -> list[SetSpread]:
     Only sets of experts of the same tasks are compared. The standard deviation of few values is too
     small on average, which is corrected.
     """
-    of_sets = [*OF, "experts_digest", "method"]
+    of_sets = [*SPREAD_KEYS, "experts_digest", "method"]
     merged = frame[frame.role.astype(str) == "merged"].astype(dict.fromkeys(of_sets, str))
     by_experts = merged.groupby("experts_digest").task
     tasks = by_experts.transform(lambda one: " ".join(sorted({*map(str, one)})))
     means = merged.assign(tasks=tasks).groupby([*of_sets, "tasks"]).value.mean()
     made = []
-    for of, values in means.groupby([*OF, "tasks"]):
+    for of, values in means.groupby([*SPREAD_KEYS, "tasks"]):
         whole = values.unstack("method").dropna(axis="columns")
         if len(whole) < 2 or whole.shape[1] < 2:
             continue

@@ -9,13 +9,20 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any, cast
 
-from harness.checkpoints.open import described, open_checkpoint
+from harness.checkpoints.open import open_checkpoint, opened_config
 from harness.data.splits import parse_task
 from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.evaluation.task_split import unusual_of
 from harness.merging.plan import checked
-from harness.merging.recipes import EXAMPLES, LIMIT, Recipe, at_most, idle, methods_of
+from harness.merging.recipes import (
+    EXAMPLES,
+    LIMIT,
+    Recipe,
+    methods_of,
+    unused_fields,
+    with_examples_limit,
+)
 from harness.merging.stages import unreported
 from harness.merging.tune import grid
 from harness.methods import needs_of, resolved
@@ -44,7 +51,7 @@ def _names(merge: MergerAxis) -> set[str]:
     return {merge.merger.name, str(merge.merger), _name(merge)}
 
 
-def _is_said(merge: MergerAxis, said: Mapping[str, str], one: ExpertSet) -> bool:
+def _matches(merge: MergerAxis, said: Mapping[str, str], one: ExpertSet) -> bool:
     """Whether a merge of a set matches all fields of an entry of `exclude`.
 
     Raises BadRecipe for an unknown field.
@@ -129,18 +136,18 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
                 yield _training(expert.place, expert.request, [expert.task], data_dir)
         beside = {
             name: dict(_references(study, one, study.beside(reading), folder, data_dir))
-            for name, reading in study.readings.items()
+            for name, reading in study.evaluations.items()
         }
         yield from (step for models in beside.values() for step in models.values() if step)
         first: dict[str, str] = {}
         for asked, merge in of_base[one.base]:
-            if any(_is_said(of, said, one) for said in study.exclude for of in (asked, merge)):
+            if any(_matches(of, said, one) for said in study.exclude for of in (asked, merge)):
                 continue
             merging = _merging(study, one, merge, data_dir)
             statistics = [*_statistics(study, one, merge, data_dir)]
             yield from statistics
             yield replace(merging, needs=(*merging.needs, *(step.name for step in statistics)))
-            for name, reading in study.readings.items():
+            for name, reading in study.evaluations.items():
                 if reading.mergers and not (_names(asked) | _names(merge)) & {*reading.mergers}:
                     continue
                 for step in evaluations(study, one, merging, name, beside[name], data_dir):
@@ -153,7 +160,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
 def _check_mergers(study: Study, merges: Sequence[MergerAxis]) -> None:
     """Raise BadRecipe if `score_on` names a merger that is none of the study's."""
     known = {name for merge in merges for name in _names(merge)}
-    for board, reading in study.readings.items():
+    for board, reading in study.evaluations.items():
         if odd := [name for name in reading.mergers if name not in known]:
             raise study.fault(
                 f"score_on.{board} names the merger '{odd[0]}', which is none of its; "
@@ -245,7 +252,7 @@ def _layered(
 def _depth(study: Study, base: str, folder: Path) -> int:
     """How many layers a base has. It is fetched if need be. Raises BadRecipe for several stacks."""
     place = place_of(base, folder)
-    count = layers_of(described(place) or open_checkpoint(place)) if base else None
+    count = layers_of(opened_config(place) or open_checkpoint(place)) if base else None
     if count is None:
         found = base or "experts that name none"
         raise study.fault(
@@ -296,7 +303,7 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | No
     checked(recipe)
     option, tried = grid(recipe)
     # `merge` is for all merges: fields that this one has no use for get their default
-    recipe = recipe.but(**{name: _default(name) for name in idle(recipe)})
+    recipe = recipe.but(**{name: _default(name) for name in unused_fields(recipe)})
     for name in recipe.tune_on:
         unreported(name)
     return Step(
@@ -324,7 +331,7 @@ def _rows(
     limit = recipe.tune_limit
     scored = [rows_of(one, limit, data_dir) or limit for one in splits if scores]
     read = [one for one in methods if recipe.premerge or _reads(one[0])]
-    chosen = [at_most(resolved(*one), recipe.examples_limit) for one in read]
+    chosen = [with_examples_limit(resolved(*one), recipe.examples_limit) for one in read]
     shown = [cast(int, options[EXAMPLES]) for options in chosen if EXAMPLES in options]
     counted = [one for one in scored if one is not None]
     if len(counted) < len(scored):
@@ -350,7 +357,7 @@ def _statistics(
         return
     chosen = resolved(entry, faithful(merge.merger, preset))
     given = {name: chosen[name] for name in options(asked[0].function)}
-    given = at_most(given, study.limited(study.merge, LIMIT).get(LIMIT))
+    given = with_examples_limit(given, study.limited(study.merge, LIMIT).get(LIMIT))
     need = Choice(asked[0].name, unusual_of(asked[0].function, given))
     for expert in one.members:
         if not expert.request:

@@ -37,14 +37,14 @@ def _bounded(entries: Iterable[object]) -> list[object]:
     return found
 
 
-def several(value: object) -> list[object]:
+def as_list(value: object) -> list[object]:
     """A list as it is; any other value as a list of one."""
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _stages(value: object) -> list[object]:
     """The methods of a stage in order, from `none`, one method, or a list of methods."""
-    return [] if value in (NONE, None) else several(value)
+    return [] if value in (NONE, None) else as_list(value)
 
 
 def _each(value: object) -> Iterator[object]:
@@ -59,21 +59,21 @@ def _each(value: object) -> Iterator[object]:
 
 def _spread(value: object) -> object:
     """The entries of an axis of mergers, each with one value of every option."""
-    return _bounded(entry for one in several(value) for entry in _entries(one))
+    return _bounded(entry for one in as_list(value) for entry in _entries(one))
 
 
 def _entries(one: object) -> Iterator[object]:
     """The entries that an entry of an axis of mergers expands to."""
     said = dict(one) if isinstance(one, Mapping) and "merger" in one else {"merger": one}
     axes = {key: _spread_stages([said[key]]) for key in ("premerge", "postmerge") if key in said}
-    for merger in (merger for each in several(said["merger"]) for merger in _each(each)):
+    for merger in (merger for each in as_list(said["merger"]) for merger in _each(each)):
         for stages in product(*axes.values()):
             yield {**said, "merger": merger, **dict(zip(axes, stages, strict=True))}
 
 
 def _spread_stages(value: object) -> list[object]:
     """The entries of an axis of stages, each with one value of every option."""
-    stages = ([_bounded(_each(method)) for method in _stages(one)] for one in several(value))
+    stages = ([_bounded(_each(method)) for method in _stages(one)] for one in as_list(value))
     return _bounded(list(chain) for methods in stages for chain in product(*methods))
 
 
@@ -122,8 +122,8 @@ def _of_training(flags: Flags) -> Flags:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-Names = Annotated[tuple[str, ...], BeforeValidator(several)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], BeforeValidator(several)]
+Names = Annotated[tuple[str, ...], BeforeValidator(as_list)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], BeforeValidator(as_list)]
 Stages = Annotated[tuple[Chosen, ...], BeforeValidator(_stages)]
 OfTraining = Annotated[Flags, AfterValidator(_of_training)]
 SHARED = ("experts", "base", "tasks", "data_dir", "device")
@@ -281,7 +281,7 @@ class Study(Frozen):
     keep_merges: bool = True
 
     @property
-    def readings(self) -> Mapping[str, ScoreOn]:
+    def evaluations(self) -> Mapping[str, ScoreOn]:
         """The evaluations of merges by name; without `score_on` one, named as the study."""
         return self.score_on or {self.study: ScoreOn()}
 

@@ -19,11 +19,18 @@ from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.passes.statistics import statistic
 from harness.studies.inputs import changed
-from harness.studies.outcomes import Outcome, is_done, outcome_of, settle, take_away, there
-from harness.studies.plan import Plan, paid
+from harness.studies.outcomes import (
+    Outcome,
+    has_folder,
+    is_done,
+    outcome_of,
+    take_away,
+    write_outcome,
+)
+from harness.studies.plan import Plan, record_time
 from harness.studies.step import Step
 from harness.training.finetune import finetune
-from harness.unfinished import is_written, turn
+from harness.unfinished import folder_lock, is_written
 
 PATIENCE = 1.0
 """Seconds between two checks of a folder that another run is writing."""
@@ -39,7 +46,7 @@ def work(plan: Plan, chunk: int, folder: Path, *, where: Mapping[str, Any], say:
     """
     told = {name: where[name] for name in ("data_dir", "device", "merge_device")}
     with _within(folder):  # paths of a plan are relative to it
-        done = [_worked(plan, name, told, say) for name in plan.chunks[chunk].steps]
+        done = [_do_unless_done(plan, name, told, say) for name in plan.chunks[chunk].steps]
     return all(done)
 
 
@@ -54,7 +61,7 @@ def _within(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
+def _do_unless_done(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
     """Do a step unless it is done or failed; returns whether it is done."""
     step, here = plan.steps[name], Path()
     known = outcome_of(step, here)
@@ -67,31 +74,31 @@ def _worked(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
     if other := changed(step, here, where["data_dir"]):
         say(f"left out: {name}: {other} is not what it was when this was planned; plan it again")
         return False
-    made = _done(step, here, where)
+    made = _do(step, here, where)
     gc.collect()  # readers of tensors form cycles: a chunk of merges would keep those of all merges
-    with turn(here):
+    with folder_lock(here):
         if made.state == "failed" and is_done(step, known := outcome_of(step, here), here):
             made = known  # another run did it meanwhile, and removed what this one read
-        settle(step, here, made)
+        write_outcome(step, here, made)
     say(made.told(name))
     if step.verb == "evaluate" and not plan.keep_merges:
         take_away(plan, step, here)
     return made.state == "done"
 
 
-def _done(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
+def _do(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
     """Do a step; returns its outcome."""
-    with turn(folder):  # else `begun` of this run may replace `done` of another run
-        known, whole = outcome_of(step, folder), there(step, folder)
+    with folder_lock(folder):  # else `begun` of this run may replace `done` of another run
+        known, whole = outcome_of(step, folder), has_folder(step, folder)
         if is_done(step, known, folder):
             return known
         if known.state != "begun":
-            settle(step, folder, Outcome("begun", step.request))
+            write_outcome(step, folder, Outcome("begun", step.request))
         elif whole:  # the run that began it was killed after the folder was whole
             return Outcome("done", step.request)
     begun = time.perf_counter()
     try:
-        records = _made(step, folder, where, whole)
+        records = _make_waiting(step, folder, where, whole)
     except CellsFailed as error:
         paths = _paths(step, error.records)
         return Outcome("failed", step.request, reason=str(error), records=paths)
@@ -103,11 +110,13 @@ def _done(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
         traceback.print_exc()
         return Outcome("failed", step.request, reason=f"{type(error).__name__}: {error}")
     seconds = time.perf_counter() - begun
-    paid(step, seconds)
+    record_time(step, seconds)
     return Outcome("done", step.request, seconds=round(seconds, 2), records=records)
 
 
-def _made(step: Step, folder: Path, where: Mapping[str, Any], whole: bool) -> tuple[str, ...]:
+def _make_waiting(
+    step: Step, folder: Path, where: Mapping[str, Any], whole: bool
+) -> tuple[str, ...]:
     """Do what a step asks; returns the paths of its records. Waits if another run makes its folder.
 
     A folder that was `whole` when the step began was made by no run of the study.
@@ -118,17 +127,17 @@ def _made(step: Step, folder: Path, where: Mapping[str, Any], whole: bool) -> tu
         while place.parent.is_dir() and is_written(place):
             late = True
             time.sleep(PATIENCE)
-        if late and there(step, folder):
+        if late and has_folder(step, folder):
             return ()
         try:
-            return _asked(step, place, {**step.request, **where})
+            return _call_verb(step, place, {**step.request, **where})
         except OutputExists:  # of another run, which began after this one had looked
-            late = is_written(place) or (there(step, folder) and not whole)
+            late = is_written(place) or (has_folder(step, folder) and not whole)
             if not late:
                 raise
 
 
-def _asked(step: Step, place: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
+def _call_verb(step: Step, place: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
     """Call the verb of a step with its arguments; returns the paths of its records."""
     if step.verb == "merge":
         merge(Recipe(**asked), out=place)

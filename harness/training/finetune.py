@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from harness import presets
 from harness.checkpoints.bases import encoder_digests, read_digest
 from harness.checkpoints.build import TEXT_HEAD, drawn_layers, quiet
-from harness.checkpoints.described import by_file, described, learn
+from harness.checkpoints.described import by_file, learn, task_fields
 from harness.checkpoints.layout import EXPERT
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
@@ -28,12 +28,12 @@ from harness.data.parts import part_named, part_of
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, CannotWrite, OutputExists
-from harness.files import saying, write_json
+from harness.files import as_cannot_write, write_json
 from harness.folders import check_output, new_folder
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
 from harness.passes.lengths import length_of, resolved, tell_of_cut
-from harness.passes.placement import REFERENCE, exact, placement
+from harness.passes.placement import REFERENCE, full_float32, placement
 from harness.presets import PresetName, as_read
 from harness.readout import LAST_LINEAR, Readout
 from harness.text import first_line
@@ -47,7 +47,7 @@ from harness.training.resumed import (
     workdir_of,
 )
 from harness.training.single import (
-    Shown,
+    ProgressStyle,
     Training,
     arguments,
     check_bf16,
@@ -120,9 +120,9 @@ def finetune(
     """
     source = open_checkpoint(base)
     learn([source], by_file([*tasks, *([task] if task else [])]))
-    named = [as_read(one, preset) for one in _asked(task, tasks, data_dir)]
+    named = [as_read(one, preset) for one in _tasks(task, tasks, data_dir)]
     if heads_from is not None:
-        source = _answering(source, named, heads_from)
+        source = _under_label_words(source, named, heads_from)
     given = overrides.pop("max_length", None)
     length = None if given is None else length_of(given)
     asked = [(one, _settings(one.finetune, overrides)) for one in named]
@@ -142,7 +142,7 @@ def finetune(
     check_output(out, EXPERT, force=force)
     named_part = None if part is None else part_named(part, seed, limit)
     parts = [_part(source, *one, length, readout, data_dir, limit, named_part) for one in asked]
-    whole, encoder = _whole(source, parts)
+    whole, encoder = _with_missing_layers(source, parts)
     how = {
         **seeds,
         "bf16": bf16,
@@ -158,10 +158,10 @@ def finetune(
         generators_kept(where),
         torch.inference_mode(False),
         torch.enable_grad(),
-        _disk(out),
+        _full_disk_errors(out),
         unfinished(out, request, force=force) as workdir,
     ):
-        whole, parts = _asking(whole, parts)
+        whole, parts = _with_questions(whole, parts)
         made = (
             single_task(whole, parts[0], seeds["head_seed"])
             if len(parts) == 1
@@ -173,7 +173,7 @@ def finetune(
         _write_model(trainer.model, source, folder)
         record = {
             **request,
-            **described(request["tasks"], out),
+            **task_fields(request["tasks"], out),
             "digest": digest(open_weights(folder)),
             "scores": {name: asdict(one) for name, one in scores.items()},
         }
@@ -204,7 +204,7 @@ def _part(
     return Training(train, heldout, replace(settings, max_length=number), readout)
 
 
-def _answering(source: Checkpoint, tasks: Sequence[Task], folder: str | Path) -> Checkpoint:
+def _under_label_words(source: Checkpoint, tasks: Sequence[Task], folder: str | Path) -> Checkpoint:
     """A text-to-text base under the label words of a task's head in `folder`.
 
     Raises BadRecipe for several tasks, and for a folder without such a head.
@@ -222,7 +222,7 @@ def _answering(source: Checkpoint, tasks: Sequence[Task], folder: str | Path) ->
     return made_whole(source, None, tasks[0].name, heads)
 
 
-def _asking(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoint, list[Training]]:
+def _with_questions(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoint, list[Training]]:
     """Base and rows for heads that ask a question for each label: one row for each question.
 
     Any other base and its rows are returned as they are.
@@ -235,14 +235,14 @@ def _asking(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoint, list
     return as_asked(source, parts[0].heldout)[0], asked
 
 
-def _shown(progress: bool) -> Shown:
+def _shown(progress: bool) -> ProgressStyle:
     """How progress is shown: bars on a terminal only, as in a file each step is a line."""
     if not progress:
         return "nothing"
     return "bars" if sys.stderr.isatty() else "lines"
 
 
-def _asked(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) -> list[Task]:
+def _tasks(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) -> list[Task]:
     """The tasks to train on.
 
     Raises BadRecipe unless either `task` or `tasks` is given, for a task that is named twice, and
@@ -295,7 +295,9 @@ def _check_apart(source: Checkpoint, out: Path) -> None:
             raise OutputExists(f"{out} would replace {place} of the base: choose another --out")
 
 
-def _whole(base: Checkpoint, parts: Sequence[Training]) -> tuple[Checkpoint, dict[str, Any]]:
+def _with_missing_layers(
+    base: Checkpoint, parts: Sequence[Training]
+) -> tuple[Checkpoint, dict[str, Any]]:
     """The base with the layers that it was published without, and digests of both for expert.json.
 
     The base's digests seed these layers, whatever the seeds of the training: all experts of a base
@@ -372,7 +374,7 @@ def _write_model(model: Any, source: Checkpoint, folder: Path) -> None:
 
 
 def _train(
-    trainer: Any, source: Checkpoint, parts: Sequence[Training], workdir: Path, shown: Shown
+    trainer: Any, source: Checkpoint, parts: Sequence[Training], workdir: Path, shown: ProgressStyle
 ) -> dict[str, Score]:
     """Train, or resume training, to the last step; returns held-out scores by `task@split`."""
     from transformers import PrinterCallback
@@ -382,7 +384,12 @@ def _train(
     if last := last_checkpoint(workdir):
         check_names(last, trainer.model)
     # the Trainer prints its log to stdout, which is for results only
-    with redirect_stdout(sys.stderr), _bars_of(trainer), exact(), saved_as_read(trainer.model):
+    with (
+        redirect_stdout(sys.stderr),
+        _bars_of(trainer),
+        full_float32(),
+        saved_as_read(trainer.model),
+    ):
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     check_weights(trainer.model, trainer.state)
     heldout = trainer.eval_dataset
@@ -422,9 +429,9 @@ def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperpa
 
 
 @contextmanager
-def _disk(out: Path) -> Iterator[None]:
+def _full_disk_errors(out: Path) -> Iterator[None]:
     """Raise CannotWrite for the errors by which safetensors and torch report a full disk."""
-    with saying(out):
+    with as_cannot_write(out):
         try:
             yield
         except (SafetensorError, RuntimeError) as error:

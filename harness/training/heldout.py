@@ -6,14 +6,14 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from harness.checkpoints.named import canonical
+from harness.checkpoints.named import to_family_names
 from harness.data.metrics import check_scored, finished, score
 from harness.errors import BadData
 from harness.kinds import kind_of
 from harness.passes.features import forward
 from harness.passes.placement import Placement
 from harness.text import points
-from harness.training.single import Training, readings
+from harness.training.single import Training, predictions
 from harness.types import HELD_OUT, Checkpoint, Score
 
 
@@ -49,11 +49,11 @@ def scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: 
     if not kind.split_into_words:
         # the Trainer shuffles rows when it groups them by length: labels in its order
         outputs = trainer.predict(rows)
-        return score(task, readings(task, outputs), outputs.label_ids)
+        return score(task, predictions(task, outputs), outputs.label_ids)
     # the Trainer lacks words that were cut off: a forward pass of ours
     models = list(getattr(trainer.model, "classifiers", [trainer.model]))
     made = models[number]
-    weights = canonical(made, made.state_dict())
+    weights = to_family_names(made, made.state_dict())
     trained = replace(source, config=made.config.to_dict(), weights=weights)
     there = Placement(device=str(trainer.args.device))
     length = part.settings.max_length

@@ -114,7 +114,7 @@ def untrained(vocabulary: int, width: int, layers: int) -> Any:
 def encoded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:
     """Token ids, segment ids and attention mask, each [rows, longest], and `labels` [rows]."""
     columns = (list(column) for column in zip(*rows.texts, strict=True))
-    whole = kind_of(rows.task).whole
+    whole = kind_of(rows.task).integer_labels
     labels = torch.tensor(rows.labels, dtype=torch.long if whole else torch.float32)
     return {**tokenizer(*columns, padding=True, return_tensors="pt"), "labels": labels}
 

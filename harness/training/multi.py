@@ -18,10 +18,10 @@ import torch
 from safetensors.torch import save_file
 from torch.utils.data import ConcatDataset, DataLoader, Sampler
 
-from harness.checkpoints.build import OF_THE_HEAD
+from harness.checkpoints.build import HEAD_KEYS
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.layout import SINGLE
-from harness.checkpoints.named import canonical
+from harness.checkpoints.named import to_family_names
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
 from harness.kinds import kind_of, one_space
@@ -103,7 +103,7 @@ class MultiTask(torch.nn.Module):
             classifier.config.save_pretrained(place)
         save_tensors(classifiers[0], folder, lambda name: None if is_head(name) else name)
         config = read_json(folder / "heads" / self.tasks[0] / "config.json", "a configuration")
-        left = {key: value for key, value in config.items() if key not in OF_THE_HEAD}
+        left = {key: value for key, value in config.items() if key not in HEAD_KEYS}
         write_json(folder / "config.json", left)
 
 
@@ -111,7 +111,7 @@ def save_tensors(model: Any, folder: Path, called: Callable[[str], str | None]) 
     """Write a model's tensors as transformers does, under names from `called`; None: left out."""
     tensors = {
         stored: tensor.detach().cpu().contiguous()
-        for name, tensor in canonical(model, model.state_dict()).items()
+        for name, tensor in to_family_names(model, model.state_dict()).items()
         if (stored := called(name)) is not None
     }
     save_file(tensors, folder / SINGLE, metadata={"format": "pt"})

@@ -24,16 +24,16 @@ from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, NotFinite
 from harness.kinds import IGNORED, kind_of
 from harness.passes.features import final_module
-from harness.passes.placement import Placement, tell_of_slow
+from harness.passes.placement import Placement, warn_if_slow
 from harness.passes.prepared import Prepared, prepare, row_labels
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import AUTO, Array64, Checkpoint, Hyperparameters, Rows, Task
 
-LOOKED_AT = 100
+CHECK_EVERY = 100
 """Training steps between two checks that all weights are finite."""
 
 
-Shown: TypeAlias = Literal["bars", "lines", "nothing"]
+ProgressStyle: TypeAlias = Literal["bars", "lines", "nothing"]
 """How a training shows its progress: bars on a terminal, a line for each tenth in a log."""
 
 
@@ -167,7 +167,7 @@ def check_reads(
 def arguments(
     parts: Sequence[Training],
     workdir: Path,
-    shown: Shown,
+    shown: ProgressStyle,
     *,
     seed: int,
     bf16: bool,
@@ -225,7 +225,7 @@ def check_bf16(where: torch.device) -> None:
     from transformers.utils import is_torch_bf16_gpu_available
 
     if where.type == "cpu":
-        tell_of_slow("bfloat16", "--bf16", gradients=True)
+        warn_if_slow("bfloat16", "--bf16", gradients=True)
     elif not is_torch_bf16_gpu_available():
         raise BadOption("--bf16 needs a GPU with bfloat16, which this one has not; leave it out")
 
@@ -233,18 +233,18 @@ def check_bf16(where: torch.device) -> None:
 # Divergence --------------------------------------------------------------------------------
 
 
-def watch(shown: Shown) -> Any:
+def watch(shown: ProgressStyle) -> Any:
     """A callback of the Trainer that raises NotFinite when the loss or the weights are not finite.
 
-    It checks weights every `LOOKED_AT` steps and before each evaluation, whose metrics would fail.
-    If `shown` is "lines", it prints ten times how many steps are done.
+    It checks weights every `CHECK_EVERY` steps and before each evaluation, whose metrics would
+    fail. If `shown` is "lines", it prints ten times how many steps are done.
     """
     from transformers import TrainerCallback
 
     class Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
             done, steps = state.global_step, state.max_steps
-            if done % LOOKED_AT == 0:
+            if done % CHECK_EVERY == 0:
                 check_weights(given["model"], state)
             if shown == "lines" and 10 * done // steps > 10 * (done - 1) // steps:
                 print(f"trained {done} of {steps} steps ({100 * done // steps} %)", flush=True)
@@ -267,7 +267,7 @@ def check_weights(model: torch.nn.Module, state: Any) -> None:
             raise _diverged(f"'{name}' has NaN or infinite entries", state)
 
 
-def readings(task: Task, outputs: Any) -> Array64:
+def predictions(task: Task, outputs: Any) -> Array64:
     """Predicted labels from the Trainer's outputs for rows; for words, of those the model saw.
 
     Raises NotFinite for outputs that are NaN or infinite.
@@ -290,7 +290,7 @@ def scores_of(task: Task) -> Callable[[Any], dict[str, float]]:
 
     def scores(outputs: Any) -> dict[str, float]:
         given = outputs.label_ids
-        predicted, labels = readings(task, outputs), kind.labelled(given, given)
+        predicted, labels = predictions(task, outputs), kind.labelled(given, given)
         units = (given != IGNORED).sum(axis=1) if kind.split_into_words else None
         try:
             return dict(metric.compute(predictions=predicted, references=labels, units=units))

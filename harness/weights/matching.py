@@ -114,7 +114,7 @@ def matched_units(first: StateDict, second: StateDict, members: Sequence[Member]
     It maximises the inner product over all `members`: rows of the weights that compute the units,
     with their biases, and columns of those that read them (Ainsworth et al. 2023, weight matching).
     """
-    if settled(first, second, members):
+    if surely_unmoved(first, second, members):
         size = specs(first)[members[0].name].shape[members[0].axis]
         return Permuted(torch.arange(size))
     both = overlap(first, second, members)
@@ -125,7 +125,7 @@ FEATURES = 64
 """The number of entries of a unit, in each tensor, that bound its distance to others from below."""
 
 
-def settled(first: StateDict, second: StateDict, members: Sequence[Member]) -> bool:
+def surely_unmoved(first: StateDict, second: StateDict, members: Sequence[Member]) -> bool:
     """Whether all units are certain to stay in their own places, those of the second model's units.
 
     By the triangle inequality, no other place is nearer to a unit that is nearer to its own place

@@ -28,17 +28,17 @@ LARGEST = 0.01
 """A correction that moves the rows by more than this share of the reference's norm is not small."""
 SWEEPS = 5
 """The most corrections: a decomposition takes as long as this many."""
-FRESH = 1 / 8
+MAX_GROWTH = 1 / 8
 """If a correction is larger than this share of the one before, the directions are out of date."""
-SWUNG = 1e-4
+EARLY_TURN = 1e-4
 """A turn among the least directions with a larger norm is made before the corrections."""
 NARROW = 1e-4
 """A step of at most this norm may be in float32, whatever rows it is applied to."""
-ROOM = 1e12
+FLOAT32_RANGE = 1e12
 """Eigenvalues between this and its inverse fit float32, and so do their roots and products."""
 TERMS = 12
 """More terms than the exponential of the largest correction needs."""
-LEFT = 1e-4
+LEAST_LEFT = 1e-4
 """The least share that a correction is assumed to leave: it grows as the directions age."""
 ROUNDING = 1e-13
 """Terms of an exponential with a smaller norm are left out."""
@@ -80,7 +80,7 @@ def frame_from(values: torch.Tensor, vectors: torch.Tensor) -> Frame | None:
     outside of the least directions are nearly zero.
     """
     rest, most = len(values) - len(values) // LEAST, float(values[0])
-    if len(values) < NARROWEST or not 1 / ROOM < most < ROOM:
+    if len(values) < NARROWEST or not 1 / FLOAT32_RANGE < most < FLOAT32_RANGE:
         return None
     if not values[rest - 1] > 16 * torch.finfo(torch.float32).eps * most:
         return None
@@ -97,7 +97,7 @@ def small_turn(
     of date, or if P^T R has less than full rank up to rounding.
     """
     try:
-        if frame.swing <= SWUNG:
+        if frame.swing <= EARLY_TURN:
             beyond, frame = _swept(products, frame, close, frame.swing)
         else:
             there = frame.least
@@ -125,10 +125,10 @@ def _swept(
     for _ in range(SWEEPS):
         correction = _correction(products, frame)
         moved = float((frame.values.sqrt()[:, None] * correction).norm())
-        if not moved < LARGEST * size or moved > FRESH * last:
+        if not moved < LARGEST * size or moved > MAX_GROWTH * last:
             raise _NotSmall
         if not math.isnan(last):
-            frame = replace(frame, left=max(LEFT, moved / last))
+            frame = replace(frame, left=max(LEAST_LEFT, moved / last))
         more, frame = _least_turned(products, _beyond_one(_out_of(frame, correction)), frame)
         beyond = more if beyond is None else torch.addmm(beyond + more, beyond, more)
         if moved * max(frame.left, swing) <= close * size:

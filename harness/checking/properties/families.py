@@ -19,10 +19,10 @@ from harness.checking.properties.compare import dtype_name
 from harness.checking.properties.folders import gap, recipe_of, written
 from harness.checking.properties.property import Broken, CheckedMethod, checks
 from harness.checking.toys import Tensors
-from harness.checkpoints.build import UNITS
+from harness.checkpoints.build import CLASS_OF_UNIT
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.known import KNOWN
-from harness.checkpoints.named import in_memory, parameters_of
+from harness.checkpoints.named import parameters_of, to_memory_names
 from harness.checkpoints.network import network
 from harness.errors import BadOption
 from harness.merging.plan import plan
@@ -115,7 +115,9 @@ def family(method: CheckedMethod) -> str:
 def models() -> list[tuple[str, Unit]]:
     """The configurations with what their classifiers give outputs for: an image has no words."""
     worded = {name for name, one in CONFIGS.items() if KNOWN[one["model_type"]].word}
-    return [(name, of) for name, of in product(CONFIGS, UNITS) if of != "word" or name in worded]
+    return [
+        (name, of) for name, of in product(CONFIGS, CLASS_OF_UNIT) if of != "word" or name in worded
+    ]
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class Miniature:
         with torch.inference_mode():
             logits: torch.Tensor = torch.func.functional_call(
                 self.network,
-                in_memory(self.network, {name: state[name] for name in self.base}),
+                to_memory_names(self.network, {name: state[name] for name in self.base}),
                 kwargs={n: t.to(made) if t.is_floating_point() else t for n, t in inputs.items()},
             ).logits
         return logits if logits.ndim == 2 else logits[inputs["attention_mask"].bool()]

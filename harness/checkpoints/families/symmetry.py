@@ -85,7 +85,7 @@ def in_table(family: Family, state: StateDict) -> StateDict:
     return split(state, _parts(family, state))
 
 
-def as_stored(family: Family, state: StateDict, stored: Iterable[str]) -> StateDict:
+def joined_parts(family: Family, state: StateDict, stored: Iterable[str]) -> StateDict:
     """The inverse of `in_table`, of a state whose names were `stored`."""
     return joined(state, _parts(family, stored))
 

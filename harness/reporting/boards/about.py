@@ -7,7 +7,7 @@ from collections import Counter
 from harness.reporting.boards.board import Board
 from harness.reporting.grid import short_task
 from harness.reporting.names import CONSTANT
-from harness.reporting.sentences import said
+from harness.reporting.sentences import rendered
 from harness.reporting.verdict import against_of, mean
 from harness.text import few, plain, points
 
@@ -39,11 +39,11 @@ def summary(board: Board) -> dict[str, str]:
     return {**about(board), "tasks": plain(tasks), "finding": _finding(board)}
 
 
-def in_a_line(board: Board) -> str:
+def about_text(board: Board) -> str:
     """The facts of `about` in one line, and the tasks with experts below the best constant."""
     known = {name: value for name, value in about(board).items() if value}
     text = "; ".join(f"{name}: {value}" for name, value in known.items())
-    return f"{text[:1].upper()}{text[1:]}.{said('low_experts', _low_experts(board))}"
+    return f"{text[:1].upper()}{text[1:]}.{rendered('low_experts', _low_experts(board))}"
 
 
 def _low_experts(board: Board) -> dict[str, tuple[float, float]]:

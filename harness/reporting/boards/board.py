@@ -14,9 +14,9 @@ from harness.reporting.boards.tested import (
     counterparts,
     gained,
     gaps,
+    head_settings,
     priors_of,
-    tested,
-    under_heads,
+    with_holm,
 )
 from harness.reporting.difference import Difference
 from harness.reporting.grid import Grid, GridCell, GridPlace, laid_out, named_rows
@@ -76,7 +76,7 @@ class HeadShare:
 class Board:
     """Lines as methods x tasks for every setting, with best merges, gains, shares and credits.
 
-    `called` has the joint name of each row that is folded with others of the same scores;
+    `joint_names` has the joint name of each row that is folded with others of the same scores;
     `unchanged` are the rows that are folded with their own counterpart: their gain is zero.
     `counterparts` has, for a row of a merge, the row that its gains are measured from. `priors` are
     what the variances of differences of merges over sets of experts are shrunk towards. Tests run
@@ -84,7 +84,7 @@ class Board:
     """
 
     lines: tuple[Line, ...]
-    called: Mapping[str, str]
+    joint_names: Mapping[str, str]
     unchanged: frozenset[str]
     scores: Grid
     counterparts: Mapping[str, str]
@@ -104,7 +104,7 @@ class Board:
     @cached_property
     def rows_of_lines(self) -> list[str]:
         """The row of each line; the name of its model for a line that no row shows."""
-        return [self.called.get(row, row) for row in named_rows(self.lines)]
+        return [self.joint_names.get(row, row) for row in named_rows(self.lines)]
 
     @cached_property
     def best(self) -> Mapping[tuple[Setting, str], frozenset[str]]:
@@ -119,7 +119,7 @@ class Board:
     @cached_property
     def gaps(self) -> Mapping[tuple[str, str], Difference]:
         """By row and column, FT-Classifier Eval minus Current Eval; empty without both."""
-        heads = under_heads(self.scores)
+        heads = head_settings(self.scores)
         return gaps(self.scores, self.scores.of_row, *heads) if heads else {}
 
     @cached_property
@@ -149,7 +149,8 @@ class Board:
 
 
 def board_of(lines: Sequence[Line]) -> Board:
-    """The board of lines. Raises BrokenRecord if lines of a column are not comparable (`work`)."""
+    """The board of lines. Raises BrokenRecord if lines of a column are not comparable
+    (`conditions`)."""
     lines = in_sets(lines)
     whole = laid_out(lines, by_method=True)
     called = same_rows(whole)
@@ -163,7 +164,7 @@ def board_of(lines: Sequence[Line]) -> Board:
     scores = folded(whole, called)
     return Board(
         lines=tuple(lines),
-        called=called,
+        joint_names=called,
         unchanged=unchanged,
         scores=scores,
         counterparts=over,
@@ -196,7 +197,8 @@ def same_rows(scores: Grid) -> dict[str, str]:
 
 
 def folded(scores: Grid, called: Mapping[str, str]) -> Grid:
-    """The grid with rows renamed by `called`; of rows with the same new name the first stays."""
+    """The grid with rows renamed by `joint_names`; of rows with the same new name the first
+    stays."""
     rows: dict[str, str] = {}
     for row in scores.rows:
         rows.setdefault(called.get(row, row), row)
@@ -220,7 +222,7 @@ def shares_of(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
 
 def _shares(scores: Grid, tuned: Setting, known: Mapping[str, Verdict]) -> list[HeadShare]:
     """The shares under one setting; `known` are the verdicts of its rows."""
-    lost = tested({row: Difference(one.loss, p=one.p) for row, one in known.items()})
+    lost = with_holm({row: Difference(one.loss, p=one.p) for row, one in known.items()})
     recovered, mean = gaps(scores, known, scores.headlines[CURRENT], tuned), scores.columns[-1]
     return [
         HeadShare(row, one, lost[row], recovered.get((row, mean), Difference(one.recovered)))

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from harness.reporting.boards.tested import MOST, under_heads
+from harness.reporting.boards.tested import MOST, head_settings
 from harness.reporting.difference import (
-    apart,
     by_task,
     constants_of,
     enough_draws,
+    mean_difference,
     one_metric,
     significant_pairs,
 )
 from harness.reporting.lines import Line, Setting
-from harness.reporting.sentences import said
+from harness.reporting.sentences import rendered
 from harness.reporting.verdict import against_of, compared
 from harness.stats.estimate import Estimate, Prior
 from harness.stats.intervals import LEVEL, Ratio, credit, median_credit
@@ -36,7 +36,7 @@ from harness.text import few, plain, points
 if TYPE_CHECKING:
     from harness.reporting.boards.board import Board
 
-LEAST = 1.0
+SHORTEST_AXIS = 1.0
 """The smallest length of the axis of scores, in points."""
 
 
@@ -160,7 +160,7 @@ class Credits:
         """The ends of the axis: the best constant (else 0), or a lower score; the highest score."""
         scores = [x for one in self.merges for x in (one.base, one.current, one.tuned, one.experts)]
         low = min(*scores, self.constant or 0.0)
-        return low, max(*scores, low + LEAST)
+        return low, max(*scores, low + SHORTEST_AXIS)
 
     @property
     def left_out(self) -> str:
@@ -184,7 +184,7 @@ class Credits:
     def finding(self) -> list[str]:
         """At most three sentences: the first merge, reversed pairs, what Current Eval hides."""
         macros = ("first", "turned", "hidden") if self.defined else ("no_credit",)
-        return [text for macro in macros if (text := said(macro, self))]
+        return [text for macro in macros if (text := rendered(macro, self))]
 
 
 # From estimates ----------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def ranked(
         _merge(name, of, floors, several_metrics, transductive=name in transductive)
         for name, of in rows.items()
     ]
-    higher = holm([p_value(apart(of.tuned, of.current)) for of in rows.values()])
+    higher = holm([p_value(mean_difference(of.tuned, of.current)) for of in rows.values()])
     merges = [
         replace(one, hidden=p < 1 - LEVEL and one.head > 0)
         for one, p in zip(merges, higher, strict=True)
@@ -294,7 +294,7 @@ def credits_of(board: Board) -> Credits | None:
     At most `MOST` merges, those with the highest scores under the tuned head. None without experts
     or base, or where no merge was evaluated under a tuned head with three draws or more.
     """
-    heads = under_heads(board.scores)
+    heads = head_settings(board.scores)
     if heads is None:
         return None
     against = against_of(board.lines)

@@ -10,13 +10,13 @@ from harness.reporting.boards.credit import Credits, MergeCredit, ScorePart
 from harness.reporting.difference import in_percent
 from harness.reporting.grid import short_task
 from harness.reporting.names import marked
-from harness.reporting.sentences import said, span
+from harness.reporting.sentences import rendered, span
 from harness.stats.intervals import Ratio
 from harness.text import breaks, plain, points
 
 TASKS = 8
 """The most tasks with a column each beside the bars; with more, the page shows the range only."""
-ASIDE = " †"
+NO_PLACE_MARK = " †"
 """Marks a merge out of competition."""
 UNDEFINED = "–"
 OWN_ABOVE = " ‡"
@@ -33,13 +33,13 @@ KEYS = {
     "lost": "lost",
 }
 """The legend of the bars: each look of a part, and the tick."""
-LEAVES = 10
+SHADES = 10
 """The darkest shade of a credit; the lightest is 0."""
 
 
 def terms(credits: Credits, *, sign: bool) -> list[tuple[str, str]]:
     """The terms of the table with their explanations; `sign`: some cell is `UNDEFINED`."""
-    lines = filter(None, map(str.strip, said("terms", credits, sign).split("\n")))
+    lines = filter(None, map(str.strip, rendered("terms", credits, sign).split("\n")))
     return [(term, text) for term, _, text in (line.partition(": ") for line in lines)]
 
 
@@ -81,7 +81,7 @@ def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]
 
 def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str, Any]:
     called = _named(one)
-    bare = called.removesuffix(ASIDE)
+    bare = called.removesuffix(NO_PLACE_MARK)
     asked = [*dict.fromkeys(OPTIONS.findall(bare))]  # folded rows repeat their options
     name = OPTIONS.sub(r"\1", bare)
     options = ", ".join(of if len(asked) == 1 else f"{stage} {of}" for stage, of in asked)
@@ -90,9 +90,9 @@ def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str
     shown = {name: points(value) for name, value in scores.items()}
     return {
         "called": called,
-        "name": breaks(f"{name}{ASIDE if one.transductive else ''}"),
+        "name": breaks(f"{name}{NO_PLACE_MARK if one.transductive else ''}"),
         "options": breaks(options),
-        "place": ASIDE.strip() if one.transductive else span(one.place, "–"),
+        "place": NO_PLACE_MARK.strip() if one.transductive else span(one.place, "–"),
         "rects": [
             (LOOKS.get(part, part), at(x), round(at(end) - at(x), 2))
             for part, x, end in one.parts(low)
@@ -101,10 +101,10 @@ def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str
         "tick": at(one.tuned) if one.own_above else None,
         "scores": shown,
         "said": ", ".join(f"{name} {value}" for name, value in shown.items()),
-        "credit": leaf(one.credit)[0],
+        "credit": shaded_percent(one.credit)[0],
         "away": away(one.credit),
         "in_full": in_percent(one.credit) if one.credit else "undefined",
-        "tasks": [leaf(of) for of in one.by_task],
+        "tasks": [shaded_percent(of) for of in one.by_task],
         "range": over_tasks(one, " %", " tasks"),
         "current_place": span(one.current_place, "–"),
         "low": one.too_low,
@@ -113,9 +113,9 @@ def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str
 
 
 def _named(one: MergeCredit) -> str:
-    """The name of a merge, with `ASIDE` in place of "(transductive)"."""
+    """The name of a merge, with `NO_PLACE_MARK` in place of "(transductive)"."""
     bare = one.name.removesuffix(marked("", transductive=True))
-    return f"{bare}{ASIDE}" if one.transductive else one.name
+    return f"{bare}{NO_PLACE_MARK}" if one.transductive else one.name
 
 
 def away(credit: Ratio | None) -> str:
@@ -132,8 +132,8 @@ def over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:
     return text if known == count else f"{text} ({known} of {count}{tasks})"
 
 
-def leaf(credit: Ratio | None) -> tuple[str, int]:
-    """A credit in per cent, and its shade from 0 to `LEAVES`."""
+def shaded_percent(credit: Ratio | None) -> tuple[str, int]:
+    """A credit in per cent, and its shade from 0 to `SHADES`."""
     if credit is None:
         return UNDEFINED, 0
-    return f"{round(100 * credit.point)}", round(LEAVES * min(max(credit.point, 0.0), 1.0))
+    return f"{round(100 * credit.point)}", round(SHADES * min(max(credit.point, 0.0), 1.0))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 from harness.reporting.boards.board import Board, ShownCell
-from harness.reporting.boards.legend import BOLD, legend, notes
+from harness.reporting.boards.legend import BOLD, legend, notes_by_setting
 from harness.reporting.boards.sections import heads_of
 from harness.reporting.boards.templates import template
 from harness.reporting.difference import OPEN
@@ -68,7 +68,7 @@ def rendered(board: Board) -> str:
 
 def _gains(board: Board) -> Iterator[TexTable]:
     """For each protocol a table of rows x tasks, merges grouped by their pre-merging methods."""
-    said = notes(board.scores)
+    said = notes_by_setting(board.scores)
     for setting in board.scores.headlines.values():
         groups: dict[object, list[str]] = {}
         for row, cells in board.under(setting):
@@ -81,7 +81,7 @@ def _gains(board: Board) -> Iterator[TexTable]:
 
 def _protocols(board: Board) -> Iterator[TexTable]:
     """Methods x protocols with deviations over draws, of rows under two protocols or more."""
-    said = notes(board.scores)
+    said = notes_by_setting(board.scores)
     headlines = board.scores.headlines.values()
     distinct = dict.fromkeys(text for one in headlines if (text := said[one]))
     letters = {
@@ -112,7 +112,7 @@ def _domains(board: Board) -> Iterator[TexTable]:
     }
     if not all(groups.values()):
         return
-    said = notes(board.scores)
+    said = notes_by_setting(board.scores)
     heads, above = [""], [""]
     for name, tasks in groups.items():
         heads += [*(tex(short_task(task, board.scores.tasks)) for task in tasks), MEAN]

@@ -17,7 +17,7 @@ from harness.reporting.bases import by_base
 from harness.reporting.boards import latex, markdown, page
 from harness.reporting.boards.about import summary
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.over import Credited, credit_of, over
+from harness.reporting.boards.over import BoardCredits, credit_of, credits_over_boards
 from harness.reporting.boards.page import hash_of, shades
 from harness.reporting.boards.templates import source, template
 from harness.reporting.chosen import Chosen, read_lines
@@ -76,7 +76,7 @@ def leaderboard(
     def files() -> Iterator[tuple[Path, str | bytes]]:
         # one board at a time: with many records they are large
         said: dict[str, Mapping[str, str]] = {}
-        credits: dict[str, Credited] = {}
+        credits: dict[str, BoardCredits] = {}
         for name, of in groups.items():
             for base, lines in by_base(read_lines(of, which)).items():
                 called = "-".join(filter(None, (name, base)))
@@ -129,7 +129,7 @@ def rendered(board: Board, out: Path) -> Iterator[tuple[str, str | bytes]]:
     yield "board.parquet", tidy.to_parquet(compression="zstd")
 
 
-def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Credited]) -> str:
+def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, BoardCredits]) -> str:
     """The page over several boards, in folders of these names beside it, with their summaries."""
     style = source("board.css") + source("boards.css") + shades()
     boards = dict(sorted(boards.items()))
@@ -138,7 +138,7 @@ def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, Credite
         style_hash=hash_of(style),
         boards=boards,
         links={name: f"{quote(name)}/{INDEX}" for name in boards},
-        over=over({name: credits[name] for name in boards}),
+        over=credits_over_boards({name: credits[name] for name in boards}),
     )
 
 

@@ -8,7 +8,7 @@ from harness.reporting.boards.board import HOW, SAME, Board
 from harness.reporting.difference import OPEN
 from harness.reporting.grid import Grid
 from harness.reporting.lines import Line, Setting, grouped
-from harness.reporting.sentences import said
+from harness.reporting.sentences import rendered
 from harness.types import ALL
 
 BOLD = "Bold"
@@ -32,19 +32,21 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
     """The marks and computed rows of a board, explained; `is_open`: some difference has `OPEN`."""
     cells, rows = board.scores.cells.values(), board.scores.rows
     known = {
-        "±": said("over_draws", board) if any(len(cell.values) > 1 for cell in cells) else "",
-        "(sd)": said("over_experts", board) if any(cell.experts for cell in cells) else "",
-        INTERVAL: said("over_rows", [line for line in board.scores.lines.values() if line.level]),
-        BOLD: said("bold", board),
-        OPEN: said("open", board) if is_open else "",
-        SAME.strip(): _folded(board) if board.called else "",
-        "base": BORROWED if _under_several_heads(board.scores) else "",
+        "±": rendered("over_draws", board) if any(len(cell.values) > 1 for cell in cells) else "",
+        "(sd)": rendered("over_experts", board) if any(cell.experts for cell in cells) else "",
+        INTERVAL: rendered(
+            "over_rows", [line for line in board.scores.lines.values() if line.level]
+        ),
+        BOLD: rendered("bold", board),
+        OPEN: rendered("open", board) if is_open else "",
+        SAME.strip(): _folded(board) if board.joint_names else "",
+        "base": BASE_HEADS_NOTE if _under_several_heads(board.scores) else "",
         **{row: f"{text}." for row, text in HOW.items() if row in rows},
     }
     return [(term, text) for term, text in known.items() if text]
 
 
-BORROWED = (
+BASE_HEADS_NOTE = (
     "under heads of experts, which follow in brackets: own head, the mean of theirs, beside merges "
     "whose heads were merged; kept head, the one that the task keeps. A base without a pooler "
     "has theirs, too, and so other features."
@@ -59,12 +61,12 @@ def _under_several_heads(scores: Grid) -> bool:
 
 def _folded(board: Board) -> str:
     """A sentence that lists the rows that are folded into one."""
-    groups = grouped(board.called, board.called.__getitem__).values()
+    groups = grouped(board.joint_names, board.joint_names.__getitem__).values()
     each = "; ".join(map(SAME.join, groups))
     return f"rows with the same score in every column are one: {each}."
 
 
-def seen(line: Line) -> list[str]:
+def adaptation_notes(line: Line) -> list[str]:
     """Notes on a line: any half precision that models ran in, and what the protocol adapts to."""
     known = []
     if line.half:
@@ -80,13 +82,18 @@ def seen(line: Line) -> list[str]:
     return known
 
 
-def noted(line: Line) -> list[str]:
-    """The notes of `seen`, and one on fits to fewer rows than features have dimensions."""
-    is_open = line.fewest < 1
-    return seen(line) + (["fitted to fewer rows than features have dimensions"] if is_open else [])
+def line_notes(line: Line) -> list[str]:
+    """The notes of `adaptation_notes`, and one on fits to fewer rows than features have
+    dimensions."""
+    is_open = line.rows_per_dimension < 1
+    return adaptation_notes(line) + (
+        ["fitted to fewer rows than features have dimensions"] if is_open else []
+    )
 
 
-def notes(scores: Grid, of: Callable[[Line], Sequence[str]] = noted) -> dict[Setting, str]:
+def notes_by_setting(
+    scores: Grid, of: Callable[[Line], Sequence[str]] = line_notes
+) -> dict[Setting, str]:
     """The notes on each setting, joined; '' if there are none."""
     known: dict[Setting, dict[str, None]] = {setting: {} for setting in scores.settings}
     for (_, setting, _), line in scores.lines.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.reporting.boards.about import in_a_line
+from harness.reporting.boards.about import about_text
 from harness.reporting.boards.board import Board
 from harness.reporting.boards.credit_table import OWN_ABOVE, view
 from harness.reporting.boards.legend import BOLD, INTERVAL, legend
@@ -29,7 +29,7 @@ def rendered(board: Board) -> str:
 def _text(board: Board, known: Sequence[Section], count: int) -> str:
     """The board with its first `count` sections; the others are named."""
     left = [plain(one.title) for one in known[count:]]
-    credit = board.credits and view(board.credits, in_a_line(board), leaves=False)
+    credit = board.credits and view(board.credits, about_text(board), leaves=False)
     return template("board.md").render(
         credit=credit,
         bars=credit and _bars(credit["bars"]),
@@ -53,7 +53,7 @@ def _legend(board: Board) -> list[str]:
         for term, text in legend(board, is_open)
         if term != INTERVAL
     ]
-    of = [] if board.credits else [markdown(in_a_line(board))]
+    of = [] if board.credits else [markdown(about_text(board))]
     return [*of, f"Tasks: {_named([*map(markdown, board.tasks)])}.", *said]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.reporting.boards.about import about
 from harness.reporting.boards.board import Board
-from harness.reporting.boards.credit_table import away, leaf
+from harness.reporting.boards.credit_table import away, shaded_percent
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import grouped
 from harness.reporting.sentences import p
@@ -24,33 +24,33 @@ NAMED = 4
 """The most boards that a sentence names; more are counted."""
 
 
-class Credited(NamedTuple):
+class BoardCredits(NamedTuple):
     """The credits of the methods of a board where defined, the highest first.
 
-    `work` is the base and tasks of the board: boards of the same work are not independent evidence.
-    `staged` are the methods with a pre-merging stage: they resemble the merger alone, and are not
-    independent evidence either.
+    `base_and_tasks` are the base and tasks of the board: boards with the same ones are not
+    independent evidence. `staged` are the methods with a pre-merging stage: they resemble the
+    merger alone, and are not independent evidence either.
     """
 
-    work: tuple[str, frozenset[str]]
+    base_and_tasks: tuple[str, frozenset[str]]
     credit: Mapping[str, Ratio]
     staged: frozenset[str] = frozenset()
 
 
-def credit_of(board: Board) -> Credited:
+def credit_of(board: Board) -> BoardCredits:
     """The credits of the methods of a board; rows that it folds into one are listed separately."""
     work = about(board)["base"], frozenset(board.tasks)
     if board.credits is None:
-        return Credited(work, {})
+        return BoardCredits(work, {})
     found = {one.name: one.credit for one in board.credits.defined if one.credit is not None}
-    known = {row: found[name] for row, name in board.called.items() if name in found}
-    known |= {name: one for name, one in found.items() if name not in board.called.values()}
+    known = {row: found[name] for row, name in board.joint_names.items() if name in found}
+    known |= {name: one for name, one in found.items() if name not in board.joint_names.values()}
     rows = zip(named_rows(board.lines), board.lines, strict=True)
     staged = frozenset(row for row, line in rows if line.premerge)
-    return Credited(work, dict(sorted(known.items(), key=lambda one: -one[1].point)), staged)
+    return BoardCredits(work, dict(sorted(known.items(), key=lambda one: -one[1].point)), staged)
 
 
-def over(boards: Mapping[str, Credited]) -> dict[str, Any]:
+def credits_over_boards(boards: Mapping[str, BoardCredits]) -> dict[str, Any]:
     """Tables of the merges whose credit is defined on two boards or more; {} without any.
 
     `groups` are tables of merges and the boards that these have in common, in the order of their
@@ -71,14 +71,16 @@ def over(boards: Mapping[str, Credited]) -> dict[str, Any]:
     }
 
 
-def _table(known: Mapping[str, Credited], common: list[str], merges: list[str]) -> dict[str, Any]:
+def _table(
+    known: Mapping[str, BoardCredits], common: list[str], merges: list[str]
+) -> dict[str, Any]:
     on = {name: of.credit for name, of in known.items() if {*merges} & of.credit.keys()}
     rows = [(one, [_cell(of.get(one)) for of in on.values()]) for one in merges]
     return {"common": _named(common), "heads": [*on], "rows": rows}
 
 
 def _groups(
-    known: Mapping[str, Credited], on: Mapping[str, frozenset[str]]
+    known: Mapping[str, BoardCredits], on: Mapping[str, frozenset[str]]
 ) -> Iterator[tuple[list[str], list[str]]]:
     """Boards and the merges on all of them, largest works x merges first, each merge once."""
     left = dict(on)
@@ -86,7 +88,7 @@ def _groups(
         sets = dict.fromkeys(left.values())
         shared = dict.fromkeys(both for one in sets for other in sets if (both := one & other))
         size = {
-            boards: len({known[one].work for one in boards})
+            boards: len({known[one].base_and_tasks for one in boards})
             * sum(boards <= of for of in left.values())
             for boards in shared
         }
@@ -97,10 +99,10 @@ def _groups(
         left = {merge: of for merge, of in left.items() if merge not in merges}
 
 
-def _ordered(boards: Mapping[str, Credited], merges: list[str]) -> list[str]:
+def _ordered(boards: Mapping[str, BoardCredits], merges: list[str]) -> list[str]:
     """The merges by the mean over works of their mean place on the boards of each work."""
     each = []
-    for of in grouped(boards.values(), lambda one: one.work).values():
+    for of in grouped(boards.values(), lambda one: one.base_and_tasks).values():
         orders = [[merge for merge in one.credit if merge in merges] for one in of]
         each.append([np.mean([order.index(merge) for order in orders]) for merge in merges])
     places = dict(zip(merges, np.mean(each, axis=0), strict=True))
@@ -112,19 +114,19 @@ def _named(boards: list[str]) -> str:
 
 
 def _cell(credit: Ratio | None) -> tuple[str, str, int]:
-    text, shade = leaf(credit)
+    text, shade = shaded_percent(credit)
     return ("", "", 0) if credit is None else (text, away(credit), shade)
 
 
-def _widest(known: Mapping[str, Credited]) -> dict[str, Credited]:
+def _widest(known: Mapping[str, BoardCredits]) -> dict[str, BoardCredits]:
     """For each work, the board with the most merges."""
-    works = grouped(known, lambda name: known[name].work).values()
+    works = grouped(known, lambda name: known[name].base_and_tasks).values()
     return {
         name: known[name] for of in works for name in [max(of, key=lambda n: len(known[n].credit))]
     }
 
 
-def _first(known: Mapping[str, Credited]) -> Iterator[str]:
+def _first(known: Mapping[str, BoardCredits]) -> Iterator[str]:
     """A sentence on the merge that is first most often, if it is so on two boards or more."""
     widest = _widest(known)
     once = ", those of one base and the same tasks counted once" * (len(widest) < len(known))
@@ -136,7 +138,7 @@ def _first(known: Mapping[str, Credited]) -> Iterator[str]:
 
 
 def _agreement(
-    known: Mapping[str, Credited], common: list[str], merges: list[str]
+    known: Mapping[str, BoardCredits], common: list[str], merges: list[str]
 ) -> Iterator[str]:
     """A sentence on whether boards agree in the order of the mergers that all of them have."""
     boards = _widest({name: known[name] for name in common})
@@ -145,7 +147,7 @@ def _agreement(
         values = np.array([[of.credit[one].point for of in boards.values()] for one in merges])
         chance = friedman(values)
         same = "more" if chance < 1 - LEVEL else "no more"
-        tasks = [of.work[1] for of in boards.values()]
+        tasks = [of.base_and_tasks[1] for of in boards.values()]
         shared = len(frozenset.union(*tasks)) < sum(map(len, tasks))
         yield (
             f"On {_named([*boards])} the orders of {len(merges)} mergers alone agree {same} than "

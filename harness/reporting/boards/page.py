@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from harness.reporting.boards.about import in_a_line
+from harness.reporting.boards.about import about_text
 from harness.reporting.boards.board import HOW, Board, ShownCell
 from harness.reporting.boards.credit import Credits
-from harness.reporting.boards.credit_table import LEAVES, view
-from harness.reporting.boards.legend import legend, notes
+from harness.reporting.boards.credit_table import SHADES, view
+from harness.reporting.boards.legend import legend, notes_by_setting
 from harness.reporting.boards.sections import sections, share_of
 from harness.reporting.boards.templates import source, template
 from harness.reporting.difference import Difference
@@ -41,7 +41,7 @@ def rendered(board: Board, files: Sequence[str]) -> str:
         script=script,
         style_hash=hash_of(style),
         script_hash=hash_of(script),
-        about=in_a_line(board),
+        about=about_text(board),
         share=share_of(board),
         sections=[one for one in sections(board) if one != share_of(board)],
         data=data(board, files),
@@ -49,7 +49,7 @@ def rendered(board: Board, files: Sequence[str]) -> str:
         gains=bool(board.counterparts),
         tasks=len(board.scores.tasks),
         rows=len(board.scores.rows),
-        credit=credits and view(credits, in_a_line(board)),
+        credit=credits and view(credits, about_text(board)),
     )
 
 
@@ -62,7 +62,7 @@ def shades() -> str:
     """CSS rules for the shades of credits."""
     return "".join(
         f".heat-{at} {{ background: color-mix(in srgb, var(--of-own) {4 * at}%, transparent); }}\n"
-        for at in range(LEAVES + 1)
+        for at in range(SHADES + 1)
     )
 
 
@@ -159,7 +159,7 @@ def _settings(board: Board) -> list[dict[str, Any]]:
             "headline": board.scores.headlines[setting.protocol] == setting,
             "tuned": line is not None and line.tuned,
         }
-        for setting, note in notes(board.scores).items()
+        for setting, note in notes_by_setting(board.scores).items()
     ]
 
 

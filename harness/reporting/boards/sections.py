@@ -9,10 +9,10 @@ from math import inf
 from typing import TypeAlias
 
 from harness.reporting.boards.board import Board, ShownCell
-from harness.reporting.boards.legend import notes
+from harness.reporting.boards.legend import notes_by_setting
 from harness.reporting.boards.tested import MOST
 from harness.reporting.grid import short_task
-from harness.reporting.sentences import said
+from harness.reporting.sentences import rendered
 from harness.text import points
 
 BoardRow: TypeAlias = "tuple[str, list[ShownCell | None]]"
@@ -42,7 +42,7 @@ class Section:
 
 def sections(board: Board) -> Iterator[Section]:
     """The table of each protocol at one number of shots; the head's share after its protocol."""
-    known = notes(board.scores)
+    known = notes_by_setting(board.scores)
     share = share_of(board)
     for protocol, setting in board.scores.headlines.items():
         rows = board.under(setting)
@@ -104,4 +104,4 @@ def share_of(board: Board) -> Section | None:
         heads = ["", "tasks", "experts", "current", setting, "loss", "recovered", "share"]
         tables.append(BoardTable(heads, rows))
     title = "How much of the loss is the head's"
-    return Section(title, said("share_note", board), tables) if tables else None
+    return Section(title, rendered("share_note", board), tables) if tables else None

@@ -79,13 +79,13 @@ def _behind(first: str, cells: Mapping[str, GridCell], prior: Prior | None) -> I
         return
     # too many rows, or different sets: only pairs with the first are tested, all others count p = 1
     others = [row for row in rows if row != first]
-    p = [above(cells[first], cells[row], prior).p for row in others]
+    p = [difference_of_cells(cells[first], cells[row], prior).p for row in others]
     untested = [1.0] * math.comb(len(others), 2)
     adjusted = holm([*(1.0 if one is None else one for one in p), *untested])
     yield from (row for row, one in zip(others, adjusted, strict=False) if one < 1 - LEVEL)
 
 
-def tested(family: Mapping[K, Difference]) -> dict[K, Difference]:
+def with_holm(family: Mapping[K, Difference]) -> dict[K, Difference]:
     """The differences with their significance, Holm over the whole family."""
     p = {key: one.p for key, one in family.items() if one.p is not None}
     adjusted = dict(zip(p, holm([*p.values()]), strict=True))
@@ -102,7 +102,7 @@ def _prior(cells: Iterable[GridCell]) -> Prior | None:
     return prior_of([mean_of(one) for (one,) in filter(None, each)])
 
 
-def above(one: GridCell, other: GridCell, known: Prior | None = None) -> Difference:
+def difference_of_cells(one: GridCell, other: GridCell, known: Prior | None = None) -> Difference:
     """How far a cell is above another, tested on the sets of experts that both have.
 
     A difference that cannot be tested counts as not significant.
@@ -156,7 +156,7 @@ def gained(scores: Grid, over: Mapping[str, str], priors: Priors) -> dict[GridPl
     }
 
 
-def under_heads(scores: Grid) -> tuple[Setting, Setting] | None:
+def head_settings(scores: Grid) -> tuple[Setting, Setting] | None:
     """The first settings of Current Eval and of FT-Classifier Eval; None unless both exist."""
     shown, lines = scores.headlines, scores.of_setting
     tuned = next((at for at in shown.values() if at in lines and lines[at].tuned), None)
@@ -181,9 +181,9 @@ def _by_column(
     for at, column in enumerate(scores.columns):
         prior = None if priors is None else priors[column]
         family = {
-            (row, column): above(one, less, prior)
+            (row, column): difference_of_cells(one, less, prior)
             for row, (first, second) in cells.items()
             if (one := first[at]) is not None and (less := second[at]) is not None
         }
-        gains |= tested(family)
+        gains |= with_holm(family)
     return gains

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from harness.errors import BadOption, BrokenRecord
-from harness.evaluation.records import safe
+from harness.evaluation.records import safe_name
 from harness.files import check_below, check_ours, check_place, write_files
 from harness.reporting.chosen import EVERYTHING, Chosen, read_lines
 from harness.reporting.exports import every_eval_ever, lm_eval, model_index
@@ -83,7 +83,7 @@ def _documents(lines: Sequence[Line], format: Format, organization: str) -> dict
     name, write = writers[format]
     texts: dict[str, str] = {}
     for model, mine in by_model(lines):
-        folder = safe(model)
+        folder = safe_name(model)
         while f"{folder}/{name}" in texts:  # another name with the same safe form
             folder += "-"
         texts[f"{folder}/{name}"] = write(model, mine)

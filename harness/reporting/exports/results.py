@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness.reporting.boards.legend import noted
+from harness.reporting.boards.legend import line_notes
 from harness.reporting.lines import Line, grouped
 from harness.reporting.mixed import check_columns
 from harness.reporting.names import experts_of, told_apart
@@ -37,7 +37,7 @@ def under(line: Line) -> str:
 
 def note(line: Line) -> str:
     """The notes on the rows that the protocol or the model adapted to; '' if there are none."""
-    return plain("; ".join([*noted(line), *([MADE_ON_TEST] if line.made_on_test else [])]))
+    return plain("; ".join([*line_notes(line), *([MADE_ON_TEST] if line.made_on_test else [])]))
 
 
 def repository(line: Line) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from harness.errors import MissingScores
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit import Credits, MergeCredit, ScorePart
-from harness.reporting.boards.credit_table import UNDEFINED, away, leaf, over_tasks
+from harness.reporting.boards.credit_table import UNDEFINED, away, over_tasks, shaded_percent
 from harness.reporting.difference import CI
 from harness.reporting.figures import Axes, Figure, wrapped
 from harness.reporting.lines import CURRENT, TUNED, Line
@@ -21,10 +21,10 @@ from harness.reporting.plots.marks import (
     ORANGE,
     PALE,
     RIM,
+    add_legend_entry,
     broken,
     drawn_rows,
     height_of,
-    key,
     width_of,
 )
 from harness.reporting.plots.scores import View
@@ -143,13 +143,13 @@ def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
         if one.ends:
             axes.hlines(y, *one.ends, color=RIM, linewidth=2.5, zorder=5)
             axes.hlines(y, *one.ends, color=BLACK, linewidth=1, zorder=5)
-            key(axes, CI, linewidth=1)
+            add_legend_entry(axes, CI, linewidth=1)
 
 
 def _numbers(one: MergeCredit) -> list[str]:
     """Credit in percent, its interval, its range over tasks, and the place by credit."""
     at = span(one.place) or UNDEFINED
-    return [leaf(one.credit)[0], away(one.credit), over_tasks(one), at]
+    return [shaded_percent(one.credit)[0], away(one.credit), over_tasks(one), at]
 
 
 def _row(axes: Axes, y: float, columns: Sequence[float], texts: Sequence[str], **how: Any) -> None:

@@ -9,7 +9,14 @@ from harness.errors import MissingScores
 from harness.reporting.figures import Figure
 from harness.reporting.grid import Grid, GridCell
 from harness.reporting.lines import Setting
-from harness.reporting.plots.marks import PALE, along_x, drawn, levels, marks, signs
+from harness.reporting.plots.marks import (
+    PALE,
+    along_x,
+    draw_levels,
+    draw_scores,
+    figure_of,
+    marks,
+)
 
 Curves: TypeAlias = Mapping[Setting, tuple[str, float]]
 """By setting, the name of the curve that its scores belong to, and their x."""
@@ -59,7 +66,7 @@ def draw(
         )
     looks = marks(dict.fromkeys(name for name, _ in curves.values()))
     step, middle = DODGE * (max(ticks.values()) - min(ticks.values())), (len(looks) - 1) / 2
-    with drawn(title, [*spots], (2.6, 2.1), left=0.5, most=4) as (figure, panels):
+    with figure_of(title, [*spots], (2.6, 2.1), left=0.5, most=4) as (figure, panels):
         units = [scores.unit(column) for _, column in spots.values()]
         for axes, (name, (row, column)), unit in zip(panels, spots.items(), units, strict=True):
             for at, (curve, look) in enumerate(looks.items()):
@@ -67,8 +74,8 @@ def draw(
                 cells = [(x + aside, cell) for x, cell in known[name].get(curve, [])]
                 how: Any = {"linestyle": look.line, "linewidth": 1.4, "along": "y"}
                 if cells:
-                    signs(axes, cells, look, curve, scores.spread, **how)
-            levels(axes, scores.levels(column, row), "y")
+                    draw_scores(axes, cells, look, curve, scores.spread, **how)
+            draw_levels(axes, scores.levels(column, row), "y")
             axes.grid(axis="y", color=PALE, linewidth=0.5)
             axes.set_xticks([*ticks.values()], [*ticks])
             if slant:

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from harness.reporting.boards.tested import tested
+from harness.reporting.boards.tested import with_holm
 from harness.reporting.difference import Difference, enough_draws
 from harness.reporting.figures import Axes, Figure
 from harness.reporting.grid import laid_out
@@ -18,7 +18,7 @@ from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.names import marked
 from harness.reporting.plots.marks import BLACK, SKY, drawn_rows, height_of, whisker
 from harness.reporting.plots.scores import View, lacking, lines_under, one_setting
-from harness.stats.estimate import Estimate, mean_of, of
+from harness.stats.estimate import Estimate, elementwise, mean_of
 from harness.stats.tests import p_value
 
 MAKE = "make them with harness evaluate --model MODEL --experts E1,E2"
@@ -73,7 +73,7 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
             raise lacking("drop", f"experts of {merge.model} on {where}", (), MAKE)
         pairs[_method(merge), merge.digest, merge.task if unit == "task" else ""] += found
     defined = {at: [pair for pair in of if _drop(pair) is not None] for at, of in pairs.items()}
-    each = tested({at: _mean(of) for at, of in defined.items() if of})
+    each = with_holm({at: _mean(of) for at, of in defined.items() if of})
     if not each:
         raise lacking("drop", f"merges beside their experts under {setting}", (), MAKE)
     methods: dict[str, list[Difference]] = defaultdict(list)
@@ -115,7 +115,7 @@ def _estimate(expert: Line, merge: Line) -> Estimate | None:
     upper, lower = expert.estimate, merge.estimate
     if not enough_draws([expert, merge]) or min(*upper.resamples, *upper.values) <= 0:
         return None
-    return of(lambda high, low: (high - low) / high, upper, lower)
+    return elementwise(lambda high, low: (high - low) / high, upper, lower)
 
 
 def draw(shown: Drops) -> Figure:

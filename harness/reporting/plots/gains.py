@@ -9,7 +9,15 @@ from harness.reporting.difference import OPEN, Difference
 from harness.reporting.figures import Axes, Figure, wrapped
 from harness.reporting.grid import named_rows
 from harness.reporting.lines import CURRENT, Line, grouped
-from harness.reporting.plots.marks import BLACK, Mark, drawn_rows, height_of, key, marks, whisker
+from harness.reporting.plots.marks import (
+    BLACK,
+    Mark,
+    add_legend_entry,
+    drawn_rows,
+    height_of,
+    marks,
+    whisker,
+)
 from harness.reporting.plots.scores import View, lacking, lines_under, one_setting
 from harness.text import plain
 
@@ -77,7 +85,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
 
 def _unfolded(board: Board) -> dict[str, str]:
     """By the name of a folded row, one of its rows that is not `unchanged`."""
-    return {name: row for row, name in board.called.items() if row not in board.unchanged}
+    return {name: row for row, name in board.joint_names.items() if row not in board.unchanged}
 
 
 def _stages(board: Board) -> dict[str, str]:
@@ -101,7 +109,7 @@ def _bar(axes: Axes, gain: Difference, y: float, look: Mark) -> None:
         alpha=PALE if unsure else 1,
     )
     if unsure:
-        key(axes, f"{OPEN} and pale: not significant", linewidth=6, alpha=PALE)
+        add_legend_entry(axes, f"{OPEN} and pale: not significant", linewidth=6, alpha=PALE)
     whisker(axes, y, gain)
     right = gain.points >= 0
     ends = sorted((gain.points, *(gain.within or ())))

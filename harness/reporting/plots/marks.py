@@ -86,7 +86,7 @@ AROUND = 0.6
 
 
 @contextmanager
-def drawn(
+def figure_of(
     title: str,
     panels: Sequence[str],
     size: tuple[float, float],
@@ -134,7 +134,8 @@ def drawn_rows(
     heights: Sequence[float] | None = None,
     **how: Any,
 ) -> Iterator[tuple[Figure, list[Axes], list[float]]]:
-    """A picture as of `drawn`, of panels by title and unit along x, with rows named at the left.
+    """A picture as of `figure_of`, of panels by title and unit along x, with rows named at the
+    left.
 
     Also yields the middle of each row along y, in inches; the first row is on top. Rows are as tall
     as their names need, unless `heights` are given.
@@ -142,7 +143,7 @@ def drawn_rows(
     ends = [*accumulate(heights or [height_of([row]) for row in rows], initial=0.0)]
     middles = [(low + high) / 2 for low, high in pairwise(ends)]
     size = width, 0.75 + ends[-1]
-    with drawn(title, [name for name, _ in panels], size, left=width_of(rows), **how) as (
+    with figure_of(title, [name for name, _ in panels], size, left=width_of(rows), **how) as (
         figure,
         shown,
     ):
@@ -201,7 +202,7 @@ def named(label: str) -> str:
     return f" {plain(label)}" if label.startswith("_") else plain(label)
 
 
-def key(axes: Axes, label: str, **look: Any) -> None:
+def add_legend_entry(axes: Axes, label: str, **look: Any) -> None:
     """Add a sign that several series share to the legend, after all series."""
     from matplotlib.lines import Line2D
 
@@ -236,7 +237,7 @@ LEVELS: Mapping[str, Any] = {
 """Lines across panels, from top to bottom in the order that is expected."""
 
 
-def levels(axes: Axes, known: Mapping[str, float], along: Literal["x", "y"]) -> None:
+def draw_levels(axes: Axes, known: Mapping[str, float], along: Literal["x", "y"]) -> None:
     """Draw lines across a panel at some scores; without a constant the scale includes 0."""
     line = axes.axvline if along == "x" else axes.axhline
     for name, value in known.items():
@@ -245,7 +246,7 @@ def levels(axes: Axes, known: Mapping[str, float], along: Literal["x", "y"]) -> 
         axes.update_datalim([(0, 0)], updatex=along == "x", updatey=along == "y")
 
 
-def signs(
+def draw_scores(
     axes: Axes,
     cells: Sequence[tuple[float, GridCell]],
     look: Mark,
@@ -266,7 +267,7 @@ def signs(
     if any(deviations):
         bars: Any = {f"{along}err": deviations, "ecolor": look.colour, "elinewidth": 1}
         axes.errorbar(xs, ys, fmt="none", capsize=2, zorder=3, **bars)
-        key(axes, spread, marker="|", linewidth=1)
+        add_legend_entry(axes, spread, marker="|", linewidth=1)
 
 
 RIM = "white"

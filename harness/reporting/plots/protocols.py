@@ -15,12 +15,12 @@ from harness.reporting.figures import Figure
 from harness.reporting.lines import CURRENT, PROTOCOL_ORDER, Line
 from harness.reporting.plots.marks import (
     GREY,
+    add_legend_entry,
+    draw_levels,
+    draw_scores,
     drawn_rows,
     height_of,
-    key,
-    levels,
     marks,
-    signs,
     whisker,
 )
 from harness.reporting.plots.scores import View, headline, lacking, lines_under
@@ -75,11 +75,11 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                     (y, scores.cell(row, one, column)) for row, y in zip(rows, places, strict=True)
                 ]
                 cells = [(y, cell) for y, cell in each if cell is not None]
-                signs(axes, cells, look, str(one), scores.spread, along="x", linestyle="none")
+                draw_scores(axes, cells, look, str(one), scores.spread, along="x", linestyle="none")
                 for y, cell in cells:
                     if cell.interval is not None:
                         axes.hlines(y, *cell.interval, color=look.colour, zorder=2, **BAND)
-                        key(axes, CI, **BAND)
+                        add_legend_entry(axes, CI, **BAND)
             for row, y in zip(rows, places, strict=True):
                 gap, start = known_gaps.get((row, column)), scores.cell(row, first, column)
                 if gap is None or start is None:
@@ -89,5 +89,5 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                     linewidth=0.8, zorder=1.5, label=f"gap to {last.protocol}",
                 )  # fmt: skip
                 whisker(axes, y + BELOW, gap, start.mean, " of the gap, from current on")
-            levels(axes, scores.levels(column), "x")
+            draw_levels(axes, scores.levels(column), "x")
     return figure

@@ -23,7 +23,15 @@ from harness.reporting.chosen import read_both
 from harness.reporting.difference import CI
 from harness.reporting.figures import Figure
 from harness.reporting.lines import CURRENT, Line
-from harness.reporting.plots.marks import BLACK, PALE, Mark, drawn, key, marks, named
+from harness.reporting.plots.marks import (
+    BLACK,
+    PALE,
+    Mark,
+    add_legend_entry,
+    figure_of,
+    marks,
+    named,
+)
 from harness.reporting.plots.scores import View, headline, lacking
 from harness.reporting.sets import in_sets
 from harness.stats.estimate import Estimate, mean_of, over_sets
@@ -88,7 +96,7 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
     having = [
         (line, one)
         for line, (_, one) in zip(in_sets([line for line, _ in read]), read, strict=True)
-        if line.role == "merged" and name_of(one, view.option) is not None
+        if line.role == "merged" and option_key(one, view.option) is not None
         if view.protocols or line.protocol == CURRENT
     ]
     shown = headline([line.setting for line, _ in having], view.shots)
@@ -97,7 +105,7 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
         do = "name one with --protocols, and an option as merge.json has it"
         raise lacking("sweep", f"one protocol over values of {view.option}", found, do)
     having = [(line, one) for line, one in having if line.setting == shown[0]]
-    check_alike(having, view.option)
+    check_differ_only_in(having, view.option)
     tasks: dict[str, dict[OptionValue, dict[int, LineAndRecord]]] = {}
     for line, one in having:
         value = value_of(one, view.option)
@@ -135,7 +143,7 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
 # What merges differ in ---------------------------------------------------------------------
 
 
-def said_of(record: Record) -> dict[str, Any]:
+def flat_recipe(record: Record) -> dict[str, Any]:
     """The recipe of a merge as flat values: `merger`, `ties.density`, `base`, `experts`, ..."""
     if record.recipe is None:
         return {}
@@ -150,12 +158,12 @@ def said_of(record: Record) -> dict[str, Any]:
     return {**known, **recipe}
 
 
-def name_of(record: Record, option: str) -> str | None:
-    """The key in `said_of` of an option given as `STAGE.NAME` or `METHOD.NAME`; None if absent.
+def option_key(record: Record, option: str) -> str | None:
+    """The key in `flat_recipe` of an option given as `STAGE.NAME` or `METHOD.NAME`; None if absent.
 
     Raises BadOption where several methods of a stage have it.
     """
-    known, (of, _, name) = said_of(record), option.rpartition(".")
+    known, (of, _, name) = flat_recipe(record), option.rpartition(".")
     methods = known.get(of, "").split("+") if of in STAGES else [of]
     found = [full for one in methods if (full := f"{one}.{name}".lstrip(".")) in known]
     if len(found) > 1:
@@ -165,7 +173,7 @@ def name_of(record: Record, option: str) -> str | None:
 
 def value_of(record: Record, option: str) -> OptionValue:
     """The value of an option of a merge: a number, or text as on the command line."""
-    value = said_of(record)[str(name_of(record, option))]
+    value = flat_recipe(record)[str(option_key(record, option))]
     if option == EXPERTS:
         return float(len(value))
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -173,7 +181,7 @@ def value_of(record: Record, option: str) -> OptionValue:
     return float(value)
 
 
-def check_alike(read: Sequence[LineAndRecord], option: str) -> None:
+def check_differ_only_in(read: Sequence[LineAndRecord], option: str) -> None:
     """Raise MissingScores for merges that differ in more than an option.
 
     Each task, and each set of experts, may have its own experts and base. In a sweep over experts,
@@ -187,11 +195,11 @@ def check_alike(read: Sequence[LineAndRecord], option: str) -> None:
         for of in (*one.experts, *filter(None, [one.base]))
     }
     for line, one in read:
-        made = said_of(one)
+        made = flat_recipe(one)
         sets.setdefault((line.task, line.set), set()).add(frozenset(made[EXPERTS]))
         own = {f"{n} on {line.task}": made.pop(n) for n in OF_A_SET if n != option}
-        made |= {f"{name} on {line.task}": value for name, value in line.work}
-        made[str(name_of(one, option))] = ""
+        made |= {f"{name} on {line.task}": value for name, value in line.conditions}
+        made[str(option_key(one, option))] = ""
         for said, at in ((made, 0), (own, line.set)):
             for name, value in said.items():
                 found.setdefault((name, at), {})[str(value)] = value
@@ -200,7 +208,10 @@ def check_alike(read: Sequence[LineAndRecord], option: str) -> None:
         what, each = odd[0][0], [value for _, value in sorted(found[odd[0]].items())]
         values = [_readable(value, names, each) for value in each]
         of_these = {f"{name} on {line.task}": line.task for line, _ in read for name in MADE_FROM}
-        how = bases.flag(line for line, _ in read if line.task == of_these.get(what)) or "--models"
+        how = (
+            bases.base_options(line for line, _ in read if line.task == of_these.get(what))
+            or "--models"
+        )
         raise MissingScores(
             f"sweep is of merges that differ in {option} alone, found {what} "
             f"{' and '.join(values[:3])}; choose with {how}"
@@ -214,7 +225,8 @@ def check_alike(read: Sequence[LineAndRecord], option: str) -> None:
 
 
 def _readable(value: Any, names: Mapping[str, str], each: Sequence[Any]) -> str:
-    """A value of `said_of` for a message: models by their names, those first that not all share.
+    """A value of `flat_recipe` for a message: models by their names, those first that not all
+    share.
 
     A long list is cut to its first items and the number of the others. `each` are all values.
     """
@@ -292,7 +304,7 @@ def draw(shown: Sweep) -> Figure:
     numeric = all(isinstance(value, float) for value in shown.values)
     places = {value: value if numeric else at for at, value in enumerate(shown.values)}
     looks = marks(name for name in shown.curves if not name.startswith(OVER))
-    with drawn(shown.title, [""], (4.6, 3.0)) as (figure, (axes,)):
+    with figure_of(shown.title, [""], (4.6, 3.0)) as (figure, (axes,)):
         axes.grid(axis="y", color=PALE, linewidth=0.5)
         for name, points in shown.curves.items():
             look, xs = looks.get(name, MEAN), [places[point.x] for point in points]
@@ -301,7 +313,7 @@ def draw(shown: Sweep) -> Figure:
             axes.plot(xs, ys, label=named(name), linestyle=look.line, linewidth=wide, **look.dots)
             lows, highs = zip(*(point.within for point in points), strict=True)
             axes.vlines(xs, lows, highs, color=look.colour, linewidth=1, alpha=0.6)
-        key(axes, CI, marker="|", linewidth=0)
+        add_legend_entry(axes, CI, marker="|", linewidth=0)
         if is_geometric(shown.values):
             axes.set_xscale("log")
         labels = [f"{value:g}" if numeric else str(value) for value in places]

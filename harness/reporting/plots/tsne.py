@@ -25,7 +25,7 @@ from harness.kinds import kind_of
 from harness.passes.workload import Workload
 from harness.reporting.figures import Axes, Figure, readable
 from harness.reporting.grid import short_task
-from harness.reporting.plots.marks import BLACK, GREY, PALETTE, drawn, named
+from harness.reporting.plots.marks import BLACK, GREY, PALETTE, figure_of, named
 from harness.rng import rng
 from harness.text import plain
 from harness.types import Array, Array64, Choice, Progress, Rows, Units
@@ -170,7 +170,10 @@ def draw(shown: Sequence[Cloud]) -> Figure:
         merges.pop() if len(merges) == 1 else "the merge",
     )
     how: Any = {"linestyle": "none", "color": BLACK, "markersize": 4.5}
-    with drawn(title, names, (3.3, 3.5), left=0.2, sharex=False, sharey=False) as (figure, panels):
+    with figure_of(title, names, (3.3, 3.5), left=0.2, sharex=False, sharey=False) as (
+        figure,
+        panels,
+    ):
         for axes, cloud in zip(panels, shown, strict=True):
             axes.set_xticks([])
             axes.set_yticks([])
