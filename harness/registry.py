@@ -146,8 +146,9 @@ class Registry(Mapping[str, V], Generic[V]):
             return self._import(name)
         if name in self.hints:
             raise UnknownName(f"no {self.kind} is called '{name}' here: {self.hints[name]}")
-        for stage, other in STAGES.items():
-            if other is not self and self in STAGES.values() and name in other:
+        of_stages = any(self is one for one in STAGES.values())  # `in` would compare all entries
+        for stage, other in STAGES.items() if of_stages else ():
+            if other is not self and name in other:
                 raise UnknownName(
                     f"'{name}' is a {other.kind}, no {self.kind}; say --{stage} {name}"
                 )
@@ -202,13 +203,12 @@ class Registry(Mapping[str, V], Generic[V]):
             if module not in self._values:
                 raise
             raise UnknownName(f"{error}, or a value: {name}=VALUE") from error
+        self._asked.pop(name, None)
         for value in self._values.values():
             if target is value or getattr(value, "function", None) is target:
-                self._asked.pop(name, None)
                 self._asked[name] = value
                 return value
         adopted = self.adopt(name, target)
-        self._asked.pop(name, None)
         self._asked[name] = adopted if adopted.name == name else self.add(adopted, module)
         return adopted
 

@@ -137,9 +137,9 @@ def check_poolings(models: Sequence[Checkpoint]) -> Pooling | None:
     Raises IncompatibleWeights, naming two models, if these pool differently.
     """
     poolings = [model.pooling for model in models]
+    if None in poolings:
+        return None
     for model, own in zip(models, poolings, strict=True):
-        if own is None or poolings[0] is None:
-            return None
         if str(own) != str(poolings[0]):
             raise IncompatibleWeights(
                 f"the embeddings of {model.source} are {own}, expected {poolings[0]} as those of "

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 from harness import StateDict, merger
 from harness.options import Count
-from harness.weights import Lazy, check_at_most_all, mean, specs
+from harness.weights import Lazy, check_at_most_all, mean, once, specs
 
 
 @merger("incremental", paper="arXiv:2212.09849", task_vectors=False)
@@ -30,7 +29,7 @@ def incremental(
     check_at_most_all("count of incremental", taken, len(experts))
     report: dict[str, Any] = {}
 
-    @cache
+    @once
     def merged() -> StateDict:
         alone = [score(expert) for expert in experts]
         order = sorted(range(len(experts)), key=lambda i: -alone[i])[:taken]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, Literal
 
 from harness import StateDict, merger
-from harness.weights import Lazy, mean, specs
+from harness.weights import Lazy, mean, once, specs
 
 
 @merger("soup", paper="arXiv:2203.05482", task_vectors=False)
@@ -28,7 +27,7 @@ def soup(
         return mean(experts)
     report: dict[str, Any] = {}
 
-    @cache
+    @once
     def merged() -> StateDict:
         alone = [score(expert) for expert in experts]
         first, *others = sorted(range(len(experts)), key=lambda i: -alone[i])

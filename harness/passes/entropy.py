@@ -11,7 +11,6 @@ import torch
 from harness.checkpoints.named import parameters_of
 from harness.kinds import kind_of
 from harness.passes.features import forward_errors
-from harness.passes.prepared import Prepared
 from harness.passes.reading import Reading, Readings
 from harness.types import StateDict, Steps
 from harness.weights import once
@@ -29,22 +28,22 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[EntropyL
     """
 
     @once
-    def shared() -> tuple[list[tuple[Reading, Any, Prepared]], Steps | None]:  # for all steps
+    def shared() -> tuple[list[tuple[Reading, Any]], Steps | None]:  # for all steps
         places = {readings.rows(place).task.name: place for place in reversed(range(len(readings)))}
         read = [readings.of(place) for place in sorted(places.values())]
         total = steps * sum(min(batch_size, len(one.rows)) for one in read)
-        shown = [(one, one.model(), one.prepared) for one in read]
-        return shown, readings.steps("reading unlabeled rows", total)
+        networks = [(one, one.model()) for one in read]
+        return networks, readings.steps("reading unlabeled rows", total)
 
     def loss(step: int, state: StateDict) -> tuple[float, StateDict]:
-        shown, tell = shared()
+        networks, tell = shared()
         tensors = {name: state[name] for name in state}
         total, gradient = 0.0, dict[str, torch.Tensor]()
-        for reading, network, prepared in shown:
+        for reading, network in networks:
             count = len(reading.rows)
             size = min(batch_size, count)
             rows = [(step * size + place) % count for place in range(size)]
-            value, gradients = _entropy(reading, network, prepared, rows, tensors)
+            value, gradients = _entropy(reading, network, rows, tensors)
             total += value
             for name, part in gradients.items():
                 gradient[name] = gradient[name].add_(part) if name in gradient else part
@@ -56,7 +55,7 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[EntropyL
 
 
 def _entropy(
-    reading: Reading, network: Any, prepared: Prepared, rows: Sequence[int], tensors: StateDict
+    reading: Reading, network: Any, rows: Sequence[int], tensors: StateDict
 ) -> tuple[float, StateDict]:
     """The mean entropy over the units of some rows, and its gradient by the given tensors.
 
@@ -68,8 +67,8 @@ def _entropy(
         parameter.data = given.to(placement.where, torch.float32)
     wanted = {name: parameters[name] for name in parameters if name in tensors}
     with torch.enable_grad(), forward_errors(reading.checkpoint.source):
-        inputs = prepared.batch(rows, placement)
-        outputs = prepared.of_words(network(**inputs).logits, rows)
+        inputs = reading.prepared.batch(rows, placement)
+        outputs = reading.prepared.of_words(network(**inputs).logits, rows)
         value = kind_of(reading.rows.task).entropy(outputs[:, reading.places]).mean()
         parts = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
     known = zip(wanted, parts, strict=True)

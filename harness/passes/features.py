@@ -343,9 +343,10 @@ def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) 
     """Raise NotFinite for NaN or Inf, which would be predicted as the first label."""
     odd = ~_finite(x, logits)
     if odd.any():
+        units = f"{odd.sum()} of {len(odd)} {kind_of(rows.task).unit}s"
         raise NotFinite(
-            f"{checkpoint.source} has NaN or infinite outputs for {odd.sum()} of {len(rows)} rows "
-            f"of {rows.task}@{rows.split}; expected finite ones"
+            f"{checkpoint.source} has NaN or infinite outputs for {units} of "
+            f"{rows.task}@{rows.split}; expected finite ones"
         )
 
 

@@ -67,29 +67,27 @@ class Reading:
 
     def batches(self, size: int, *, as_drawn: bool) -> Batches:
         """Inputs and labels of `size` rows each, as drawn or by length, which pads less."""
-        rows = self.prepared
         kind, where = kind_of(self.rows.task), self.placement.where
-        labels = row_labels(rows, self.rows, self.places, max(1, len(self.checkpoint.labels or ())))
-        for picked, inputs in self._batches(rows, size, as_drawn=as_drawn):
+        outputs = max(1, len(self.checkpoint.labels or ()))
+        labels = row_labels(self.prepared, self.rows, self.places, outputs)
+        for picked, inputs in self._batches(size, as_drawn=as_drawn):
             yield inputs, stacked([labels[i] for i in picked], whole=kind.integer_labels).to(where)
 
     def inputs(self, size: int, *, as_drawn: bool = False) -> Iterator[Inputs]:
         """Inputs of `size` rows each, without labels, in the order of the draw or by length."""
-        batches = self._batches(self.prepared, size, as_drawn=as_drawn)
-        return (inputs for _, inputs in batches)
+        return (inputs for _, inputs in self._batches(size, as_drawn=as_drawn))
 
     @cached_property
     def prepared(self) -> Prepared:
         """The rows as inputs of the expert."""
         return prepare(self.checkpoint, self.rows, self.max_length)
 
-    def _batches(
-        self, rows: Prepared, size: int, *, as_drawn: bool
-    ) -> Iterator[tuple[list[int], Inputs]]:
-        order = [*range(len(self.rows))] if as_drawn else rows.by_cost()
+    def _batches(self, size: int, *, as_drawn: bool) -> Iterator[tuple[list[int], Inputs]]:
+        """The numbers of `size` rows each, with their inputs."""
+        order = [*range(len(self.rows))] if as_drawn else self.prepared.by_cost()
         for start in range(0, len(order), size):
             picked = order[start : start + size]
-            yield picked, rows.batch(picked, self.placement)
+            yield picked, self.prepared.batch(picked, self.placement)
             if self.progress:
                 self.progress(len(picked))
 
