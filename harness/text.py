@@ -74,6 +74,11 @@ def few(names: Collection[str]) -> str:
     return f"{told} and {rest} others" if rest > 1 else told
 
 
+def last_part(source: str) -> str:
+    """The last part of a path or Hub id: the name of a folder, or of a model on the Hub."""
+    return source.rstrip("/").rpartition("/")[2]
+
+
 def hint(name: str, known: Collection[str], first: str = "") -> str:
     """A hint for an unknown name: the nearest known name or, if none is near, `first` and known
     names (of more than ten, the nearest first)."""

@@ -142,8 +142,8 @@ def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str
 
 def plain_config(model: Checkpoint) -> dict[str, Any]:
     """The configuration of a text-to-text model without its head of words."""
-    kept = {"architectures"} | (model.config.keys() - {*HEAD_KEYS})
-    return {key: value for key, value in model.config.items() if key in kept}
+    dropped = {*HEAD_KEYS} - {"architectures"}
+    return {key: value for key, value in model.config.items() if key not in dropped}
 
 
 def rows_of(model: Checkpoint) -> torch.Tensor:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from harness.evaluation.records import safe_name
 from harness.reporting.lines import Line
 from harness.reporting.sets import ensembles
+from harness.text import last_part
 
 
 def by_base(lines: Sequence[Line], *, always: bool = False) -> dict[str, list[Line]]:
@@ -63,6 +64,6 @@ def _of(line: Line) -> list[str]:
 
 def _names(sources: Iterable[str], digests: Iterable[str]) -> list[str]:
     """The last parts of sources, with a digest where two are equal or one is empty."""
-    known = [safe_name(one.rstrip("/").rpartition("/")[2]).lstrip(".") for one in sources]
+    known = [safe_name(last_part(one)).lstrip(".") for one in sources]
     pairs = zip(known, digests, strict=True)
     return [n if n and known.count(n) == 1 else f"{n or 'base'}-{d[:8]}" for n, d in pairs]

@@ -8,6 +8,7 @@ from operator import itemgetter
 import xxhash
 
 from harness.reporting.lines import Line, grouped
+from harness.text import last_part
 from harness.types import HELD_OUT
 
 EXPERT = "expert of the task"
@@ -72,7 +73,7 @@ def _many(line: Line) -> str:
 
 def experts_of(line: Line) -> str:
     """The names of the experts that a model was merged from; of more than FEW, their number."""
-    names = [source.rstrip("/").rpartition("/")[2] for source, _ in line.experts]
+    names = [last_part(source) for source, _ in line.experts]
     if not names:
         return ""
     return " + ".join(names) if len(names) <= FEW else f"{len(names)} experts"

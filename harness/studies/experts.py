@@ -19,7 +19,7 @@ from harness.data.parts import PARTS
 from harness.data.splits import parse_task
 from harness.registry import YAML
 from harness.studies.study import MOST, Sets, Study
-from harness.text import hint
+from harness.text import hint, last_part
 from harness.training.finetune import finetune
 from harness.types import Hyperparameters, unfit
 
@@ -65,8 +65,7 @@ def slug(text: str) -> str:
 
 def leaf(source: str) -> str:
     """The last part of a path, a Hub id or the name of a task, as the name of a folder."""
-    last = source.rstrip("/").rpartition("/")[2]
-    return slug(last.removesuffix(YAML[0]).removesuffix(YAML[1]))
+    return slug(last_part(source).removesuffix(YAML[0]).removesuffix(YAML[1]))
 
 
 def relative(source: str, folder: Path) -> str:

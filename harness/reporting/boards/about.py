@@ -9,7 +9,7 @@ from harness.reporting.grid import short_task
 from harness.reporting.names import CONSTANT
 from harness.reporting.sentences import rendered
 from harness.reporting.verdict import against_of, mean
-from harness.text import few, plain, points
+from harness.text import few, last_part, plain, points
 
 
 def about(board: Board) -> dict[str, str]:
@@ -23,7 +23,7 @@ def about(board: Board) -> dict[str, str]:
     least, most = min(rows), max(rows)
     experts = _experts(board)
     return {
-        "base": plain(", ".join(filter(None, dict.fromkeys(_last(one) for one in bases)))),
+        "base": plain(", ".join(filter(None, dict.fromkeys(map(last_part, bases))))),
         "experts": experts,
         "sets of experts": str(board.sets) if experts else "",
         "test rows": f"{least:,}" if least == most else f"{least:,} to {most:,}",
@@ -55,11 +55,6 @@ def _low_experts(board: Board) -> dict[str, tuple[float, float]]:
         if experts and constant is not None and mean(experts) < constant:
             low[short_task(task, board.scores.tasks)] = mean(experts), constant
     return low
-
-
-def _last(source: str) -> str:
-    """The last part of a source: the name of a folder, or of a model on the Hub."""
-    return source.rstrip("/").rpartition("/")[2]
 
 
 def _experts(board: Board) -> str:

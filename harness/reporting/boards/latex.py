@@ -23,6 +23,7 @@ RULE = r"\midrule"
 """A row that is a line between groups of rows."""
 ROWS = 30
 """The most rows of one table: with its caption and note it fits on a page."""
+MORE = " (continued)"
 COMMANDS = (
     r"\providecommand{\boardfit}[1]{\sbox0{#1}\ifdim\wd0>\linewidth"
     r"\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}",
@@ -177,9 +178,6 @@ def _pages(table: TexTable) -> Iterator[TexTable]:
         table = replace(table, caption=f"{table.caption.removesuffix(MORE)}{MORE}")
         rows = rows[cut + (rows[cut] == RULE) :]
     yield replace(table, rows=rows)
-
-
-MORE = " (continued)"
 
 
 def _noted(board: Board, table: TexTable) -> TexTable:

@@ -214,7 +214,7 @@ def check_differ_only_in(read: Sequence[LineAndRecord], option: str) -> None:
         )
         raise MissingScores(
             f"sweep is of merges that differ in {option} alone, found {what} "
-            f"{' and '.join(values[:3])}; choose with {how}"
+            f"{' and '.join(values[:FIRST])}; choose with {how}"
         )
     pairs = [pair for of in sets.values() for pair in pairwise(sorted(of, key=len))]
     if any(not small < large for small, large in pairs):
