@@ -1,11 +1,11 @@
-"""What boards of many records cost: seconds and memory of `harness leaderboard`.
+"""Seconds and memory of `harness leaderboard` on many records.
 
 python benchmarks/boards.py [--records 100000] [--folder DIR] [--packed]
 
-Writes synthetic records, shaped as those of a study (20 tasks of several groups; Current Eval, and
-KNN and FT-Classifier Eval with 5 draws of 1, 5 and 10 shots, the drawn rows named), then renders
-all boards in a process of its own, with --packed from one pack of them. Records that lie in the
-folder already are used as they are.
+Writes synthetic records like those of a study (20 tasks of several groups; Current Eval, and KNN
+and FT-Classifier Eval with 5 draws of 1, 5 and 10 shots, with the numbers of drawn rows), then
+renders all boards in a process of its own, with --packed from one pack of the records. If --folder
+exists, its records are used.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def record(method: int, task: int, protocol: str, draw: np.random.Generator) -> 
 
 
 def records(count: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Paths and records, whole methods at a time."""
+    """Pairs of a path and a record, ordered by method, task and protocol."""
     draw = np.random.default_rng(0)
     for number in range(count):
         method, rest = divmod(number, TASKS * len(PROTOCOLS))

@@ -1,9 +1,9 @@
-"""What a command takes beside a program that keeps a core busy.
+"""The time of a command next to a program that keeps a core busy.
 
 python benchmarks/busy.py [--steps 300] [--repeats 3]
 
-Fine-tunes a miniature, alone and beside a busy core: with threads that wait as the command line
-has it, as OpenMP has it by itself, and with a single thread.
+Fine-tunes a miniature, alone and with a busy core: with the spinning of waiting threads that the
+command line sets, with OpenMP's default, and with a single thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
 
-sys.path.remove(str(Path(__file__).resolve().parent))  # which has an evaluate.py
+sys.path.remove(str(Path(__file__).resolve().parent))  # it has an evaluate.py
 
 from tabulate import tabulate
 
@@ -34,7 +34,7 @@ BUSY = [sys.executable, "-c", "while True: pass"]
 
 
 def seconds(base: Path, out: Path, steps: int, env: dict[str, str]) -> float:
-    """What the second training of a process takes, which imports nothing any more."""
+    """Seconds of the second training in a process, after all imports."""
     code = (
         "import sys, time, harness.cli\n"
         "for _ in range(2):\n"

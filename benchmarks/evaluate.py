@@ -1,11 +1,11 @@
-"""What the protocols cost beside the forward passes, and how fast rows are encoded.
+"""The cost of protocols relative to the forward passes, and the speed of encoding.
 
 python benchmarks/evaluate.py [--repeats 3] [--classes 5] [--rows 1000]
 
-One process, one run, for a task of rows and one of words: encoding (ours), encoding of rows
-(Trainer.predict padded to 128), and every protocol with 5 draws of 1, 5 and 10 shots on the
-features. The model is BERT-base with random weights; the rows are random words with the lengths of
-a review corpus (12 to 110 words), and sentences of 5 to 30 words.
+In one process, for a task of rows and a task of words: our encoding, Trainer.predict on the rows
+(padded to 128), and every protocol with 5 draws of 1, 5 and 10 shots on the features. The model is
+BERT-base with random weights; rows are random words with the lengths of a review corpus (12 to 110
+words), or sentences of 5 to 30 words.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def timed(job: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def rows(task: Task, split: str, count: int) -> Rows:
-    """Random words with random labels: of a row, or of every word of a short sentence."""
+    """Rows of random words with random labels: one for a row, or one for every word."""
     random = rng(0, "benchmark", split)
     words = kind_of(task).unit == "word"
     lengths = random.integers(*(WORDS if words else REVIEW), size=count)
@@ -69,7 +69,7 @@ def rows(task: Task, split: str, count: int) -> Rows:
 
 
 def make(folder: Path, task: Task) -> None:
-    """BERT-base with random weights and a word-level tokenizer."""
+    """Write BERT-base with random weights, and a word-level tokenizer."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import (
@@ -97,7 +97,7 @@ def make(folder: Path, task: Task) -> None:
 
 
 def trainer_logits(folder: Path, test: Rows) -> np.ndarray[Any, Any]:
-    """The same rows through transformers' Trainer.predict, padded to 128."""
+    """Logits of the rows by transformers' Trainer.predict, padded to 128."""
     from datasets import Dataset
     from transformers import AutoTokenizer, Trainer, TrainingArguments
 
@@ -129,16 +129,16 @@ def tasks_of(classes: int) -> list[Task]:
 
 
 def read(choice: Choice, encoded: Encoded, test: Rows) -> None:
-    """All predictions of a protocol, scored."""
+    """Compute all predictions of a protocol, and score them."""
     units = kind_of(test.task).units(test)
     for prediction in PROTOCOLS[choice.name].function(encoded, **choice.options):
         score(test.task, prediction.values, test.labels, units)
 
 
 def encoded_of(model: Checkpoint, test: Rows, pool: Rows, draws: Sequence[Draw]) -> Encoded:
-    """What protocols read of a model that is taught by itself, its own features a little moved.
+    """The input of protocols, with the model as its own teacher whose features are slightly moved.
 
-    The test rows are not encoded here: that is what is measured.
+    It has no test rows: encoding these is what is measured.
     """
     kind = kind_of(test.task)
     x, logits, _ = forward(model, pool, max_length=128)
@@ -154,7 +154,7 @@ def encoded_of(model: Checkpoint, test: Rows, pool: Rows, draws: Sequence[Draw])
 
 
 def drawn_of(encoded: Encoded, test: Rows, repeat: int) -> Predicted:
-    """What KNN predicts, by draw; every repeat is of resamples of its own."""
+    """Predictions of KNN by draw; the digest has the repeat, so that each has its own resamples."""
     predictions = PROTOCOLS["knn"].function(encoded)
     drawn = {(one.draw.shots, one.draw.seed): one.values for one in predictions if one.draw}
     units = kind_of(test.task).units(test)
@@ -166,14 +166,14 @@ def _resampled(made: Predicted) -> list[object]:
 
 
 def measured(task: Task, count: int, repeats: int) -> dict[str, float]:
-    """Median seconds of encoding the test rows and of every protocol; prints what there was."""
+    """Median seconds of encoding the test rows and of every protocol; prints sizes of the run."""
     test = rows(task, "test", count)
     train = rows(task, "train", 400 * len(task.labels))
     picked, draws = draw(train, (1, 5, 10), range(5))
     pool = take(train, picked)
     times: dict[str, list[float]] = {}
     apart = 0.0
-    # imports scikit-learn, which is not what is measured
+    # imports scikit-learn before the clock starts
     score(task, test.labels, test.labels, kind_of(task).units(test))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -205,7 +205,7 @@ def measured(task: Task, count: int, repeats: int) -> dict[str, float]:
 
 
 def encoding(task: Task, count: int, repeats: int) -> None:
-    """Seconds of the processor of encoding and of Trainer.predict, in turn, and their ratios."""
+    """Print processor seconds of encoding and of Trainer.predict, interleaved, and their ratios."""
     test, ratios = rows(task, "test", count), []
     with tempfile.TemporaryDirectory() as name:
         make(Path(name), task)
@@ -230,13 +230,13 @@ def encoding(task: Task, count: int, repeats: int) -> None:
 
 
 def table(medians: Mapping[str, float], rows_read: int) -> None:
-    """Every job against encoding 1,000 rows, and the budget of those that are read by default."""
+    """Print every job relative to encoding 1,000 rows, and the sum over default protocols."""
     thousand = medians[ENCODE] * 1000 / rows_read
     print("| job | seconds | share of encoding 1,000 rows |\n|---|---:|---:|")
     for job, seconds in medians.items():
         print(f"| {job} | {seconds:.3f} | {seconds / thousand:.3f} |")
     usual = sum(medians[name] for name, one in PROTOCOLS.items() if one.by_default)
-    usual += 2 * medians[INTERVALS]  # of the tuned heads as well; of Current Eval it is nothing
+    usual += 2 * medians[INTERVALS]  # also for the tuned heads; for Current Eval they cost nothing
     print(f"| all that are read by default | {usual:.3f} | {usual / thousand:.3f} |")
     if TRAINER in medians:
         print(f"\nrows per second: {medians[TRAINER] / medians[ENCODE]:.2f} x Trainer.predict")

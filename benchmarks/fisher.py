@@ -1,9 +1,9 @@
-"""What examples of one length gain by sharing their passes, in the exact Fisher information.
+"""The speed-up of exact Fisher information when examples of one length share their passes.
 
 python benchmarks/fisher.py [--expert FOLDER --task NAME] [--examples 256] [--repeats 3]
 
-One process, one run, one thread: the pass with examples one by one and as `fisher` groups them,
-interleaved. Without an expert, those that `harness check` measures quality with.
+One process, one thread: examples one by one, and as `fisher` groups them, interleaved. Without an
+expert, it takes three of those with which `harness check` measures quality.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from harness.passes.reading import Reading
 from harness.passes.statistics import drawn
 
 ALONE = 1
-"""A bound that keeps examples apart."""
+"""A value of `fisher.AT_ONCE` that keeps examples separate."""
 NOISE = 1e-8
-"""A share of the largest entry that rounding alone reaches, as where a softmax does not move."""
+"""Tensors below this share of the largest entry are rounding, as where a softmax cancels shifts."""
 
 
 def compared(folder: Path, name: str, examples: int, repeats: int) -> str:
-    """A row of the table: seconds of either way, their ratio, and how far they differ."""
+    """A row of the table: seconds of both ways, their ratio, and the difference of the results."""
     task, _ = parse_task(name)
     rows = drawn(task, examples, 0, None)
     reading = Reading(open_checkpoint(folder), rows, task.finetune.max_length, CPU, None)

@@ -1,18 +1,18 @@
-"""What a GPU makes of encoding and of the arithmetic of merging, beside the processor.
+"""Encoding and the arithmetic of merging on a GPU, compared with the processor.
 
 python benchmarks/gpu.py [--out gpu.json] [--repeats 2] [--small]
 
 One process and one run of a few minutes, on random weights of the sizes of BERT-base and ViT-B/16.
-Tables, and all figures as JSON:
+Prints tables, and all figures as JSON:
 
-- *rows a second*: real tokens of random rows of 12 to 110 words, and images that are pixels
-  already, through `passes/features.py` in each type, by how many share a batch; with what
-  the useful products of a token or an image are of the card's own matmul peak in that type;
+- *rows a second*: tokens without padding of random rows of 12 to 110 words, and images that are
+  already pixels, in each type and by batch size; `of the peak` is the share of the GPU's own matmul
+  peak in that type that useful products reach;
 - *agreement*: how far features in each type are from float32 on the processor;
-- *merging*: methods of the harness on the processor and on the device, with the way there and back:
+- *merging*: methods of the harness on the processor and on the device, with copies there and back:
   average, TIES, RegMean, TSV, polar factors, Procrustes, exact Fisher.
 
-Without a GPU it is small and runs on the processor, which shows that it works and nothing else.
+Without a GPU it runs small models on the processor, which only shows that the script works.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TYPES: tuple[DType, ...] = ("float32", "bfloat16", "float16")
 
 
 class Size(NamedTuple):
-    """Of the two models, the rows, the batches that are tried, and the products of the peak."""
+    """Sizes of both models, the rows, the batches to try, and the matrices to measure the peak."""
 
     width: int
     layers: int
@@ -71,7 +71,7 @@ SMALL = Size(32, 2, 2, 50, 24, 6, 32, (128, 512), (2, 4), 128, 4)
 
 
 def timed(job: Callable[[], Any], device: torch.device, repeats: int) -> float:
-    """Median seconds of a job, after one run that warms up."""
+    """Median seconds of a job, after one warm-up run."""
     job()
     seconds = []
     for _ in range(repeats):
@@ -89,7 +89,7 @@ def _finish(device: torch.device) -> None:
 
 
 def peak(size: int, dtype: DType, device: torch.device, repeats: int) -> float:
-    """The operations a second of a square matrix product."""
+    """Floating-point operations per second of a square matrix product."""
     kind: torch.dtype = getattr(torch, dtype)
     one, other = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
     with full_float32():
@@ -100,7 +100,7 @@ def peak(size: int, dtype: DType, device: torch.device, repeats: int) -> float:
 
 
 def bert(folder: Path, size: Size) -> None:
-    """A classifier of rows with random weights, and a tokenizer of whole words."""
+    """Write a classifier of rows with random weights, and a word-level tokenizer."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
@@ -122,7 +122,7 @@ def bert(folder: Path, size: Size) -> None:
 
 
 def texts(size: Size) -> Rows:
-    """Random words with random labels, of the lengths of reviews."""
+    """Rows of random words with random labels, as long as reviews."""
     task = Task(
         name="benchmark/rows", kind="classification", text=("text",), label="label",
         labels=tuple(f"class {n}" for n in range(LABELS)), metrics=("accuracy",),
@@ -138,7 +138,7 @@ def texts(size: Size) -> Rows:
 
 
 def vit(size: Size) -> Any:
-    """A classifier of images with random weights, by patches of 16 x 16 pixels."""
+    """A classifier of images with random weights and patches of 16 x 16 pixels."""
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(0)
@@ -150,7 +150,7 @@ def vit(size: Size) -> Any:
 
 
 def products(size: Size, lengths: Sequence[int]) -> float:
-    """The operations that rows of these lengths need: linear layers, and attention's two."""
+    """Operations for rows of these lengths: linear layers, and the two products of attention."""
     linear = 2 * 12 * size.width**2 * sum(lengths)
     attention = 4 * size.width * sum(length**2 for length in lengths)
     return size.layers * float(linear + attention)
@@ -160,7 +160,7 @@ def products(size: Size, lengths: Sequence[int]) -> float:
 
 
 def encoding(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) -> Iterator[Any]:
-    """Real tokens a second of rows of text, by type and batch, out of one list of rows."""
+    """Tokens per second, without padding, of the same rows of text, by type and batching."""
     with tempfile.TemporaryDirectory() as name:
         bert(Path(name), size)
         checkpoint, rows = open_checkpoint(name), texts(size)
@@ -193,13 +193,13 @@ def encoding(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) 
 
 
 def _features(ready: _Ready, rows: Sequence[int]) -> np.ndarray[Any, Any]:
-    """What the first readout takes of one batch of rows."""
+    """Features of one batch of rows at the only readout."""
     ((_, _, (x, _)),) = ready.each([rows])
     return x
 
 
 def images(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) -> Iterator[Any]:
-    """Images a second, of pixels that are made already."""
+    """Images per second, given their pixels, by type and batch size."""
     made = vit(size)
     pixels = torch.randn(size.images, 3, size.side, size.side)
     tokens = 1 + (size.side // 16) ** 2
@@ -243,7 +243,7 @@ def merging(size: Size, device: torch.device, repeats: int) -> Iterator[Any]:
     gram = [dict.fromkeys(base, one.T @ one / len(one)) for one in rows]
     squares = [[t[:, :width].double() for t in one.values()][: size.layers] for one in experts]
 
-    few = [*base][: size.layers]  # which are decomposed for each expert
+    few = [*base][: size.layers]  # TSV decomposes these for each expert
 
     def whole(merged: Any, names: Sequence[str] = tuple(base)) -> torch.Tensor:
         return torch.cat([merged[name].cpu().flatten() for name in names])
@@ -278,7 +278,7 @@ def merging(size: Size, device: torch.device, repeats: int) -> Iterator[Any]:
 
 
 def _fisher(size: Size, device: torch.device, repeats: int) -> Iterator[Any]:
-    """Exact Fisher information of examples of one length: the same code on both."""
+    """Exact Fisher information of examples of one length, by the same code on both devices."""
     kind = kind_of(texts(SMALL).task)
     ids = torch.randint(4, size.words, (size.examples, 1, 64), generator=torch.manual_seed(0))
 

@@ -3,12 +3,12 @@
 python benchmarks/merge.py [--models 5] [--repeats 3] [--growth] [--small] [--work DIR]
 
 Every measurement is a process of its own; one run interleaves all of them, so that a busy machine
-slows all alike. The clock and the memory run from the call that merges to its end, after everything
-has been imported: opening files, planning, arithmetic, writing; for ours also checks and hashes.
-Memory is the peak of anonymous memory over its value before the call (files mapped by safetensors
-do not count). mergekit runs in its own environment, which `make install-mergekit` makes, with its
-plain settings for a CPU, without a model card and a copy of the tokenizer. `--growth` measures ours
-for 2, 5, 10 and 20 models instead. `--small` takes models of 1 % of the size, to try the script.
+slows all alike. Time and memory are measured from the call that merges to its end, after all
+imports: opening files, planning, arithmetic, writing; for ours also checks and hashes. Memory is
+the peak of anonymous memory over its value before the call (files mapped by safetensors do not
+count). mergekit runs in its own environment, which `make install-mergekit` makes, with its default
+settings for a CPU, without a model card and a copy of the tokenizer. `--growth` measures ours for
+2, 5, 10 and 20 models instead. `--small` takes models of 1 % of the size, to try the script.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ THEIRS: dict[str, tuple[str, dict[str, Any]]] = {
     "mergekit ties": ("ties", {"weight": 1, "density": DENSITY}),
     "mergekit dare_linear": ("dare_linear", {"weight": WEIGHT, "density": DENSITY}),
 }
-#: ours -> what of mergekit's does the same
+#: ours -> the job of mergekit that does the same
 PAIRS = {
     "average": "mergekit linear",
     "task_arithmetic": "mergekit task_arithmetic",
@@ -80,7 +80,7 @@ def anonymous() -> int:
 
 
 def watched(job: Callable[[], object]) -> Cost:
-    """What a job costs; memory is its growth over the value before."""
+    """Time and memory of a job; memory is the growth over the value before."""
     before, peak, done = anonymous(), [0], threading.Event()
 
     def watch() -> None:
@@ -93,7 +93,7 @@ def watched(job: Callable[[], object]) -> Cost:
     try:
         job()
         seconds = time.perf_counter() - start
-    finally:  # or an error would be waiting for the thread
+    finally:  # else an error would leave the thread running
         done.set()
         thread.join()
     return Cost(seconds, peak[0])
@@ -104,7 +104,7 @@ def measure(job: str, work: Path, models: int) -> Cost:
     experts = [str(work / f"expert-{index}") for index in range(models)]
     out = work / "out" / "model"
     shutil.rmtree(out.parent, ignore_errors=True)
-    os.sync()  # what the job before wrote must not slow this one down
+    os.sync()  # pending writes of the previous job must not slow this one down
     if job == PLAIN:
         return watched(reading_and_writing(experts, out))
     if job in THEIRS:
@@ -157,7 +157,7 @@ def merging_with_mergekit(
 
 
 def make(work: Path, models: int, small: bool) -> None:
-    """A base and experts of BERT-base's size: random weights, and the base plus a little noise."""
+    """Write a base of BERT-base's size with random weights, and experts: the base plus noise."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification
 
@@ -177,7 +177,7 @@ def make(work: Path, models: int, small: bool) -> None:
 
 
 def apart(job: str, work: Path, models: int) -> Cost:
-    """What a job costs in a process of its own, in the environment that has what it needs."""
+    """The cost of a job in a process of its own, in the environment that it needs."""
     python = KIT / "bin" / "python" if job in THEIRS else sys.executable
     command = [str(python), __file__, "--job", job, "--work", str(work), "--models", str(models)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
@@ -201,7 +201,7 @@ def medians(jobs: list[tuple[str, int]], work: Path, repeats: int) -> dict[tuple
 
 
 def sizes(work: Path) -> tuple[int, int]:
-    """Bytes of a model, and of its largest tensor."""
+    """The bytes of a model, and of its largest tensor."""
     from safetensors import safe_open
 
     file = work / "base" / "model.safetensors"
@@ -236,7 +236,7 @@ def compare(work: Path, models: int, repeats: int, with_mergekit: bool) -> None:
 
 
 def grow(work: Path, counts: tuple[int, ...], repeats: int) -> None:
-    """Print time and memory of ours for more and more models."""
+    """Print time and memory of ours by number of models."""
     found = medians([(job, count) for count in counts for job in GROWTH], work, repeats)
     output, largest = sizes(work)
     print(f"models of {output / 1e6:.0f} MB, the largest tensor {largest / 1e6:.0f} MB; ", end="")

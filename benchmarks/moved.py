@@ -1,14 +1,14 @@
-"""An expert and a moved copy of it, averaged: as they are, and brought together first.
+"""The average of an expert and a moved copy of it, with and without alignment before it.
 
 python benchmarks/moved.py EXPERT TASK OUT [--limit 500] [--seed 0]
 python benchmarks/moved.py experts/domains/*/conll2003-0 ner/conll2003 docs/moved
 
-EXPERT is a fine-tuned model of TASK. In the copy the units of every feed-forward layer, the heads
-of every layer and the width of the whole model are in another order, drawn from the seed, and the
-queries and keys of every head, and its values and outputs, are turned by a rotation of their own.
-It computes the same function. The two are averaged, and every model is scored on the first rows of
-the split that the task reports. The picture is OUT.png and OUT.svg, the scores are printed, and
-nothing else is left behind.
+EXPERT is a model fine-tuned on TASK. In the copy, the units of every feed-forward layer, the heads
+of every layer and the dimensions of the whole model are permuted at random, by the seed, and the
+queries and keys of every head, and its values and outputs, are rotated at random. It computes the
+same function. The two are averaged, and every model is scored on rows that a limit draws from the
+split that the task reports. Writes the figure OUT.png and OUT.svg, prints the scores, and leaves
+nothing else behind.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ MERGES = {
     "rotation, then average": ("rotation",),
     "both, then average": (WIDTH, HEADS, "rotation"),
 }
-"""What is done to the expert and its copy before they are averaged."""
+"""The pre-merging methods before each average of the expert and its copy."""
 
 
 # The copy ----------------------------------------------------------------------------------
 
 
 def moved_copy(expert: Path, out: Path, seed: int) -> Path:
-    """A folder of the same function with all that can be moved in another place."""
+    """Write a model that computes the same function, with all symmetries applied at random."""
     checkpoint = open_checkpoint(str(expert))
     known = symmetry([checkpoint])
     sizes = {
@@ -68,7 +68,7 @@ def moved_copy(expert: Path, out: Path, seed: int) -> Path:
 
 
 def turned(known: Symmetry, group: str, size: int, seed: int) -> Turned | None:
-    """How the heads of a group are turned, each within itself; None for other units."""
+    """A random rotation of each head of a group; None for groups of other units."""
     if group.partition(".")[0] not in ("qk", "vo"):
         return None
     numbers = rng(seed, "rotations", group)
@@ -77,16 +77,16 @@ def turned(known: Symmetry, group: str, size: int, seed: int) -> Turned | None:
 
 
 def ordered(known: Symmetry, group: str, size: int, seed: int) -> Permuted:
-    """The order of the units of a group, or of its heads."""
+    """A random order of the units of a group, or of its heads."""
     kind, _, layer = group.partition(".")
     if kind not in ("qk", "vo"):
         return Permuted(drawn_order(size, seed, group))
-    # queries and keys of a head stay with its values: one order for both
+    # one order for both: queries and keys of a head stay with its values
     return Permuted(drawn_order(known.heads, seed, "heads", layer))
 
 
 def drawn_order(count: int, seed: int, *names: str) -> torch.Tensor:
-    """An order of so many, by the seed and what they are called."""
+    """A random order of `count` units, by the seed and their names."""
     return torch.from_numpy(rng(seed, "order", *names).permutation(count))
 
 
@@ -96,7 +96,7 @@ def drawn_order(count: int, seed: int, *names: str) -> torch.Tensor:
 def scores(
     expert: Path, task: str, limit: int, seed: int, work: Path
 ) -> Iterator[tuple[str, Record]]:
-    """What is scored, by name, with its record."""
+    """The name and the record of every scored model."""
 
     def score(folder: Path) -> Record:
         run = harness.Run(
@@ -127,7 +127,7 @@ def scores(
 
 
 def bar_chart(title: str, known: dict[str, float], unit: str) -> Figure:
-    """A bar with its number for each score, those that merges are compared with in grey."""
+    """A bar with its number for each score, grey for models that are not merges."""
     with drawn_rows(title, [*known], [("", unit)], 4.6, [0.34] * len(known)) as made:
         figure, (axes,), places = made
         colours = [BLUE if name in MERGES else GREY for name in known]
@@ -138,7 +138,7 @@ def bar_chart(title: str, known: dict[str, float], unit: str) -> Figure:
 
 
 def main() -> None:
-    """Print the scores and draw them."""
+    """Print the scores and write the figure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("expert", type=Path)
     parser.add_argument("task")

@@ -1,9 +1,9 @@
-"""What half precision does to an expert: predictions that flip, and how far outputs move.
+"""The effect of half precision on an expert: flipped predictions, and changes of outputs.
 
 python benchmarks/precision.py EXPERT TASK [--rows 1000] [--device auto] [--data-dir DIR]
 
-The first rows of the reported split, by the expert's own head, in float32 and in each half
-precision. A flip is a predicted label (of a number, a value of two digits) that is another one.
+Rows drawn from the reported split are predicted by the expert's own head, in float32 and in each
+half precision. A flip is another predicted label (for regression, another value of two digits).
 """
 
 from __future__ import annotations

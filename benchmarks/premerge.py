@@ -1,25 +1,25 @@
-"""Time and memory of aligning BERT-base-sized experts: ours, and the same with full matrices.
+"""Time and memory of aligning BERT-base-sized experts: ours, and a plain version.
 
 python benchmarks/premerge.py [--models 5] [--layers 12] [--repeats 1] [--work DIR]
 python benchmarks/premerge.py --growth      # Procrustes for more models, and wider ones
-python benchmarks/premerge.py --experts BASE EXPERT...    # how often real experts take a pass
+python benchmarks/premerge.py --experts BASE EXPERT...    # how many passes real experts take
 python benchmarks/premerge.py --models 2 --layers 1 --width 256   # to try the script
 
 Every measurement is a process of its own; one run interleaves all of them, so that a busy machine
-slows all alike. The clock and the memory run over computing every tensor of every expert that a
-method changes, out of files, once; nothing is written. Memory is the peak of anonymous memory over
-its value before. Time is given as it passes, and of all cores together.
+slows all alike. What is measured is computing once, from files, every tensor of every expert that a
+method changes; nothing is written. Memory is the peak of anonymous memory over its value before.
+Time is wall-clock time, and processor time of all cores together.
 
-Weights are matrices in random directions whose singular values fall as those of MiniLM do, plus
-noise for each expert, as much as experts of MiniLM differ from it: how often an analysis passes
-depends on both, where the base has little to say. With `--experts` it says how often it does for
-real ones, to compare.
+Weights are matrices in random directions whose singular values fall like those of MiniLM, plus
+noise for each expert, as large as the difference of MiniLM's experts from it: the number of passes
+of an analysis depends on both. `--experts` prints the number for real experts, to compare.
 
-The plain version of Procrustes turns by explicit matrices T of full width that come of a full
-singular value decomposition. It would take hours, so a turn of it is timed on one matrix of each
-shape, and counts for every turn that our passes mean. It says what ours says, through all passes
-where a turn takes no minute, and in one turn where it does. That of rotation is the whole: it turns
-heads by block-diagonal matrices as wide as the model, and units by permutation matrices.
+The plain version of Procrustes turns by explicit matrices T of full width, from a full singular
+value decomposition. It would take hours, so one turn is timed on one matrix of each shape, and
+multiplied by the number of turns in our passes. Its results are compared with ours: after all
+passes, or after one turn where a turn takes minutes. The plain version of rotation is run as a
+whole: it turns heads by block-diagonal matrices as wide as the model, and units by permutation
+matrices.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ from merge import watched
 
 HEAD_SIZE, VOCABULARY, LABELS = 64, 30522, 2
 PLACES = (0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
-"""Of the singular values that are given, relative to the greatest, by rank."""
+"""Relative ranks at which singular values are given, relative to the largest."""
 SQUARE = (1, 0.61, 0.48, 0.35, 0.19, 0.075, 2e-4)
-"""Medians over the queries, keys and values of MiniLM."""
+"""Singular values at `PLACES`: medians over the queries, keys and values of MiniLM."""
 LONG = (1, 0.41, 0.35, 0.28, 0.21, 0.15, 0.045)
-"""Medians over its feed-forward layers."""
+"""Singular values at `PLACES`: medians over the feed-forward layers of MiniLM."""
 MOVED = 0.022
-"""The norm of the task vector of a matrix relative to that of its base. Of experts of MiniLM tuned
-at 1e-4 it is 0.017 for the squares and 0.026 for the long ones; `--experts` says all three."""
+"""The norm of a matrix's task vector relative to that of the base. For experts of MiniLM tuned at
+1e-4 it is 0.017 for square matrices and 0.026 for long ones; `--experts` prints all three."""
 
 
 class Kind(NamedTuple):
-    """Matrices of one shape: how their names end, one of them, and where they are counted.
+    """Matrices of one shape: endings of their names, one of them, and their row in the table.
 
-    `tried` are the experts of which one is turned by the plain version through all passes, at
-    most; 0 where a single turn takes long enough.
+    `tried` is the most experts with which the plain version runs all passes on that matrix; 0 where
+    a single turn takes long enough.
     """
 
     ends: tuple[str, ...]
@@ -96,7 +96,7 @@ KINDS = {
 ROWS = tuple(dict.fromkeys(kind.row for kind in KINDS.values()))
 JOBS = ("procrustes", "procrustes, full", "rotation", "rotation, full")
 FIXED = "procrustes:variant=fixed_reference"
-"""What the author's fork of a package computes: every matrix to the first mean
+"""The variant of the author's fork of a package: every matrix is turned to the first mean
 (docs/methods.md#procrustes)."""
 FAMILY = {"procrustes": "bert", "rotation": "roberta"}
 GROWTH = {"models": (2, 5, 10), "width": (256, 512, 768, 1024)}
@@ -108,7 +108,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def make(work: Path, family: str, given: argparse.Namespace) -> None:
-    """A base and experts of it."""
+    """Write a base and its experts."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     heads = {"num_attention_heads": given.width // HEAD_SIZE, "num_labels": LABELS}
@@ -127,7 +127,7 @@ def make(work: Path, family: str, given: argparse.Namespace) -> None:
 
 
 def like_trained(tensor: torch.Tensor, numbers: torch.Generator) -> torch.Tensor:
-    """A matrix of entries of 0.04 with singular values as a trained one has them."""
+    """A random matrix with the singular values of a trained one, scaled to a deviation of 0.04."""
     if tensor.ndim != 2 or not tensor.is_floating_point():
         return tensor
     rows, columns = tensor.shape
@@ -135,14 +135,14 @@ def like_trained(tensor: torch.Tensor, numbers: torch.Generator) -> torch.Tensor
         return like_trained(tensor.mT, numbers).mT.contiguous()
     known = SQUARE if rows == columns else LONG
     values = torch.from_numpy(np.interp(np.linspace(0, 1, columns), PLACES, known)).float()
-    # orthonormal columns are so in any order of rows: directions of its own for every matrix
+    # columns stay orthonormal in any order of rows: each matrix gets its own directions
     left = directions(rows, columns)[torch.randperm(rows, generator=numbers)]
     made = left * values @ directions(columns, columns).mT
     return 0.04 * made / made.std()
 
 
 def moved(tensor: torch.Tensor, numbers: torch.Generator) -> torch.Tensor:
-    """A base's tensor as an expert has it."""
+    """An expert's tensor: the base's plus noise of relative norm `MOVED`."""
     if not tensor.is_floating_point():
         return tensor
     step = torch.randn(tensor.shape, generator=numbers)
@@ -151,18 +151,18 @@ def moved(tensor: torch.Tensor, numbers: torch.Generator) -> torch.Tensor:
 
 @cache
 def directions(rows: int, columns: int) -> torch.Tensor:
-    """Orthonormal columns."""
+    """A random matrix with orthonormal columns."""
     numbers = torch.Generator().manual_seed(rows + columns)
     return torch.linalg.qr(torch.randn(rows, columns, generator=numbers)).Q
 
 
 def folders(work: Path, models: int) -> list[Path]:
-    """Of the base and the experts."""
+    """The folders of the base and of the experts."""
     return [work / "base", *(work / f"expert-{index + 1}" for index in range(models))]
 
 
 def opened(places: Sequence[Path]) -> tuple[list[Any], Any]:
-    """The experts and their base, of folders that begin with the base's, opened and not read."""
+    """The experts and the base, opened but not read; the first folder is the base's."""
     from harness.checkpoints.align import aligned_base
     from harness.checkpoints.open import open_checkpoint
 
@@ -174,7 +174,7 @@ def opened(places: Sequence[Path]) -> tuple[list[Any], Any]:
 
 
 def ours(method: str, places: Sequence[Path]) -> dict[str, Any]:
-    """Every tensor that a registered method changes, of every expert: seconds, passes, by name."""
+    """Compute every tensor that a registered method changes; seconds and passes by name."""
     from harness import parse_choice
     from harness.registry import NEEDS, PREMERGE
 
@@ -196,12 +196,12 @@ def ours(method: str, places: Sequence[Path]) -> dict[str, Any]:
 
 
 def kind_of(name: str) -> str:
-    """Of a matrix that Procrustes turns."""
+    """The kind of a matrix that Procrustes turns, by its name."""
     return next(called for called, kind in KINDS.items() if name.endswith(kind.ends))
 
 
 def full_procrustes(work: Path, models: int) -> dict[str, Any]:
-    """The plain version of one matrix of each kind: seconds a turn, and its difference to ours."""
+    """The plain version on one matrix of each kind: seconds per turn, and difference from ours."""
     experts, _ = opened(folders(work, models))
     found = {}
     for called, kind in KINDS.items():
@@ -217,7 +217,7 @@ def full_procrustes(work: Path, models: int) -> dict[str, Any]:
 
 
 def aligned(matrices: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], int]:
-    """The matrices as ours has them, and the passes."""
+    """The matrices as aligned by our code, and the number of passes."""
     from harness.weights import Rules, generalized
 
     analysis = generalized(matrices, (0,), Rules())
@@ -226,7 +226,7 @@ def aligned(matrices: Sequence[torch.Tensor]) -> tuple[Sequence[torch.Tensor], i
 
 
 def one_turn(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The second turned to the first, by ours."""
+    """The second matrix turned to the first by our code, in a list."""
     from harness.weights import turns_to
 
     first, second = matrices[:2]
@@ -234,12 +234,12 @@ def one_turn(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def turns_of(passes: int, models: int) -> int:
-    """How often Algorithm 1 turns a matrix: to the first, but for the first, and in all passes."""
+    """The turns of Algorithm 1: all others to the first matrix, then every matrix in each pass."""
     return models - 1 + models * passes
 
 
 def full_analysis(matrices: Sequence[torch.Tensor], passes: int) -> list[torch.Tensor]:
-    """Algorithm 1 as it is written."""
+    """Algorithm 1 as written in the paper."""
     first = matrices[0]
     now = [first, *(turned(one, first) for one in matrices[1:])]
     for _ in range(passes):
@@ -262,7 +262,7 @@ def layer_of(name: str) -> int | None:
 
 
 def full_rotation(work: Path, models: int) -> dict[str, Any]:
-    """All others turned to the first, by matrices as wide as what they act on."""
+    """Turn all other experts to the first, by matrices as wide as what they act on."""
     experts, _ = opened(folders(work, models))
     anchor, *others = [one.weights for one in experts]
     layers = sorted({layer for name in anchor if (layer := layer_of(name)) is not None})
@@ -327,22 +327,22 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def import_all(family: str) -> None:
-    """What is imported must not count, a model's network among it."""
+    """Import everything, the network of a model too, before the clock starts."""
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     from harness.registry import NEEDS, PREMERGE
 
-    for module in ("scipy.linalg.lapack", "scipy.optimize"):  # which methods import when called
+    for module in ("scipy.linalg.lapack", "scipy.optimize"):  # methods import these when called
         import_module(module)
     with torch.device("meta"):
         config = AutoConfig.for_model(family, num_hidden_layers=0)
         AutoModelForSequenceClassification.from_config(config)
     for registry in (NEEDS, PREMERGE):
-        len(registry)  # which imports them all
+        len(registry)  # imports all its entries
 
 
 def apart(job: str, work: Path, models: int) -> dict[str, Any]:
-    """What a job costs in a process of its own."""
+    """The costs of a job in a process of its own."""
     command = [sys.executable, __file__, "--job", job, "--work", str(work)]
     command += ["--models", str(models)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
@@ -357,7 +357,7 @@ def apart(job: str, work: Path, models: int) -> dict[str, Any]:
 
 
 def compare(given: argparse.Namespace) -> None:
-    """Print ours and full matrices, side by side. The plain versions run once."""
+    """Run ours and the plain versions, and print both; the plain versions run once."""
     counts = {"procrustes": given.models, "rotation": 2}
     runs = defaultdict[str, list[dict[str, Any]]](list)
     with tempfile.TemporaryDirectory(dir=given.work) as folder:
@@ -420,7 +420,7 @@ def median(runs: Sequence[Mapping[str, Any]], what: str) -> float:
 
 
 def plain_table(full: Mapping[str, Mapping[str, float]]) -> None:
-    """Print what a turn of the plain version takes, and how far it is from ours."""
+    """Print the seconds of a turn of the plain version, and its difference from ours."""
     print("\n| one matrix | turns | full, s a turn | largest difference |\n|---|---:|---:|---:|")
     for kind, one in full.items():
         print(f"| {kind} | {one['turns']} | {one['turn']:.3f} | {one['apart']:.0e} |")
@@ -451,7 +451,7 @@ def grow(given: argparse.Namespace) -> None:
 
 
 def passes_of(places: Sequence[Path]) -> None:
-    """Print how many passes real experts take, and what they go by: medians by kind of matrix."""
+    """Print the passes of real experts and what they depend on: medians by kind of matrix."""
     experts, base = opened(places)
     passes, far, falls = (defaultdict[str, list[Any]](list) for _ in range(3))
     for name, count in ours("procrustes", places)["passes"].items():

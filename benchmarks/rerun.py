@@ -1,11 +1,12 @@
-"""What it costs to evaluate again when every record is there: a board of five tasks.
+"""The cost of an evaluation whose records all exist already, on a board of five tasks.
 
 python benchmarks/rerun.py [--against TREE] [--repeats 5] [--layers 12] [--folder DIR]
 
 Five experts of BERT-base's size with random weights are merged three ways with their heads kept;
-every merge is evaluated on the five tasks beside base, experts and the other merges. Then it is
+every merge is evaluated on the five tasks, with base, experts and the other merges. Then it is
 evaluated again, each time in a new process that has imported harness, torch and transformers before
-the clock starts. `--against` is another checkout, whose re-runs read the same records, in turn.
+the clock starts. `--against` is another checkout, whose re-runs alternate with ours on the same
+records.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SIZES = {"train": 2000, "validation": 100}
 
 
 def make_data(folder: Path) -> None:
-    """Rows of random words for every task, where a local folder of data has them."""
+    """Write rows of random words for every task, as in a local data folder."""
     import numpy as np
 
     random = np.random.default_rng(0)
@@ -56,7 +57,7 @@ def make_data(folder: Path) -> None:
 
 
 def make_tokenizer(folder: Path) -> None:
-    """A word-level tokenizer, which knows 30,000 words as BERT's does."""
+    """Write a word-level tokenizer with 30,000 words, about as many as BERT's."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -75,7 +76,7 @@ def make_tokenizer(folder: Path) -> None:
 
 
 def make_models(folder: Path, layers: int) -> None:
-    """A base, and an expert of each task at a little distance from it."""
+    """Write a base, and for each task an expert: the base plus noise."""
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertModel
 
@@ -100,7 +101,7 @@ def make_models(folder: Path, layers: int) -> None:
 
 
 def make(folder: Path, layers: int) -> None:
-    """Data, models and merges."""
+    """Write data, models and merges."""
     import harness
 
     make_data(folder / "data")
@@ -119,7 +120,7 @@ def evaluate(folder: Path) -> dict[str, Any]:
     import harness
 
     for heavy in ("torch", "transformers"):
-        importlib.import_module(heavy)  # before the clock starts
+        importlib.import_module(heavy)  # imported before the clock starts
 
     run, call = harness.Run, harness.evaluate  # imported before the clock starts
     start = time.perf_counter()
@@ -135,7 +136,7 @@ def evaluate(folder: Path) -> dict[str, Any]:
 
 
 def in_new_process(tree: Path, step: str, folder: Path, layers: int) -> dict[str, Any]:
-    """What a step prints, run on the package of a checkout."""
+    """The result that a step prints, run with the package of a checkout."""
     command = [sys.executable, __file__, "--step", step, "--folder", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONWARNINGS": "ignore"}
     environment["HARNESS_CACHE_DIR"] = str(folder / "cache")
@@ -167,7 +168,7 @@ def main() -> None:
 
 
 def compare(folder: Path, given: argparse.Namespace) -> None:
-    """Evaluate once, then again and again in turn, and print the medians."""
+    """Evaluate once, then repeat it with each checkout in turn, and print the medians."""
     trees = [ROOT, *([given.against.resolve()] if given.against else [])]
     if not (folder / MERGERS[-1]).is_dir():
         in_new_process(ROOT, "make", folder, given.layers)

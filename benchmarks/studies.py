@@ -1,10 +1,10 @@
-"""What a study costs beside its work, and whether its price is right.
+"""The overhead of a study, and whether its predicted price is right.
 
 python benchmarks/studies.py [--cells 10000] [--repeats 3] [--prices] [--base DIR]
 
-Plans a study of so many cells, and goes through one of a tenth as many that is done, each in a
-process that has imported everything. With `--prices` three small studies are run to learn what
-steps take; then each is priced for other seeds, and run with these, by one worker.
+Plans a study of so many cells, and runs one of a tenth as many whose steps are all done, after all
+imports. With `--prices`, three small studies are run to learn how long steps take; then each is
+priced with other seeds, and run with these, by one worker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.remove(str(Path(__file__).resolve().parent))  # which has an evaluate.py
+sys.path.remove(str(Path(__file__).resolve().parent))  # it has an evaluate.py
 
 import yaml
 from tabulate import tabulate
@@ -38,7 +38,7 @@ PROTOCOLS = [
 ]
 MARKERS = {"finetune": "expert.json", "merge": "merge.json"}
 RECORDS = 4 * len(PROTOCOLS)
-"""Of a step: merge, experts, base and ensemble under every protocol."""
+"""Records of an evaluation step: merge, expert, base and ensemble under every protocol."""
 WHERE = {"data_dir": None, "device": "cpu"}
 SMALL: dict[str, dict[str, Any]] = {
     "seeds of one task": {
@@ -62,13 +62,14 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 def plan(said: dict[str, Any], folder: Path) -> Plan:
+    """The plan of a study, given the content of its YAML file."""
     file = folder / "study.yaml"
     file.write_text(yaml.safe_dump(said))
     return planned(said["study"], steps_of(read_study(file), folder / said["study"]))
 
 
 def grid(cells: int, base: Path) -> dict[str, Any]:
-    """A study of about so many cells: every merge on five tasks under eight protocols."""
+    """A study of about `cells` cells: merges on five tasks under eight protocols."""
     many = max(cells // (len(TASKS) * len(PROTOCOLS)), 1)
     densities = ",".join(f"{(number + 1) / (many + 1):.5f}" for number in range(many))
     return {
@@ -81,7 +82,7 @@ def grid(cells: int, base: Path) -> dict[str, Any]:
 
 
 def finish(made: Plan, folder: Path) -> None:
-    """Write what a run of a plan leaves, but for what stands in it."""
+    """Write the files that a run of a plan leaves, all empty, and settle its steps as done."""
     for step in made.steps.values():
         records = []
         if step.verb == "evaluate":
@@ -102,7 +103,7 @@ def seconds(work: Any, repeats: int) -> float:
 
 
 def prices(folder: Path, base: Path) -> list[list[Any]]:
-    """A row for every small study: its price, what it took, and how long its chunks are."""
+    """A row for every small study: its price, the seconds it took, and the length of its chunks."""
     rows = []
     for number, (name, said) in enumerate(SMALL.items()):
         asked = {"study": f"small-{number}", "base": str(base), "protocols": PROTOCOLS, **said}

@@ -26,11 +26,11 @@ ROOMS = {
     "harness.rng": "Random numbers that depend on names alone.",
     "harness.errors": "What can go wrong, in one line, and exit 2 (CellsFailed: 3).",
 }
-"""What may be imported beside `harness` itself, and what for."""
+"""Public modules beside `harness` itself, and what they are for."""
 
 
 def page() -> str:
-    """The page: the names of `harness`, and those of the rooms that methods may import."""
+    """The page: the names of `harness`, and those of the modules in `ROOMS`."""
     parts = [HEAD, "## harness", *_sections(harness, harness.__all__)]
     for name, what in ROOMS.items():
         room = importlib.import_module(name)
@@ -39,7 +39,7 @@ def page() -> str:
 
 
 def _public(room: ModuleType) -> list[str]:
-    """The names that a room gives, or those that it defines."""
+    """The names in `__all__` of a module, else the public names that it defines."""
     if hasattr(room, "__all__"):
         return sorted(room.__all__)
     own = [name for name in vars(room) if not name.startswith("_")]
@@ -53,7 +53,7 @@ def _is_of(room: ModuleType, name: str) -> bool:
 
 
 def _described(room: ModuleType) -> dict[str, str]:
-    """Docstrings of plain values: the text that stands below an assignment."""
+    """Docstrings of plain values: the bare string below an assignment."""
     lines = re.findall(
         r'^(\w+)(?:: [^\n=]+)? = [^\n]*\n"""(.*?)"""', inspect.getsource(room), re.M | re.S
     )
@@ -84,7 +84,7 @@ def _spelled(value: Any) -> str:
 
 
 def _signature(function: Any) -> str:
-    """The parameters, each in a line of its own where they are many."""
+    """The parameters and the result, with a line for each parameter if that is long."""
     signature = inspect.signature(function)
     parameters, kinds = [], list(signature.parameters.values())
     for before, one in zip([None, *kinds], kinds, strict=False):
@@ -107,7 +107,7 @@ def _parameter(one: inspect.Parameter) -> str:
 
 
 def _shown(value: object) -> str:
-    """A default without the places of functions in memory."""
+    """A default as text, without memory addresses."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 

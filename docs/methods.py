@@ -1,4 +1,4 @@
-"""Writes the line below each name in methods.md, from what is registered: `make docs`."""
+"""Writes the facts below each name in methods.md, from the registries: `make docs`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WIDTH = 120
 
 
 def page() -> str:
-    """The page, with the paragraph below each name as the registries have it.
+    """The page, with the paragraph below each name made from the registries.
 
     Raises ValueError, naming them, for names without a heading, and headings without a name.
     """
@@ -50,7 +50,7 @@ def _part(text: str) -> str:
 
 
 def _said(heading: str, entry: Any) -> str:
-    """The heading of an entry, and the line below it."""
+    """The heading of an entry, and below it its source, needs and options."""
     needed = [f"[{need}](#{need}-need)" for need in getattr(entry, "needs", ())]
     facts = [
         _source(entry.paper),

@@ -1,7 +1,7 @@
-"""What sentences of pages say in numbers, recomputed from the boards and records.
+"""The numbers in sentences of pages, computed from the boards and records.
 
-A number stands there between `<!-- CLAIM WORDS -->` and `<!-- / -->`, and is what the function
-CLAIM of a folder of boards says of these words; `tables.py` writes it, and a test compares.
+A number stands between `<!-- CLAIM WORDS -->` and `<!-- / -->`: it is what the function CLAIM
+returns for a folder of boards and the words. `tables.py` writes it, and a test compares.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from harness.text import points
 
 ANCHOR = re.compile(r"<!-- ([a-z_]+(?: [^<>]+?)?) -->([^<>]*)<!-- / -->")
 FEWEST_MERGES = 3
-"""That have an order: on made-up rows none has credit."""
+"""Fewer have no order that is compared: on the rows of toy.py, no merge has credit."""
 
 
 def said(text: str, place: Path) -> str:
-    """A page with its numbers as they are now. Raises KeyError for a claim that is none."""
+    """A page with its numbers computed anew. Raises KeyError for an unknown claim."""
 
     def one(found: re.Match[str]) -> str:
         name, *words = shlex.split(found[1])
@@ -75,7 +75,7 @@ def said(text: str, place: Path) -> str:
 
 
 def _named(words: Iterable[str]) -> list[str]:
-    """The words of a claim with the boards of a group in its place: `@all !emotions`."""
+    """The words of a claim, with groups replaced by their boards: `@all !emotions`."""
     found: list[str] = []
     for word in words:
         if word.startswith("!"):
@@ -89,7 +89,7 @@ def _named(words: Iterable[str]) -> list[str]:
 
 
 def first(place: Path, name: str) -> str:
-    """The merge that has the most credit, with how many are not significantly behind it."""
+    """The merge with the most credit, and how many are not significantly behind it."""
     if not credited(place, name).defined:
         return "no merge, as none has credit"
     best = credited(place, name).defined[0]
@@ -104,7 +104,7 @@ def first(place: Path, name: str) -> str:
 
 
 def boards(_: Path, *names: str) -> str:
-    """How many boards these are."""
+    """The number of these boards."""
     return counted(len(names))
 
 
@@ -114,18 +114,18 @@ def pairs(place: Path, *names: str) -> str:
 
 
 def reversed(place: Path, *names: str) -> str:
-    """How many of these pairs are in the opposite order."""
+    """How many of the pairs of `pairs` credit and Current Eval put in opposite orders."""
     return counted(sum(credited(place, name).reversed for name in names))
 
 
 def blamed(place: Path, name: str, *rows: str) -> str:
-    """In how many of these pairs one of some merges is the one that Current Eval has too high."""
+    """In how many of the pairs of `reversed` Current Eval has one of these merges too high."""
     return counted(sum(one.too_high for one in credited(place, name).merges if one.name in rows))
 
 
 def between(place: Path, name: str, first: str, second: str) -> str:
-    """How far one row under one setting (`ROW@SETTING`) is above another, in points, on a board, or
-    one of each of two (`BOARD+BOARD`)."""
+    """How far one row under one setting (`ROW@SETTING`) is above another, in points, on one board
+    or across two (`BOARD+BOARD`)."""
     boards = known(place, name.split("+")[0]), known(place, name.split("+")[-1])
     found = difference_of(*map(under, boards, (first, second)))
     assert found is not None, f"{first} and {second} on {name} cannot be paired"
@@ -140,19 +140,19 @@ def base_gains(place: Path, *names: str) -> str:
 
 
 def base_loses(place: Path, *names: str) -> str:
-    """On how many it scores significantly less."""
+    """On how many boards the base scores significantly less, as in `base_gains`."""
     each = gains_of_base(place, names)
     return counted(sum(one.significant is True and one.points < 0 for one in each))
 
 
 def leads(place: Path, one: str, other: str, protocol: str, *names: str) -> str:
-    """On how many boards one of them is significantly above the other, as in `led`."""
+    """On how many boards one of two mergers is significantly above the other, as in `led`."""
     found = [led(place)[name, protocol][one, other] for name in names]
     return f"{sum(bool(of.significant) and of.points > 0 for of in found)} of {len(found)}"
 
 
 def trails(place: Path, one: str, other: str, protocol: str, *names: str) -> str:
-    """On how many it is significantly below it."""
+    """On how many boards the one is significantly below the other."""
     found = [led(place)[name, protocol][one, other] for name in names]
     return counted(sum(bool(of.significant) and of.points < 0 for of in found))
 
@@ -163,7 +163,7 @@ def _apart(found: Estimate) -> str:
 
 
 def staging(one: Difference | None) -> str:
-    """A change with half of its interval, which is even about it, in bold if it is significant."""
+    """A change with half of its symmetric interval, bold if significant; `same` for no change."""
     if one is None:
         return "same"
     bold = "**" if one.significant else ""
@@ -172,18 +172,18 @@ def staging(one: Difference | None) -> str:
 
 
 def largest(place: Path, stage: str, *names: str) -> str:
-    """The most that a stage changes of a merge in the mean over tasks, on any of these boards."""
+    """The largest change by a stage of any merge's mean over tasks, on any of these boards."""
     each = [one for at in ("current", "ft-classifier") for one in changes(place, stage, at, names)]
     return points(max((abs(one.points) for one in each), default=0.0))
 
 
 def changed(place: Path, name: str, stage: str, protocol: str) -> str:
-    """How many changes a stage makes on tasks of a board."""
+    """How many scores of merges on tasks a stage changes on a board."""
     return counted(len(changes_on_tasks(place, name, stage, protocol)))
 
 
 def gained(place: Path, name: str, stage: str, protocol: str, way: str = "up") -> str:
-    """How many of them are significant gains, or losses (`down`)."""
+    """How many of the changes of `changed` are significant gains, or losses (`down`)."""
     found = changes_on_tasks(place, name, stage, protocol)
     return counted(
         sum(bool(one.significant) and (one.points > 0) == (way == "up") for one in found)
@@ -197,7 +197,7 @@ def lost(place: Path, stage: str, protocol: str, *names: str) -> str:
 
 
 def won(place: Path, stage: str, protocol: str, *names: str) -> str:
-    """How many of them are significant gains."""
+    """How many of the changes of `lost` are significant gains."""
     found = changes(place, stage, protocol, names)
     return counted(sum(bool(one.significant) and one.points > 0 for one in found))
 
@@ -218,15 +218,15 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def favours(place: Path, protocol: str, *names: str) -> str:
-    """On how many merges `procrustes` changes the task of its reference by significantly more than
-    the others, by Holm over all."""
+    """For how many merges `procrustes` changes the score on the task of its reference by
+    significantly more than the mean of the others, by Holm over all."""
     each = [pair for name in names for pair in favoured(place, name, protocol).values()]
     more = [one for one in judged([minus(*pair) for pair in each]) if one.points > 0]
     return f"{sum(one.significant is True for one in more)} of {len(each)}"
 
 
 def tilted(place: Path, protocol: str, *names: str) -> str:
-    """On how many of them the task of the reference gains while the others lose in the mean."""
+    """For how many of these merges that task gains while the others lose in the mean."""
     each = [pair for name in names for pair in favoured(place, name, protocol).values()]
     return f"{sum(on_it.point > 0 > others.point for on_it, others in each)} of {len(each)}"
 
@@ -242,7 +242,7 @@ def tau(place: Path, name: str, first: str = "current", second: str = "ft-classi
 
 def settled(place: Path, name: str, protocol: str, first: str = "") -> str:
     """How many pairs of merges differ significantly under a protocol, of how many; or in how many
-    of these one of them is `first`."""
+    of these `first` is the better one."""
     board, rows = known(place, name), merges_of(place, name)
     estimates = by_task(*lines_under(place, name, protocol, *rows))
     assert estimates is not None
@@ -254,7 +254,7 @@ def settled(place: Path, name: str, protocol: str, first: str = "") -> str:
 
 
 def credit_under(place: Path, name: str, row: str, protocol: str) -> str:
-    """The credit of a merge under another tuned head than that of the board."""
+    """The credit of a merge with the head of `protocol` in place of the board's tuned head."""
     (experts,) = lines_under(place, name, "current", experts_of(place, name))
     known = by_task(*lines_under(place, name, protocol, row, "base"), experts)
     assert known is not None
@@ -264,13 +264,13 @@ def credit_under(place: Path, name: str, row: str, protocol: str) -> str:
 
 
 def agreement(place: Path, of: str, *names: str) -> str:
-    """Kendall's W of the orders of the plain mergers over boards, with Friedman's p: by `credit`,
-    or under a protocol in the mean over tasks."""
+    """Kendall's W of the orders of the plain mergers over boards, with Friedman's p. They are
+    ordered by `credit`, or by the mean over tasks under the protocol `of`."""
     return _concordance({name: plain(place, name, of) for name in names})
 
 
 def alike(place: Path, of: str, name: str, other: str) -> str:
-    """Kendall's tau of the orders of the plain mergers that two boards have, as in `agreement`."""
+    """Kendall's tau of two boards' orders of the plain mergers, as in `agreement`."""
     each = pandas.DataFrame({one: plain(place, one, of) for one in (name, other)}).dropna()
     if len(each) < FEWEST_MERGES:
         return "none, of too few merges"
@@ -278,7 +278,7 @@ def alike(place: Path, of: str, name: str, other: str) -> str:
 
 
 def agreeing(place: Path) -> str:
-    """The same of all merges of pairs, with stages and without, by credit over their bases."""
+    """Kendall's W, as in `agreement`, over bases: all merges of pairs of experts, by credit."""
     return _concordance({base: credits_of(board) for base, board in pairs_of_bases().items()})
 
 
@@ -286,7 +286,7 @@ def _concordance(values: Mapping[str, Mapping[str, float]]) -> str:
     each = pandas.DataFrame(values).dropna().to_numpy()
     if len(each) < FEWEST_MERGES:
         return "none, of too few merges"
-    chance = p_of(friedman(each)).replace("<", "below")  # no sign of a mark
+    chance = p_of(friedman(each)).replace("<", "below")  # ANCHOR allows no <
     return f"W = {concordance(each):.2f}, p {chance}"
 
 
@@ -306,22 +306,22 @@ def behind(place: Path, row: str, other: str, protocol: str, *names: str) -> str
 
 
 def needed(place: Path, name: str, protocol: str, difference: str) -> str:
-    """About how many sets of experts would make a difference of two merges of so many points
-    significant, with a power of 80 %, by the median of all pairs."""
+    """About how many sets of experts make a difference of so many points between two merges
+    significant with a power of 80 %, for the median pair."""
     found = spreads_of(records_of(place, name), float(difference))
     each = (one.needed for one in found if one.protocol.split(",")[0] == protocol)
     return counted(next(each, 0))
 
 
 def predicts(place: Path, protocol: str, *names: str) -> str:
-    """Spearman's correlation, over the tasks of boards, of how far experts are above the base under
-    a tuned head with what the plain mergers lose in the mean under a protocol."""
+    """Spearman's correlation, over the tasks of boards, of the expert's lead over the base under a
+    tuned head with the mean loss of the plain mergers under a protocol."""
     found = spearmanr(*zip(*losses(place, protocol, names), strict=True))
     return f"{found.statistic:.2f}"
 
 
 def predicts_each(place: Path, protocol: str, *names: str) -> str:
-    """The same on each of the boards: of how many it is above 0, and the least and the most."""
+    """On how many boards the correlation of `predicts` is above 0, and its least and most."""
     pairs = (zip(*losses(place, protocol, [name]), strict=True) for name in names)
     each = [float(spearmanr(*of).statistic) for of in pairs]
     above = sum(one > 0 for one in each)
@@ -330,7 +330,7 @@ def predicts_each(place: Path, protocol: str, *names: str) -> str:
 
 def foretells(place: Path, name: str, column: str, protocol: str) -> str:
     """Spearman's correlation, over the experts of a board, of a column of its geometry.csv with
-    what the plain mergers lose of each in the mean under a protocol."""
+    the mean loss of the plain mergers on their task under a protocol."""
     board = known(place, name)
     at = board.scores.headlines[protocol]
     of = pandas.read_csv(place / name / "geometry.csv").set_index("digest")[column]
@@ -351,8 +351,8 @@ def gap(place: Path, name: str, row: str, other: str, protocol: str, task: str =
 
 
 def trained_otherwise(place: Path, name: str, other: str, row: str, protocol: str) -> str:
-    """How far a row of a board is above that of another one whose experts were trained otherwise,
-    in points: Welch's interval over their sets of experts, on these test rows."""
+    """How far a row is above the same row of another board with differently trained experts, in
+    points: Welch's interval over the sets of experts, on these test rows."""
     known = (over_sets(place, one, row, protocol) for one in (name, other))
     found = ttest_ind(*known, equal_var=False)
     ends = found.confidence_interval()
@@ -361,14 +361,14 @@ def trained_otherwise(place: Path, name: str, other: str, row: str, protocol: st
 
 
 def pvalue(place: Path, name: str, other: str, row: str, *rows: str) -> str:
-    """The p-value of that difference under Current Eval, by Holm over these rows and both heads."""
+    """The p of `trained_otherwise` under Current Eval, by Holm over these rows and both heads."""
     boards, asked = (name, other), product((row, *rows), ("current", "ft-classifier"))
     known = [[over_sets(place, board, *one) for board in boards] for one in asked]
     return f"{holm([float(ttest_ind(*each, equal_var=False).pvalue) for each in known])[0]:.2g}"
 
 
 def part(place: Path, name: str, row: str) -> str:
-    """How much of a merge's loss the head explains, with its interval."""
+    """The share of a merge's loss that its head explains, with its interval."""
     board = known(place, name)
     shares = (one.share for one in board.shares if one.row == board.joint_names.get(row, row))
     return next(shares, "") or "none given, as the loss is not significant"
@@ -384,7 +384,7 @@ def by_head(place: Path, name: str, *rows: str) -> str:
 
 
 def lowest(place: Path, name: str, protocol: str, task: str, *rows: str) -> str:
-    """The one of these merges that scores least on a task."""
+    """Which of these merges scores least on a task."""
     board = known(place, name)
     at, column = board.scores.headlines[protocol], column_of(board, task)
     scores = {
@@ -394,12 +394,12 @@ def lowest(place: Path, name: str, protocol: str, task: str, *rows: str) -> str:
 
 
 def mean(place: Path, name: str, row: str, protocol: str) -> str:
-    """The mean over tasks of a row of a board."""
+    """The score of a row of a board, in the mean over tasks."""
     return points(mean_of_row(place, name, row, protocol))
 
 
 def outside(place: Path) -> str:
-    """How many single experts are ahead of the average, Fisher and RegMean out of their domains."""
+    """How many experts are ahead of all of average, Fisher and RegMean out of their domains."""
     by_corpus, merges = frames.outside(place)
     best = merges[["average", "fisher", "regmean"]].max()
     return f"{counted(int((by_corpus > best).sum()))} of {counted(len(by_corpus))}"
@@ -419,7 +419,7 @@ def weak(place: Path, name: str) -> str:
 
 
 def sink(place: Path, *names: str) -> str:
-    """How many merges of boards score less under a tuned head, in the mean over tasks."""
+    """How many merges of boards score less under a tuned head than under Current Eval."""
     merges = [one for name in names for one in credited(place, name).merges]
     return f"{sum(one.tuned < one.current for one in merges)} of {len(merges)}"
 
@@ -431,7 +431,7 @@ def sunken(place: Path, name: str) -> str:
 
 
 def constant(place: Path, name: str) -> str:
-    """The mean over the tasks of the best constant prediction."""
+    """The score of the best constant prediction, in the mean over tasks."""
     lines = known(place, name).tasks.values()
     return points(fmean(one.majority for one in lines if one.majority is not None))
 

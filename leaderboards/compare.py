@@ -1,9 +1,8 @@
-"""What was made anew beside what is committed: `python leaderboards/compare.py FOLDER`.
+"""Compares reproduced boards with the committed ones: `python leaderboards/compare.py FOLDER`.
 
-Prints for every board how many of its lines are of the same thing in both, how many are in one
-alone, and the largest difference of a number, in points; and then the first of those that are in
-one alone, and the boards, pages and pictures that are missing or empty. Exits with 1 where there
-are any.
+Prints for every board how many lines are in both, how many in only one, and the largest difference
+of a score, in points; then the first lines that are in only one, and the boards, pages and figures
+that are missing or empty. Exits with 1 if there are any.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from harness.reporting.lines import grouped
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 KEYS = ("task", "split", "protocol", "options", "shots", "role", "model")
-"""What a line of a board is of: not its row, as which models share one, their scores decide."""
+"""What identifies a line of a board. Not its row: which models share one depends on scores."""
 PAGES = [
     Path("README.md"),
     Path("docs", "what-we-found.md"),
     *(path.relative_to(ROOT) for path in sorted(ROOT.glob("docs/papers/*.md"))),
 ]
 SHOWN = 2
-"""Lines of a board that are named where they are in one alone."""
+"""Lines that are printed of those in only one of the boards, for each board and direction."""
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -42,14 +41,16 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def values(path: Path) -> Mapping[tuple[Any, ...], list[float]]:
-    """The numbers that are compared, by what they are of, one of each set of experts; none where
-    there is no file."""
+    """The scores of a board by `KEYS` of their lines, one for each set of experts.
+
+    Empty if there is no file.
+    """
     read = grouped(lines(path) if path.is_file() else (), itemgetter(*KEYS))
     return {key: [float(line["value"]) for line in of] for key, of in read.items()}
 
 
 def others() -> Iterator[Path]:
-    """What is made beside a board's numbers, as it is called in the folder of a reproduction."""
+    """Paths of all other committed files, relative to the folder of a reproduction."""
     for pattern in ("*/board.md", "*/index.html", "*/geometry.csv"):
         yield from (path.relative_to(HERE) for path in HERE.glob(pattern))
     yield from (path.relative_to(ROOT) for path in ROOT.glob("docs/**/*.svg"))
@@ -57,7 +58,7 @@ def others() -> Iterator[Path]:
 
 
 def report(made: Path) -> int:
-    """Print the table; 1 where something is missing or too much, else 0."""
+    """Print the comparison; 1 if lines or files are missing or lines are new, else 0."""
     odd = []
     row = "{:<28} {:>9} {:>9} {:>9} {:>19}"
     print(row.format("", "in both", "missing", "new", "largest difference"))
@@ -65,7 +66,7 @@ def report(made: Path) -> int:
         ours, theirs = values(made / file), values(HERE / file)
         here, there = (Counter({key: len(of[key]) for key in of}) for of in (ours, theirs))
         both, missing, new = here & there, there - here, here - there
-        # which set is which their files do not say, so their means are compared
+        # files do not tell which set is which, so means over sets are compared
         apart = max((abs(fmean(ours[key]) - fmean(theirs[key])) for key in both), default=0.0)
         counts = (sum(each.values()) for each in (both, missing, new))
         print(row.format(str(file), *counts, f"{apart:.2f}"))

@@ -1,4 +1,4 @@
-"""The boards of committed records, and the estimates and differences that claims are made of."""
+"""The boards of committed records, and the estimates and differences behind claims."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ LED = (("RegMean", "average"), ("RegMean", "Fisher"), ("Fisher", "average"))
 
 @cache
 def known(place: Path, name: str) -> Board:
-    """The board of committed records."""
+    """The board of the records of this name."""
     return board_of(read_lines([place / "records" / f"{name}.parquet"]))
 
 
 @cache
 def pairs_of_bases() -> Mapping[str, Board]:
-    """By base the board of the pairs of experts in `pairs`, wherever the other boards are."""
+    """The board of pairs of experts for each base, always from the committed `pairs`."""
     return {base: board_of(of) for base, of in by_base(read_lines([PAIRS])).items()}
 
 
 def credited(place: Path, name: str) -> Credits:
-    """Of the merges of a board. Exits where none has any."""
+    """The credits of the merges of a board. Exits if it has none."""
     found = known(place, name).credits
     if found is None:
         raise SystemExit(f"the records of {name} in {place} have no credit")
@@ -54,7 +54,7 @@ def credited(place: Path, name: str) -> Credits:
 
 @cache
 def gains_of_base(place: Path, names: tuple[str, ...]) -> list[Difference]:
-    """How far a tuned head is above the experts' heads on the base of each board, by Holm."""
+    """How far a tuned head is above the experts' heads on each board's base, Holm over these."""
     sides = (
         (known(place, name), ("base@ft-classifier, 5 shots", "base@current")) for name in names
     )
@@ -65,7 +65,7 @@ def gains_of_base(place: Path, names: tuple[str, ...]) -> list[Difference]:
 
 
 def judged(each: Sequence[Estimate]) -> list[Difference]:
-    """Differences, and which are significant, by Holm over all of them."""
+    """The differences in points, with significance by Holm over all of them."""
     adjusted = holm([p_value(one) for one in each])
     return [
         Difference(100 * one.point, one, p < SIGNIFICANT)
@@ -74,7 +74,7 @@ def judged(each: Sequence[Estimate]) -> list[Difference]:
 
 
 def under(board: Board, said: str) -> list[Line]:
-    """The lines of a row: that of a method, the base or the experts, each on its own task."""
+    """The lines of `ROW@SETTING`: of a method, the `base`, or the `experts` on their own tasks."""
     row, _, setting = said.partition("@")
     roles = {"base": "base", "experts": "expert"}
     (at,) = (one for one in board.scores.settings if str(one) == setting)
@@ -86,8 +86,10 @@ def under(board: Board, said: str) -> list[Line]:
 
 @cache
 def led(place: Path) -> Mapping[tuple[str, str], Mapping[tuple[str, str], Difference]]:
-    """By board and protocol how far RegMean, Fisher and the average are from each other, by Holm
-    over all that is under a protocol."""
+    """The differences between RegMean, Fisher and the average, by board and protocol.
+
+    Significance by Holm over all differences under a protocol.
+    """
     each = {
         (name, at): [between_rows(place, name, METHODS[a], METHODS[b], at) for a, b in LED]
         for name in (*BOARDS, *OUT_OF_DOMAIN)
@@ -98,15 +100,15 @@ def led(place: Path) -> Mapping[tuple[str, str], Mapping[tuple[str, str], Differ
         at: iter(judged([one for (_, of), found in each.items() if of == at for one in found]))
         for at in ("current", "ft-classifier")
     }
-    # of each board the next: pairs run out first, so that no difference is lost
+    # each board takes its next three: zip stops at the end of LED, before it takes a fourth
     return {(name, at): dict(zip(LED, made[at], strict=False)) for name, at in each}
 
 
 @cache
 def staged(place: Path, name: str, protocol: str) -> Mapping[tuple[str, str], Difference | None]:
-    """By merger and stage before it what this changes; None where it leaves the scores as they are.
+    """What a stage before a merger changes, by (merger, stage); None if no score changes.
 
-    Of all mergers that have it on a board, Holm over these.
+    Significance by Holm over all mergers with this stage on the board.
     """
     board = known(place, name)
     at, column = board.scores.headlines[protocol], board.scores.columns[-1]
@@ -122,15 +124,17 @@ def staged(place: Path, name: str, protocol: str) -> Mapping[tuple[str, str], Di
 def changes_of(
     place: Path, name: str, stage: str, protocol: str
 ) -> Mapping[str, Difference | None]:
-    """What one stage changes on a board, by merger."""
+    """What one stage changes on a board in the mean over tasks, by merger."""
     found = staged(place, name, protocol).items()
     return {merger: one for (merger, which), one in found if which == stage}
 
 
 @cache
 def by_stage(place: Path, name: str, protocol: str) -> Mapping[str, Mapping[str, Difference]]:
-    """By merge with a stage before the merger, and task, what this changes; nothing of those that
-    it leaves as they are. Holm over a task."""
+    """What the stage before a merger changes, by merge and task, without tasks where it is nothing.
+
+    Significance by Holm over the changes on a task.
+    """
     board = known(place, name)
     at = board.scores.headlines[protocol]
     found: dict[str, dict[str, Difference]] = {}
@@ -148,14 +152,14 @@ def changes_on_tasks(place: Path, name: str, stage: str, protocol: str) -> list[
 
 
 def changes(place: Path, stage: str, protocol: str, names: Iterable[str]) -> list[Difference]:
-    """What one stage changes on boards."""
+    """What one stage changes on several boards, in the mean over tasks."""
     return [one for *_, one in changes_by_merger(place, stage, protocol, names)]
 
 
 def changes_by_merger(
     place: Path, stage: str, protocol: str, names: Iterable[str]
 ) -> Iterator[tuple[str, str, Difference]]:
-    """The same, with the board and the merger."""
+    """What one stage changes, with the board and the merger of each change."""
     for name in names:
         for merger, one in changes_of(place, name, stage, protocol).items():
             if one:
@@ -164,8 +168,10 @@ def changes_by_merger(
 
 @cache
 def favoured(place: Path, name: str, protocol: str) -> Mapping[str, tuple[Estimate, Estimate]]:
-    """By merger what `procrustes` changes on the task of its reference, which is the first expert,
-    and in the mean on the others."""
+    """What `procrustes` changes on the task of its reference (the first expert), and on the others.
+
+    By merger; the latter is the mean over the other tasks.
+    """
     board = known(place, name)
     merges = {(one.merger, one.premerge): one for one in board.lines if one.role == "merged"}
     task_of = {one.digest: one.task for one in board.lines if one.role == "expert"}
@@ -184,14 +190,16 @@ def favoured(place: Path, name: str, protocol: str) -> Mapping[str, tuple[Estima
 
 
 def merges_of(place: Path, name: str) -> list[str]:
-    """The rows of merges that have, or might have, credit."""
+    """The merges among the credits of a board, also those whose credit is not defined."""
     return [one.name for one in credited(place, name).merges]
 
 
 @cache
 def chosen(place: Path, name: str) -> dict[str, tuple[str, list[str]]]:
-    """By merger as it is: what it is called with an option that was chosen, and the values that
-    were, in the order of the sets of experts."""
+    """For each merger with a chosen option: the name of its row, and the chosen values.
+
+    By the name without `(... tuned)`; values are in the order of the sets of experts.
+    """
     frame = records_of(place, name)
     tuned = frame[frame.row.str.endswith(" tuned)")].drop_duplicates(["row", "set"])
     found = {}
@@ -202,7 +210,7 @@ def chosen(place: Path, name: str) -> dict[str, tuple[str, list[str]]]:
 
 
 def credits_of(board: Board) -> dict[str, float]:
-    """By method the credit of its merge, where that is defined."""
+    """The credit of each method's merge, where it is defined."""
     assert board.credits
     merges = {one.name: one.credit for one in board.credits.merges if one.credit}
     methods = dict.fromkeys(one.method for one in board.lines if one.role == "merged")
@@ -212,21 +220,21 @@ def credits_of(board: Board) -> dict[str, float]:
 
 @cache
 def plain(place: Path, name: str, of: str) -> dict[str, float]:
-    """By merger without a stage before it what `agreement` orders by."""
+    """Credit, or the mean score under protocol `of`, of each merger without a stage before it."""
     board = known(place, name)
     alone = dict.fromkeys(
         one.method for one in board.lines if one.role == "merged" and not one.premerge
     )
     if of == "credit":
-        credited(place, name)  # is refused where there is none
+        credited(place, name)  # exits if there is none
         return {method: one for method, one in credits_of(board).items() if method in alone}
     cells = {method: cell_of(place, name, method, of) for method in alone}
     return {method: cell.mean for method, cell in cells.items() if cell is not None}
 
 
 def losses(place: Path, protocol: str, names: Iterable[str]) -> list[tuple[float, float]]:
-    """Of each task of boards how far experts are above the base under a tuned head, and what the
-    plain mergers lose in the mean under a protocol."""
+    """For each task of the boards: the expert less the base under a tuned head, and the expert less
+    the mean of the plain mergers under a protocol."""
     found = []
     for name in names:
         board = known(place, name)
@@ -244,7 +252,7 @@ def losses(place: Path, protocol: str, names: Iterable[str]) -> list[tuple[float
 def between_rows(
     place: Path, name: str, row: str, other: str, protocol: str, task: str = ""
 ) -> Estimate:
-    """How far a merge is above another under a protocol."""
+    """How far a merge is above another under a protocol, in the mean or on one `task`."""
     board = known(place, name)
     at, column = board.scores.headlines[protocol], column_of(board, task)
     rows = (board.joint_names.get(one, one) for one in (row, other))
@@ -257,49 +265,49 @@ def between_rows(
 
 
 def column_of(board: Board, task: str) -> str:
-    """That of a task, by the start of its name, or of the mean."""
+    """The column of a task, given the start of its name; without one, the column of the mean."""
     columns = board.scores.columns
     return next((one for one in columns if task and one.startswith(task)), columns[-1])
 
 
 def over_sets(place: Path, name: str, row: str, protocol: str) -> list[float]:
-    """The mean over the tasks of a board in each of its sets of experts."""
+    """The mean of a row over the tasks of a board, in each of its sets of experts."""
     cell = cell_of(place, name, row, protocol)
     assert cell is not None
     return [*cell.experts]
 
 
 def base_of(place: Path, name: str) -> str:
-    """What the merges of a board were made from."""
+    """The name of the base of a board's merges."""
     return next(Path(one.base).name for one in known(place, name).lines if one.base)
 
 
 def experts_of(place: Path, name: str) -> str:
-    """What a board calls the mean of the experts, each on its own task."""
+    """The name of the row of a board that has the experts, each on its own task."""
     rows = known(place, name).scores.rows
     return next(one for one in ("expert of the task", "experts, mean") if one in rows)
 
 
 def mean_of_row(place: Path, name: str, row: str, protocol: str) -> float:
-    """A row of a board in the mean over its tasks."""
+    """The score of a row of a board, in the mean over its tasks."""
     cell = cell_of(place, name, row, protocol)
     assert cell is not None
     return cell.mean
 
 
 def cell_of(place: Path, name: str, row: str, protocol: str) -> GridCell | None:
-    """The same as a cell, if it has one."""
+    """The cell of a row of a board in the mean over tasks, if it has one."""
     board = known(place, name)
     return board.scores.row(board.joint_names.get(row, row), board.scores.headlines[protocol])[-1]
 
 
 def lines_under(place: Path, name: str, protocol: str, *rows: str) -> list[list[Line]]:
-    """The lines of rows of a board under a protocol."""
+    """The lines of each of some rows of a board under a protocol."""
     board = known(place, name)
     return [lines_of_row(board, row, board.scores.headlines[protocol]) for row in rows]
 
 
 def lines_of_row(board: Board, row: str, at: Setting) -> list[Line]:
-    """Those of one row under one setting, in the order of the tasks."""
+    """The lines of one row under one setting, in the order of the tasks."""
     shown = board.joint_names.get(row, row)
     return [line for task in board.tasks for line in board.scores.cells[shown, at, task].lines]

@@ -1,4 +1,4 @@
-"""What sentences say in numbers of the boards of five topics under every protocol."""
+"""Claims about the boards of five topics under every protocol."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from harness.text import points
 
 @cache
 def merges(place: Path) -> pandas.DataFrame:
-    """Means over the tasks of the board `protocols`, merges alone; columns as in its table."""
+    """Means over the tasks of the board `protocols`: merges and base, by columns of its table."""
     frame = board(place, "protocols")
     values = pandas.DataFrame({head: means(frame, of) for head, of in PROTOCOLS.items()})
     whole = values.drop([EXPERTS, *[row for row in values.index if "ceiling" in row]])
@@ -32,18 +32,18 @@ def merges(place: Path) -> pandas.DataFrame:
 
 
 def score(place: Path, row: str, column: str) -> str:
-    """A mean over the five tasks."""
+    """The score of a row in the mean over the five tasks."""
     return points(float(merges(place).loc[row, column]))
 
 
 def ahead(place: Path, first: str, second: str) -> str:
-    """For how many merges one protocol scores more than another."""
+    """For how many merges the first protocol gives a higher score than the second."""
     of = merges(place).drop(index="base")
     return f"{int((of[first] > of[second]).sum())} of {len(of)}"
 
 
 def rises(place: Path, second: str = "FT-Classifier", first: str = "Current") -> str:
-    """The least and the most that a merge scores more under the second."""
+    """The least and the most that a merge scores more under `second` than under `first`."""
     of = merges(place).drop(index="base")
     by = of[second] - of[first]
     return f"{by.min():.0f} to {by.max():.0f}"
@@ -55,12 +55,12 @@ def merged(place: Path) -> str:
 
 
 def lifts(place: Path, row: str, column: str) -> str:
-    """What a row scores more than under Current Eval."""
+    """How much more a row scores under a protocol than under Current Eval."""
     return points(float(merges(place).loc[row, column] - merges(place).loc[row, "Current"]), "+")
 
 
 def exceptions(place: Path, first: str, second: str) -> str:
-    """The merges that score more under the first protocol."""
+    """The merges that score more under the first protocol than under the second."""
     of = merges(place).drop(index="base")
     return " and ".join(f"`{name}`" for name in of.index[of[first] > of[second]]) or "none"
 
@@ -74,12 +74,12 @@ def mapped(place: Path, transform: str) -> pandas.Series[float]:
 
 
 def transformed(place: Path, row: str, transform: str) -> str:
-    """The mean score of a row under a map of its features."""
+    """The score of a row under a map of its features, in the mean over tasks."""
     return points(float(mapped(place, transform)[row]))
 
 
 def recovered(place: Path, transform: str) -> str:
-    """The least and the most of their loss that merges other than Iso's get back by a map."""
+    """The least and the largest share of a merge's loss that a map recovers, Iso's left out."""
     current = merges(place)["Current"].drop("base")
     part = (mapped(place, transform).drop("base") - current) / (_experts(place) - current)
     part = part[~part.index.str.startswith("iso")]
@@ -114,13 +114,13 @@ def fewer(place: Path, second: str, first: str) -> str:
 
 
 def firsts(place: Path, row: str, column: str) -> str:
-    """On how many tasks a merge is first among all merges."""
+    """On how many tasks a merge scores highest of all merges."""
     values = each_task(board(place, "protocols"), {"role": "merged", **PROTOCOLS[column]})
     return counted(int((values.idxmax() == row).sum()))
 
 
 def stratified(place: Path, row: str, protocol: str) -> str:
-    """What drawing rows without stratification changes, with Welch's p over draws."""
+    """The change of a score when rows are drawn unstratified, with Welch's p over draws."""
     drawn = []
     for name in ("unstratified", "shots"):
         frame = records_of(place, name)

@@ -1,4 +1,4 @@
-"""The boards that pages tell of: their lines as frames, and what is shown of them as Markdown."""
+"""The boards that pages are about: their lines as data frames, and text for Markdown tables."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ SETTINGS = {
     "domains": "entities of three domains",
     "seeds": "seeds of one task",
 }
-"""By the board that has most merges."""
+"""Settings by the name of their board with the most merges."""
 OTHER_BASES = {
     "topics": ("minilm-l6", "granite", "gte", "distilbert"),
     "glue": ("granite", "distilbert"),
     "emotions": ("granite", "distilbert"),
     "domains": ("granite", "distilbert"),
 }
-"""Of settings with credit, that were repeated with three sets of experts: `topics-granite`."""
+"""Bases on which settings with credit were repeated, with three sets of experts each: the board of
+topics on granite is `topics-granite`."""
 TUNED = ("topics", "emotions", "domains")
-"""Settings of which `topics-tuned` has mergers with an option that is chosen on held-out rows."""
+"""Settings with a board of mergers with an option chosen on held-out rows, `topics-tuned`."""
 GROUPS = {one: (one, *(f"{one}-{base}" for base in bases)) for one, bases in OTHER_BASES.items()}
 BOARDS = {name: SETTINGS[one] for one, names in GROUPS.items() for name in names}
 GROUPS["all"] = (*BOARDS,)
-"""Of boards, as a claim names them: `@topics`; `!topics` behind it leaves one out."""
+"""Groups of boards: a claim names all of one as `@topics`; `!topics` behind it leaves one out."""
 OUT_OF_DOMAIN = dict.fromkeys(
     (f"{name}-out" for name in GROUPS["emotions"]), "emotions out of domain"
 )
@@ -56,7 +57,7 @@ PROTOCOLS: Mapping[str, Mapping[str, str]] = {
 def board(place: Path, name: str) -> pandas.DataFrame:
     """The lines of a board, with the options of protocols as columns of their own, `with NAME`.
 
-    `name` is what a row is called here: that of its role, or of its method.
+    `name` is the name of a row in tables: that of its role, or of its method.
     """
     frame = pandas.read_parquet(place / name / "board.parquet")
     frame = frame.astype(dict.fromkeys(frame.select_dtypes("category"), object))
@@ -74,23 +75,23 @@ def records_of(place: Path, name: str) -> pandas.DataFrame:
 
 
 def means(frame: pandas.DataFrame, column: Mapping[str, str]) -> pandas.Series[float]:
-    """By name the mean over tasks of the lines that say what `column` says.
+    """The mean over tasks for each name, of the lines that have the values in `column`.
 
-    Of experts of one task their mean counts; what was not read on all tasks has no mean.
+    Several experts of one task are averaged first; a name without a score on every task gets NaN.
     """
     return each_task(frame, column).mean(axis=1, skipna=False)
 
 
 def each_task(frame: pandas.DataFrame, column: Mapping[str, str]) -> pandas.DataFrame:
-    """The same for each task."""
+    """The score of each name on each task, of the lines that have the values in `column`."""
     for key, value in column.items():
         frame = frame[frame[key] == value]
     return frame.pivot_table(index="name", columns="task", values="value")
 
 
 def outside(place: Path) -> tuple[pandas.Series[float], pandas.Series[float]]:
-    """By corpus of single experts, ascending, and by merger alone the mean, of corpora that
-    nobody was trained on."""
+    """Mean scores on corpora that no expert was trained on: of experts by their corpus, ascending,
+    and of merges without other stages by their merger."""
     frame = board(place, "emotions-out")
     means = frame[frame.role == "single"].groupby("name").value.mean()
     alone = frame[(frame.role == "merged") & (frame.premerge == "")]
@@ -107,7 +108,7 @@ COUNTS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Markdown: names to the left, numbers to the right."""
+    """A Markdown table with the first column aligned left and all others right."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -1,10 +1,10 @@
-"""How far experts went from their base, and which way: what is known before anything is merged.
+"""Norms and directions of the experts' task vectors, which are known before anything is merged.
 
     python leaderboards/geometry.py OUT
 
-Writes OUT/NAME/geometry.csv for the boards of `NAMES`, whose packs and experts lie in OUT: of each
-expert, heads apart, the norm of its task vector, and in the mean over the other experts of its set
-the cosine of the task vectors and the distance.
+Writes OUT/NAME/geometry.csv for the boards `NAMES`, whose packs and experts are in OUT: for each
+expert without its head, the norm of its task vector, and its cosine and distance to the others' in
+the mean over the other experts of its set.
 """
 
 from __future__ import annotations

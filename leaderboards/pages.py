@@ -1,11 +1,10 @@
-"""What takes several boards, from the folder that the studies were run in.
+"""Makes all boards, pages and figures from the folder that the studies were run in.
 
     python leaderboards/pages.py OUT
 
-Packs the records of every board in OUT/records, and writes into OUT what stands beside this file
-and in docs: boards and the page over them, gains, tables of pages, and pictures by
-the commands of docs/figures/README.md. Exits with 3 where one of them could not be made, and with
-all others written.
+Packs the records of every board in OUT/records, and writes into OUT what is committed beside this
+file and in docs: boards and the page over them, geometry.csv, tables of pages, and figures by the
+commands of docs/figures/README.md. Exits with 3 if some could not be made; all others are written.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from harness.cli import main
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 MOVED = "experts/domains/*/conll2003-0"
-"""The expert of README's picture."""
+"""The expert of the figure in the README."""
 AVERAGE = "merged/topics/*/seed-0/average"
 WHOLE = ("vision", "vision-one-start")
-"""Packs that keep all resamples, so that a test can check committed records whole."""
+"""Packs that keep all resamples, so that a test can check some committed records completely."""
 FEWER = 500
-"""Resamples that the others keep, as all that is committed has to stay small."""
+"""Resamples that all other packs keep, as committed files have to stay small."""
 TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"
 
 
 def commands(out: Path) -> Iterator[str]:
-    """All of them in their order."""
+    """The commands that make everything, in order."""
     packs = [f"{one}.parquet" for one in sorted((out / "records").iterdir()) if one.is_dir()]
     for pack in packs:
         few = "" if Path(pack).stem in WHOLE else f" --resamples {FEWER}"
@@ -52,7 +51,7 @@ def commands(out: Path) -> Iterator[str]:
 
 
 def do(command: str) -> int:
-    """Do a command of ours, or a script; its exit status."""
+    """Run a command of the harness, or a script; its exit status."""
     print("+", command, flush=True)
     program, *words = shlex.split(command)
     if program == "harness":

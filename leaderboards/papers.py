@@ -1,4 +1,4 @@
-"""Tables with what the papers print beside our boards."""
+"""Tables of our boards beside the numbers that papers print."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PAPERS = Path(__file__).parent.parent / "harness/studies/papers"
 
 
 class Beside(NamedTuple):
-    """A column of a table beside a paper's: a board under a protocol, and columns of a table of
-    the paper (their mean), whose rows may be of a stage before the merger."""
+    """A column of a comparison: a board under a protocol, and the mean of some columns of a paper's
+    table. `premerge` is the stage before the mergers of both."""
 
     board: str
     protocol: str
@@ -39,8 +39,10 @@ class Beside(NamedTuple):
 
 
 def beside(place: Path, columns: Mapping[str, Beside], rows: Mapping[str, str]) -> str:
-    """Means over the tasks of boards, and in brackets what a paper prints; `rows` are named as
-    there."""
+    """Means over the tasks of boards, with a paper's numbers in brackets.
+
+    `rows` maps our names of rows to the paper's.
+    """
     cells: dict[str, list[str]] = {row: [] for row in rows}
     for one in columns.values():
         paper = PAPERS / f"{one.paper}.yaml"
@@ -61,7 +63,7 @@ def beside(place: Path, columns: Mapping[str, Beside], rows: Mapping[str, str]) 
 
 
 def experts(place: Path, boards: Sequence[str], theirs: Mapping[str, float], said: str) -> str:
-    """Experts under their own heads on each task, by base, below what is published of another."""
+    """Experts under their own heads on each task, by base; below, published scores of another."""
     frames = {differences.base_of(place, name): board(place, name) for name in boards}
     own = {base: each_task(of, PROTOCOLS["Current"]).loc[EXPERTS] for base, of in frames.items()}
     rows = [[base, *map(number, scores)] for base, scores in own.items()]
@@ -87,13 +89,13 @@ PUBLISHED: Mapping[str, tuple[Sequence[str], Mapping[str, float], str]] = {
         "DistilBERT, all rows",
     ),
 }
-"""Accuracy. Of BERT-base, trained on the texts before, Sun et al. 2019, arXiv:1905.05583
-(BERT-ITPT-FiT); of DistilBERT the model card of distilbert-base-cased."""
+"""Published accuracies by table: of BERT-base, pretrained further on the texts, Sun et al. 2019,
+arXiv:1905.05583 (BERT-ITPT-FiT); of DistilBERT, the model card of distilbert-base-cased."""
 
 
 def images(place: Path) -> str:
-    """Two vision transformers by what was matched before merging, Current Eval: the rotation
-    paper's Table 2."""
+    """Merges of two vision transformers under Current Eval, by pre-merging method: Table 2 of the
+    rotation paper."""
     columns: dict[str, pandas.Series[float]] = {}
     experts = []
     for study, start in STARTS.items():
@@ -122,12 +124,12 @@ IMAGES_IN_THE_PAPER = {
     "rotation": "10.2, 18.6, 15.3",
     "rotation:scaling=True": "10.2, 18.6, 15.4",
 }
-"""Of different initialisations, by the same three mergers: arXiv:2502.00264, Table 2."""
+"""For different initialisations, with the mergers `SEEDS_OF_IMAGES`: arXiv:2502.00264, Table 2."""
 
 
 ALONE = {"current": "Current", "knn": "KNN", "ft_classifier": "FT-Classifier"}
 OURS = ("mnli", "mrpc", "sst2", "stsb")
-"""Tasks of the board of seeds."""
+"""The tasks of the board `seeds`."""
 BESIDE = {
     "beside-ft-classifier": (
         {

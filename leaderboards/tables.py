@@ -3,9 +3,9 @@ sentences (claims.py).
 
     python leaderboards/tables.py [FOLDER]
 
-A table stands there between `<!-- NAME -->` and `<!-- end -->`. Its numbers are those of the
-boards or of the records in FOLDER (`leaderboards`), so that a page cannot say what these do not.
-With those of another folder the pages are written there, to FOLDER/README.md and FOLDER/docs.
+A table stands between `<!-- NAME -->` and `<!-- end -->`. Its numbers come from the boards or
+records in FOLDER (default: `leaderboards`), so that pages always agree with them. With another
+folder the pages are written to FOLDER/README.md and FOLDER/docs.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ FOLDERS = {
     "minilm-l3": "paraphrase-MiniLM-L3-v2",
     "mpnet": "all-mpnet-base-v2",
 }
-"""What bases are called whose folders, in the records of `pairs`, have another name."""
+"""Names of bases whose folders have another name in the records of `pairs`."""
 TRANSFORMS = ("scaling", "orthogonal", "similarity", "euclidean", "linear", "invertible", "affine")
 
 
 def by_column(frame: pandas.DataFrame, first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
-    """A row for every name: experts, merges in the order of the first column, base."""
+    """A table with a row for every name: experts, merges in the order of the first column, base."""
     values = pandas.DataFrame({head: means(frame, column) for head, column in columns.items()})
     merges = values.drop([EXPERTS, BASE]).sort_values(next(iter(columns)))
     ordered = pandas.concat([values.loc[[EXPERTS]], merges, values.loc[[BASE]]])
@@ -80,7 +80,7 @@ def protocols(place: Path) -> str:
 
 
 def transforms(place: Path) -> str:
-    """The same by what a probe may do to features: FT-Classifier, Figure 4."""
+    """Mean accuracy over five tasks by the transform of a probe: FT-Classifier, Figure 4."""
     read = {"protocol": "probe", "with rows": "test"}
     columns = {"Current": PROTOCOLS["Current"]}
     columns |= {transform: {**read, "with transform": transform} for transform in TRANSFORMS}
@@ -88,7 +88,7 @@ def transforms(place: Path) -> str:
 
 
 def shots(place: Path) -> str:
-    """Mean accuracy as the rows that are adapted to grow: FT-Classifier, Figures 2 and 5."""
+    """Mean accuracy by the number of rows for adaptation: FT-Classifier, Figures 2 and 5."""
     frame = board(place, "shots")
     frame["shots"] = frame["shots"].map(lambda count: f"{count:.0f}".replace("inf", ALL))
     tuned = {"protocol": "ft-classifier", "with variant": "clean", "with rows": "shots"}
@@ -103,7 +103,7 @@ def shots(place: Path) -> str:
 
 
 def by_protocol(place: Path, name: str, *left_out: str) -> str:
-    """By protocol, with 5 shots, the mean over the tasks of a board, and the best constant's."""
+    """Means over the tasks of a board by protocol, with 5 shots, and those of the best constant."""
     columns = {head: column for head, column in PROTOCOLS.items() if head not in left_out}
     frame = board(place, name)
     read = frame.role.isin(["expert", "base", "merged"]) & frame.shots.isin([0, SHOTS])
@@ -113,7 +113,7 @@ def by_protocol(place: Path, name: str, *left_out: str) -> str:
 
 
 def credit(place: Path, name: str = "protocols") -> str:
-    """Where the score goes: merges by credit, beside their places under Current Eval."""
+    """The merges of a board by credit, with their places under Current Eval."""
     rows = []
     for bar in view(differences.credited(place, name), "")["bars"]:
         scores = bar["scores"]
@@ -134,12 +134,12 @@ def credit(place: Path, name: str = "protocols") -> str:
 
 
 def called(place: Path, name: str) -> str:
-    """A board by its setting and its base."""
+    """The setting and the base of a board, to name it in tables."""
     return f"{BOARDS.get(name) or OUT_OF_DOMAIN[name]}, {differences.base_of(place, name)}"
 
 
 def overview(place: Path) -> str:
-    """A line for each board: scores of the average, what is first, which pairs change places."""
+    """A row for each board: scores of the average, the most credit, pairs in opposite orders."""
     rows = []
     for name in BOARDS:
         tuned = [claims.mean(place, name, row, "ft-classifier") for row in ("average", "base")]
@@ -162,8 +162,8 @@ def overview(place: Path) -> str:
 
 
 def by_task(place: Path, name: str) -> str:
-    """Current Eval by task: experts, their ensemble, the merges alone, in bold the best of them and
-    those that do not differ from it; base and best constant. Means over sets of experts."""
+    """Current Eval by task, in the mean over sets of experts: experts, their ensemble, merges
+    without stages, base, best constant. Bold: the best merges, and any not significantly behind."""
     known = differences.known(place, name)
     at = known.scores.headlines["current"]
     alone = {known.joint_names.get(one.method, one.method) for one in known.lines
@@ -180,8 +180,8 @@ def by_task(place: Path, name: str) -> str:
 
 
 def stages_by_task(place: Path, name: str) -> str:
-    """What each stage before a merger changes on each task, in points; in bold what is significant,
-    by Holm over the changes on a task under a protocol."""
+    """What each stage before a merger changes on each task, in points; bold if significant, by Holm
+    over the changes on a task under a protocol."""
     known = differences.known(place, name)
     rows = []
     for protocol, called in PROTOCOL_NAMES.items():
@@ -196,7 +196,7 @@ def change(one: Difference) -> str:
 
 
 def foretold(place: Path) -> str:
-    """What norms and cosines of task vectors say of a loss, on each base."""
+    """Correlations of norms and cosines of task vectors with losses, on each base."""
     boards = GROUPS["topics"]
     rows = [
         [f"{told}, {said}", *(claims.foretells(place, name, column, at) for name in boards)]
@@ -220,8 +220,8 @@ def settings(place: Path) -> str:
 
 
 def _credits(place: Path, boards: Mapping[str, str]) -> str:
-    """Credit of the mergers that all boards have, in the order of their mean place, below what
-    experts, the base under a tuned head and the best constant prediction score."""
+    """Credit of the mergers that all boards have, in the order of their mean place, below scores of
+    experts, of the base under a tuned head and of the best constant."""
     alone = (
         claims.mean(place, one, differences.experts_of(place, one), "current") for one in boards
     )
@@ -237,7 +237,7 @@ def _credits(place: Path, boards: Mapping[str, str]) -> str:
 
 
 def pairs(place: Path) -> str:
-    """Credit of every merge of a pair of experts on each of several bases, in the order of its mean
+    """Credit of every merge of a pair of experts on each of several bases, in the order of the mean
     place."""
     boards = differences.pairs_of_bases()
     credits = pandas.DataFrame(
@@ -255,8 +255,8 @@ def pairs(place: Path) -> str:
 
 
 def fresh(place: Path) -> str:
-    """Merges under a head that is tuned on few rows without labels, and under a new one that is
-    trained on many with their labels, in the order of that."""
+    """Merges under a head tuned on few rows without labels, and under a fresh head trained on many
+    rows with labels, in the order of the latter."""
     name = new = "fresh-head"  # the board, and the protocol
     merges = [one.name for one in differences.credited(place, name).merges]
     merges.sort(key=lambda row: -float(claims.mean(place, name, row, new)))
@@ -276,7 +276,7 @@ def fresh(place: Path) -> str:
 
 
 def options(place: Path, name: str) -> str:
-    """Mergers with an option that is chosen on held-out rows by Current Eval, and as they are."""
+    """Mergers with an option chosen on held-out rows by Current Eval, and with its default."""
     rows = []
     for row, (chosen, values) in differences.chosen(place, name).items():
         cells = [f"`{row}`", ", ".join(values)]
@@ -299,7 +299,7 @@ HEADS = (
 
 
 def heads(place: Path) -> str:
-    """Macro F1 of experts whose heads started alike and apart: RegMean, Table 2."""
+    """Macro F1 with experts whose heads started alike, or differently: RegMean, Table 2."""
     boards, rows = ("emotions", "emotions-heads"), []
     for row in ("expert of the task", *HEADS, "base"):
         cells = [f"`{row}`" if row in HEADS else row]
@@ -313,7 +313,7 @@ def heads(place: Path) -> str:
 
 
 def references(place: Path) -> str:
-    """What `procrustes` changes on each task under a tuned head, by what it turns experts to."""
+    """What `procrustes` changes on each task under a tuned head, by its reference."""
     rows, tasks = [], [*differences.known(place, "domains").tasks]
     turns = {
         "news": ("domains", "procrustes["),
@@ -330,12 +330,12 @@ def references(place: Path) -> str:
 
 
 SIGNS = (("▼", "low"), ("▲", "high"))
-"""Of merges that Current Eval orders the other way round: how many it has above, and below."""
+"""▼ counts merges that Current Eval wrongly puts above a merge, ▲ those wrongly below it."""
 
 
 def stages(place: Path, stage: str) -> str:
-    """What a stage before mergers changes on each board that has it, in points, with half of its
-    interval; in bold what is significant."""
+    """What a stage before mergers changes on each board that has it, in points, with half of the
+    interval; bold if significant."""
     each = {
         (called(place, name), told): differences.changes_of(place, name, stage, protocol)
         for name in BOARDS
@@ -351,8 +351,8 @@ def stages(place: Path, stage: str) -> str:
 
 
 def leads(place: Path) -> str:
-    """How far RegMean, Fisher and the average are from each other on each board, in points, with
-    half of the interval; in bold what is significant."""
+    """Differences between RegMean, Fisher and the average on each board, in points, with half of
+    the interval; bold if significant."""
     rows = [
         [called(place, name), PROTOCOL_NAMES[at], *map(claims.staging, found.values())]
         for (name, at), found in differences.led(place).items()
@@ -364,7 +364,7 @@ PROTOCOL_NAMES = {"current": "Current Eval", "ft-classifier": "tuned head"}
 
 
 def foreign(place: Path) -> str:
-    """Macro F1 over corpora that nobody was trained on, in the mean over sets: RegMean, Table 3."""
+    """Macro F1 over corpora that no expert was trained on, mean over sets: RegMean, Table 3."""
     values = board(place, "emotions-out").groupby(["role", "name"]).value.mean()
     singles, merges = outside(place)
     columns = {
@@ -414,7 +414,7 @@ PAGES = [ROOT / "README.md", DOCS / "what-we-found.md", *sorted((DOCS / "papers"
 
 
 def written(path: Path, place: Path = HERE) -> str:
-    """The text of a page with its tables as the boards in a folder have them now."""
+    """The text of a page with its tables and numbers computed from the boards in a folder."""
     text = path.read_text(encoding="utf-8")
     for name in re.findall(r"(?m)^<!-- (\S+) -->$", text):
         if name == END:

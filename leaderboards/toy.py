@@ -1,13 +1,13 @@
-"""Every study of `studies` on made-up rows, in minutes: what it finds means nothing.
+"""Runs every study of `studies` on generated rows, in minutes; the scores mean nothing.
 
     python leaderboards/toy.py OUT
 
-Makes a tiny base, the data of every task that a committed board has, and the studies with less
-training and fewer draws; runs them in two processes, and `pages.py`. At the end OUT is held to what
-is committed: every board, page and picture is there, with the same lines. Exits with 1 where
-something is missing.
+Makes a tiny base, data for every task of a committed board, and the studies with less training and
+fewer draws; runs them in two processes, then `pages.py`. At the end OUT is compared with what is
+committed: every board, page and figure must exist, with the same lines. Exits with 1 if something
+is missing.
 
-To import torch takes longer than to train such a model: the processes are forks of one that has
+Importing torch takes longer than training such a model: the processes are forks of one that has
 imported everything.
 """
 
@@ -27,7 +27,7 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# before torch: two processes on two cores, and a fork has none of its parent's other threads
+# before torch is imported: two processes on two cores, and forks do not inherit threads
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false")
 os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 
@@ -62,9 +62,9 @@ EACH = {"train": 7, "test": 3}
 LEAST = {"train": 40, "test": 24}
 LENGTH = 12
 DRAWS = 3
-"""As few as credit has an interval of."""
+"""The fewest draws for which credit has an interval."""
 STEPS = 20
-"""Of Surgery, for a thousand."""
+"""Steps of Surgery, in place of a thousand."""
 SIDE = 32
 LANES = (
     (
@@ -101,14 +101,14 @@ WARM = (
     "harness.reporting.table",
     "harness.training.finetune",
 )
-"""What most commands import."""
+"""Modules that most commands import."""
 
 
 # Rows --------------------------------------------------------------------------------------
 
 
 def rows(task: Task, split: str, words: Sequence[str]) -> list[Row]:
-    """Rows of a split, the classes in turn; a class shows in two words of its own."""
+    """Rows of a split, with the classes in turn."""
     part = "train" if split == "train" else "test"
     classes = len(task.labels) if task.kind == "classification" else 0
     count = max(LEAST[part], EACH[part] * classes)
@@ -116,14 +116,14 @@ def rows(task: Task, split: str, words: Sequence[str]) -> list[Row]:
 
 
 def row(task: Task, number: int, words: Sequence[str], random: np.random.Generator) -> Row:
-    """A row in the columns of the published data."""
+    """A row in the columns of the published data. Certain words, or pixels, show its labels."""
     picked = [words[place] for place in random.integers(len(words), size=LENGTH)]
     if task.kind == "tagging":
         tags = [int(tag) for tag in random.integers(len(task.labels), size=LENGTH)]
         said = [words[tag] if tag else word for word, tag in zip(picked, tags, strict=True)]
         return {task.text[0]: said, task.label: tags}
     if task.kind == "multilabel":
-        # of the last class nobody said anything, as in most of the corpora
+        # the last class has no label, as in most of the corpora
         holds = [*map(int, random.random(len(task.labels) - 1) < 0.3), -100]
         marks = [words[place] for place, held in enumerate(holds) if held == 1]
         labels: dict[str, object] = (
@@ -133,7 +133,7 @@ def row(task: Task, number: int, words: Sequence[str], random: np.random.Generat
         of = number % (len(task.labels) or 6)
         marks = [words[of]] * 3
         labels = {task.label: of if task.labels else float(of)}
-        if task.image:  # a row of pixels for each class is the brightest
+        if task.image:  # the number of the brightest row of pixels is the class
             pixels = random.integers(128, size=(SIDE, SIDE), dtype=np.uint8)
             pixels[of] += 128
             return {task.image: {"bytes": vision.png(pixels), "path": None}, **labels}
@@ -143,7 +143,7 @@ def row(task: Task, number: int, words: Sequence[str], random: np.random.Generat
 
 
 def write(task: Task, split: str, path: Path, words: Sequence[str]) -> None:
-    """A split as the Hub has it: Parquet with the names of classes in its header."""
+    """Write a split as on the Hub: a Parquet file with the class names in its metadata."""
     from datasets import ClassLabel, Dataset, Features, Image, List, Value
 
     names = ClassLabel(names=[*task.labels]) if task.labels else Value("float32")
@@ -157,7 +157,7 @@ def write(task: Task, split: str, path: Path, words: Sequence[str]) -> None:
 
 
 def make(out: Path) -> int:
-    """The bases, and the rows that the committed boards are of."""
+    """Make the bases, and rows for the tasks of the committed boards."""
     make_base(out / BASES[0], steps=60, width=64, layers=2)
     for other in BASES[1:]:
         shutil.copytree(out / BASES[0], out / other)
@@ -173,9 +173,9 @@ def make(out: Path) -> int:
 
 
 def smaller(name: str, out: Path) -> Path:
-    """A study with one epoch in float32, few draws and the tiny base; its file."""
+    """The file of a study reduced to one epoch in float32, few draws and the tiny base."""
     text = (HERE / "studies" / f"{name}.yaml").read_text(encoding="utf-8")
-    said = yaml.load(text, OnAsAWord)  # one that is safe
+    said = yaml.load(text, OnAsAWord)  # a safe loader
     experts = said["experts"]
     if "tasks" in experts:
         experts["finetune"] |= {"epochs": 1, "bf16": False}
@@ -195,32 +195,32 @@ def smaller(name: str, out: Path) -> Path:
 
 
 def hurry() -> None:
-    """Leave out what takes long and changes nothing that is looked at here."""
+    """Skip slow work that changes nothing that is checked here."""
     gc.collect()
-    gc.freeze()  # a collection after every step would look through all that is imported
+    gc.freeze()  # else each garbage collection would scan all that is imported
     os.fsync = unsynced
     surgery: Any = importlib.import_module(PROTOCOLS["surgery"].function.__module__)
     surgery._fitted = partial(briefly, surgery._fitted)
 
 
 def unsynced(fd: int | HasFileno) -> None:
-    """Nobody cuts the power."""
+    """No fsync: files need not survive a power cut."""
 
 
 def briefly(fit: Callable[..., Any], lessons: Any, rank: int, _: int, rate: float) -> Any:
-    """Surgery fitted in few steps, however many are asked for."""
+    """Surgery fitted in `STEPS` steps, whatever number is asked for."""
     return fit(lessons, rank, STEPS, rate)
 
 
 def start(work: Callable[..., int], *given: Any) -> ForkProcess:
-    """Start work in a fork, whose exit status it gives."""
+    """Start work in a forked process; the result of `work` is its exit status."""
     process = get_context("fork").Process(target=ended, args=(work, *given))
     process.start()
     return process
 
 
 def ended(work: Callable[..., int], *given: Any) -> None:
-    """Do work and exit, and say how long it took."""
+    """Do work, exit with its result, and print the processor time that it took."""
     try:
         sys.exit(work(*given))
     finally:
@@ -233,7 +233,7 @@ def wait(process: ForkProcess) -> int:
 
 
 def logged(work: Callable[..., int], name: str, out: Path, *given: Any) -> int:
-    """Do work, with all that it says in a file."""
+    """Do work, with all output going to OUT/NAME.log."""
     log = os.open(out / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -247,7 +247,7 @@ def lane(studies: Sequence[str], out: Path) -> int:
 
 
 def toy(out: Path) -> int:
-    """Make everything in a folder; the exit status."""
+    """Make everything in a new folder; the exit status."""
     if out.exists():
         sys.exit(f"{out} is there already; expected a new folder")
     os.environ["HARNESS_DATA_DIR"] = str(out / "data")
@@ -270,6 +270,6 @@ def toy(out: Path) -> int:
 if __name__ == "__main__":
     for name in WARM:
         importlib.import_module(name)
-    len(TASKS), len(PROTOCOLS), len(MERGERS)  # found by path when they are asked for
+    len(TASKS), len(PROTOCOLS), len(MERGERS)  # loads the plug-ins, which are found at first use
     hurry()
     sys.exit(toy(Path(sys.argv[1]).absolute()))

@@ -1,10 +1,10 @@
-"""What the study of images starts from: networks as they are initialised, and rows of own tasks.
+"""The inputs of the studies of images: untrained networks, and tasks that the package lacks.
 
     python leaderboards/vision.py OUT [LAYERS WIDTH]
 
-Makes in OUT/bases six small vision transformers, `vit-0` to `vit-5`, each from the seed in its
-name, and in OUT/tasks the tasks that the package has not: the classes of CIFAR-10 in two halves
-without a class in common, `animals` and `vehicles`, and the digits of scikit-learn, 8 x 8 pixels.
+Makes in OUT/bases six small vision transformers, `vit-0` to `vit-5`, initialised with the seed in
+their name, and in OUT/tasks three tasks: the classes of CIFAR-10 in two disjoint parts, `animals`
+and `vehicles`, and the digits of scikit-learn, 8 x 8 pixels.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ PROCESSOR = {
     "image_mean": (0.4914, 0.4822, 0.4465),
     "image_std": (0.247, 0.2435, 0.2616),
 }
-"""With the mean and deviation of CIFAR-10's channels that the code of arXiv:2502.00264 has."""
+"""Mean and deviation of CIFAR-10's channels are those in the code of arXiv:2502.00264."""
 VEHICLES = ("airplane", "automobile", "ship", "truck")
 LAYERS, WIDTH, HEAD, PATCH = 6, 192, 32, 8
 NETWORKS = 6
 
 
 def network(out: Path, seed: int, layers: int = LAYERS, width: int = WIDTH) -> None:
-    """A vision transformer that has seen nothing, with its image processor."""
+    """Write an untrained vision transformer, with its image processor."""
     config = ViTConfig(
         hidden_size=width,
         num_hidden_layers=layers,
@@ -60,7 +60,7 @@ def network(out: Path, seed: int, layers: int = LAYERS, width: int = WIDTH) -> N
 
 
 def own(out: Path, name: str, splits: dict[str, Iterable[dict[str, Any]]]) -> None:
-    """A task of our own, with its rows beside it."""
+    """Write the description of a task, with the rows of its splits beside it."""
     for split, rows in splits.items():
         (out / name).mkdir(parents=True, exist_ok=True)
         Dataset.from_list([*rows]).to_parquet(out / name / f"{split}.parquet")
@@ -69,7 +69,7 @@ def own(out: Path, name: str, splits: dict[str, Iterable[dict[str, Any]]]) -> No
 
 
 def halves(out: Path) -> None:
-    """CIFAR-10 with the classes of vehicles, and with those of animals."""
+    """Write the tasks of CIFAR-10's vehicles and of its animals."""
     task = TASKS["vision/cifar10"]
     folder = Path(os.environ["HARNESS_DATA_DIR"]) / task.name
     files = {split: str(folder / f"{split}.parquet") for split in ("train", "test")}
@@ -87,7 +87,7 @@ def halves(out: Path) -> None:
 
 
 def digits(out: Path) -> None:
-    """scikit-learn's digits, a quarter of them to test."""
+    """Write the task of scikit-learn's digits, a quarter of them as test rows."""
     known = load_digits()
     parts = train_test_split(known.images, known.target, test_size=0.25, random_state=0)
     of = {"train": parts[0::2], "test": parts[1::2]}
@@ -105,14 +105,14 @@ def digits(out: Path) -> None:
 
 
 def png(pixels: Any) -> bytes:
-    """Levels of grey up to 255 as a file."""
+    """A PNG file of grey levels up to 255."""
     file = io.BytesIO()
     Image.fromarray(pixels.astype("uint8")).save(file, "png")
     return file.getvalue()
 
 
 def write(to: Path, *size: int) -> None:
-    """All of it, with networks of so many layers and such a width."""
+    """Write all networks, of `size` (layers, width), and all tasks."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     disable_progress_bars()

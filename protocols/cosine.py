@@ -1,4 +1,4 @@
-"""Semantic similarity: do embeddings of two texts lie as near as people call the texts alike?"""
+"""Semantic similarity: are embeddings of two texts as close as people judge the texts to be?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness import Encoded, Predictions, protocol
 from harness.types import FeaturesName
 
 DECIMALS = 6
-"""Features in float32 differ by less from batch to batch."""
+"""Rounding of float32 features, which differs between batches, changes cosines by less."""
 
 
 @protocol(
@@ -20,16 +20,16 @@ DECIMALS = 6
     features=lambda *, features, **_: features,
 )
 def cosine(encoded: Encoded, *, features: FeaturesName = "last_linear") -> list[Predictions]:
-    """The cosine of the features of both texts of a row, each read by itself; of zeros, 0.
+    """The cosine of the features of a row's two texts, each encoded by itself; 0 for zero features.
 
-    For regressions of two texts, as STS-B is one: its metrics are correlations, which do not depend
-    on the scale of the labels. Nothing is fitted, and no label is read.
+    For regressions with two texts, such as STS-B: their metrics are correlations, which do not
+    depend on the scale of the labels. Nothing is fitted, and no label is read.
 
-    Cosines have six decimals, as texts that are alike would be in an order that rounding makes.
+    Cosines are rounded to six decimals, or rounding errors would rank equally similar texts.
 
-    `features` are taken where those of `knn` are; of an embedding model they are its embeddings.
+    `features` are taken as for `knn`; for an embedding model they are its embeddings.
     """
-    del features  # what is encoded
+    del features  # it decided what was encoded
     first, second = np.split(encoded.test.x.astype(np.float64), 2, axis=1)
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     cosines = (first * second).sum(axis=1) / np.where(lengths == 0, 1, lengths)

@@ -17,7 +17,7 @@ from harness.types import Array, Array64, Units
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 PADDED = 1024
-"""Steps whose units are held at a time: with all rows there are many, of draws unlike in length."""
+"""Steps whose units are padded to one array at a time: with all rows there are many steps."""
 
 
 @protocol(
@@ -40,18 +40,19 @@ def ft_classifier(
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by a head tuned on the drawn rows' features.
 
-    The encoder is frozen, the head starts as the expert's and is fitted to the expert's outputs:
-    KL(expert || head) for classification, the sum of it over the classes of a multi-label row, the
-    mean over the words of a sentence, the squared difference for regression; by Adam, one row at a
-    time. Labels choose the rows (so many of each class) and are not used in the loss.
-    `variant=paper`: each visit of a row is of features made anew with the encoder's dropout on, as
-    the paper's published script does it; test rows are read without. `rows` are
-    those of a draw; or all test rows, as the paper takes parts of them for images: then the fit is
+    The encoder is frozen. The head starts as the expert's and is fitted to the expert's outputs by
+    Adam, one row at a time. The loss is KL(expert || head) for classification, its sum over the
+    classes for multi-label rows, its mean over the words of a sentence for tagging, and the squared
+    difference for regression. Labels choose the rows (so many of each class) and are not used in
+    the loss.
+    `variant=paper`: at each visit of a row, its features are computed anew with the encoder's
+    dropout on, as in the paper's published script; test rows are read without dropout. `rows` are
+    those of a draw, or all test rows (the paper takes parts of them for images): then the fit is
     transductive, and there is one prediction.
-    `kl`: the direction of the loss: `reverse` is KL(head || expert), under which a head need not
-    cover all that the expert finds likely. Of a regression both are the squared difference.
-    `o_weight`: what a word counts for, in the mean of its sentence, that is of no entity to the
-    expert; of any other it is 1.
+    `kl`: the direction of the loss. With `reverse`, KL(head || expert), a head need not cover all
+    that the expert finds likely. For regression both are the squared difference.
+    `o_weight`: the weight, in the mean over its sentence, of a word that the expert predicts to be
+    of no entity; all other words weigh 1.
     """
     head, pool, teacher = encoded.head, encoded.pool, encoded.teacher
     assert head is not None, "or there is no such cell"
@@ -76,7 +77,7 @@ def ft_classifier(
 
 
 def visits(task: str, draw: Draw, epochs: int) -> Order:
-    """The examples that a draw's training sees, one by one, over all epochs: the units of each."""
+    """The units of the example at each step of a draw's training, over all epochs."""
     alone = ((unit,) for units in draw.rows for unit in units)
     examples = draw.examples or tuple(alone)
     orders = (rng(draw.seed, "ftc", task, e).permutation(len(examples)) for e in range(epochs))
@@ -100,7 +101,7 @@ def _dropped(encoded: Encoded, orders: Sequence[Order], epochs: int) -> Iterator
 
 
 def _numbered(orders: Sequence[Order]) -> list[Order]:
-    """The visits of every draw, their units numbered on through all draws."""
+    """The orders of all draws with consecutive unit numbers: each visit has its own features."""
     numbers = count()
     return [[tuple(next(numbers) for _ in example) for example in order] for order in orders]
 
@@ -109,9 +110,9 @@ def _numbered(orders: Sequence[Order]) -> list[Order]:
 class Taught:
     """Units that a head is tuned on.
 
-    `x` is [units, width + 1] with ones in the last column, `outputs` [units, outputs] is what is
-    taught of them, and `weights` [units] what each counts for beside the others of its example.
-    `reverse`: by KL(head || outputs), not KL(outputs || head).
+    `x` is [units, width + 1] with ones in the last column, `outputs` [units, outputs] are the
+    teacher's, and `weights` [units] are relative to the other units of the same example. With
+    `reverse` the loss is KL(head || outputs), else KL(outputs || head).
     """
 
     x: Array | Array64
@@ -126,8 +127,8 @@ def tune(
     """Tuned heads [runs, outputs, width + 1], bias last: all draws in one batched Adam.
 
     `orders` lists the units of every step of every run. Runs are sorted by length, so that those
-    still going are a prefix of the batch and a finished one is not touched again. In numpy: arrays
-    this small cost a tensor library more in threads than in arithmetic.
+    still going are a prefix of the batch and a finished one is not touched again. Written in numpy:
+    with arrays this small, a tensor library spends more time on threads than on arithmetic.
     """
     ranked = sorted(range(len(orders)), key=lambda run: -len(orders[run]))
     lengths = np.array([len(orders[run]) for run in ranked])
@@ -145,8 +146,8 @@ def tune(
         wanted = taught.outputs[units[:going, place]]
         outputs = np.matmul(w, np.ascontiguousarray(seen.transpose(0, 2, 1))).transpose(0, 2, 1)
         by_output = kind.gradient(outputs, wanted, reverse=taught.reverse)
-        # Adam makes a full step of any gradient: what is only rounding must be exactly zero, or a
-        # head that equals its teacher walks away from it
+        # Adam makes a full step for any gradient, however small: rounding errors are set to zero,
+        # or a head that equals its teacher would drift away
         by_output[np.abs(by_output) <= 1e-12 * (1 + np.abs(wanted))] = 0
         by_output *= shares[:going, place, :, None]
         np.matmul(by_output.transpose(0, 2, 1), seen, out=g)

@@ -16,14 +16,14 @@ from harness.options import Count
 from harness.types import Array, Array64, Draw, FeaturesName
 
 BATCH = 4096
-"""Rows whose distances are found at a time, at most."""
+"""The most rows whose distances are computed at a time."""
 PAIRS = 2**24
-"""Distances that are held at a time, in number: with all rows as anchors there are many."""
+"""The most distances that are held at a time: with all rows as anchors there are many."""
 NEIGHBOURS = 5
 
 
 def _check(*, rule: str, neighbours: int, **_: object) -> None:
-    """Raises BadOption for a number of neighbours where none are counted."""
+    """Raise BadOption for a number of neighbours with a rule that counts none."""
     if rule != "vote" and neighbours != NEIGHBOURS:
         raise BadOption(f"knn has neighbours={neighbours} with rule={rule}, expected rule=vote")
 
@@ -48,27 +48,27 @@ def knn(
     """One prediction of the test rows per draw, by Euclidean distance to the drawn anchors.
 
     Classification: the class whose anchors are nearest on average, lowest index on ties. It is
-    neither a vote of k neighbours nor the nearest class mean. Tagging: the tag, of words alike.
-    Multi-label: class by class, whether those that have it or those that have it not are nearer.
+    neither a vote of k neighbours nor the nearest class mean. Tagging: the same, with words as
+    anchors. Multi-label: for each class, whether anchors with it or anchors without it are nearer.
     Regression: the mean label of all anchors, weighted by 1 / (distance + 1e-8). A class of which
     nothing is drawn is never predicted.
 
-    `rule=vote`: the class of most of the `neighbours` nearest anchors, of those with as many the
-    one with the nearest anchor; of a regression, the mean label of these anchors.
-    `rule=centroid`: the class with the nearest mean of anchors; of a regression, the mean label of
-    the bin with the nearest one.
+    `rule=vote`: the most frequent class among the `neighbours` nearest anchors, on ties the one
+    with the nearest anchor; for regression, the mean label of these anchors.
+    `rule=centroid`: the class whose anchors have the nearest mean; for regression, the mean label
+    of the bin with the nearest mean.
 
-    `o_anchors`: how many times as many words of no entity are drawn as of any other tag, of which
-    there are as many each; they are most words of a text, and few of them are a narrow view.
+    `o_anchors`: how many times as many words of no entity are drawn as of any other tag. Most words
+    of a text are of no entity, and a few of them represent them badly.
 
-    `features`: what the final layer of the model's head is given, or, of whole rows, what the
-    encoder makes of them under no head and no pooler: the mean of the last hidden states over the
-    tokens of a row (`mean_masked`), that over all `--max-length` positions, padding too
-    (`mean_padded`), or that of the first token (`cls`).
+    `features`: the input of the final layer of the model's head (`last_linear`) or, for whole rows,
+    the encoder's last hidden states without head and pooler: their mean over the tokens of a row
+    (`mean_masked`), their mean over all `--max-length` positions with padding (`mean_padded`), or
+    that of the first token (`cls`).
     """
-    del o_anchors, features  # the draws have the one, and what is encoded is the other
+    del o_anchors, features  # they decided what was drawn and what was encoded
     assert encoded.pool is not None, "or there is no such cell"
-    # of a tagging the pool is every word of the drawn sentences, and few of them are anchors
+    # for tagging, the pool has every word of the drawn sentences, and few words are anchors
     anchors = sorted({unit for draw in encoded.draws for rows in draw.rows for unit in rows})
     place = {unit: at for at, unit in enumerate(anchors)}
     x, labels = encoded.pool.x[anchors], encoded.pool.labels[anchors]
@@ -86,7 +86,7 @@ def knn(
 
 
 def _placed(draw: Draw, place: Mapping[int, int]) -> Draw:
-    """The draw with its units where they are among the anchors."""
+    """The draw with units numbered among the anchors."""
     return replace(draw, rows=tuple(tuple(place[unit] for unit in rows) for rows in draw.rows))
 
 
@@ -95,7 +95,7 @@ def _placed(draw: Draw, place: Mapping[int, int]) -> Draw:
 
 @dataclass(frozen=True)
 class Mean:
-    """By the distances [rows, anchors] to all anchors."""
+    """The rule of the mean distance. `far` are the distances [rows, anchors]."""
 
     far: Array64
 
@@ -114,13 +114,13 @@ class Mean:
 
 @dataclass(frozen=True)
 class Vote:
-    """By the nearest so many anchors, of distances [rows, anchors]."""
+    """The rule of the nearest `neighbours` anchors. `far` are the distances [rows, anchors]."""
 
     far: Array64
     neighbours: int
 
     def group(self, groups: Sequence[Sequence[int]]) -> Array64:
-        """The group of most of the nearest, on ties the one with the nearest anchor."""
+        """The most frequent group among the nearest, on ties the one with the nearest anchor."""
         owner = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
         if not len(owner):
             return np.zeros(len(self.far))
@@ -131,20 +131,20 @@ class Vote:
         return np.asarray(nearest[np.arange(len(nearest)), first], dtype=np.float64)
 
     def value(self, groups: Sequence[Sequence[int]], labels: Array64) -> Array64:
-        """The mean label of the nearest."""
+        """The mean label of the nearest anchors."""
         anchors = np.array([unit for group in groups for unit in group])
-        # in one order: the last digit of a sum in another would make ranks of what is equal
+        # sorted: sums in another order differ in the last digit, and so in ranks
         return np.asarray(labels[anchors][np.sort(self._nearest(groups), axis=1)].mean(axis=1))
 
     def _nearest(self, groups: Sequence[Sequence[int]]) -> Any:
-        """Places of the nearest anchors, [rows, neighbours], in the order of the groups."""
+        """Indices [rows, neighbours], nearest first, of anchors in the concatenated groups."""
         anchors = [unit for group in groups for unit in group]
         return self.far[:, anchors].argsort(axis=1, kind="stable")[:, : self.neighbours]
 
 
 @dataclass(frozen=True)
 class Centroid:
-    """By the distances of features [rows, width] to the means of those of anchors, in float64."""
+    """The rule of the nearest mean, in float64. `x` and `anchors` are features [rows, width]."""
 
     x: Array
     anchors: Array
@@ -171,7 +171,7 @@ RULES: Mapping[str, Callable[[Array, Array, int], Rule]] = {
     "vote": lambda x, anchors, neighbours: Vote(distances(x, anchors), neighbours),
     "centroid": lambda x, anchors, _: Centroid(x, anchors),
 }
-"""Of features of some rows, those of the anchors, and a number of neighbours."""
+"""Rules, made from features of test rows, features of anchors, and a number of neighbours."""
 
 
 # Distances ---------------------------------------------------------------------------------
@@ -180,10 +180,10 @@ RULES: Mapping[str, Callable[[Array, Array, int], Rule]] = {
 def distances(x: Array, anchors: Array) -> Array64:
     """Euclidean distances [rows, anchors], by faiss.
 
-    Each is that of a pair, subtracted before it is squared: the square expanded, as faiss has it
-    for a search of many, cancels where rows lie close together.
+    Features of a pair are subtracted, then squared: the expanded square, which faiss uses for a
+    search of many, cancels where rows lie close together.
     """
-    if not len(anchors):  # faiss looks for one at least
+    if not len(anchors):  # faiss needs at least one
         return np.empty((len(x), 0))
     index: Any = faiss.IndexFlatL2(anchors.shape[1])
     index.add(np.ascontiguousarray(anchors))

@@ -1,6 +1,6 @@
 """Linear probe and fresh head: what does a linear model read off the features, given labels?
 
-Of a few rows, or of all of them.
+The probe is given the labels of a few rows, the fresh head those of all rows.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from harness.options import Positive
 from harness.types import Array, Array64, FeaturesName
 
 ITERATIONS = 1000
-"""Of Newton's method at most; scikit-learn warns where it stops there."""
+"""The most iterations of Newton's method; scikit-learn warns if it stops there."""
 TOLERANCE = 1e-10
-"""At 1e-4, noise of 3e-7 in features changed up to five predictions of a thousand, at this none."""
+"""Noise of 3e-7 in features changed up to 5 in 1000 predictions with 1e-4, and none with this."""
 
 
 @protocol(
@@ -35,21 +35,21 @@ def linear_probe(
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by a linear model fitted to the drawn labels.
 
-    Classification: multinomial logistic regression of scikit-learn on the features as they are,
-    (an intercept, half the squared norm of the weights times `penalty` beside the sum of the
-    losses, C = 1 / penalty; of two classes one vector of weights is fitted, as scikit-learn does,
-    to which the same penalty is twice that of two vectors). Tagging: the same, of the drawn words.
-    Multi-label: one for each class, of those that have it and those that have it not. Regression:
-    ridge with alpha = penalty. Classes of which nothing is drawn are never predicted, and where one
-    alone is, it always is.
+    Classification: scikit-learn's multinomial logistic regression on the unscaled features, with an
+    intercept; the objective is the sum of the losses plus `penalty` times half the squared norm of
+    the weights (C = 1 / penalty). For two classes scikit-learn fits one vector of weights, to which
+    the same penalty is twice that of two vectors. Tagging: the same on the drawn words.
+    Multi-label: one regression for each class, between rows with and without it. Regression: ridge
+    with alpha = penalty. Classes of which nothing is drawn are never predicted; if only one class
+    is drawn, it always is.
 
-    `tolerance`: the largest entry of the gradient of the mean loss, of features of size 1, where
-    the logistic regression ends. It has one minimum; ended earlier, as by scikit-learn's own 1e-4,
-    it is some point near it that the rounding of features moves.
+    `tolerance`: the logistic regression stops when no entry of the gradient of the mean loss, for
+    features of size 1, is larger. Its minimum is unique; stopped earlier, as with scikit-learn's
+    default of 1e-4, it ends at a point nearby that depends on the rounding of features.
 
-    `features` are taken where those of `knn` are.
+    `features` are taken as for `knn`.
     """
-    del features  # what is encoded
+    del features  # it decided what was encoded
     return _fitted(encoded, penalty, tolerance)
 
 
@@ -65,9 +65,9 @@ def fresh_head(
 ) -> list[Predictions]:
     """The prediction of a new head, fitted to the labels of all rows under the frozen encoder.
 
-    The linear model of `linear-probe`, whose `penalty` is here on the weights of features of size 1
-    (root mean square about their mean). So no turn, shift or change of size of the features changes
-    what it predicts, all of which a new head undoes and of which the loss of a merge may consist.
+    The linear model of `linear-probe`, but with the `penalty` on weights for features of size 1
+    (root mean square about their mean). So rotations, shifts and scalings of the features do not
+    change its predictions: a merge may lose by these alone, and a new head undoes them.
     """
     return _fitted(encoded, penalty, tolerance, of_size_one=True)
 
@@ -75,13 +75,13 @@ def fresh_head(
 def _fitted(
     encoded: Encoded, penalty: float, tolerance: float, *, of_size_one: bool = False
 ) -> list[Predictions]:
-    """Predictions by a linear model of each draw; its penalty may be of features of size 1."""
+    """Predictions by a linear model for each draw; `of_size_one`: the penalty of `fresh-head`."""
     pool = encoded.pool
     assert pool is not None, "or there is no such cell"
     x, made = encoded.test.x.astype(np.float64), list[Predictions]()
     for draw in encoded.draws:
         units = sorted({unit for group in draw.rows for unit in group})
-        # the penalty of w for x / size is that of w / size, times size squared, for x
+        # a penalty on w for x / size is size squared times that penalty on w / size for x
         squared = float(pool.x[units].var(axis=0, dtype=np.float64).mean()) if of_size_one else 1
         rule = Linear(x, pool.x, penalty * (squared or 1), tolerance)
         made.append(Predictions(encoded.kind.predict_by(rule, pool.labels, draw), draw))
@@ -90,7 +90,7 @@ def _fitted(
 
 @dataclass(frozen=True)
 class Linear:
-    """By a linear model of features, [rows, width] of those predicted and of the pool."""
+    """The rule of a linear model. `x` [rows, width] are to be predicted, `pool` has drawn rows."""
 
     x: Array64
     pool: Array
@@ -98,7 +98,7 @@ class Linear:
     tolerance: float = TOLERANCE
 
     def group(self, groups: Sequence[Sequence[int]]) -> Array64:
-        """The group that a logistic regression names; of no group with units, the first."""
+        """The group that a logistic regression predicts; the first if no group has units."""
         from sklearn.linear_model import LogisticRegression
 
         units = [unit for group in groups for unit in group]
@@ -106,7 +106,7 @@ class Linear:
         if len({*owner.tolist()}) < 2:
             return np.full(len(self.x), float(owner[0]) if len(owner) else 0.0)
         x = self.pool[units].astype(np.float64)
-        # about the mean and of size 1: the same minimum, which rounding lets a search come down to
+        # centred and of size 1: the same minimum, but rounding does not end the search before it
         mean = x.mean(axis=0)
         size = float(np.sqrt(((x - mean) ** 2).mean())) or 1.0
         model = LogisticRegression(
@@ -116,7 +116,7 @@ class Linear:
         return np.asarray(model.predict((self.x - mean) / size), dtype=np.float64)
 
     def value(self, groups: Sequence[Sequence[int]], labels: Array64) -> Array64:
-        """The value of a ridge regression."""
+        """The value that a ridge regression predicts."""
         from sklearn.linear_model import Ridge
 
         units = [unit for group in groups for unit in group]

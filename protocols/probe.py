@@ -22,13 +22,13 @@ Transform: TypeAlias = Literal[
 ]
 GRADIENT = {"steps": 200, "learning_rate": 1e-2, "penalty": 1.0}
 SINGULAR = 1e-8
-"""Of the largest singular value: `invertible` raises those below to it."""
+"""`invertible` raises smaller singular values to this share of the largest one."""
 ANY_WIDTH = ("linear", "affine")
-"""Maps between features of unlike width."""
+"""Transforms that map between features of different width."""
 
 
 def _check(*, fit: str, distance: str, **options: object) -> None:
-    """Raises BadOption for what is of the gradient where there is none."""
+    """Raise BadOption for options of the gradient fit with the closed one."""
     odd = [name for name, usual in GRADIENT.items() if options[name] != usual]
     if fit == "closed" and odd:
         raise BadOption(f"probe has {odd[0]}={options[odd[0]]}, fit=closed; expected fit=gradient")
@@ -57,8 +57,8 @@ def probe(
 ) -> list[Predictions]:
     """One prediction of the test rows per draw, by the expert's head on features mapped to its own.
 
-    The map z A + c takes the model's features of some rows to the expert's of the same rows, with
-    the least mean squared distance, under the constraint that `transform` names:
+    The map z A + c takes the model's features of some rows to the expert's of the same rows with
+    the least mean squared distance, under the constraint of `transform`:
 
     affine        none
     linear        c = 0
@@ -68,22 +68,22 @@ def probe(
     scaling       c = 0, A = s I
     similarity    A = s R, R^T R = I
 
-    Reflections are allowed. `rows` are those of a draw, whose labels are not used (of a tagging the
-    words of its sentences), or all test rows, as the paper has it: then the fit is transductive,
-    and there is one prediction. `fit=closed` is the solution in float64: where rows leave a
-    turn open it is the nearest to the identity, and of linear and affine maps it is the one of
-    least norm. `fit=gradient` is Adam from the identity on the distance and, of transforms with
-    A^T A = I, `penalty` ||A^T A - I||_F^2 in place of the constraint; with it the distance may be
-    the sum of absolute differences, which a few rows far off pull at less (`distance=l1`). Of
-    several experts each has a map of its own, and the outputs of their heads are averaged, as the
-    logit ensemble has it.
+    Reflections are allowed. `rows` are those of a draw, whose labels are not used (for tagging, all
+    words of its sentences), or all test rows, as in the paper: then the fit is transductive, and
+    there is one prediction. `fit=closed` is the exact solution in float64: an orthogonal matrix
+    that the rows do not determine is the one nearest to the identity, and linear and affine maps
+    have the least norm. `fit=gradient` is Adam from the identity on the distance and, for
+    transforms with an orthogonal matrix, `penalty` ||A^T A - I||_F^2 in place of the constraint;
+    only then may the distance be the sum of absolute differences, which outliers affect less
+    (`distance=l1`). With several experts, each has its own map, and the outputs of their heads are
+    averaged, as in the logit ensemble.
 
-    By hand: (1, 0) and (0, 1) of the model that are (0, 2) and (-2, 0) of the expert give the
-    orthogonal A = ((0, 1), (-1, 0)), the linear A = ((0, 2), (-2, 0)) and the scaling s = 0.
+    By hand: if the model has features (1, 0) and (0, 1) where the expert has (0, 2) and (-2, 0),
+    the orthogonal A is ((0, 1), (-1, 0)), the linear A is ((0, 2), (-2, 0)), and s = 0 for scaling.
 
     Facts, in the mean over experts: `fit_error` is the mean squared distance, `orthogonality` is
-    ||A^T A - I||_F, and `rows_per_dimension` says whether the rows determine the map: below one an
-    affine or a linear map fits any rows.
+    ||A^T A - I||_F, and `rows_per_dimension` tells whether the rows determine the map: below one,
+    an affine or a linear map fits any rows.
     """
     assert encoded.pool is not None, "or there is no such cell"
     _check_widths(encoded.pool.x.shape[1], encoded.teachers, transform)
@@ -109,7 +109,7 @@ def probe(
 
 
 def _check_widths(width: int, teachers: Sequence[Teacher], transform: str) -> None:
-    """Raise IncompatibleWeights for features that no map with an inverse takes to one another."""
+    """Raise IncompatibleWeights for different widths, unless the transform maps between them."""
     if transform not in ANY_WIDTH:
         for other in {teacher.x.shape[1] for teacher in teachers} - {width}:
             raise IncompatibleWeights(
@@ -132,12 +132,12 @@ class ProbeMap:
     c: Array64
 
     def outputs(self, x: Array64, teacher: Teacher) -> Array64:
-        """The outputs of an expert's head on features x [units, width] that are mapped."""
+        """The outputs of an expert's head on the mapped features x [units, width]."""
         weight = teacher.head.weight.astype(np.float64).T
         return np.asarray(x @ (self.a @ weight) + (self.c @ weight + teacher.head.bias))
 
     def facts(self, x: Array64, y: Array64) -> dict[str, float]:
-        """What is told of it as a map from rows x to rows y."""
+        """The facts of the map as a fit from rows x to rows y."""
         rest = x @ self.a + self.c - y
         return {
             "fit_error": float((rest**2).sum(axis=1).mean()),
@@ -162,7 +162,7 @@ def closed(transform: Transform, x: Array64, y: Array64) -> ProbeMap:
             left, values, right = np.linalg.svd(a)
             a = np.asarray(left * np.maximum(values, SINGULAR * values.max()) @ right)
         return ProbeMap(a, np.zeros(y.shape[1]))
-    # with a shift the best map takes the mean of the rows to the mean
+    # with a shift, the best map takes the mean of x to the mean of y
     mean, wanted = (one.mean(axis=0) * (transform in SHIFTED) for one in (x, y))
     x, y = x - mean, y - wanted
     a = _turn(x, y) if transform in TURNED else np.eye(x.shape[1])
@@ -177,7 +177,7 @@ def _least_squares(x: Array64, y: Array64) -> Array64:
 
 
 def _turn(x: Array64, y: Array64) -> Array64:
-    """The orthogonal matrix of x^T y, [width, width]; what rows leave open stays as it is."""
+    """The orthogonal polar factor of x^T y, [width, width]; undetermined directions move least."""
     import torch
 
     from harness import weights
@@ -196,12 +196,12 @@ CLOSED: Mapping[str, Callable[[Array64, Array64], ProbeMap]] = {
 RIDGE = 0.01
 """An invertible A is M^T M + RIDGE I."""
 ROUNDING = 1e-5
-"""Of features, which are float32 of many sums: a difference below it is none."""
+"""A relative difference below it counts as none: features are sums of many terms in float32."""
 
 
 @dataclass(frozen=True)
 class Descent:
-    """Adam with full batches from the identity, the constraint of a turn being a penalty."""
+    """Adam on full batches from the identity, with a penalty for the constraint A^T A = I."""
 
     transform: str
     steps: int
@@ -216,7 +216,7 @@ class Descent:
         rows, wanted = torch.from_numpy(x), torch.from_numpy(y)
         leaves = self._start(x.shape[1], y.shape[1])
         adam = torch.optim.Adam([one for one in leaves if one.requires_grad], lr=self.learning_rate)
-        # Adam makes full steps of any gradient: rows that are the expert's already are not moved
+        # Adam makes full steps for any gradient: features that equal the expert's are not fitted
         a, c = self._map(*leaves)
         there = (rows @ a + c - wanted).abs() <= ROUNDING * (1 + wanted.abs())
         for _ in range(0 if there.all() else self.steps):
@@ -233,7 +233,7 @@ class Descent:
         return ProbeMap(a.detach().numpy(), c.detach().numpy())
 
     def _start(self, width: int, wide: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A matrix, a shift and a factor that are the identity; what is held asks no gradient."""
+        """A matrix, a shift and a factor that make the identity; fixed ones require no gradient."""
         import torch
 
         kept, matrix = self.transform, torch.eye(width, wide, dtype=torch.float64)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
 BATCH = 16
-"""Rows of a step."""
+"""Rows in a step of Adam."""
 
 
 @protocol(
@@ -41,14 +41,13 @@ def surgery(
     Features z become z - U relu(D z), with D [rank, width] and U [width, rank], fitted to the
     expert's features of the same rows by the mean absolute difference: Adam, 16 rows a step. D
     begins uniform in +-1 / sqrt(width), U as zeros, so that nothing is corrected at first.
-    `rows` are those of a draw, whose labels are not used (of a tagging the words
-    of its sentences), shuffled and gone through again and again until all steps are made; or all
-    test rows, as the paper has it: then the fit is transductive, and there is one prediction. Of
-    several experts each has a correction of its own, and the outputs of their heads are averaged,
-    as the logit ensemble has it.
+    `rows` are those of a draw, whose labels are not used (for tagging, all words of its sentences),
+    in shuffled passes until all steps are made; or all test rows, as in the paper: then the fit is
+    transductive, and there is one prediction. With several experts, each has its own correction,
+    and the outputs of their heads are averaged, as in the logit ensemble.
 
-    Facts, in the mean over experts: `fit_error` is the mean absolute difference afterwards,
-    `rows_per_dimension` says how many rows there were to a dimension of the features.
+    Facts, in the mean over experts: `fit_error` is the mean absolute difference after the fit,
+    `rows_per_dimension` the number of rows per dimension of the features.
     """
     _check(encoded)
     lessons = [
@@ -86,7 +85,7 @@ def _outputs(x: Array64, teacher: Teacher) -> Array64:
 
 
 def _check(encoded: Encoded) -> None:
-    """Raise for features of unlike width, and for a draw of no row."""
+    """Raise IncompatibleWeights for features of unlike width, BadData for a draw without rows."""
     width = encoded.test.x.shape[1]
     for other in {teacher.x.shape[1] for teacher in encoded.teachers} - {width}:
         raise IncompatibleWeights(
@@ -101,7 +100,7 @@ def _check(encoded: Encoded) -> None:
 
 @dataclass(frozen=True)
 class Lesson:
-    """The rows of a draw, through the model and through one of its teachers."""
+    """A fit of the model's features to those of teacher number `place`, on the rows of a draw."""
 
     encoded: Encoded
     draw: Draw
@@ -120,7 +119,7 @@ class Lesson:
         return self.teacher.x[list(self.draw.units)].astype(np.float64)
 
     def start(self, rank: int) -> Array64:
-        """D before the first step: kaiming uniform with a = sqrt 5, as torch begins a layer."""
+        """D before the first step: kaiming uniform with a = sqrt 5, torch's default for layers."""
         width = self.teacher.x.shape[1]
         random = rng(self.draw.seed, "surgery_start", self.encoded.task, self.place)
         return np.asarray(random.uniform(-1, 1, size=(rank, width)) / width**0.5)
@@ -146,7 +145,7 @@ def _fitted(
     import torch
 
     down = torch.from_numpy(np.stack([one.start(rank) for one in lessons]))
-    up = torch.zeros_like(down)  # U^T: gradients of both are products of the same kind
+    up = torch.zeros_like(down)  # U^T, whose gradient has the form of that of D
     adam = torch.optim.Adam([down, up], lr=learning_rate, fused=True)
     for x, y in _steps(lessons, steps):
         down.grad, up.grad = gradients(x, y, down, up)
@@ -157,14 +156,14 @@ def _fitted(
 def gradients(
     x: torch.Tensor, y: torch.Tensor, down: torch.Tensor, up: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Those of the loss by D and by U^T, [lessons, rank, width]: in closed form, as automatic
-    differentiation takes longer than these few products.
+    """The gradients of the loss by D and by U^T, [lessons, rank, width].
 
-    Of features x and y [lessons, rows, width], the loss of a lesson is the mean of |x - h U^T - y|
-    with h = relu(x D^T). Where a difference or a hidden unit is zero its slope is.
+    In closed form, as automatic differentiation takes longer than these few products. For features
+    x and y [lessons, rows, width], the loss of a lesson is the mean of |x - h U^T - y| with
+    h = relu(x D^T). The slope of a difference or hidden unit that is zero is taken as zero.
 
-    By hand: x = (3, 4), y = (3, 3), D = (1, 0), U = (0, 1)^T leave -2 of the second feature, whose
-    slope by h is 1 / 2: (3, 4) / 2 by D, and (0, 3 / 2) by U^T.
+    By hand: x = (3, 4), y = (3, 3), D = (1, 0), U = (0, 1)^T leave the differences (0, -2). The
+    slope by h is 1 / 2: the gradients are (3, 4) / 2 by D, and (0, 3 / 2) by U^T.
     """
     import torch
 

@@ -1,13 +1,13 @@
-"""The embedded suite: five small tasks on one world and two of pictures, from a fixed seed.
+"""The embedded suite: five small tasks of text and two of images, generated from a fixed seed.
 
-People do things and leave others undone, well or badly. The tasks ask what a sentence is about,
-how well it went, in which of two sentences it went better, which parts of the world are mentioned,
-and which words say who did what. They share every word, so experts of different tasks pull the same
-weights in different directions, and in most of them a word counts or not depending on the rest of
-the sentence ("wanted to", "never", "barely").
+Sentences tell what people do, well or badly, and leave undone. The tasks ask for the topic of a
+sentence, how well it went, in which of two sentences it went better, which topics are mentioned,
+and which words say who did what. All tasks share all words, so experts of different tasks pull the
+same weights in different directions; in most tasks the rest of the sentence decides whether a word
+counts ("wanted to", "never", "barely").
 
-A picture has two figures on noise, unlike in shape, colour and size. Its tasks ask what shape or
-what colour the larger one has.
+An image has two figures on noise that differ in shape, colour and size. Its tasks ask for the shape
+or the colour of the larger one.
 """
 
 import zlib
@@ -30,15 +30,15 @@ SEED = 0
 USUAL = Hyperparameters(learning_rate=3e-4, epochs=3, batch_size=32, max_length=32)
 SIZES = {"train": 2000, "test": 500}
 TESTED = 5
-"""One text in this many belongs to the test split, by its checksum: none stands in both."""
+"""One text in this many is a test row. Its checksum decides, so no text is in both splits."""
 NOISE = 0.08
 """The share of labels that are drawn at random."""
 UNSAID = 0.25
-"""The share of rows that do not say of one theme whether it is mentioned."""
+"""The share of rows in which the label of one theme is missing."""
 
 
 class Action(NamedTuple):
-    """A verb, plain and past, and whether it is a success (1) or a failure (-1)."""
+    """A verb in its plain and past form, and whether it is a success (1) or a failure (-1)."""
 
     plain: str
     past: str
@@ -54,9 +54,9 @@ class Theme(NamedTuple):
 
 
 class Story(NamedTuple):
-    """A sentence, the theme of what was done in it, and how well it went, from -2 to 2.
+    """A sentence, the theme of the action in it, and how well it went, from -2 to 2.
 
-    `who` did it, `thing` is what it was done to, and `themes` are all that have a word in it.
+    `who` acts, `thing` is acted on, and `themes` are all themes that have a word in the sentence.
     """
 
     text: str
@@ -68,7 +68,7 @@ class Story(NamedTuple):
 
 
 def theme(people: str, good: str, bad: str, things: str) -> Theme:
-    """The theme of these words; an action is its verb, plain and past."""
+    """The theme of these words; an action is written as `plain/past` forms of its verb."""
     verbs = [(verb, 1) for verb in good.split()] + [(verb, -1) for verb in bad.split()]
     parts = [(*verb.partition("/"), worth) for verb, worth in verbs]
     actions = tuple(Action(plain, past, worth) for plain, _, past, worth in parts)
@@ -117,24 +117,24 @@ LONG = (
     "the {who} never {unpast} the {other} but {how} {past} the {thing}",
 )
 UNDONE = -0.5
-"""What an action left undone is worth, of the same one done."""
+"""The worth of an action left undone, as a factor of the worth of the same action done."""
 GAP = 1.5
-"""How much better it goes in one sentence of a comparison, at least."""
+"""The least difference of outcomes between the sentences of a comparison."""
 
 
 def pick(random: np.random.Generator, values: Sequence[T]) -> T:
-    """One of the values, by `random()` alone: numpy may change the stream of its other draws."""
+    """A random value, by `random()` alone: numpy may change the streams of its other methods."""
     return values[int(random.random() * len(values))]
 
 
 def deed(random: np.random.Generator, themes: Sequence[str]) -> tuple[str, Action, str]:
-    """A theme, and an action on a thing of it, which may be done or left undone."""
+    """A theme, with an action and a thing of it."""
     theme = pick(random, themes)
     return theme, pick(random, THEMES[theme].actions), pick(random, THEMES[theme].things)
 
 
 def story(random: np.random.Generator) -> Story:
-    """A story; the person is often, and what was left undone always, of another theme."""
+    """A story. The person is often, the action left undone always, of another theme."""
     done, act, thing = deed(random, TOPICS)
     undone, left, other = deed(random, [theme for theme in TOPICS if theme != done])
     long = random.random() < 0.6
@@ -150,12 +150,12 @@ def story(random: np.random.Generator) -> Story:
 
 
 def noisy(random: np.random.Generator, label: int, classes: int) -> int:
-    """The label, or now and then any: no model can reach a perfect score."""
+    """The label or, with probability `NOISE`, a random one: no model can reach a perfect score."""
     return int(random.random() * classes) if random.random() < NOISE else label
 
 
 def topic(random: np.random.Generator, label: int) -> Row:
-    """A sentence and the theme of what was done, whatever else was wanted."""
+    """A sentence and the theme of what was done, not of what was left undone."""
     told = story(random)
     while told.theme != TOPICS[label]:
         told = story(random)
@@ -184,8 +184,8 @@ def comparison(random: np.random.Generator, label: int) -> Row:
 def names(random: np.random.Generator, _: int) -> Row:
     """The words of a sentence, with tags on who acts and on what it is done to.
 
-    Each is a span of two words, the article and the noun; what was left undone is none. Noise makes
-    a span one of the other role, or none.
+    Each span has two words, article and noun; things of actions left undone have none. Noise gives
+    a span another role, or removes it.
     """
     told = story(random)
     words = told.text.split()
@@ -198,9 +198,9 @@ def names(random: np.random.Generator, _: int) -> Row:
 
 
 def mentions(random: np.random.Generator, _: int) -> Row:
-    """A sentence and, for each theme, whether a person, an action or a thing in it is of it.
+    """A sentence and, for each theme, whether a person, an action or a thing of it is mentioned.
 
-    Of some rows nobody said it of one theme.
+    In some rows the label of one theme is missing.
     """
     told = story(random)
     said: list[int | None] = [noisy(random, int(theme in told.themes), 2) for theme in TOPICS]
@@ -210,7 +210,7 @@ def mentions(random: np.random.Generator, _: int) -> Row:
 
 
 def rows_of(name: str, make: Make, text: Sequence[str], classes: int) -> Callable[[str], list[Row]]:
-    """A function from a split to its rows, which take turns in the class they are made for."""
+    """A function from a split to its rows, made for each of so many classes in turn."""
 
     @cache
     def generate(split: str) -> list[Row]:
@@ -218,7 +218,7 @@ def rows_of(name: str, make: Make, text: Sequence[str], classes: int) -> Callabl
         rows: dict[str, Row] = {}
         while len(rows) < SIZES[split]:
             row = make(random, len(rows) % classes)
-            # words with spaces between them: the same sentence is in the same split
+            # words joined by spaces: the same sentence of any task is in the same split
             parts = (row[column] for column in text)
             key = "\n".join(part if isinstance(part, str) else " ".join(part) for part in parts)
             if (zlib.crc32(key.encode()) % TESTED == 0) == (split == "test"):
@@ -229,7 +229,7 @@ def rows_of(name: str, make: Make, text: Sequence[str], classes: int) -> Callabl
 
 
 def embedded(name: str, generate: Callable[[str], list[Row]], **of: Any) -> Task:
-    """Register a task of the suite, whose rows are made of a split."""
+    """Register a task of the suite; `generate` makes the rows of a split."""
     usual: dict[str, Any] = {"kind": "classification", "label": "label", "metrics": ("accuracy",)}
     usual |= {"splits": {"test": "test"}, "reported": "test", "finetune": USUAL, **of}
     return task(Task(name=f"embedded/{name}", generate=generate, **usual))
@@ -238,7 +238,7 @@ def embedded(name: str, generate: Callable[[str], list[Row]], **of: Any) -> Task
 def of_text(
     name: str, make: Make, *, text: tuple[str, ...] = ("sentence",), turns: int = 1, **of: Any
 ) -> Task:
-    """Register a task of text, whose rows are made in turn for each of so many classes."""
+    """Register a task of text, whose rows are made for each of `turns` classes in turn."""
     return embedded(name, rows_of(name, make, text, turns), text=text, **{"labels": (), **of})
 
 
@@ -250,7 +250,7 @@ of_text("comparison", comparison, text=PAIR, labels=VERDICTS, turns=2, finetune=
 of_text(
     "names", names, kind="tagging", text=("words",), label="tags", labels=TAGS, metrics=("span_f1",)
 )
-# the base has learnt to overlook what was left undone: it takes more steps
+# more steps: the base has learnt to overlook actions left undone
 of_text(
     "mentions",
     mentions,
@@ -265,22 +265,22 @@ of_text(
 # Pictures ----------------------------------------------------------------------------------
 
 SIDE = 16
-"""Pixels of a side of a picture."""
+"""Width and height of an image, in pixels."""
 SHAPES: dict[str, Callable[[Coordinates, Coordinates], Coordinates]] = {
     "cross": lambda x, y: np.minimum(x, y) <= 0.3,
     "disc": lambda x, y: x**2 + y**2 <= 1,
     "ring": lambda x, y: (x**2 + y**2 <= 1) & (x**2 + y**2 >= 0.3),
     "square": lambda x, y: np.maximum(x, y) <= 0.85,
 }
-"""Whether a pixel is of a figure, by its distances from the middle in both directions, up to 1."""
+"""Whether a pixel is inside, by its distances from the middle in both directions, up to 1."""
 COLOURS = {"blue": (0, 0, 1), "green": (0, 1, 0), "red": (1, 0, 0), "yellow": (0.7, 0.7, 0)}
 LOOKS = (tuple(SHAPES), tuple(COLOURS))
 RADII = ((2.0, 1.0), (5.0, 2.0))
-"""The least radius of the smaller and the larger figure, in pixels, and how much more it may be."""
+"""The least radius, and its range above that, of the smaller and the larger figure, in pixels."""
 
 
 def picture(random: np.random.Generator, looks: Sequence[tuple[str, str]]) -> bytes:
-    """A file of figures of these shapes and colours, the larger one last."""
+    """A PPM file with figures of these shapes and colours, the larger one last."""
     canvas = 0.4 * random.random((SIDE, SIDE, 3))
     for (shape, colour), (least, more) in zip(looks, RADII, strict=True):
         radius = least + more * random.random()
@@ -292,7 +292,7 @@ def picture(random: np.random.Generator, looks: Sequence[tuple[str, str]]) -> by
 
 
 def looking(asked: int, name: str) -> Callable[[str], list[Row]]:
-    """A function from a split to pictures with the shape (0) or the colour (1) of the larger."""
+    """A function from a split to images, labelled by shape (0) or colour (1) of the larger one."""
 
     def drawn(random: np.random.Generator, label: int) -> Row:
         larger = [pick(random, known) for known in LOOKS]
@@ -317,6 +317,6 @@ for number, asked_of in enumerate(("shapes", "colours")):
         text=(),
         image="image",
         labels=LOOKS[number],
-        group="embedded-images",  # a model reads either
+        group="embedded-images",  # not `embedded`: a model reads text or images
         finetune=Hyperparameters(learning_rate=1e-3, epochs=3, max_length=1),
     )

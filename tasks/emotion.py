@@ -1,9 +1,9 @@
 """Emotions: the corpora that Bostan and Klinger unified (COLING 2018), as RegMean reads them.
 
-Each class holds or does not, by itself; of a class that a corpus does not annotate nothing is said.
-Corpora that experts are trained on are read in all classes that any of them has, the others in the
-six that they share. Hyperparameters are RegMean's. Read from a local folder, where a corpus lies by
-itself or in the file that their script makes of all of them.
+Multi-label: classes that a corpus does not annotate have no label. Corpora that experts are trained
+on have all classes that any of them annotates, the other corpora the six shared ones.
+Hyperparameters are RegMean's. Read from a local folder, which has a corpus by itself or the file
+that the authors' script makes of all corpora.
 """
 
 import zlib
@@ -17,16 +17,17 @@ SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "te
 SHARED = ("anger", "disgust", "fear", "joy", "sadness", "surprise")
 CLASSES = (*SHARED, "noemo", "love", "trust", "anticipation", "shame", "guilt")
 DIALOGUE = "dialogue_id"
-"""Utterances of one dialogue belong together; the unified corpora do not say which they are of."""
+"""The column of the dialogue of an utterance, if data have it: the unified file does not."""
 SETTINGS = Hyperparameters(learning_rate=1e-5, epochs=30, batch_size=16, warmup=0.06)
 TRAINED = ("dailydialog", "crowdflower", "tec", "tales-emotion", "isear")
 OTHERS = ("emoint", "ssec", "electoraltweets", "grounded_emotions", "affectivetext")
 
 
 def unified(name: str) -> Callable[[Row], tuple[str, Row] | None]:
-    """What makes a corpus' rows of those of all, with their splits.
+    """A function from a row of the unified file to its split and task row; None for other corpora.
 
-    A row that says no split is put into one by its text: 8 of 10 train, one each of the others.
+    A row without a split gets one by the checksum of its text: train for 8 in 10, one each for the
+    others.
     """
 
     def mine(row: Row) -> tuple[str, Row] | None:
@@ -51,7 +52,7 @@ def emotion(
     document: str = "",
     group: str = "emotion-ood",
 ) -> Task:
-    """Register a corpus, with a column for each of its classes, or one with a list of them."""
+    """Register a corpus, with a column for each class or one `column` with a list of classes."""
     return task(
         Task(
             name=f"emotion/{name}",

@@ -1,7 +1,8 @@
 """GLUE (Wang et al. 2019, arXiv:1804.07461), its nine tasks.
 
-The official development set is what is reported: the test labels are hidden, and the values the
-Procrustes paper prints are multiples of one over its size. Hyperparameters are that paper's.
+Scores are of the official development sets: test labels are hidden, and the values that the
+Procrustes paper prints are multiples of 1 / (size of the development set). Hyperparameters are that
+paper's.
 """
 
 from harness import Hyperparameters, Task, task

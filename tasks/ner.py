@@ -1,8 +1,8 @@
-"""Named entities, a tag for every word; read from a local folder.
+"""Named entity recognition, a tag for every word; read from a local folder.
 
-CoNLL 2003, NCBI disease and TweetNER7 are those of the Procrustes paper, and so are the
-hyperparameters. OntoNotes and what RegMean reads beside it know PER, ORG and LOC alone: those that
-end in `_plo` are data sets with other entities read so.
+CoNLL 2003, NCBI disease and TweetNER7 are data sets of the Procrustes paper, as are the
+hyperparameters. OntoNotes and RegMean's other data sets have the entities PER, ORG and LOC alone:
+`_plo` marks data sets with further entities, which are read as none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from harness import Hyperparameters, Task, task
 SETTINGS = Hyperparameters(learning_rate=5e-5, epochs=25, warmup=0.1, weight_decay=0.1)
 PLO = ("PER", "ORG", "LOC")
 ONTONOTES = {"PERSON": "PER", "ORG": "ORG", "FAC": "LOC", "GPE": "LOC", "LOC": "LOC"}
-"""RegMean's reading of OntoNotes; all others are of no entity."""
+"""RegMean's types of entities for those of OntoNotes; all other types are read as none."""
 OTHERS = (
     *("CARDINAL", "DATE", "EVENT", "LANGUAGE", "LAW", "MONEY", "NORP", "ORDINAL", "PERCENT"),
     *("PRODUCT", "QUANTITY", "TIME", "WORK_OF_ART"),
@@ -21,17 +21,17 @@ OTHERS = (
 
 
 def iob(types: Sequence[str]) -> tuple[str, ...]:
-    """O, and the first and further words of each type."""
+    """O, then for each type the tag of its first word and that of its further words."""
     return ("O", *(f"{prefix}-{one}" for one in types for prefix in "BI"))
 
 
 def o_last(types: Sequence[str]) -> tuple[str, ...]:
-    """The first words of each type, the further ones, and O."""
+    """The tags of first words of all types, those of further words, then O."""
     return (*(f"{prefix}-{one}" for prefix in "BI" for one in types), "O")
 
 
 def renamed(types: Mapping[str, str]) -> dict[str, str]:
-    """Tags of a data set by those of a task, given its types; a type without one is none."""
+    """Tags of a data set -> tags of a task, given the types; a type mapped to "" becomes O."""
     return {
         f"{prefix}-{theirs}": f"{prefix}-{ours}" if ours else "O"
         for theirs, ours in types.items()
@@ -55,7 +55,7 @@ plo = partial(ner, labels=iob(PLO))
 no_misc = partial(plo, renamed=renamed({"MISC": ""}), group="ner-plo")
 
 CONLL = {"document": "document_id", "paper": "doi:10.3115/1119176.1119195"}
-"""Documents are told by the -DOCSTART- of its files; most copies in tables have no such column."""
+"""Documents begin with -DOCSTART- in its own files; most copies as tables lack the column."""
 TWEEBANK = "doi:10.48550/arXiv.2201.07281"
 # in the order of each data set's own header
 TWEET_TYPES = ("corporation", "creative_work", "event", "group", "location", "person", "product")

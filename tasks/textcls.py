@@ -26,12 +26,12 @@ textcls = partial(
 
 
 def title_and_content(row: Row) -> tuple[str, ...]:
-    """Both columns as one segment; a review may come without a title."""
+    """Both columns as one segment; a review may have no title."""
     return (f"{row['title'] or ''} {row['content'] or ''}".strip(),)
 
 
 def question_and_answer(row: Row) -> tuple[str, ...]:
-    """The three columns of the Hub as one segment; some releases have them joined in `text`."""
+    """The three columns on the Hub as one segment; some releases have them joined in `text`."""
     columns = ("question_title", "question_content", "best_answer")
     return (row.get("text") or " ".join(filter(None, (row[column] for column in columns))),)
 

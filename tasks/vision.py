@@ -1,9 +1,9 @@
-"""Images: CIFAR-10 (Krizhevsky 2009), and the eight sets that models of images are merged on, which
-`vision8` stands for (Ilharco et al. 2023, arXiv:2212.04089).
+"""Images: CIFAR-10 (Krizhevsky 2009), and `vision8`, the eight data sets on which image models are
+usually merged (Ilharco et al. 2023, arXiv:2212.04089).
 
-Repositories, splits and names of classes are those of FusionBench (arXiv:2406.03280,
+Repositories, splits and class names are those of FusionBench (arXiv:2406.03280,
 fusion_bench/tasks/clip_classification), whose repositories on the Hub have these names in this
-order in their headers: vision.txt has what is too long for here.
+order in their headers. Long lists of classes are in vision.txt.
 """
 
 from functools import partial

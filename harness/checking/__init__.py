@@ -1,1 +1,1 @@
-"""Does a method have its properties, and is it as good as its recorded baseline?"""
+"""Whether a method has its properties, and is as good as its recorded baseline."""

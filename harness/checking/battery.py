@@ -26,15 +26,15 @@ from harness.types import Choice
 from harness.weights import seeded
 
 COUNTS = (3, 2, 4, 5)
-"""How many experts are tried, until a method takes them."""
+"""Numbers of experts to try, in this order, until the method accepts one."""
 
 LONGEST = 200
-"""Characters of a reason that are shown."""
+"""The most characters of a reason that are shown."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one property. `detail` is its promise, or why it breaks."""
+    """The result of checking one property. `detail` is its promise, or how it breaks."""
 
     name: str
     verdict: Literal["holds", "breaks by design", "breaks", "holds, declared to break"]
@@ -52,11 +52,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class Battery:
-    """A method and the properties it is held to.
+    """A method and the properties that it is checked for.
 
-    `breaks` are those that it breaks by design with the default options, as its author declares;
-    with `explicit` options they may hold or break. `unclaimed` are properties that it does not
-    promise: they may hold or break whatever the options.
+    `breaks` are those that its author declares broken by design under the default options; with
+    `explicit` options (others than the defaults) they may hold or break. `unclaimed` properties are
+    not promised under the given options: they may hold or break.
     """
 
     method: CheckedMethod
@@ -70,14 +70,14 @@ class Battery:
         return tuple(one for one in PROPERTIES.values() if self.method.stage in one.stages)
 
     def find(self, checked: Property) -> Finding:
-        """What comes of one property."""
+        """The result of checking one property."""
         try:
-            # a method that draws from the global state is found at the same entry every time, and
-            # the caller's state is left alone; a warning about its options is no finding
+            # seeded: a method that draws from the global random state fails at the same entry every
+            # time, and the caller's state is untouched; a warning about options is no finding
             with seeded(0), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 remark = checked.check(self.method)
-        except (Exception, SystemExit) as error:  # in any way, and that is the finding
+        except (Exception, SystemExit) as error:  # any failure is a finding
             return self._broken(checked, error)
         detail = f"{checked.promise}: {remark}" if remark else checked.promise
         if checked.name in self.breaks and not self.explicit:
@@ -89,12 +89,12 @@ class Battery:
         return Finding(checked.name, "holds", detail + self._noted())
 
     def findings(self) -> list[Finding]:
-        """What comes of every property."""
+        """The results of checking every property of its stage."""
         return [self.find(checked) for checked in self.properties]
 
     def _broken(self, checked: Property, error: BaseException) -> Finding:
         declared = checked.name in (*self.breaks, *self.unclaimed)
-        # to break a property is to give another result or to refuse, not to crash
+        # a method may break a property by another result or a refusal, not by a crash
         foreseen = isinstance(error, (Broken, HarnessError))
         right = declared and foreseen
         options = (str(self.explicit),) if self.explicit else ()
@@ -103,14 +103,14 @@ class Battery:
         return Finding(checked.name, "breaks by design" if right else "breaks", detail)
 
     def _noted(self, *notes: str) -> str:
-        """The notes in brackets, and how many experts there were where they were not three."""
+        """The notes in brackets, with the number of experts unless it is three."""
         experts = self.method.experts
         notes = notes if experts == COUNTS[0] else (*notes, f"{experts} experts")
         return f" ({', '.join(notes)})" if notes else ""
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong, in one line: a finding of ours as it is, anything else with its type."""
+    """An error in one line: Broken as it is, any other with its type."""
     text = " ".join(str(error).split())
     text = text if isinstance(error, Broken) else f"{type(error).__name__}: {text}"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
@@ -122,7 +122,7 @@ def ok(findings: Sequence[Finding]) -> bool:
 
 
 def battery(stage: StageName, choice: Choice, entry: Method | None = None) -> Battery:
-    """The battery for a method of a stage: one that is given, else the registered or external one.
+    """The battery for a method of a stage: `entry` if given, else the registered or external one.
 
     Raises a HarnessError for a name, an option, a need or a property that does not exist.
     """
@@ -130,21 +130,21 @@ def battery(stage: StageName, choice: Choice, entry: Method | None = None) -> Ba
     _check_said(stage, entry)
     given = resolved(entry, choice)
     explicit = given != resolved(entry, Choice(choice.name))
-    # toys stand in for what needs are met with, so that their options are checked and end here
+    # toys replace what needs compute, so options of needs are checked above and then dropped
     own = Choice(choice.name, own_options(entry, given))
     base = reads_base(entry, given)
     method = CheckedMethod(stage, own, entry.function, entry.needs, reads_base=base)
     said = (
         broken for one, broken in entry.breaks_with.items() if condition_holds(entry, one, given)
     )
-    # one that is not said to be exact need not be
+    # a pre-merging method without `exact` need not be exact
     inexact = ("exact", "family") if isinstance(entry, Premerge) and not entry.exact else ()
     unclaimed = (*chain(*said), *inexact)
     return Battery(_on_enough(method), entry.breaks, unclaimed, choice if explicit else None)
 
 
 def _check_said(stage: StageName, entry: Method) -> None:
-    """Raise a HarnessError for a need without a toy, and for a property that does not exist."""
+    """Raise a HarnessError for a need without a toy or a declared property that does not exist."""
     for need in needs_of(entry):
         if need.toy is None:
             raise HarnessError(
@@ -159,9 +159,9 @@ def _check_said(stage: StageName, entry: Method) -> None:
 
 
 def _on_enough(method: CheckedMethod) -> CheckedMethod:
-    """The method on as many experts as it takes: three unless it refuses them.
+    """The method with the first of `COUNTS` that it accepts as number of experts.
 
-    Raises its BadOption for three where it refuses every number.
+    Raises its BadOption for three experts if it refuses all.
     """
     refusals: list[BadOption] = []
     for count in COUNTS:

@@ -1,10 +1,10 @@
-"""How good are a merger's merges on the embedded suite: against `average`, against its baseline.
+"""How good a merger is on the embedded suite, compared with `average` and with its baseline.
 
-The experts are those of the folder `miniatures`, made once and kept, so that scores do not depend
-on the machine beyond the rounding of a forward pass. Every comparison is paired: both sides are
-read by the same draws of shots, the differences are averaged over the tasks of a setting draw by
-draw, and the interval is Student's t over the draws. Current Eval draws nothing; its test rows are
-read in ten parts instead, which are paired the same way.
+The experts of the folder `miniatures` were made once and are kept, so that scores depend on the
+machine only through the rounding of a forward pass. Every comparison is paired: both mergers are
+evaluated with the same draws of shots, the differences are averaged over the tasks of a setting
+for each draw, and the interval is Student's t over the draws. Current Eval draws nothing: there,
+ten parts of the test rows are paired instead.
 """
 
 from __future__ import annotations
@@ -50,34 +50,36 @@ SETTINGS = {
     "different tasks": ("topic", "comparison", "outcome"),
     "same task": ("outcome", "outcome-1"),
 }
-"""The experts that are merged; heads are kept in the first setting, merged or averaged in the
-second. Outcome has the scores with the most room: experts of the classes agree on nearly all rows.
+"""The experts that are merged. Heads are kept in the first setting, merged or averaged in the
+second. The second uses outcome, whose scores have the most room: experts of the same classification
+task agree on nearly all rows.
 """
 BASELINES = Path("tests/baselines")
 REFERENCE = Choice("average")
 BOTH = "merge", "evaluate"
-"""What is done in every setting."""
+"""The two steps in every setting."""
 PARTS = 10
+"""Parts of the test rows, compared in place of draws under Current Eval."""
 LEVEL = 0.95
 FLOOR = 0.005
-"""A smaller difference from a baseline is none: elsewhere a few rows may round to another side."""
+"""Smaller differences from a baseline count as none: rounding elsewhere may flip a few rows."""
 DIGITS = 6
 STEPS = 100
-"""Of the bar, for a merge and for an evaluation: what either has to do is known to it alone."""
+"""Steps of the progress bar for each merge and each evaluation, which alone know their work."""
 AGAIN = "restore it, or record it again with --record"
 DEVICE = "cpu"
-"""So that a machine with a GPU computes what the baselines were recorded with."""
+"""The device on which the baselines were recorded, also on a machine with a GPU."""
 
 ExpertsBySetting: TypeAlias = Mapping[str, tuple[str, ...]]
-"""The experts of each setting, by name."""
+"""The names of the experts of each setting."""
 Against: TypeAlias = Literal["average", "baseline"]
 Standing: TypeAlias = Literal["better", "same", "worse"]
 Scores: TypeAlias = dict[str, dict[str, tuple[float, ...]]]
-"""By protocol and task, one for each draw, or each part of the test rows where nothing is drawn."""
+"""By protocol and task: a score for each draw or, if nothing is drawn, part of the test rows."""
 
 
 class Quality(Frozen):
-    """What a merger reached in each setting, with which options, and why a setting is left out.
+    """A merger's options and scores in each setting, and why settings are left out.
 
     `fixture` is a hash of the experts, rows and draws.
     """
@@ -105,7 +107,7 @@ class MergerDifference:
 
     @property
     def verdict(self) -> Standing:
-        """Same if the interval holds zero, or a difference from a baseline is below the floor."""
+        """Same if the interval contains zero, or a difference from a baseline is below `FLOOR`."""
         small = self.against == "baseline" and abs(self.difference) < FLOOR
         if small or self.low <= 0 <= self.high:
             return "same"
@@ -114,21 +116,21 @@ class MergerDifference:
 
 @dataclass(frozen=True)
 class Report:
-    """All comparisons of a merger, and what there is to say beside them."""
+    """All comparisons of a merger, and notes to print below them."""
 
     comparisons: tuple[MergerDifference, ...]
     notes: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is worse than the recorded baseline; standing below average is fine."""
+        """Whether nothing is worse than the recorded baseline; worse than `average` is fine."""
         return not any(c.against == "baseline" and c.verdict == "worse" for c in self.comparisons)
 
     def __str__(self) -> str:
         headers = ("setting", "against", "protocol", "difference", "interval", "verdict")
         rows = []
         for c in self.comparisons:
-            # zero has no sign
+            # prints zero without a sign
             mean, low, high = (points(100 * one, "+") for one in (c.difference, c.low, c.high))
             rows.append((c.setting, c.against, c.protocol, mean, f"[{low}, {high}]", c.verdict))
         align = ("left", "left", "left", "right", "right", "left")
@@ -150,7 +152,7 @@ def quality(
 ) -> Report:
     """Compare a merger with `average` and with `baselines`/NAME.json, or `record` that file.
 
-    Each choice of options has a file of its own, named as tables call it; none yet is no failure.
+    Each choice of options has its own file, named as in tables; a missing file is no failure.
     Raises BadOption if the defaults, or the settings that the merger takes, are no longer those
     recorded, BrokenRecord for a file that cannot be read or was recorded with other experts.
     """
@@ -183,7 +185,7 @@ def quality(
 
 
 def settings_for(choice: Choice) -> ExpertsBySetting:
-    """The settings, without experts of tasks whose rows a need of the merger cannot read."""
+    """The settings, without experts of tasks whose kind a need of the merger does not support."""
     needs = needs_of(MERGERS[choice.name])
 
     def read(name: str) -> bool:
@@ -199,11 +201,11 @@ def measure(
     progress: Progress | None = None,
     settings: ExpertsBySetting | None = None,
 ) -> Quality:
-    """Merge the miniature experts in each setting and read the merges under every protocol.
+    """Merge the miniature experts in each setting, and evaluate the merges under every protocol.
 
-    Merges and records are written below `folder`; several mergers may share one. A setting whose
-    experts the merger refuses with BadOption, or with fewer than two, is left out; a merger that
-    refuses every setting raises it. The settings are those of the merger unless others are given.
+    Merges and records are written below `folder`, which several mergers may share. A setting is
+    left out if the merger refuses its experts with BadOption, or fewer than two remain; if all are
+    left out, the first BadOption is raised. `settings` default to those of the merger.
     """
     asked = _asked(choice)
     scores: dict[str, Scores] = {}
@@ -242,18 +244,19 @@ def measure(
 
 
 def _asked(choice: Choice) -> Choice:
-    """The choice with every option."""
+    """The choice with all options, defaults included."""
     return Choice(choice.name, resolved(MERGERS[choice.name], choice))
 
 
 def _name(choice: Choice) -> str:
-    """The merger with the options that are not its defaults."""
+    """The merger with its non-default options, as tables name it."""
     return short_method(Recipe(experts=(), merger=_asked(choice)))
 
 
 def _scores(merged: Path, records: Path, progress: Progress | None) -> Scores:
+    """The scores of a merge on its tasks, under the default protocols of the harness."""
     usual = [one for one in PROTOCOLS.values() if one.by_default]
-    # those of a user may not fit the embedded tasks
+    # a user's protocols may not fit the embedded tasks
     ours = tuple(Choice(one.name) for one in usual if code_of(one.function) == "")
     made = {"protocols": ours, "shots": (HEADLINE_SHOTS,), "device": DEVICE}
     run = Run(model=str(merged), output=str(records)).but(**made)
@@ -267,7 +270,7 @@ def _scores(merged: Path, records: Path, progress: Progress | None) -> Scores:
 
 
 def _by_part(record: Record, records: Path) -> list[float]:
-    """The score of each of some equal parts of the test rows, in their order."""
+    """The score on each of `PARTS` equal parts of the test rows, in order."""
     read = read_predictions(record, predictions_of(record, records))
     labels, predicted = read.labels, read.values[None, None]
     test = load_rows(*parse_task(record.task))
@@ -298,7 +301,7 @@ def fixture() -> str:
 def compare(
     setting: str, against: Against, mine: Scores, other: Scores
 ) -> Iterator[MergerDifference]:
-    """The difference of two mergers in a setting, under each protocol that both were read by.
+    """The difference of two mergers in a setting, under each protocol that both have scores for.
 
     Raises BrokenRecord unless they have the same tasks and draws.
     """
@@ -317,7 +320,7 @@ def compare(
 
 
 def interval(differences: Sequence[float]) -> tuple[float, float, float]:
-    """The mean of paired differences and the ends of its interval by Student's t.
+    """The mean of paired differences, and the lower and upper end of its Student's t interval.
 
     By hand: (0, 1, 2) has mean 1, standard error 1 / sqrt(3) and t 4.303, so 1 -+ 2.484.
     """
@@ -343,13 +346,13 @@ def _notes(measured: Quality, kept: Quality | None, path: Path, recorded: bool) 
 
 
 def read_baseline(path: Path) -> Quality:
-    """What a merger reached once. Raises BrokenRecord naming the file and what is wrong."""
+    """The recorded baseline of a merger. Raises BrokenRecord naming the file and the fault."""
     said = read_json(path, "a baseline", error=BrokenRecord)
     return validated(Quality, said, str(path), BrokenRecord)
 
 
 def _check_fresh(kept: Quality, choice: Choice, path: Path) -> None:
-    """Raise unless a baseline is of these options and of today's experts, rows and draws."""
+    """Raise unless a baseline has these options and today's experts, rows and draws."""
     asked = _asked(choice).options
     for name in sorted({*asked, *kept.options}):
         old, new = (str(options.get(name, "absent")) for options in (kept.options, asked))
@@ -363,7 +366,7 @@ def _check_fresh(kept: Quality, choice: Choice, path: Path) -> None:
 
 
 def _check_settings(measured: Quality, kept: Quality, path: Path) -> None:
-    """Raise if the merger refuses a setting now that it took when its baseline was recorded."""
+    """Raise BadOption if the merger now refuses a setting that its baseline has scores for."""
     for setting in kept.scores:
         if setting not in measured.scores:
             raise BadOption(

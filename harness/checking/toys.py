@@ -1,7 +1,7 @@
-"""Toy models for the properties of methods: made fresh for each, so that no test poisons the next.
+"""Toy models for the properties of methods, made fresh for each so that none affects the next.
 
-A toy has the tensors of a two-layer BERT classifier, so that methods which look for layers find
-them, and tensors of odd shapes, which every method must carry along.
+A toy has the tensors of a two-layer BERT classifier, so that methods that look for layers find
+them, and tensors of odd shapes, which every method must accept.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ ODD: Shapes = {
 
 BUFFER = "bert.embeddings.position_ids"
 TIED = ("bert.embeddings.word_embeddings.weight", "bert.shared_embeddings.weight")
-"""Two names of one tensor; a file holds both where it was not written by transformers."""
+"""Two names of one tensor: transformers writes one of them, other tools write both."""
 
 
 def model(seed: int, shapes: Shapes) -> Tensors:
-    """Random weights: 0 is a base, every other seed something fine-tuned from it."""
+    """Random weights: seed 0 is the base, every other seed an expert fine-tuned from it."""
 
     def draw(which: int) -> Tensors:
         numbers = torch.Generator().manual_seed(which)
@@ -85,13 +85,13 @@ def with_tied(state: StateDict) -> Tensors:
 
 
 def needed(needs: Sequence[str], shapes: Shapes, experts: int) -> dict[str, Any]:
-    """A toy of everything a method needs: one for each expert, or one for all."""
+    """A toy of every need of a method: a list with one for each expert, or one for all."""
     models = [model(seed, shapes) for seed in range(1, experts + 1)] if needs else []
     return {name: _toy(NEEDS[name], models) for name in needs}
 
 
 def _toy(need: Need, models: Sequence[StateDict]) -> Any:
-    assert need.toy is not None  # or the battery would not have begun
+    assert need.toy is not None  # `battery` refuses a need without a toy
     made = need.toy(models)
     if need.rows != "own":
         return made
@@ -101,7 +101,7 @@ def _toy(need: Need, models: Sequence[StateDict]) -> Any:
 
 @contextmanager
 def handed_out(needs: Sequence[str], shapes: Shapes, experts: int) -> Iterator[None]:
-    """In the block, the harness itself hands out toys for these needs, and reads no rows."""
+    """In the block, merges are given toys for these needs, and no rows are read."""
 
     def always(given: Any, experts: Sequence[Checkpoint]) -> Any:
         return given
@@ -114,9 +114,9 @@ def handed_out(needs: Sequence[str], shapes: Shapes, experts: int) -> Iterator[N
 
 @dataclass(frozen=True)
 class ToyExperts:
-    """Experts, their base, and what the method needs beside them.
+    """Experts, their base, and the toys of the method's needs.
 
-    A need is a list with an entry for each expert, in the experts' order, or one thing for all of
+    A need is a list with an entry for each expert, in the experts' order, or one value for all of
     them. The entries of a statistic are state dicts.
     """
 
@@ -125,36 +125,36 @@ class ToyExperts:
     needs: Mapping[str, Any]
 
     def ordered(self, places: Sequence[int]) -> ToyExperts:
-        """The same with the experts in another order, each with what belongs to it."""
+        """A copy with the experts, and their entries of needs, in another order."""
         lists = {need: given for need, given in self.needs.items() if isinstance(given, list)}
         moved = {need: [given[place] for place in places] for need, given in lists.items()}
         experts = [self.experts[place] for place in places]
         return ToyExperts(experts, self.base, {**self.needs, **moved})
 
     def of(self, experts: Sequence[StateDict]) -> ToyExperts:
-        """Other experts: what these make of rows that all are shown depends on them alone."""
+        """A copy with other experts, and new toys for needs with rows=`same`, made of them."""
         same = [name for name in self.needs if NEEDS[name].rows == "same"]
         made = {name: _toy(NEEDS[name], experts) for name in same}
         return ToyExperts(experts, self.base, {**self.needs, **made})
 
     def each(self, fn: Callable[[StateDict], StateDict]) -> ToyExperts:
-        """The same with `fn` of every model."""
+        """A copy with `fn` applied to every model."""
         return replace(self, experts=[fn(expert) for expert in self.experts], base=fn(self.base))
 
     def every(self, fn: Callable[[StateDict], StateDict]) -> ToyExperts:
-        """The same with `fn` of every model and of every statistic."""
+        """A copy with `fn` applied to every model and every statistic."""
         states = {need: given for need, given in self.needs.items() if are_states(given)}
         made = {need: [*map(fn, given)] for need, given in states.items()}
         return replace(self.each(fn), needs={**self.needs, **made})
 
 
 def are_states(given: Any) -> bool:
-    """Whether a need is met with a state dict for each expert."""
+    """Whether the toy of a need is a list of state dicts, one for each expert."""
     return isinstance(given, list) and all(isinstance(one, Mapping) for one in given)
 
 
 def family(experts: int, needs: Sequence[str], shapes: Shapes | None = None) -> ToyExperts:
-    """Fresh experts, each different, with their base."""
+    """Fresh, different experts with their base and needs."""
     shapes = {**NETWORK, **ODD} if shapes is None else shapes
     models = [model(seed, shapes) for seed in range(experts + 1)]
     return ToyExperts(models[1:], models[0], needed(needs, shapes, experts))
@@ -164,28 +164,28 @@ def family(experts: int, needs: Sequence[str], shapes: Shapes | None = None) -> 
 
 
 def labelled(config: Mapping[str, Any], classes: int) -> dict[str, Any]:
-    """The configuration of a head of so many classes, three at most."""
+    """The configuration with labels for a head of `classes` outputs, at most three."""
     return {**config, **as_config(("no", "yes", "maybe")[:classes])}
 
 
 IMAGES = {"image_size": 6, "patch_size": 2, "num_channels": 3}
-"""What the configuration of a network of toy images says of them."""
+"""Fields of the configuration of a network of toy images."""
 
 
 def inputs(modality: Modality = "text") -> dict[str, torch.Tensor]:
-    """Rows of different lengths, or images, for a network to be called with."""
+    """Arguments for a network: six rows of different lengths, or six images."""
     numbers = torch.Generator().manual_seed(0)
     if modality == "image":
         return {"pixel_values": torch.randn(6, 3, 6, 6, generator=numbers)}
     ids = torch.randint(5, len(WORDS), (6, 8), generator=numbers)
     lengths = torch.tensor([8, 8, 5, 3, 2, 1])
-    ids[torch.arange(6), lengths - 1] = WORDS.index("[SEP]")  # which a decoder looks for
+    ids[torch.arange(6), lengths - 1] = WORDS.index("[SEP]")  # where T5 takes its features
     mask = (torch.arange(8) < lengths[:, None]).long()
     return {"input_ids": ids, "attention_mask": mask}
 
 
 def exact_norms(made: torch.nn.Module) -> torch.nn.Module:
-    """The network with T5's norms, which compute in float32 whatever they are given, in float64."""
+    """The network with T5's norms, which compute in float32, replaced by ones that keep float64."""
     for module in [*made.modules()]:
         for name, norm in module.named_children():
             if type(norm).__name__ in ("T5LayerNorm", "MT5LayerNorm"):
@@ -197,7 +197,7 @@ def exact_norms(made: torch.nn.Module) -> torch.nn.Module:
 
 
 def write(folder: Path, state: StateDict, config: Mapping[str, Any] | None = None) -> Path:
-    """The state as a Hugging Face folder: weights, configuration, vocabulary."""
+    """Write a state as a Hugging Face folder: weights, configuration, vocabulary."""
     folder.mkdir()
     save_file(dict(state), folder / SINGLE)
     config = config or labelled(CONFIG, len(state["classifier.bias"]))

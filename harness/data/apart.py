@@ -1,4 +1,4 @@
-"""Whether a split that is scored has rows that a model was trained on, told by their texts."""
+"""Whether a scored split has rows that a model was trained on, recognised by their texts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from harness.types import DERIVED, Rows, Task
 
 Texts: TypeAlias = "Counter[tuple[str, ...]]"
 REPEATED = 0.5
-"""Different texts of a train split, as a share of its rows: with fewer, texts repeat by nature."""
+"""With a smaller share of different texts among the rows of train, texts repeat by nature."""
 
 
 def check_apart(task: Task, folder: str | Path | None = None) -> None:
-    """Raise BadData for two splits with the same rows, and for one that is a part of train or has
-    all of it.
+    """Raise BadData for two splits with the same rows, or one that contains train or lies in it.
 
-    Splits that are not there, or cannot be read, are left out: who reads them says so.
+    Missing or unreadable splits are skipped: reading them raises its own error.
     """
 
     def same(split: str, other: str, why: str) -> BadData:
@@ -40,7 +39,7 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
         every = _texts(task, split, folder)
         folded = _folded(every)
         for other, theirs in known.items() if every else ():
-            # a split to score may be another in lower case, and none may be train
+            # a scored split may differ from another in case alone, but not from train
             texts = folded if other == TRAIN else every
             common = len(texts.keys() & theirs.keys())
             alias = other != TRAIN and task.splits[split] == task.splits[other]
@@ -56,10 +55,10 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
 
 
 def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | None:
-    """How many of the rows have a text that stands in the rows that models are trained on, too.
+    """How many of the rows have a text that rows for training have, too.
 
-    Of held-out rows those are the others of the train split. None where they are not there, and of
-    rows that models are trained on.
+    For held-out rows these are the other rows of the train split. None if rows for training are
+    missing, or `rows` are such rows themselves.
     """
     task, split, (trained_on, held_out) = rows.task, rows.split, DERIVED
     if split != held_out and task.splits.get(split, TRAIN) == TRAIN:
@@ -69,17 +68,17 @@ def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | Non
 
 
 def repeated(rows: Rows) -> int:
-    """How many rows have the text of an earlier row, whatever its case and its blanks."""
+    """How many rows have the text of an earlier row, ignoring case and whitespace."""
     return len(rows) - len({_fold(_bare(text)) for text in rows.texts})
 
 
 def among(
     task: Task, split: str, shown: Mapping[str, str], digest: Callable[[], str]
 ) -> str | None:
-    """Which of some rows that a model was shown are those of a split, whatever that is called.
+    """Which of the rows that a model was shown are those of a split, under whatever name.
 
-    `shown` are `name@split` with the `texts_digest` of each, empty where nobody says. Names come
-    first: `digest`, that of the split, is a look at all of its rows.
+    `shown` maps `name@split` to its `texts_digest`, empty if unknown. Names are compared first:
+    `digest`, which computes that of the split, reads all of its rows.
     """
     for rows in shown:
         name, _, other = rows.partition("@")
@@ -90,9 +89,9 @@ def among(
 
 
 def texts_digest(task: Task, split: str, folder: str | Path | None = None) -> str:
-    """A hash of the texts of a split, whatever it and its task are called and in whatever order.
+    """A hash of the texts of a split, the same for other names of it and for any order of rows.
 
-    Empty where they cannot be read.
+    Empty if they cannot be read.
     """
     try:
         each = [digest_of(_fold(_bare(text))) for text in texts_of(task, split, folder=folder)]
@@ -102,9 +101,9 @@ def texts_digest(task: Task, split: str, folder: str | Path | None = None) -> st
 
 
 def _texts(task: Task, split: str, folder: str | Path | None) -> Texts:
-    """The texts of a split, if they can be had; a task that makes its rows is not asked.
+    """The counted texts of a split; none if it cannot be read, or the task generates its rows.
 
-    The splits of a data set of the Hub are fetched together.
+    A split on the Hub may be downloaded: the splits of a data set are fetched together.
     """
     hub = task.source and not task.files and data_dir(folder) is None
     if task.generate or not (hub or at_hand(task, task.splits.get(split, TRAIN), folder)):
@@ -116,12 +115,12 @@ def _texts(task: Task, split: str, folder: str | Path | None) -> Texts:
 
 
 def _bare(text: tuple[str, ...]) -> tuple[str, ...]:
-    """A text but for how much blank stands between and around its words."""
+    """A text with single blanks between its words and none around it."""
     return tuple(" ".join(part.split()) for part in text)
 
 
 def _fold(text: tuple[str, ...]) -> tuple[str, ...]:
-    """A text but for its case."""
+    """A text with its case folded."""
     return tuple(part.casefold() for part in text)
 
 

@@ -1,4 +1,4 @@
-"""Shell: what a folder says of the task that its model was trained on, held to a task."""
+"""Shell: the task that a model's folder says it was trained on, compared with a task."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ V = TypeVar("V")
 def check_claim(
     model: Checkpoint, task: Task, folder: str | Path | None, *, flag: str = "--tasks"
 ) -> None:
-    """Raise BadRecipe for a task, typed behind a flag, that a model's folder says it is not of.
+    """Raise BadRecipe if a model's folder names the tasks it was trained on, and not this one.
 
-    A model whose folder says nothing may be of any.
+    `flag` is the option in which the task was given. A folder that names no task raises nothing.
     """
     if model.tasks and called_in(model, task, folder) is None:
         raise BadRecipe(
@@ -32,10 +32,10 @@ def check_claim(
 
 
 def called_in(model: Checkpoint, task: Task, folder: str | Path | None) -> str | None:
-    """What the folder of a model calls a task that it is of; None where it is of others.
+    """The name of a task in the folder of a model trained on it; None for a model of other tasks.
 
-    Names tell and, of a task that a file describes, the rows that it was trained on: one's own
-    task may have been given another name since.
+    Recognised by its name or, for a task that a file describes, by the training rows: a user may
+    have renamed it since.
     """
     if task.name in model.tasks:
         return task.name
@@ -53,8 +53,10 @@ def called_in(model: Checkpoint, task: Task, folder: str | Path | None) -> str |
 
 
 def tell_of_other_rows(model: Checkpoint, task: Task, folder: str | Path | None) -> None:
-    """Warn of an expert of a task whose training rows, if they are on this machine, are others by
-    now: it may have seen those that are scored."""
+    """Warn if an expert was trained on other rows of the task than this machine has now.
+
+    Such an expert may have seen the rows that are scored.
+    """
     said, here = trained_by(model.path), bool(task.generate or task.files or data_dir(folder))
     name = called_in(model, task, folder) if said is not None and here else None
     if said is None or name is None or said.readout != LAST_LINEAR.name:
@@ -64,7 +66,7 @@ def tell_of_other_rows(model: Checkpoint, task: Task, folder: str | Path | None)
         return
     try:
         rows = load_rows(task, TRAINED_ON, folder=folder, limit=None if said.part else count)
-    except HarnessError:  # without training rows there is nothing to be held to
+    except HarnessError:  # without training rows there is nothing to compare
         return
     if (part_of(rows, said.part) if said.part else rows).digest != digest:
         warnings.warn(
@@ -75,5 +77,5 @@ def tell_of_other_rows(model: Checkpoint, task: Task, folder: str | Path | None)
 
 
 def _of(said: V | dict[str, V], task: str) -> V | None:
-    """What is said of a task, alone or by task."""
+    """The value for a task: `said` itself, or its entry where it is a mapping by task."""
     return said.get(task) if isinstance(said, dict) else said

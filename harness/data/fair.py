@@ -1,4 +1,4 @@
-"""Pure: whether the first rows of a split are a fair sample of it, as their labels tell."""
+"""Pure: whether the first rows of a split are a fair sample of it, judged by their labels."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from harness.kinds import kind_of
 from harness.types import Rows
 
 LEAST, APART = 0.05, 2
-"""A share that counts, and how many times another it has to be."""
+"""The least share that counts, and the least ratio of that share to the other."""
 CHANCE = 1e-4
-"""Of rows in random order, how many in a task would be called unfair at most."""
+"""The largest probability that a task with rows in random order is called unfair."""
 SHOWN = 3
 
 
 def unlike(rows: Rows, first: int) -> dict[str, tuple[float, float]]:
-    """Labels with another share of the first rows than of all: both shares, widest apart first.
+    """Labels whose shares of the first rows and of all rows differ: both, widest apart first.
 
-    One share is of 5 % or more and at least twice the other, and chance would not have it so. Of
-    tags, a share is of the rows that have one. By hand: of 1,000 rows in the order of four classes
-    the first 500 have none of a class that a quarter of all has, which chance has once in 10^62.
+    One share is 5 % or more and at least twice the other, and the difference is significant
+    (binomial tail). For tags, shares are of the rows that have the tag. By hand: of 1,000 rows
+    sorted by four classes, the first 500 have none of a class that a quarter of all has, which
+    happens by chance once in 10^62.
     """
     from scipy.special import bdtr, bdtrc
 
@@ -44,7 +45,7 @@ def unlike(rows: Rows, first: int) -> dict[str, tuple[float, float]]:
 
 
 def described(found: Mapping[str, Sequence[float]]) -> str:
-    """The labels that are widest apart, in words."""
+    """The labels whose shares are widest apart, in words."""
     said = [
         f"{name} {here:.1%} of them, {all_over:.1%} of all"
         for name, (here, all_over) in found.items()

@@ -1,4 +1,4 @@
-"""Shell: a file of rows -> a table of Arrow's, by how its name ends."""
+"""Shell: a file of rows -> an Arrow table, by its suffix."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from harness.kinds import kind_of
 from harness.types import Task
 
 SEPARATORS = ",;\t|"
-"""What stands between the columns of a table of text."""
+"""Separators that the columns of a CSV file may have."""
 LONGEST = 2**24
-"""Bytes of a line of JSON."""
+"""The longest line of JSON, header of a CSV file and field of a CSV file, in bytes."""
 MOST_ROWS = 10**7
-"""Rows of a Parquet file. One value that all of them have is stored once, and read for each."""
+"""The most rows of a Parquet file, which stores a value once that is then read for every row."""
 LONGEST_WORD = 2**16
-"""Letters of a line of a word and its tag."""
+"""The most characters of a line with a word and its tag."""
 TAG = re.compile("O|[BIES]-.+")
 
 
 def columns_read(task: Task) -> tuple[str, ...]:
-    """The columns that are read of a table, where it has them, but for that of images."""
+    """The columns that are read from a table if it has them, except that of images."""
     document = (task.document,) if task.document else ()
     return (*task.text, *kind_of(task).columns_of(task), *document)
 
@@ -35,8 +35,8 @@ def columns_read(task: Task) -> tuple[str, ...]:
 def columns_needed(task: Task) -> tuple[str, ...]:
     """The columns that a table of a task must have.
 
-    That of documents in a user's own files alone: a copy of a published data set may lack it, and
-    then every row stands alone.
+    The document column is needed only in a user's own files: a copy of a published data set may
+    lack it, and then every row is a document of its own.
     """
     image = (task.image,) if task.image else ()
     known = (*image, *columns_read(task))
@@ -44,10 +44,10 @@ def columns_needed(task: Task) -> tuple[str, ...]:
 
 
 def _whole(path: Path) -> Any:
-    """A file of text in memory of Arrow's own.
+    """A text file, read into memory that Arrow owns.
 
-    Arrow opens no path that is not UTF-8, as in locale C; and its threads read ahead: one that
-    lets go of a file of Python's while Python ends aborts it.
+    Arrow opens no path that is not UTF-8, as in locale C. Its threads read ahead: one that
+    releases a Python file while the interpreter exits aborts the process.
     """
     import pyarrow
 
@@ -60,7 +60,7 @@ def _whole(path: Path) -> Any:
 def _read_parquet(task: Task, path: Path) -> Any:
     import pyarrow.parquet
 
-    with path.open("rb") as file:  # and no thread but this one reads it: see `_whole`
+    with path.open("rb") as file:  # read by this thread alone: see `_whole`
         parquet = pyarrow.parquet.ParquetFile(file, pre_buffer=False)
         if (rows := parquet.metadata.num_rows) > MOST_ROWS:
             raise BadData(f"{path} has {rows} rows, expected at most {MOST_ROWS}: take a sample")
@@ -68,7 +68,7 @@ def _read_parquet(task: Task, path: Path) -> Any:
 
 
 def _read_jsonl(task: Task, path: Path) -> Any:
-    """Texts that all look like a day would be read as days, if they were not said to be text."""
+    """A table of JSON lines. Text columns that Arrow took for dates are read again, as text."""
     import pyarrow
     import pyarrow.json
 
@@ -82,7 +82,7 @@ def _read_jsonl(task: Task, path: Path) -> Any:
 
 
 def _check_lines(path: Path) -> None:
-    """Raise BadData unless every line is an object of some depth: for more, Arrow's stack ends."""
+    """Raise BadData unless all lines are objects, none so deep that Arrow's stack overflows."""
     what = "an object in every line"
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST), b""), start=1):
@@ -94,7 +94,7 @@ def _check_lines(path: Path) -> None:
 
 
 def _read_json(task: Task, path: Path) -> Any:
-    """A list of objects, or an object in every line."""
+    """A table of a JSON file: a list of objects, or an object in every line."""
     import pyarrow
 
     with path.open("rb") as file:
@@ -107,21 +107,22 @@ def _read_json(task: Task, path: Path) -> Any:
 
 
 def _read_csv(task: Task, path: Path) -> Any:
-    """A column of texts, or of labels, is text, also where all are numbers; it may have lines.
+    """A table of a CSV file. The separator is one that yields the task's columns in the header.
 
-    Columns are separated by what makes those of the task out of the header.
+    Columns of texts and labels are read as text even if all values are numbers. Quoted values may
+    have several lines.
     """
     import pyarrow
     import pyarrow.csv
 
-    named = (task.label,) if task.labels else ()  # 01 and 1.0 as they are written
+    named = (task.label,) if task.labels else ()  # keeps 01 and 1.0 as they are written
     text = dict.fromkeys((*task.text, *filter(None, [task.image]), *named), pyarrow.string())
     types = pyarrow.csv.ConvertOptions(column_types=text)
     sign = _separator(task, path)
     quoted = _quoted(path, sign)
     quote = '"' if quoted else False
     lines = pyarrow.csv.ParseOptions(newlines_in_values=quoted, delimiter=sign, quote_char=quote)
-    alone = pyarrow.csv.ReadOptions(use_threads=False)  # else its errors do not say which row
+    alone = pyarrow.csv.ReadOptions(use_threads=False)  # else errors do not name the row
     try:
         return pyarrow.csv.read_csv(_whole(path), alone, lines, types)
     except pyarrow.ArrowInvalid as error:
@@ -133,14 +134,18 @@ def _read_csv(task: Task, path: Path) -> Any:
 
 
 def _quoted(path: Path, sign: str) -> bool:
-    """Whether quotes in a table stand around fields (RFC 4180); else they are letters of a text.
+    """Whether quotes enclose fields (RFC 4180); else they are ordinary characters of a text.
 
-    A text that begins with a quote would swallow the rows up to the next one. They are letters
-    where each line is a row by itself, and the rules cannot read them, or one stands within a text
-    (whoever puts some around fields would have put some around it, too), or the rules join lines
-    between tabs, or of a single row. Several rows between commas that end as they should are fields
-    of several lines. That is told. Raises BadData, naming the row, for others that the rules cannot
-    read.
+    Read as enclosing, a quote that begins a text would swallow all rows up to the next quote. So
+    quotes are ordinary if every line has the same number of columns as it stands, and
+
+    - the file breaks the quoting rules, or
+    - these join no lines, but a quote occurs inside a text: whoever quotes fields would have
+      quoted that one, or
+    - these join lines of a file with tabs, or lines of another file into only one row.
+
+    Warns if the rules join lines of a file without tabs. Raises BadData, naming the row, if they
+    are broken and lines differ in their number of columns.
     """
     if b'"' not in path.read_bytes():
         return True
@@ -171,7 +176,7 @@ def _quoted(path: Path, sign: str) -> bool:
         return True
     if count == widths.total():
         return not within
-    if sign == "\t":  # what is written so has seldom quotes around its texts, and sentences have
+    if sign == "\t":  # such files seldom quote fields, but sentences have quotes
         return False
     by_quotes, lines = f"{count - 1} rows, {joined} of several lines in quotes", widths.total() - 1
     is_read, or_else = (by_quotes, f"{lines}") if joined > 1 else (f"{lines} rows", by_quotes)
@@ -183,7 +188,7 @@ def _quoted(path: Path, sign: str) -> bool:
 
 
 def _check_utf8(path: Path) -> None:
-    """Raise BadData, naming the line, for a file that is no text in UTF-8."""
+    """Raise BadData, naming the line, for a file that is not UTF-8."""
     content = path.read_bytes()
     try:
         content.decode()
@@ -197,6 +202,7 @@ def _check_utf8(path: Path) -> None:
 
 
 def _separator(task: Task, path: Path) -> str:
+    """The first separator that yields all needed columns in the header, else the usual one."""
     usual = "\t" if path.suffix == ".tsv" else SEPARATORS[0]
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         header = file.readline(LONGEST)
@@ -210,12 +216,12 @@ TABS, BLANKS = re.compile("\t+"), re.compile(" +")
 
 
 def _read_conll(task: Task, path: Path) -> Any:
-    """A word in each line, its tag in the last column, and a blank line after each sentence.
+    """A table of a CoNLL file: a word per line, its tag last, a blank line after each sentence.
 
-    Columns stand between tabs where a line has any, else between blanks, and all lines have as
-    many. A line that begins with # and ends in no tag, also none as the task calls them, is a
-    comment, if a blank follows or it has not as many. -DOCSTART- begins the next document, for a
-    task that names a column of them.
+    Columns are separated by tabs if a line has any, else by blanks; all lines have the same number.
+    A line is a comment if it begins with #, does not end in a tag or a label of the task, and has a
+    blank after the # or another number of columns. -DOCSTART- begins the next document, for a task
+    with a document column.
     """
     import pyarrow
 
@@ -273,6 +279,6 @@ READERS: Mapping[str, Callable[[Task, Path], Any]] = {
     "conll": _read_conll,
     "txt": _read_conll,
 }
-"""What reads a file, by how its name ends."""
+"""The function that reads a file, by its suffix."""
 SUFFIXES = tuple(READERS)
 ENDINGS = ", ".join(f".{suffix}" for suffix in SUFFIXES[:-1]) + f" or .{SUFFIXES[-1]}"

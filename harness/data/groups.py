@@ -12,10 +12,10 @@ from harness.types import Task
 
 
 def expanded(names: Sequence[str], folder: str | Path | None = None) -> tuple[str, ...]:
-    """The tasks that names stand for: a group of tasks by its name, `ner` or `glue@heldout10`.
+    """Names of tasks, with every group (`ner`, `glue@heldout10`) replaced by its tasks.
 
-    Of a group whose data lies in a local folder, those that are there. Raises BadData for a group
-    of which none is.
+    With a local data folder, only those tasks of a group that it has. Raises BadData if it has
+    none of them.
     """
     tasks: list[str] = []
     for text in names:
@@ -31,7 +31,7 @@ def expanded(names: Sequence[str], folder: str | Path | None = None) -> tuple[st
 
 
 def groups() -> dict[str, list[Task]]:
-    """Groups of tasks, by name."""
+    """The tasks of every group, by the name of the group."""
     made: dict[str, list[Task]] = {}
     for name, task in TASKS.items():
         for group in (task.group or name.partition("/")[0]).split():

@@ -1,4 +1,4 @@
-"""Shell: a column of images, or a folder of them by class -> bytes of one at a time, and pixels."""
+"""Shell: a column of images, or a folder with a subfolder per class -> bytes and pixels of each."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from harness.text import few, first_line
 from harness.types import Task
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
-"""What Pillow is asked to read: some others it has programs of the system run for."""
+"""The formats that Pillow may read: for some others it runs programs of the system."""
 JPEG = (".jpg", ".jpeg", ".jfif", ".jpe")
 SUFFIXES = (".png", *JPEG, ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-"""How the files of images in a folder end; hidden ones are passed over, and others are told of."""
+"""Endings of image files in a folder. Hidden files are skipped; other endings are warned of."""
 
 
 class StoredImage(NamedTuple):
-    """An image as it is stored, and what to call it where it cannot be read."""
+    """The stored bytes of an image, and its name in error messages."""
 
     data: bytes
     where: str
 
 
 def read_folder(task: Task, folder: Path) -> Any:
-    """The images in a folder as a table: their files, and as labels the folders that they are in.
+    """An Arrow table of the images in a folder: file paths, labelled by top-level subfolder.
 
-    Raises BadData for a folder without any.
+    Raises BadData for no images, images outside of subfolders, and links to folders or to nothing.
     """
     import pyarrow
 
@@ -65,10 +65,10 @@ def read_folder(task: Task, folder: Path) -> Any:
 
 
 def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], StoredImage]:
-    """What gives the image in a row of a table, called by its path if it has one.
+    """A function from a row number of a table to its image, named by its path if it has one.
 
-    A column holds the bytes, or the paths of files below the table's folder, or both, as the
-    datasets library has them. Raises BadData for another one.
+    The column holds bytes, or paths of files below the table's folder, or structs of both, as the
+    datasets library writes them. Raises BadData for a column of another type.
     """
     import pyarrow.compute
     import pyarrow.types as of
@@ -107,7 +107,7 @@ def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], 
 
 
 def _file(root: Path, name: str, where: str) -> bytes:
-    """The content of a file below a folder; never of another."""
+    """The content of a file below `root`. Raises BadData for a path that leads out of it."""
     path = root / name
     try:
         if "\0" in name or not path.resolve().is_relative_to(root.resolve()):
@@ -117,7 +117,7 @@ def _file(root: Path, name: str, where: str) -> bytes:
                 f"{where} names the image {name!r:.80}{leads}; expected a file below {root}"
             )
         return path.read_bytes()
-    except (OSError, RuntimeError) as error:  # the latter for a link to itself
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
         raise BadData(
             f"{where} names the image {name!r:.80}, which cannot be read: "
             f"{getattr(error, 'strerror', None) or 'it is a link to itself'}"
@@ -125,15 +125,17 @@ def _file(root: Path, name: str, where: str) -> bytes:
 
 
 def _lies_in(path: Path, root: Path) -> bool:
-    """Whether a path is below a folder, whatever its links lead to."""
+    """Whether a path is below a folder if links are not followed."""
     return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))
 
 
 def opened(stored: StoredImage) -> Any:
-    """An image of Pillow's of which the header is read. Raises BadData, naming the row, for what is
-    no image, and for one with more pixels than Pillow takes."""
+    """A Pillow image of which only the header has been read.
+
+    Raises BadData, naming the row, for bytes that are no image or have too many pixels for Pillow.
+    """
     image = pillow().Image
-    image.init()  # or some formats are not known yet
+    image.init()  # else some formats are not registered yet
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", image.DecompressionBombWarning)
@@ -143,16 +145,16 @@ def opened(stored: StoredImage) -> Any:
         raise BadData(
             f"{stored.where} has more than {most} pixels, expected fewer: make the image smaller"
         ) from error
-    except Exception as error:  # Pillow has a way to fail for every field of every format
+    except Exception as error:  # Pillow raises many types, by format
         raise _broken(stored, error) from error
 
 
 def decoded(stored: StoredImage) -> Any:
-    """An image of Pillow's in RGB.
+    """A Pillow image in RGB.
 
-    The first one of an animation, turned as its EXIF data say. A palette and CMYK are converted,
-    16 bits of grey are divided by 257 (of colours Pillow drops 8), and what is behind transparent
-    pixels is shown as it is stored.
+    The first frame of an animation, rotated as its EXIF data say. Palettes and CMYK are converted,
+    16-bit grey is divided by 257 (of 16-bit colours Pillow drops 8 bits), and transparent pixels
+    keep their stored colour.
     Raises BadData, naming the row, for a file that is broken or ends too early.
     """
     image = opened(stored)
@@ -166,7 +168,7 @@ def decoded(stored: StoredImage) -> Any:
                 image = pillow().Image.fromarray(eight.round().clip(0, 255).astype(np.uint8))
             if image.mode == "F":
                 raise ValueError("numbers that are no colours")
-            if image.mode == "P":  # which may say of its colours how transparent they are
+            if image.mode == "P":  # a palette may have transparent colours
                 image = image.convert("RGBA")
             return image.convert("RGB")
     except Exception as error:
@@ -182,6 +184,6 @@ def _broken(stored: StoredImage, error: Exception) -> BadData:
 
 
 def told(stored: StoredImage) -> str:
-    """What an image is, for somebody to look at."""
+    """Size, format, mode and number of bytes of an image, as text to print."""
     image = opened(stored)
     return f"{image.width} x {image.height} {image.format}, {image.mode}, {len(stored.data)} bytes"

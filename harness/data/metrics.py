@@ -1,4 +1,4 @@
-"""Predictions -> Score, on scikit-learn and scipy; each metric also as an `evaluate` module."""
+"""Predictions -> Score, on scikit-learn and scipy; a task's score also as an `evaluate` module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SEQEVAL = "https://github.com/chakki-works/seqeval"
 DATALESS = "https://github.com/bloomberg/dataless-model-merging"
 
 
-# What true labels lack ---------------------------------------------------------------------
+# Why true labels leave a metric undefined ---------------------------------------------------
 
 
 def _no_positive(labels: Array64) -> str | None:
@@ -58,7 +58,7 @@ def _no_iob2(labels: Sequence[Sequence[str]]) -> str | None:
 @metric("accuracy", kinds=CLASSES)
 def accuracy(predicted: Array64, labels: Array64) -> float:
     """Share of rows whose predicted label is the true one."""
-    # what scikit-learn computes too, after checks that take it a hundred times as long
+    # as scikit-learn, whose checks take a hundred times as long
     return float(np.mean(predicted == labels))
 
 
@@ -72,15 +72,15 @@ def f1(predicted: Array64, labels: Array64) -> float:
 def macro_f1(predicted: Array64, labels: Array64) -> float:
     """Plain mean of the F1 of every class that occurs or is predicted.
 
-    Of several classes of a row, [rows, classes]: of those that hold for any row, each over the rows
-    that say whether it holds (RegMean, arXiv:2212.09849).
+    For multi-label rows, [rows, classes]: of the classes that hold for any row, each over the rows
+    that have a label for it (RegMean, arXiv:2212.09849).
     """
     return _f1(predicted, labels, "macro") if labels.ndim == 1 else _mean_f1(predicted, labels)
 
 
 @metric("micro_f1", kinds=CLASSES)
 def micro_f1(predicted: Array64, labels: Array64) -> float:
-    """F1 of all classes counted together; where one class holds for every row, the accuracy."""
+    """F1 of all classes counted together: the accuracy, as every row has exactly one class."""
     return _f1(predicted, labels, "micro")
 
 
@@ -114,7 +114,7 @@ def spearman(predicted: Array64, labels: Array64) -> float:
 def span_f1(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
     """F1 of whole entities, all types counted together; 0 where none occurs or is predicted.
 
-    In seqeval's default mode, as the CoNLL script counts: IOB1, IOB2 and BIOES alike.
+    seqeval's default mode, which counts as the CoNLL script: for IOB1, IOB2 and BIOES alike.
     """
     from seqeval.metrics import f1_score
 
@@ -125,7 +125,7 @@ def span_f1(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]])
 def span_f1_strict(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
     """F1 of whole entities that begin with B- and continue with I- of the same type.
 
-    In seqeval's strict mode, of IOB2: what begins with I- is no entity.
+    seqeval's strict mode with IOB2: a span that begins with I- is no entity.
     """
     from seqeval.metrics import f1_score
     from seqeval.scheme import IOB2
@@ -138,8 +138,8 @@ def span_f1_strict(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence
 def span_f1_dataless(predicted: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> float:
     """F1 of whole entities as RegMean's published code finds them.
 
-    An I- where no entity runs is one of a single word. One that B- began goes on over I- of any
-    type, and has that of its last word.
+    An I- outside of entities is an entity of one word. An entity that begins with B- continues
+    over I- of any type, and has the type of its last word.
     """
     both = either = 0
     for guesses, truth in zip(predicted, labels, strict=True):
@@ -150,11 +150,11 @@ def span_f1_dataless(predicted: Sequence[Sequence[str]], labels: Sequence[Sequen
 
 
 Span: TypeAlias = tuple[str, int, int]
-"""The type of an entity, its first word, and the one after its last."""
+"""The type of an entity, its first word, and the word after its last."""
 
 
 def loose_spans(tags: Sequence[str]) -> set[Span]:
-    """The entities of `span_f1_dataless`."""
+    """The entities that `span_f1_dataless` counts."""
     spans, start = set(), None
     for place, tag in enumerate([*tags, OUTSIDE]):
         if start is not None and tag[0] != "I":
@@ -168,7 +168,7 @@ def loose_spans(tags: Sequence[str]) -> set[Span]:
 
 
 def strict_spans(tags: Sequence[str]) -> set[Span]:
-    """The entities of `span_f1_strict`."""
+    """The entities that `span_f1_strict` counts."""
     from seqeval.scheme import IOB2, Entities
 
     return {(one.tag, one.start, one.end) for one in Entities([[*tags]], IOB2).entities[0]}
@@ -181,7 +181,7 @@ def _f1(predicted: Array64, labels: Array64, average: str = "binary") -> float:
 
 
 def _mean_f1(predicted: Array64, labels: Array64) -> float:
-    # not by scikit-learn, whose checks of each class take most of the time where there are many
+    # not by scikit-learn: with many classes, its checks of each take most of the time
     guessed, true = (labels != IGNORED) & (predicted == 1), labels == 1
     both, either = (guessed & true).sum(axis=0), guessed.sum(axis=0) + true.sum(axis=0)
     held = true.any(axis=0)
@@ -192,15 +192,15 @@ def _correlation(function: Any, predicted: Array64, labels: Array64) -> float:
     if len(labels) < 2 or np.ptp(predicted) == 0 or np.ptp(labels) == 0:
         return 0.0
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scipy warns of near-constant input; the value stands
+        warnings.simplefilter("ignore")  # scipy warns of near-constant input; the value is good
         value = float(function(predicted, labels).statistic)
     return value if np.isfinite(value) else 0.0
 
 
 def check_metrics(task: Task) -> None:
-    """Raise BadData, before any work, for a metric that a task's labels do not fit.
+    """Raise BadData, before any work, for a metric that does not fit the task's labels.
 
-    Raises UnknownName, with the near miss, for one that does not exist.
+    Raises UnknownName, with the near miss, for a metric that does not exist.
     """
     check_labels(task)
     for name in task.metrics:
@@ -221,9 +221,9 @@ def check_metrics(task: Task) -> None:
 
 
 def check_scored(task: Task, labels: Array64, units: Units | None, where: str) -> None:
-    """Raise BadData for true labels of all units with which a metric of the task has no value.
+    """Raise BadData if the true labels of all units leave a metric of the task undefined.
 
-    Not for what a prediction lacks: of a constant one a correlation is 0.
+    Predictions leave none undefined: with constant ones, a correlation is 0.
     """
     read = kind_of(task).for_metrics(task, labels, units)
     for name in task.metrics:
@@ -241,8 +241,10 @@ def check_scored(task: Task, labels: Array64, units: Units | None, where: str) -
 
 
 def value_of(entry: Metric, predicted: Any, labels: Any) -> float:
-    """A metric of what it reads of predictions and labels. One of somebody else has copies, as what
-    it writes to them would be read after it."""
+    """The value of a metric, given predictions and labels in the form that it reads.
+
+    A plug-in's metric gets copies: what it writes into them would reach the next metric.
+    """
     function = entry.function
     if is_ours(function):
         return float(function(predicted, labels))
@@ -251,13 +253,13 @@ def value_of(entry: Metric, predicted: Any, labels: Any) -> float:
 
 
 def _is_number(entry: Metric, read: Any) -> bool:
-    """Whether a metric has a value where the labels themselves are predicted."""
+    """Whether a metric is finite when the true labels are predicted."""
     with np.errstate(all="ignore"):
         return bool(np.isfinite(value_of(entry, read, read)))
 
 
 def _fit(task: Task) -> str:
-    """The metrics that a task's labels fit."""
+    """Names of the metrics that fit a task's labels."""
     fit = [
         name
         for name, entry in METRICS.items()
@@ -267,7 +269,7 @@ def _fit(task: Task) -> str:
 
 
 def finished(task: Task, predicted: Array64, seen: Any) -> Array64:
-    """Predictions with those of units that the model did not see filled in: `seen` is [units]."""
+    """Predictions, with the kind's default for units that a model did not see: `seen` [units]."""
     if seen is None or seen.all():
         return predicted
     return np.where(seen, predicted, kind_of(task).unseen(task))
@@ -276,8 +278,8 @@ def finished(task: Task, predicted: Array64, seen: Any) -> Array64:
 def score(task: Task, predicted: Array64, labels: Array64, units: Units | None = None) -> Score:
     """The task's metrics on predictions and labels of all units; `value` is their plain mean.
 
-    `units` are how many each row has, which metrics of tags need. Raises BadData for labels that
-    leave a metric undefined, which is no score of 0.
+    `units` is the number of units of each row, which metrics of tags need. Raises BadData if the
+    labels leave a metric undefined, which is no score of 0, and NotFinite for NaN or infinity.
     """
     check_scored(task, labels, units, str(task))
     read = [kind_of(task).for_metrics(task, values, units) for values in (predicted, labels)]
@@ -289,10 +291,10 @@ def score(task: Task, predicted: Array64, labels: Array64, units: Units | None =
 
 
 def evaluation_module(task: Task) -> Any:
-    """The task's score as a module of the `evaluate` library, which then needs no download.
+    """The task's score as a module of the `evaluate` library, which needs no download.
 
-    Of a row with several classes, predictions and references are lists with a value for each; of
-    words they are indices of tags, and `units` are how many words each row has.
+    For multi-label tasks, predictions and references are lists with a value for each class; for
+    tags they are the tag index of every word, and `units` is the number of words of each row.
     """
     import evaluate
     from datasets import Features, List, Value

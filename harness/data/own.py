@@ -23,23 +23,24 @@ from harness.types import HELD_OUT, Hyperparameters, KindName, Task
 from harness.values import Frozen, validated
 
 SPLITS = ("test", VALIDATION)
-"""Files of these names are splits to score, the first of them the reported one."""
+"""Names of files that are splits to score; the first that exists is the reported split."""
 MOST = 1000
-"""Labels of a task: a column with more different values is no column of labels."""
+"""The most labels of a task: a column with more different values is no column of labels."""
 
 
 NOTHING = ("", "~", "null")
+"""How YAML writes no value, where every plain word is text."""
 
 
 class AsWritten(KeysOnce):
-    """Every plain word is text, to the letter: 01, 1.0, yes, true are labels in data as well."""
+    """A YAML loader that reads every plain word as text: 01, 1.0, yes and true may be labels."""
 
 
 AsWritten.yaml_implicit_resolvers = {}
 
 
 def _named(labels: object) -> object:
-    """A list of labels. Raises ValueError for one text: of a column, or of names in a line."""
+    """A list of labels in NFC. Raises ValueError for one text: a column, or names in one line."""
     if labels == "from data" or not isinstance(labels, (str, list, tuple)):
         return labels
     if not isinstance(labels, str):
@@ -53,11 +54,11 @@ def _composed(renamed: dict[str, str]) -> dict[str, str]:
 
 
 class Described(Frozen):
-    """What a file says of a task.
+    """The fields of a YAML file that describes a task.
 
-    A row is `text` or an `image`. `files` are a folder with a file for each split, or with a folder
-    of images by class, a pattern with `{split}`, a file for each split
-    by name, or one file, which is the train split; relative to the folder of the description.
+    A row has columns of `text` or an `image`. `files` is a folder with a file (or a folder of
+    images by class) for each split, a pattern with `{split}`, a mapping from splits to files, or
+    one file, which is the train split. Paths are relative to the folder of the YAML file.
     """
 
     name: str = ""
@@ -79,14 +80,14 @@ class Described(Frozen):
 
 
 ALIKE = {"kind", "image", "document", "renamed", "subset", "revision"}
-"""Fields that a task has under the same names."""
+"""Fields that `Task` has under the same names."""
 
 
 def task_of_file(path: str) -> Task:
     """The task that a YAML file describes.
 
-    Its name is that of the file unless it says another. Without a split to score, a tenth of the
-    train split is held out. Raises BadData, naming file and field, for what does not fit.
+    Its name defaults to that of the file. Without a split to score, a tenth of the train split is
+    held out. Raises BadData, naming file and field, for values that do not fit.
     """
     place = Path(path)
     what = "a task: kind, text, label, files"
@@ -104,11 +105,11 @@ def task_of_file(path: str) -> Task:
     if odd := [name for name in said.finetune if name not in known]:
         raise BadData(f"{place}: finetune has no '{odd[0]}'; known: {', '.join(known)}")
     given = {name: _number(value) for name, value in said.finetune.items()}
-    given |= {"max_length": 1} if said.image else {}  # an image is one thing to read
+    given |= {"max_length": 1} if said.image else {}  # an image has no number of tokens
     task = Task(
         name=said.name or place.name.partition(".")[0],
         text=(said.text,) if isinstance(said.text, str) else said.text,
-        # a folder of images has this; several labels may each have a column
+        # the label column of a folder of images; several labels may each have a column
         label=said.label or ("label" if said.image and not kind.list_labels else ""),
         labels=said.labels if said.labels != "from data" else kind.placeholder_labels,
         by_index=kind.positional and said.labels != "from data",
@@ -125,7 +126,7 @@ def task_of_file(path: str) -> Task:
     if said.labels == "from data":
         return _with_labels(task, place)
     spelled = spelling(task.labels)
-    names = {*map(spelled, task.labels), ""}  # a label that is left out, as of tags
+    names = {*map(spelled, task.labels), ""}  # renamed to "": a label that is left out
     for ours in task.renamed.values():
         if kind.placeholder_labels and spelled(ours) not in names:
             listed = few(task.labels)
@@ -134,7 +135,7 @@ def task_of_file(path: str) -> Task:
 
 
 def _number(written: Any) -> Any:
-    """What is written as a number, else as it is: who holds hyperparameters to bounds names it."""
+    """A number, if that is what was written, else the value as it is: a later check names it."""
     try:
         value = float(written)
     except (TypeError, ValueError):
@@ -143,7 +144,7 @@ def _number(written: Any) -> Any:
 
 
 def _files(place: Path, said: Described) -> dict[str, str]:
-    """The file of each split that there is."""
+    """The file, or folder of images, of each split that has one."""
     files = said.files
     if isinstance(files, dict):
         return {split: str(place.parent / file) for split, file in files.items()}
@@ -179,7 +180,7 @@ def _files(place: Path, said: Described) -> dict[str, str]:
 
 
 def _splits(place: Path, said: Described, files: Mapping[str, str]) -> dict[str, str]:
-    """The splits that are scored, by the name a user gives them."""
+    """The splits to score: a user's names -> names in the source."""
     if isinstance(said.splits, dict):
         splits = dict(said.splits)
     else:
@@ -190,9 +191,9 @@ def _splits(place: Path, said: Described, files: Mapping[str, str]) -> dict[str,
 
 
 def _with_labels(task: Task, place: Path) -> Task:
-    """The task with the labels that stand in its train split: sorted, O first.
+    """The task with the labels that its train split has: sorted, O first.
 
-    Raises BadData for those that are compared as one, and for lists that name none.
+    Raises BadData for different labels that compare as equal, and lists of other values than names.
     """
     kind = kind_of(task)
     if not kind.placeholder_labels:
@@ -203,12 +204,12 @@ def _with_labels(task: Task, place: Path) -> Task:
     for value in label_values(task):
         each = value if isinstance(value, list) else [value]
         by_name = not kind.positional or all(isinstance(one, str) for one in each)
-        if not by_name or (kind.list_labels and isinstance(value, str)):  # a cell of a CSV
+        if not by_name or (kind.list_labels and isinstance(value, str)):  # text, as in a CSV
             raise BadData(
                 f"the column '{task.label}' of {task} has the labels {reprlib.repr(value)}, "
                 f"expected lists of names (.parquet, .jsonl), or labels in {place}"
             )
-        # what is no name is refused where rows are read
+        # values that are no names are refused when rows are read
         found |= dict.fromkeys(name.strip() for one in each if (name := called(one)))
         if len(found) > MOST:
             raise BadData(

@@ -1,7 +1,8 @@
-"""Pure: rows of a task -> two parts, of which one has most of a class (RegMean, arXiv:2212.09849).
+"""Pure: rows of a task -> two parts, one with most of a class (RegMean, arXiv:2212.09849).
 
-One class, drawn, is the key. A has 80 % of its rows, B all others; then rows of other classes,
-drawn, go from B to A until both are of one size. Of a part, the first rows are a draw of it.
+One class, drawn, is the key. Part A gets 80 % of its rows, part B all other rows; then drawn rows
+of other classes move from B to A until both have the same size. Parts are in random order: the
+first rows of a part are a draw from it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from harness.types import Rows, Units
 
 PARTS = ("1/2", "2/2")
 SHARE = 0.8
-"""Of the rows of the key class, those in the first part."""
+"""The share of the rows of the key class that the first part gets."""
 LEAST = 2
-"""Classes that there have to be."""
+"""The fewest classes that rows must have."""
 
 
 def part_named(text: str, seed: int, limit: int | None) -> Part:
-    """`1/2`: the first of the two parts that a seed draws, at most so many rows of it."""
+    """The part called `1/2` or `2/2`, as drawn by a seed, with at most `limit` rows."""
     if text not in PARTS:
         raise BadOption(f"--part is '{text}', expected {' or '.join(PARTS)}")
     return Part(number=PARTS.index(text) + 1, seed=seed, limit=limit)
@@ -32,7 +33,7 @@ def part_named(text: str, seed: int, limit: int | None) -> Part:
 def part_of(rows: Rows, part: Part) -> Rows:
     """The rows of a part, in the order in which they were drawn.
 
-    Raises BadData for rows that have no classes, or one alone.
+    Raises BadData for rows without classes, or of only one.
     """
     found = kind_of(rows.task).classes(rows)
     if len(np.unique(found)) < LEAST:
@@ -43,10 +44,10 @@ def part_of(rows: Rows, part: Part) -> Rows:
 
 
 def halves(classes: Units, draws: np.random.Generator) -> tuple[Units, Units]:
-    """The numbers of the rows of both parts, each in an order that is drawn.
+    """The row numbers of both parts, each in random order.
 
     By hand: of 10 rows of the key class and 30 others, A gets 8 and then 12 of the others, B keeps
-    2 and 18. Where A is the larger one from the start, nothing moves.
+    2 and 18. If A is larger from the start, nothing moves.
     """
     key = draws.choice(np.unique(classes))
     of_key = draws.permutation(np.flatnonzero(classes == key))

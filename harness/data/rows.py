@@ -22,7 +22,7 @@ from harness.kinds import kind_of
 from harness.types import DERIVED, Array64, Row, Rows, Task, Units
 
 Images: TypeAlias = Callable[[int], StoredImage]
-"""The image of a row, by its number."""
+"""A function from the number of a row to its image."""
 
 
 def load_rows(
@@ -33,11 +33,11 @@ def load_rows(
     limit: int | None = None,
     first: bool = False,
 ) -> Rows:
-    """Read a split of a task.
+    """The rows of a split of a task.
 
-    `limit` draws so many rows (`splits.pick`). With `first` it takes the first ones, with a warning
-    where these are no fair sample of all. Raises BadData for a missing file, column or label and
-    for an empty split, LabelMismatch when the data set names its classes otherwise.
+    `limit` draws that many rows (`splits.pick`). With `first` it takes the first rows, with a
+    warning if they are no fair sample of all. Raises BadData for a missing file, column or label
+    and for an empty split, LabelMismatch if the data set has other class names.
     """
     rows, texts, images = _read(task, split, folder, limit, first)
     read = _made(task, split, texts, kind_of(task).read(task, rows, f"{task}@{split}"))
@@ -58,7 +58,7 @@ def count(
     *,
     first: bool = False,
 ) -> int:
-    """How many rows a split of local data has, at most `limit`. Warns and raises as `load_rows`."""
+    """How many rows a split of local data has, at most `limit`. Warns as `load_rows`."""
     if first:
         told_of_first(task, split, folder, limit)
     return len(pick(table(task, task.splits.get(split, TRAIN), folder).count, split, limit))
@@ -67,10 +67,10 @@ def count(
 def told_of_first(
     task: Task, split: str, folder: str | Path | None, limit: int | None
 ) -> Mapping[str, tuple[float, float]]:
-    """Labels that the first rows have too few or too many of (`fair.unlike`), with a warning.
+    """Labels that are too rare or too frequent in the first rows (`fair.unlike`), with a warning.
 
-    Of parts of train there are none: their rows are in random order. Nothing is told of a split
-    with labels that cannot be read further on.
+    Empty for `train90` and `heldout10`, whose rows are in random order, and for a split whose
+    further rows cannot be read.
     """
     if limit is None or split in DERIVED:
         return {}
@@ -96,7 +96,7 @@ def told_of_first(
 def texts_of(
     task: Task, split: str, *, folder: str | Path | None = None
 ) -> tuple[tuple[str, ...], ...]:
-    """The texts of a split, or hashes of its images, whatever its labels.
+    """The texts of a split, or hashes of its images. Labels are not read.
 
     Raises BadData as `load_rows` does.
     """
@@ -106,7 +106,7 @@ def texts_of(
 def _read(
     task: Task, split: str, folder: str | Path | None, limit: int | None = None, first: bool = False
 ) -> tuple[Sequence[Row], tuple[tuple[str, ...], ...], Images | None]:
-    """The rows of a split as they are stored, their texts, and their images."""
+    """The rows of a split as they are stored, their texts, and the function to their images."""
     if split not in splits_of(task):
         raise BadData(f"task '{task}' has no split '{split}'; known: {', '.join(splits_of(task))}")
     if limit is not None and limit < 1:
@@ -141,7 +141,7 @@ def _made(task: Task, split: str, texts: tuple[tuple[str, ...], ...], labels: Ar
 
 
 def _documents(values: Sequence[Any]) -> Units | None:
-    """Equal values as numbers from 0; what has none stands alone. None where no row has one."""
+    """Documents of rows, numbered from 0; a row without a value is one. None if no row has any."""
     if all(value is None for value in values):
         return None
     keys = [place if value is None else str(value) for place, value in enumerate(values)]
@@ -150,10 +150,10 @@ def _documents(values: Sequence[Any]) -> Units | None:
 
 
 def _text(task: Task, row: Row, split: str) -> tuple[str, ...]:
-    """The segments of a row, as the task reads them, else as its kind does."""
+    """The segments of a row, by the task's `read`, else by its kind. Raises BadData."""
     try:
         return kind_of(task).segments(task, row) if task.read is None else task.read(row)
-    except Exception as error:  # a task's own function, on whatever a file holds
+    except Exception as error:  # `read` may be a user's, and a file may hold anything
         raise BadData(
             f"{task}@{split} has a row that cannot be read ({type(error).__name__}: {error}); "
             "expected text in its columns, of a tagging lists of words (.parquet, .jsonl, .conll)"
@@ -161,7 +161,7 @@ def _text(task: Task, row: Row, split: str) -> tuple[str, ...]:
 
 
 def take(rows: Rows, picked: Sequence[int]) -> Rows:
-    """The picked rows alone, with a digest of their own."""
+    """Only the picked rows, with their own digest."""
     texts = tuple(rows.texts[i] for i in picked)
     made = _made(rows.task, rows.split, texts, rows.labels[units_of(rows, picked)])
     if (image := rows.images) is None:
@@ -170,12 +170,12 @@ def take(rows: Rows, picked: Sequence[int]) -> Rows:
 
 
 def units_of(rows: Rows, picked: Sequence[int]) -> Units:
-    """The numbers of the units of some rows, in their order."""
+    """The numbers of the units of the picked rows, in that order."""
     return numbers_of(kind_of(rows.task).units(rows), picked)
 
 
 def numbers_of(counts: Units, picked: Sequence[int] | Units) -> Units:
-    """The same of rows of so many units each."""
+    """The numbers of the units of the picked rows, given the number of units of every row."""
     starts = np.cumsum(counts) - counts
     spans = [np.arange(starts[row], starts[row] + counts[row]) for row in picked]
     return np.concatenate([np.empty(0, dtype=np.int64), *spans])

@@ -15,13 +15,13 @@ from harness.rng import rng
 from harness.types import ALL, Draw, Rows, Shots, Units
 
 Parts: TypeAlias = Sequence[Sequence[int]]
-"""Numbers of units, by group or by example."""
+"""Numbers of units, grouped by class (or bin) or by example."""
 Taken: TypeAlias = tuple[Shots, int, Parts, Parts, Sequence[int]]
-"""The fields of a `Draw`, by numbers of the units of all rows."""
+"""The fields of a `Draw`, but with units numbered among all rows, not among the pool."""
 
 
 def amount(shots: Shots | None) -> float:
-    """How many units of a group at most: none where nothing is drawn, any number for `all`."""
+    """The most units of a group: 0 where nothing is drawn, infinity for `all`."""
     return float("inf") if shots == ALL else float(shots or 0)
 
 
@@ -41,13 +41,13 @@ def draw(
 ) -> tuple[list[int], list[Draw]]:
     """Few-shot selections for every number of shots and seed (docs/methods.md#shots).
 
-    Returns what `selected` returns. Of a class, or bin of labels, that has fewer units than shots
-    all are taken, which is warned of; its first `reserved` ones are never drawn. With `all` shots
-    nothing is left to chance, so there is one draw, of the first seed. Of words of no entity
-    `outside` times as many are drawn as of any other tag (`o_anchors` of `knn`).
+    Returns what `selected` returns. A class, or bin of labels, with fewer units than shots is taken
+    whole, with a warning; its first `reserved` units are never drawn. `all` shots leave nothing to
+    chance: one draw, with the first seed. `outside` times as many words of no entity are drawn as
+    of any other tag (`o_anchors` of `knn`). Raises BadData if no class has units to draw.
 
-    Not `stratified`, labels choose nothing: as many units as so many shots of every class would be,
-    of all that there are.
+    Without `stratified`, labels are ignored: that many shots times the number of classes are drawn
+    from all units.
     """
 
     def order(members: Units, seed: int, *group: int) -> list[int]:
@@ -80,7 +80,7 @@ def draw(
 
 
 def _each(rows: Rows, groups: int, outside: int) -> list[int]:
-    """How many units of each group a shot is."""
+    """How many units of each group one shot draws: `outside` of words of no entity, else one."""
     place = kind_of(rows.task).outside(rows.task)
     return [outside if group == place else 1 for group in range(groups)]
 
@@ -101,7 +101,7 @@ def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int, each: Sequenc
 def selected(
     rows: Rows, orders: Mapping[int, Parts], shots: Sequence[Shots], outside: int = 1
 ) -> tuple[list[int], list[Draw]]:
-    """Selections by a draw that is given: for every seed, numbers of units by class, as drawn.
+    """Few-shot selections from given `orders`: for every seed, the units of each class as drawn.
 
     Returns the sorted numbers of the rows that any draw selects (the pool), and the draws, which
     hold positions among the units of the pool. With one seed, fewer shots are a prefix of more.
@@ -120,11 +120,10 @@ def selected(
 def scattered(
     rows: Rows, orders: Mapping[int, Sequence[int]], shots: Sequence[Shots]
 ) -> tuple[list[int], list[Draw]]:
-    """Selections by a draw that went by no class: for every seed, numbers of units, as drawn.
+    """Few-shot selections from `orders` that ignore classes: for every seed, all units as drawn.
 
-    Returns what `selected` returns. So many shots are as many units from the first on as so many of
-    every class would be; `all` are all of them. A head is tuned on each unit, of a tagging on the
-    sentence that it is of.
+    Returns what `selected` returns. n shots are the first n times the number of classes; `all` are
+    all units. The example that a head is tuned on is the unit or, for tagging, its sentence.
     """
     kind = kind_of(rows.task)
     groups = [frozenset(members.tolist()) for members in kind.groups(rows).values()]
@@ -137,12 +136,12 @@ def scattered(
 
 
 def _asked(shots: Sequence[Shots], seeds: Iterable[int]) -> list[tuple[Shots, int]]:
-    """Every number of shots by every seed, and `all` by the first alone."""
+    """Every number of shots with every seed, but `all` with the first seed alone."""
     return [(count, seed) for count in shots for seed in [*seeds][: 1 if count == ALL else None]]
 
 
 def _pooled(rows: Rows, draws: Sequence[Taken]) -> tuple[list[int], list[Draw]]:
-    """The rows that draws of units select, sorted, and the draws with places among their units."""
+    """The sorted rows that draws select, and the draws with positions among the units of these."""
     drawn = {unit for _, _, *both, _ in draws for parts in both for part in parts for unit in part}
     row_of = np.repeat(np.arange(len(rows)), kind_of(rows.task).units(rows))
     pool = sorted({int(row_of[unit]) for unit in drawn})
@@ -158,9 +157,9 @@ def _pooled(rows: Rows, draws: Sequence[Taken]) -> tuple[list[int], list[Draw]]:
 
 
 def left_out(rows: Rows, batch: int, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """For each seed, the rows that do not fill a last batch when they are shuffled, ascending.
+    """For each seed, the rows after the last full batch of a shuffle, ascending.
 
-    Raises BadData where no batch is filled.
+    Raises BadData if there are too few rows for one batch.
     """
     whole = len(rows) // batch * batch
     if not whole:

@@ -1,4 +1,4 @@
-"""Shell: where rows are stored: a task's own generator, a local folder, or the Hub."""
+"""Shell: the rows of a task, read from its own generator, a local folder, or the Hub."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.types import Row, Task
 
 TRAIN = "train"
 VALIDATION, OTHERS = "validation", ("dev", "valid", "val")
-"""A split, and what files of it are called where none has its name."""
+"""The validation split, and other names that its file may have."""
 
 
 def data_dir(given: str | Path | None = None) -> Path | None:
@@ -43,9 +43,9 @@ def origin(task: Task, folder: str | Path | None = None) -> dict[str, str | None
 
 @dataclass(frozen=True)
 class StoredSplit:
-    """A split as it is stored: its columns, how many rows it has, and how some of them are read.
+    """A stored split: its columns, its number of rows, and `rows`, which reads some by number.
 
-    `images` gives the image of a row by its number, called by its path if it has one.
+    `images` returns the image of a row by number, named by its path if it has one.
     """
 
     columns: tuple[str, ...]
@@ -55,6 +55,7 @@ class StoredSplit:
 
 
 def table(task: Task, split: str, folder: str | Path | None) -> StoredSplit:
+    """A split of a task's source, under the source's name of it. Raises BadData if missing."""
     if task.generate is not None:
         return _listed(task.generate(split), task.image)
     if task.files:
@@ -72,8 +73,10 @@ def table(task: Task, split: str, folder: str | Path | None) -> StoredSplit:
 
 
 def _stored_in(root: Path, task: Task, split: str) -> Path | None:
-    """The file of a split in a data folder, or the folder of its images; validation may be called
-    otherwise. Where there is none, the file of several data sets that has its rows."""
+    """The file, or folder of images, of a split in a data folder; `OTHERS` name validation, too.
+
+    If there is none, the task's `corpus`: one file with the rows of several data sets.
+    """
     place, corpus = root / (task.folder or task.name), root / task.corpus
 
     def named(name: str) -> Path | None:
@@ -88,7 +91,7 @@ def _stored_in(root: Path, task: Task, split: str) -> Path | None:
 
 
 def only(there: Sequence[Path]) -> Path | None:
-    """The one place of a split. Raises BadData for several: they may differ."""
+    """The only path of a split, if any. Raises BadData for several, which may differ."""
     if there[1:]:
         names = " and ".join(one.name for one in there)
         raise BadData(f"{there[0].parent} has {names}, expected one file of a split")
@@ -96,12 +99,12 @@ def only(there: Sequence[Path]) -> Path | None:
 
 
 def is_stored(task: Task, path: Path) -> bool:
-    """Whether rows of a task can be at a place: in a file, or images in a folder."""
+    """Whether a path can hold rows of a task: it is a file or, for images, a folder."""
     return path.is_file() or (bool(task.image) and path.is_dir())
 
 
 def one_of(others: Sequence[str], where: str) -> str | None:
-    """The one of these names that stands for validation. Raises BadData for several."""
+    """The only other name of the validation split, if any. Raises BadData for several."""
     if len(others) > 1:
         raise BadData(f"{where} has {' and '.join(others)} for '{VALIDATION}', expected one")
     return next(iter(others), None)
@@ -117,14 +120,14 @@ def _from_corpus(task: Task, path: Path, split: str) -> StoredSplit:
 
 
 def is_there(task: Task, folder: str | Path | None = None) -> bool:
-    """Whether a task's rows can be had, as far as a local folder tells."""
+    """Whether a task's rows are available. Only a local folder is looked at, not the Hub."""
     if task.files or (task.source and data_dir(folder) is None):
         return True
     return at_hand(task, task.splits.get(task.reported, TRAIN), folder)
 
 
 def at_hand(task: Task, split: str, folder: str | Path | None = None) -> bool:
-    """Whether a split, as it is stored, can be had without a download."""
+    """Whether a stored split is available without a download."""
     if task.generate is not None:
         return True
     if task.files:
@@ -134,7 +137,7 @@ def at_hand(task: Task, split: str, folder: str | Path | None = None) -> bool:
 
 
 def stored_files(task: Task, folder: str | Path | None = None) -> list[Path]:
-    """All files on this machine that rows of a task are read of, split by split."""
+    """All local files that rows of a task are read from, split by split."""
     root, places = data_dir(folder), [*map(Path, task.files.values())]
     if root is not None and not places:
         splits = dict.fromkeys((TRAIN, *task.splits.values()))
@@ -145,7 +148,7 @@ def stored_files(task: Task, folder: str | Path | None = None) -> list[Path]:
 
 
 def _given(task: Task, split: str) -> Path:
-    """The file of a split that a task names."""
+    """The file that a task names for a split. Raises BadData if it names none or it is missing."""
     path = Path(task.files.get(split, ""))
     if split not in task.files:
         known = ", ".join(task.files)
@@ -162,25 +165,29 @@ def _suffix(path: Path) -> str:
 
 
 def _arrow(task: Task, path: Path) -> Any:
-    """The table in a file, or of a folder of images."""
+    """The Arrow table of a file or of a folder of images."""
     return read_folder(task, path) if path.is_dir() else READERS[_suffix(path)](task, path)
 
 
 @contextmanager
 def _reading(where: str | Path) -> Iterator[None]:
-    """BadData, saying of what, for whatever goes wrong in the block with a file or a data set."""
+    """Turns any error in the block into BadData that names the file or data set."""
     try:
         yield
     except BadData:
         raise
-    except Exception as error:  # Arrow has errors of its own, a value may be none of Python's
+    except Exception as error:  # Arrow has its own types of errors
         reason = first_line(error)[:200]
         what = _suffix(where) if isinstance(where, Path) else "rows"
         raise BadData(f"{where} cannot be read as {what}: {reason}") from error
 
 
 def label_values(task: Task) -> list[Any]:
-    """What stands in the label column of the train split of a task whose labels are not known."""
+    """The label column of the train split, for a task whose labels are not known yet.
+
+    If the datasets library wrote class names into the metadata, one value: the list of them.
+    Raises BadData for no such column, or no rows.
+    """
     where: str | Path = _given(task, TRAIN) if task.files else task.source
     with _reading(where):
         stored = _arrow(task, where) if isinstance(where, Path) else _of_hub(task, TRAIN)
@@ -200,14 +207,17 @@ def _listed(rows: Sequence[Row], image: str = "") -> StoredSplit:
 
 
 def _from_file(task: Task, path: Path) -> StoredSplit:
-    """The rows of a local file. Raises BadData, naming it, for what is not of its format."""
+    """The rows of a local file. Raises BadData, naming it, if it cannot be read."""
     with _reading(path):
         stored = _arrow(task, path)
     return _of_arrow(task, path, stored)
 
 
 def _of_arrow(task: Task, where: str | Path, stored: Any) -> StoredSplit:
-    """The rows of a table of Arrow's."""
+    """The rows of an Arrow table.
+
+    Raises BadData for text columns of another type, LabelMismatch for other class names.
+    """
     known, columns = columns_read(task), _columns(where, stored, columns_needed(task))
     for field in stored.schema:
         if field.name in task.text and not _is_read(task, field.type):
@@ -231,7 +241,7 @@ def _of_arrow(task: Task, where: str | Path, stored: Any) -> StoredSplit:
 
 
 def _columns(where: str | Path, stored: Any, needed: Sequence[str]) -> tuple[str, ...]:
-    """The columns of a table. Raises BadData where one that is needed is there twice."""
+    """The columns of a table. Raises BadData if a needed one occurs twice."""
     with _reading(where):
         columns = tuple(stored.column_names)
     for name in needed:
@@ -241,7 +251,7 @@ def _columns(where: str | Path, stored: Any, needed: Sequence[str]) -> tuple[str
 
 
 def _places(order: Sequence[int]) -> Any:
-    """Numbers of rows as Arrow's own: to look at an array of numpy's it imports pandas first."""
+    """Row numbers as an Arrow array; given a numpy array, Arrow would import pandas."""
     import pyarrow
 
     numbers = np.array(order, dtype=np.int64)
@@ -250,7 +260,7 @@ def _places(order: Sequence[int]) -> Any:
 
 
 def _named(task: Task, row: Row, names: Sequence[str]) -> Row:
-    """A row whose labels are called by name, where they were numbers of a header's names."""
+    """A row with label indices replaced by the class names that they stand for."""
 
     def name(value: Any) -> Any:
         whole = isinstance(value, int) and not isinstance(value, bool)
@@ -261,7 +271,7 @@ def _named(task: Task, row: Row, names: Sequence[str]) -> Row:
 
 
 def _is_read(task: Task, kind: Any) -> bool:
-    """Whether an Arrow type is that of a task's texts: text, or of a tagging lists of it."""
+    """Whether an Arrow type fits a task's texts: text or, for tagging, lists of text."""
     import pyarrow.types as of
 
     if kind_of(task).split_into_words:
@@ -272,11 +282,11 @@ def _is_read(task: Task, kind: Any) -> bool:
         kind = kind.value_type
     return bool(
         of.is_string(kind) or of.is_large_string(kind) or of.is_null(kind)
-    )  # null: no row has one
+    )  # null: all values are missing
 
 
 def _class_names(task: Task, where: str | Path, schema: Any) -> list[str] | None:
-    """The class names that the datasets library wrote into a header, if it did."""
+    """The class names that the datasets library wrote into a table's metadata, if any."""
     metadata = schema.metadata or {}
     if b"huggingface" not in metadata:
         return None
@@ -285,11 +295,11 @@ def _class_names(task: Task, where: str | Path, schema: Any) -> list[str] | None
     entry: Any = parse_json(said, f"the metadata of {where}", what, error=BadData)
     for key in ("info", "features", task.label):
         entry = entry.get(key)
-        if isinstance(entry, list) and entry:  # how older versions write a list of what is in it
+        if isinstance(entry, list) and entry:  # how older versions write a list feature
             entry = entry[0]
         if not isinstance(entry, dict):
             return None
-    inner = entry.get("feature")  # of a list, what its entries are
+    inner = entry.get("feature")  # the feature of the entries of a list
     names = (inner if isinstance(inner, dict) else entry).get("names")
     if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         return names
@@ -299,6 +309,7 @@ def _class_names(task: Task, where: str | Path, schema: Any) -> list[str] | None
 
 
 def from_hub(task: Task, split: str) -> Any:
+    """A split of a Hub data set. Raises BadData if it cannot be fetched."""
     from datasets import load_dataset
 
     if not task.source:
@@ -313,23 +324,22 @@ def from_hub(task: Task, split: str) -> Any:
 
 
 def fetched(task: Task, split: str) -> Any:
-    """A data set of the Hub, whose class names are the task's if it has any."""
+    """A split of a Hub data set. Raises LabelMismatch if its class names are not the task's."""
     stored = from_hub(task, split)
     _check_names(task, _class_names(task, task.source, stored.features.arrow_schema))
     return stored
 
 
 def _of_hub(task: Task, split: str) -> Any:
-    """A data set of the Hub as a table of Arrow's."""
+    """A split of a Hub data set as an Arrow table."""
     return from_hub(task, split).with_format("arrow")[:]
 
 
 def _check_names(task: Task, names: Sequence[str] | None) -> None:
-    """Class names in a data set's own header must be the task's.
+    """Raise LabelMismatch unless a data set's class names are the task's, in the task's order.
 
-    In the task's order, too, unless labels are read by name.
+    The order is free where labels are read by name.
     """
-    # in any order, but where numbers are indices
     by_name = bool(task.renamed) or kind_of(task).list_labels or not task.by_index
     if names is None or (not by_name and same(names, task.labels)):
         return

@@ -29,9 +29,9 @@ def splits_of(task: Task) -> tuple[str, ...]:
 
 
 def share_rows(task: Task, first: str, second: str) -> bool:
-    """Whether two splits of a task have rows in common, whatever they are called.
+    """Whether two splits of a task have rows of the source in common, whatever their names.
 
-    By position in the source: published splits hold equal texts, which are rows of their own.
+    Equal texts do not count: published splits repeat some, as rows of their own.
     """
     places = [task.splits.get(split, TRAIN) for split in (first, second)]
     apart = {first, second} == set(DERIVED)
@@ -41,8 +41,8 @@ def share_rows(task: Task, first: str, second: str) -> bool:
 def pick(count: int, split: str, limit: int | None, *, first: bool = False) -> Sequence[int]:
     """The rows of a split, by their numbers in the file that it is cut from.
 
-    Of a published split, `limit` takes so many rows of one fixed permutation, in the order of the
-    file, or the `first` ones. The rows of a smaller limit are among those of a larger one.
+    In a published split, `limit` takes the first rows of a fixed permutation, in file order, or the
+    `first` rows of the file. The rows of a smaller limit are among those of a larger one.
     """
     order: Sequence[int] = range(count)
     if split in DERIVED:

@@ -1,8 +1,8 @@
-"""The properties of methods before, in and after a merge: each has a function that raises Broken.
+"""The properties of pre-merging methods, mergers and post-merging methods.
 
-A property is about toys of `harness.checking.toys`, so it needs no data and no network. `calls` and
-`sizes` are about the function alone; `folders` and `families` are about what the harness does
-around it, and go through `harness.merge` itself.
+Each is a function that raises Broken, run on toys of `harness.checking.toys`: it needs no data and
+no network. `calls` and `sizes` call only the method; `folders` and `families` run it inside a merge
+of the harness.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Properties of the function: what comes of calling it."""
+"""Properties that are checked by calling the method alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.checking.toys import ToyExperts
 from harness.types import Choice, StateDict
 
 ROUNDING = 1e-6
-"""How far apart, relative to max(1, size), two orders of the same float32 sum may come out."""
+"""The tolerance for float32 sums in another order, relative and absolute."""
 
 
 @checks("shapes")
@@ -106,7 +106,7 @@ def zero(method: CheckedMethod) -> None:
 def scale(method: CheckedMethod) -> None:
     """Where a merge is base + scale * direction, the option `scale` moves nothing else.
 
-    The harness then finds the direction once, and searches along it.
+    The harness relies on it: it computes the direction once and searches along it for a scale.
     """
     if weights.SCALE not in method.choice.options:
         return
@@ -129,8 +129,8 @@ def _at_scale(method: CheckedMethod, value: float) -> StateDict:
 def same_bytes(method: CheckedMethod) -> None:
     """The same seed gives the same bytes.
 
-    Whatever the global random state, the order of the tensors in the files, the order in which
-    they are asked for, and the size of the pieces that are worked on.
+    This holds for any global random state, order of the tensors in the inputs, order in which
+    outputs are read, and size of the pieces that are worked on.
     """
     with weights.seeded(1):
         expected = [copied(state) for state in method(method.family())]
@@ -156,11 +156,11 @@ def _shuffled(numbers: random.Random, state: StateDict) -> StateDict:
 def memory(method: CheckedMethod) -> None:
     """Memory stays inside the streaming bound.
 
-    Nothing is read when the function is called, inputs are let go as each output is made, and no
-    output is kept. What is counted are tensors of the inputs that are alive at one time: for a
-    merger, or a method after it, one of each input and two in passing; for a pre-merging method
-    four of each, since a symmetry of a layer moves two weights and their biases together. An output
-    that is asked for again is made anew from its inputs: where nothing is read, it was kept.
+    Nothing is read when the function is called, inputs are released as each output is made, and no
+    output is kept. Input tensors that are alive at one time are counted: a merger or post-merging
+    method may hold one of each input and two more, a pre-merging method four of each, since a
+    symmetry of a layer moves two weights and their biases together. An output that is read again
+    must be computed from its inputs again; if nothing is read, it was kept.
     """
     watch = LiveTensors()
     family = method.family().every(watch.state)
@@ -189,12 +189,12 @@ class LiveTensors:
         self.states = self.reads = self.alive = self.most = 0
 
     def state(self, state: StateDict) -> StateDict:
-        """The state, watched; of every tensor a new copy, as from a file."""
+        """A watched state dict that copies a tensor whenever it is read, like a file."""
         self.states += 1
         return weights.Lazy(weights.specs(state), lambda name: self._read(state[name]))
 
     def _read(self, tensor: torch.Tensor) -> torch.Tensor:
-        # the array lives as long as the storage does, whatever views are taken of the tensor
+        # the array lives as long as the storage, and so as long as any view of the tensor
         array = np.array(tensor.numpy())
         weakref.finalize(array, self._let_go)
         self.reads += 1

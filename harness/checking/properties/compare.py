@@ -1,4 +1,4 @@
-"""Whether states are alike, and the tensor and entry where they are not."""
+"""Comparisons of state dicts that name the tensor and the entry that differ."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def same_names(state: StateDict, expected: StateDict, where: str = "") -> None:
 def alike(
     state: StateDict, expected: StateDict, *, where: str = "", tolerance: float = 0.0
 ) -> None:
-    """Raise Broken, saying `where`, for a tensor that differs: in a bit, or by more than a
-    tolerance that is given."""
+    """Raise Broken, prefixed by `where`, for a tensor that differs.
+
+    All bits must be equal or, with a `tolerance`, all entries within it.
+    """
     same_names(state, expected, where)
     for name in expected:
         if told := _unlike(name, state[name], expected[name], tolerance):
@@ -36,7 +38,7 @@ def alike(
 def _unlike(
     name: str, have: torch.Tensor, want: torch.Tensor, tolerance: float
 ) -> tuple[str, str] | None:
-    """What a tensor is and should be; of one of the right kind its worst entry, NaN before all."""
+    """What a tensor is and should be, if unlike: its shape, dtype or worst entry (NaN is worst)."""
     if have.shape != want.shape:
         return f" is {tuple(have.shape)}", str(tuple(want.shape))
     if tolerance:
@@ -57,12 +59,12 @@ def _unlike(
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """`float32`, as one says it."""
+    """The name of a dtype without `torch.`: `float32`."""
     return str(dtype).removeprefix("torch.")
 
 
 def copied(state: StateDict) -> Tensors:
-    """Every tensor computed, and apart from where it came from."""
+    """All tensors of a state, computed and cloned."""
     return {name: state[name].clone() for name in state}
 
 
@@ -74,7 +76,7 @@ def all_alike(
     tolerance: float = 0.0,
     when: str = "",
 ) -> None:
-    """Raise Broken, saying when and in which result, where one of several states differs."""
+    """Raise Broken, prefixed by `when` and the expert, if one of several states differs."""
     if len(states) != len(expected):
         raise Broken(f"{when}{len(states)} experts come out, expected {len(expected)}")
     for place, (have, want) in enumerate(zip(states, expected, strict=True)):

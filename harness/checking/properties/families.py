@@ -1,5 +1,5 @@
-"""Exactness on every architecture that has a file: what moves a BERT right may not know
-the names, the head or the embeddings of another."""
+"""Exactness on every known architecture: a method that is right on BERT may not know the names,
+the head or the embeddings of another."""
 
 from __future__ import annotations
 
@@ -76,19 +76,20 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "mpnet": BERT,
 }
 CONFIGS = {name: {"model_type": name, **one} for name, one in CONFIGS.items()}
-"""A configuration for every family, and another where it leads to further tensors."""
+"""A configuration for every family, and a second one where that gives further tensors."""
 
 DRIFT = {torch.float32: 1e-5, torch.float64: 1e-10}
-"""How far outputs may move, relative to the largest, and be the same."""
+"""The most that outputs may move, relative to the largest, and count as unchanged."""
 
 
 @checks("family", "premerge")
 def family(method: CheckedMethod) -> str:
     """The outputs of no family's networks move, of rows and of words, in float32 and in float64.
 
-    Weights are random and not small. Each expert is read as it leaves the method, in the plan of a
-    merge; what the method asks of the architecture it is given as in any merge, and toys stand in
-    for rows. One of two stacks is left out where the options name layers of no stack.
+    Weights are random and not small. Experts are taken as they leave the method, in the plan of a
+    merge, which gives the method the architecture as in any merge; toys replace needs that read
+    rows. A family with two stacks is skipped if the method refuses it with BadOption, as when
+    options name layers without a stack.
     """
     largest, done = dict.fromkeys(DRIFT, 0.0), set()
     for name, unit in models():
@@ -113,7 +114,7 @@ def family(method: CheckedMethod) -> str:
 
 
 def models() -> list[tuple[str, Unit]]:
-    """The configurations with what their classifiers give outputs for: an image has no words."""
+    """Pairs of a configuration and a unit of outputs; some families have no outputs for words."""
     worded = {name for name, one in CONFIGS.items() if KNOWN[one["model_type"]].word}
     return [
         (name, of) for name, of in product(CONFIGS, CLASS_OF_UNIT) if of != "word" or name in worded
@@ -122,7 +123,7 @@ def models() -> list[tuple[str, Unit]]:
 
 @dataclass(frozen=True)
 class Miniature:
-    """A base and experts of an architecture, of random weights, and the network they belong in."""
+    """A base and experts of an architecture with random weights, and the network to run them in."""
 
     config: Mapping[str, Any]
     network: torch.nn.Module
@@ -131,11 +132,11 @@ class Miniature:
 
     @cached_property
     def before(self) -> tuple[torch.Tensor, ...]:
-        """What each expert says, [rows or tokens, classes]."""
+        """The logits of each expert before the method, [rows or tokens, classes]."""
         return tuple(self.outputs(expert) for expert in self.experts)
 
     def outputs(self, state: StateDict) -> torch.Tensor:
-        """What the network says with these weights to rows of different lengths."""
+        """The logits of the network with these weights on toy rows or images."""
         inputs = toys.inputs(KNOWN[self.config["model_type"]].inputs)
         made = next(self.network.parameters()).dtype
         with torch.inference_mode():
@@ -148,7 +149,7 @@ class Miniature:
 
     @cached_property
     def written(self) -> tuple[Path, list[Path]]:
-        """The folders of the base and of the experts, which go when this is let go."""
+        """The folders of base and experts, deleted when the miniature is garbage collected."""
         folder = tempfile.TemporaryDirectory(prefix="harness-check-")
         weakref.finalize(self, folder.cleanup)
         root = Path(folder.name)
@@ -157,18 +158,18 @@ class Miniature:
 
 @cache
 def miniature(name: str, unit: Unit, dtype: torch.dtype, experts: int) -> Miniature:
-    """The miniature of a configuration, as a classifier of rows or of words."""
+    """The miniature of a configuration of `CONFIGS`, as a classifier of rows or of words."""
     config = toys.labelled(CONFIGS[name], 3)
     with torch.random.fork_rng([]):
         made = toys.exact_norms(network(config, name, unit).to(dtype).eval())
-    # of the unit they are for, as transformers writes it
+    # the class depends on the unit
     architecture = {"architectures": [type(made).__name__]}
     base, *tuned = [_drawn(made, seed, dtype) for seed in range(experts + 1)]
     return Miniature({**config, **architecture}, made, base, tuple(tuned))
 
 
 def _drawn(made: torch.nn.Module, seed: int, dtype: torch.dtype) -> Tensors:
-    """Weights that have nothing to do with those of another seed: units that are matched move."""
+    """Weights unrelated to those of other seeds, so that matching moves units."""
     numbers = torch.Generator().manual_seed(seed)
     return {
         name: torch.randn(tensor.shape, generator=numbers, dtype=torch.float64).to(dtype) / 2
@@ -177,7 +178,7 @@ def _drawn(made: torch.nn.Module, seed: int, dtype: torch.dtype) -> Tensors:
 
 
 def _left(method: CheckedMethod, mini: Miniature) -> list[torch.Tensor]:
-    """What each expert says as it leaves the method."""
+    """The logits of each expert after the method."""
     rows = [need for need in method.needs if NEEDS[need].rows != "none"]
     shapes = {name: tuple(tensor.shape) for name, tensor in mini.base.items()}
     base, experts = mini.written

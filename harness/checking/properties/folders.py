@@ -1,4 +1,4 @@
-"""Properties of the way from folder to folder: what the harness does around the function."""
+"""Properties of a whole merge, from folders to a folder, by the method."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from harness.registry import TASKS
 from harness.types import Choice, StateDict
 
 DRIFT = 1e-4
-"""How far the outputs of a float32 network may move, relative to the largest, and be the same."""
+"""The most that float32 outputs may move, relative to the largest, and count as unchanged."""
 
 
 def merged(
     method: CheckedMethod, family: ToyExperts, head: str | None = None, **said: Any
 ) -> Tensors:
-    """The tensors of the folder that comes of merging folders, with the kept `head` of a task.
+    """The tensors of a merge from folders to a folder, with the kept `head` of a task if given.
 
     A pre-merging method comes before the average, a post-merging method after it. Raises Broken
-    where an error of the harness leaves something behind.
+    if an error of the harness leaves files behind.
     """
     with tempfile.TemporaryDirectory(prefix="harness-check-") as place:
         root, out = Path(place), Path(place) / "out"
@@ -56,29 +56,29 @@ def written(
     experts: Sequence[StateDict],
     config: Mapping[str, Any] | None = None,
 ) -> tuple[Path, list[Path]]:
-    """The folders of the base and of the experts."""
+    """Write base and experts, and return their folders."""
     named = {f"expert-{place}": state for place, state in enumerate(experts, start=1)}
     made = [toys.write(root / name, state, config) for name, state in named.items()]
     return toys.write(root / "base", base, config), made
 
 
 def recipe_of(method: CheckedMethod, base: Path, experts: Sequence[Path], **said: Any) -> Recipe:
-    """The recipe of a merge by the method; what is not said is the average."""
+    """The recipe of a merge by the method; the merger is `average` unless this or `said` is one."""
     at = method.choice if method.stage == "merger" else (method.choice,)
     fields: dict[str, Any] = {"merger": Choice("average"), method.stage: at, **said}
-    nowhere = str(base.parent)  # where there is no data
+    nowhere = str(base.parent)  # a folder without data
     return Recipe(experts=tuple(map(str, experts)), base=str(base), data_dir=nowhere, **fields)
 
 
 def only(place: int, experts: int) -> Choice:
-    """A merger that gives all experts but one no weight."""
+    """An average that gives all experts but one the weight 0."""
     return Choice("average", {"weights": [float(index == place) for index in range(experts)]})
 
 
 def _merge(method: CheckedMethod, recipe: Recipe, out: Path) -> None:
-    """Merge as a user does; what the method needs are toys.
+    """Merge as a user does, but with toys for needs.
 
-    That of data would take the forward passes of a real model.
+    Real needs would take data and the forward passes of a real model.
     """
     state = open_checkpoint(recipe.experts[0]).weights
     known = weights.specs(state)
@@ -166,8 +166,8 @@ def exact(method: CheckedMethod) -> str:
 def unlike_heads(method: CheckedMethod) -> None:
     """Experts whose heads differ in size are taken, and keep their heads' size.
 
-    Those are experts of different tasks: a pre-merging method is given whole models, and a base
-    that has no head.
+    Experts of different tasks have such heads: a pre-merging method gets whole models, and a base
+    without a head.
     """
     family = method.family(toys.NETWORK)
     *others, last = family.experts
@@ -185,15 +185,15 @@ def unlike_heads(method: CheckedMethod) -> None:
 def alone(
     method: CheckedMethod, family: ToyExperts, place: int, heads: Literal["merge", "keep"]
 ) -> Tensors:
-    """One expert as it stands in the folder of a merge that gives the others no weight."""
-    # of rows that are nowhere: nothing is to be measured on a toy
+    """One expert after the method: the merge in which all other experts have weight 0."""
+    # tasks whose rows are missing, so that nothing is measured on a toy
     tasks = [name for name, task in TASKS.items() if not task.generate][: method.experts]
     kept: dict[str, Any] = {"tasks": tuple(tasks), "head": tasks[place]} if heads == "keep" else {}
     return merged(method, family, merger=only(place, method.experts), heads=heads, **kept)
 
 
 def outputs(state: StateDict) -> torch.Tensor:
-    """What the network of these weights says to rows of different lengths, [rows, classes]."""
+    """The network's logits with these weights on rows of different lengths, [rows, classes]."""
     network = build_model(toys.labelled(toys.CONFIG, 2), state, "the toy")
     with torch.inference_mode():
         logits: torch.Tensor = network(**toys.inputs()).logits
@@ -201,20 +201,20 @@ def outputs(state: StateDict) -> torch.Tensor:
 
 
 def gap(before: torch.Tensor, after: torch.Tensor) -> float:
-    """How far outputs move, relative to the largest."""
+    """The largest change of an output, relative to the largest output."""
     return float((after - before).abs().max() / before.abs().max())
 
 
 WRONG, EXTRA = "bert.encoder.layer.0.output.dense.weight", "bert.extra.weight"
-"""The tensor that is wrong in the last expert: one that is read by nobody before the method."""
+"""The damaged, and the added, tensor of the last expert; nothing reads them before the method."""
 
 
 @checks("errors")
 def errors(method: CheckedMethod) -> None:
     """Missing or extra tensors, other shapes and NaN are errors that name the tensor.
 
-    They leave nothing behind; and the function neither swallows what is found while it reads a
-    tensor nor, called from Python, makes do with a tensor of another shape.
+    They leave no files behind. The function does not swallow an error raised while it reads a
+    tensor. A merger called from Python refuses a tensor of another shape.
     """
     for what in DAMAGES:
         name = EXTRA if what == "an extra tensor" else WRONG
@@ -247,11 +247,11 @@ DAMAGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
     "NaN": partial(_with_entry, float("nan")),
     "an infinite entry": partial(_with_entry, float("inf")),
 }
-"""What can be wrong with an expert, and the tensor that it then has."""
+"""Kinds of damage, and the damaged tensor made from the right one; None: no tensor."""
 
 
 def _damaged(method: CheckedMethod, what: str, name: str = WRONG) -> ToyExperts:
-    """Toys of which the last expert is damaged in the tensor of a name."""
+    """Toys whose last expert has a damaged tensor `name`."""
     family = method.family(toys.NETWORK)
     *others, last = family.experts
     made = DAMAGES[what](last[WRONG])
@@ -261,7 +261,7 @@ def _damaged(method: CheckedMethod, what: str, name: str = WRONG) -> ToyExperts:
 
 
 def _refused(method: CheckedMethod, family: ToyExperts, by: type[Exception], told: str) -> None:
-    """Raise Broken, as it is told, unless such an error comes out of the method."""
+    """Raise Broken with the message `told` unless the method raises an error of type `by`."""
     try:
         for state in method(family):
             copied(state)

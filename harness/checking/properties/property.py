@@ -1,4 +1,4 @@
-"""What a property is, and the methods that are tested for it."""
+"""Properties, and the methods that are checked for them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from harness.checking.toys import ToyExperts
 from harness.types import Choice, StateDict
 
 StageName: TypeAlias = Literal["merger", "premerge", "postmerge"]
-"""Which stage of a merge a method is."""
+"""The stage of a merge that a method belongs to."""
 
 
 class Broken(AssertionError):
-    """How a method breaks a property, naming the tensor."""
+    """A method breaks a property; the message says how, and names the tensor."""
 
 
 @dataclass(frozen=True)
 class CheckedMethod:
-    """A method of any stage as the properties see it: with all its options, on n experts.
+    """A method of any stage with all its options and a number of experts, as properties call it.
 
-    What a post-merging method is given is the mean of the experts. One that does not read the base,
-    by what its author says, is given an empty one: it finds nothing there.
+    A post-merging method gets the mean of the experts as the merge. A method that is declared not
+    to read the base gets an empty one.
     """
 
     stage: StageName
@@ -46,23 +46,23 @@ class CheckedMethod:
 
     @property
     def makes_one(self) -> bool:
-        """Whether one model comes of it, and not as many as went in."""
+        """Whether it returns one model rather than one for each expert."""
         return self.stage != "premerge"
 
     def which(self, place: int) -> str:
-        """How a result is called in what is found: where one is made, not at all."""
+        """A prefix that names a result in a finding; empty for a method that returns one model."""
         return "" if self.makes_one else f"expert {place + 1}: "
 
     def family(self, shapes: toys.Shapes | None = None) -> ToyExperts:
-        """Fresh toys for it."""
+        """Fresh toy experts, base and needs for the method."""
         return toys.family(self.experts, self.needs, shapes)
 
 
 @dataclass(frozen=True)
 class Property:
-    """A promise, and the function that raises Broken, naming the tensor, where it is not kept.
+    """A named promise about methods of some stages.
 
-    `check` may return a remark.
+    `check` raises Broken, naming the tensor, if the promise is not kept; it may return a remark.
     """
 
     name: str
@@ -71,19 +71,19 @@ class Property:
 
     @property
     def promise(self) -> str:
-        """The promise in one line: the docstring of its function, as far as the first full stop."""
+        """The promise in one line: the first sentence of the docstring of `check`."""
         text = " ".join((inspect.getdoc(self.check) or "").split())
         return text.partition(". ")[0].rstrip(".")
 
 
 PROPERTIES: dict[str, Property] = {}
-"""Every property by its name, in the order in which they are tried."""
+"""All properties by name, in the order in which they are checked."""
 
 
 def checks(
     name: str, *stages: StageName
 ) -> Callable[[Callable[[CheckedMethod], str | None]], Callable[[CheckedMethod], str | None]]:
-    """Add a property, about methods of all stages unless `stages` says which."""
+    """A decorator that adds a property of methods of `stages`, by default of all stages."""
 
     def add(check: Callable[[CheckedMethod], str | None]) -> Callable[[CheckedMethod], str | None]:
         PROPERTIES[name] = Property(name, check, stages or typing.get_args(StageName))

@@ -1,4 +1,4 @@
-"""The property of size, and the toys for it: tensors that no method works on in one piece."""
+"""The property `large`, and toys for it: tensors larger than the pieces that are worked on."""
 
 from __future__ import annotations
 
@@ -24,28 +24,27 @@ SIZES: Shapes = {
     "odd.most": (0x155555,),
     "odd.table": (311, 281),
 }
-"""In binary ones and zeros take turns, so that past the last border of pieces of any power of two
-lies a third of a piece or more, and of a power of ten no less than a thirtieth of the tensor."""
+"""Sizes whose binary digits alternate: cut into pieces of any power of two, the last piece has a
+third of a piece or more; with a power of ten it has at least a thirtieth of the tensor."""
 
 UNIT = 2.0**-21
-"""Of which all entries are multiples, so that a task vector is what was added, without rounding."""
+"""All entries are multiples of it, so that task vectors are exact, without rounding."""
 
 NEAR = 1e-3
-"""How far two orders of the same sums may be apart; a piece that is left out is off by far more."""
+"""The tolerance for sums in another order; a piece that is left out differs by far more."""
 
 WINDOWS = 32
 MIXED = (0.1, 0.9)
-"""A share of entries that is said to be of chance."""
+"""Between these shares of unchanged entries, a window counts as drawn at random."""
 
 
 @checks("large")
 def large(method: CheckedMethod) -> None:
     """A large tensor is treated as a small one is, whatever pieces it is worked on in.
 
-    A constant of one's own for the size of a piece fails no other test, as all other toys are
-    smaller. Where entries stand must not matter: of tensors turned back to front comes the same,
-    back to front. A method that draws, which is one that treats two names of the same tensor in
-    two ways, must draw for all parts of a tensor.
+    Catches a method with its own piece size: all other toys are smaller than a piece. Positions
+    must not matter: reversed inputs give the reversed output. A method that draws, recognised by
+    treating two copies of a tensor under two names differently, must draw in all parts of a tensor.
     """
     family = _family(method.experts, method.needs)
     states = [copied(state) for state in method(family)]
@@ -61,7 +60,7 @@ def large(method: CheckedMethod) -> None:
 
 
 def _check_even(name: str, marked: torch.Tensor) -> None:
-    """Raise Broken where entries are marked by chance in one part and all or none in another."""
+    """Raise Broken if entries are marked at random in one part, and all or none in another."""
     windows = marked[: len(marked) // WINDOWS * WINDOWS].view(WINDOWS, -1)
     last = marked[-windows.shape[1] :]
     shares = [*windows.double().mean(1).tolist(), float(last.double().mean())]
@@ -80,10 +79,10 @@ def _check_even(name: str, marked: torch.Tensor) -> None:
 
 @cache
 def _model(seed: int) -> Mapping[str, torch.Tensor]:
-    """Entries of which no two have moved equally far, in one direction or the other.
+    """The base (seed 0) or an expert, whose entries all differ from the base by different amounts.
 
-    Those at the end have moved further than those at the start, so that a part does not stand for
-    the whole.
+    Entries at the end have moved further than those at the start, so that no part is
+    representative of the whole.
     """
 
     def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -103,7 +102,7 @@ def _model(seed: int) -> Mapping[str, torch.Tensor]:
 
 
 def _family(experts: int, needs: Sequence[str]) -> ToyExperts:
-    """Fresh tensors: what a method does to them reaches no other property."""
+    """Experts of fresh copies, which a method may write to. Twins have the same statistics."""
     models = [copied(_model(seed)) for seed in range(experts + 1)]
     needed = toys.needed(needs, SIZES, experts)
     for given in needed.values():
@@ -114,7 +113,7 @@ def _family(experts: int, needs: Sequence[str]) -> ToyExperts:
 
 
 def family_turned(family: ToyExperts) -> ToyExperts:
-    """The same with every tensor back to front; a score is of what was turned."""
+    """The experts with every tensor reversed; a score reverses a candidate before it scores it."""
 
     def turned(given: Any) -> Any:
         return (lambda state: given(_turned(state))) if callable(given) else given
