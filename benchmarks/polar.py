@@ -100,7 +100,7 @@ def compare(given: argparse.Namespace) -> None:
     print("| shape | way | seconds | iterations | largest error |\n|---|---|---:|---:|---:|")
     for shape in ((given.width, given.width), (4 * given.width, given.width)):
         base = like_trained(torch.empty(shape), numbers).double()
-        matrices = [moved(base, given.delta, numbers) for _ in range(2)]
+        matrices = [moved(base, numbers) for _ in range(2)]
         # a product of two experts or, of long shape, the matrix itself
         matrix = matrices[0].mT @ matrices[1] if shape[0] == shape[1] else base
         expected, _ = by_svd(matrix)
@@ -119,7 +119,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--delta", type=float, default=5e-4, help="standard deviation of noise")
     compare(parser.parse_args())
 
 
