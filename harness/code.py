@@ -33,7 +33,8 @@ PYTHONS = sys.stdlib_module_names | {"distutils"}
 
 
 def beside() -> dict[str, Path]:
-    """The folders of the packages in BESIDE that lie beside this one; none when installed."""
+    """The folders of the packages in SIBLING_PACKAGES that lie beside this one; none when
+    installed."""
     names = {package: package.rpartition(".")[2] for package in SIBLING_PACKAGES}
     return {one: HERE.parent / name for one, name in names.items() if not (HERE / name).is_dir()}
 

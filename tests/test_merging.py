@@ -532,8 +532,13 @@ def test_one_expert_is_no_merge_and_is_told_so(
 
 def test_an_expert_that_is_merged_with_itself_is_told(minis: Minis, tmp_path: Path) -> None:
     expert = minis("bert")["a"]
-    with pytest.warns(UserWarning, match=f"{expert} is merged 2 times"):
+    with pytest.warns(UserWarning, match=f"^{expert} is merged 2 times$"):
         merge(Recipe(experts=(str(expert), f"{expert}/.")), out=tmp_path / "merged", dry_run=True)
+    other = minis("bert")["b"]
+    both = f"^{expert} is merged 2 times, {other} is merged 3 times$"
+    experts = tuple(map(str, (expert, other, expert, other, other)))
+    with pytest.warns(UserWarning, match=both):
+        merge(Recipe(experts=experts), out=tmp_path / "merged", dry_run=True)
 
 
 def test_a_key_that_is_there_twice_is_refused(minis: Minis, tmp_path: Path) -> None:

@@ -631,16 +631,18 @@ WORK = {
 """What takes the time of a merger."""
 
 
+@pytest.mark.parametrize("named", [False, True])
 @pytest.mark.parametrize("text", WORK)
 def test_a_sweep_over_scale_does_the_work_once(
-    text: str, swept: Sweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    text: str, named: bool, swept: Sweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     calls = counted(monkeypatch, *WORK[text])
     swept("plain", merger=text)
     once = len(calls)
     assert once > 5
     calls.clear()
-    record = swept(merger=text, tune="scale=-40:40:20")
+    of = f"{text.partition(':')[0]}." if named else ""
+    record = swept(merger=text, tune=f"{of}scale=-40:40:20")
     assert len(calls) == once
     assert len(record["tuned"]["trials"]) == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "plain"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -61,8 +62,9 @@ def merge(
             alone = f"there is one expert, {draft.experts[0].source}, and nothing to merge it with"
             warnings.warn(f"{alone}: {short_method(draft.recipe)} is done to it", stacklevel=2)
         places = [expert.path.resolve() for expert in draft.experts]
-        if twice := [one for one in places if places.count(one) > 1]:
-            warnings.warn(f"{twice[0]} is merged {len(twice)} times", stacklevel=2)
+        if often := {one: n for one, n in Counter(places).items() if n > 1}:
+            told = ", ".join(f"{one} is merged {n} times" for one, n in often.items())
+            warnings.warn(told, stacklevel=2)
         if dry_run:
             return draft
         for expert in draft.experts:

@@ -58,10 +58,11 @@ def with_shared_direction(candidates: dict[Scalar, MergePlan]) -> dict[Scalar, M
     merged = {value: plan.merged for value, plan in candidates.items()}
     lines = {value: one for value, one in merged.items() if isinstance(one, weights.ScaledMerge)}
     first = next(iter(candidates.values()))
-    name, spool = values_of(str(first.recipe.tune))[0], first.spool
-    if len(lines) < len(candidates) or name != weights.SCALE or spool is None:
+    of, _, option = values_of(str(first.recipe.tune))[0].rpartition(".")
+    is_scale = of in ("", first.recipe.merger.name) and option == weights.SCALE
+    if len(lines) < len(candidates) or not is_scale or first.spool is None:
         return candidates
-    (direction,) = spool.states([next(iter(lines.values())).direction])
+    (direction,) = first.spool.states([next(iter(lines.values())).direction])
     again = {v: weights.ScaledMerge(line.base, direction, line.scale) for v, line in lines.items()}
     return {value: completed(candidates[value], line) for value, line in again.items()}
 
