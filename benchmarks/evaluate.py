@@ -132,7 +132,7 @@ def tasks_of(classes: int) -> list[Task]:
 
 def read(choice: Choice, encoded: Encoded, test: Rows) -> None:
     """Compute all predictions of a protocol, and score them."""
-    units = kind_of(test.task).units(test)
+    units = kind_of(test.task).unit_counts(test)
     for prediction in PROTOCOLS[choice.name].function(encoded, **choice.options):
         score(test.task, prediction.values, test.labels, units)
 
@@ -159,7 +159,7 @@ def drawn_of(encoded: Encoded, test: Rows, repeat: int) -> Predicted:
     """Predictions of KNN by draw; the digest has the repeat, so that each has its own resamples."""
     predictions = PROTOCOLS["knn"].function(encoded)
     drawn = {(one.draw.shots, one.draw.seed): one.values for one in predictions if one.draw}
-    units = kind_of(test.task).units(test)
+    units = kind_of(test.task).unit_counts(test)
     return Predicted(test.task, f"{test.digest} {repeat}", units, test.labels, drawn)
 
 
@@ -176,7 +176,7 @@ def measured(task: Task, count: int, repeats: int) -> dict[str, float]:
     times: dict[str, list[float]] = {}
     apart = 0.0
     # imports scikit-learn before the clock starts
-    score(task, test.labels, test.labels, kind_of(task).units(test))
+    score(task, test.labels, test.labels, kind_of(task).unit_counts(test))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(folder, task)

@@ -23,10 +23,10 @@ from harness.kinds import kind_of
 from harness.passes import fisher as module
 from harness.passes.placement import CPU
 from harness.passes.reading import Reading
-from harness.passes.statistics import drawn
+from harness.passes.statistics import draw_rows
 
 ALONE = 1
-"""A value of `fisher.AT_ONCE` that keeps examples separate."""
+"""A value of `fisher.MAX_ENTRIES` that keeps examples separate."""
 NOISE = 1e-8
 """Tensors below this share of the largest entry are rounding, as where a softmax cancels shifts."""
 
@@ -34,15 +34,15 @@ NOISE = 1e-8
 def compared(folder: Path, name: str, examples: int, repeats: int) -> str:
     """A row of the table: seconds of both ways, their ratio, and the difference of the results."""
     task, _ = parse_task(name)
-    rows = drawn(task, examples, 0, None)
+    rows = draw_rows(task, examples, 0, None)
     reading = Reading(open_checkpoint(folder), rows, task.finetune.max_length, CPU, None)
     model, kind = reading.model(), kind_of(task)
     read = list(reading.batches(1, as_drawn=True))
-    seconds: dict[int, list[float]] = {ALONE: [], module.AT_ONCE: []}
+    seconds: dict[int, list[float]] = {ALONE: [], module.MAX_ENTRIES: []}
     made = {}
     for _ in range(repeats):
         for bound, times in seconds.items():
-            module.AT_ONCE = bound
+            module.MAX_ENTRIES = bound
             start = time.process_time()
             made[bound] = module.fisher(model, iter(read), kind)
             times.append(time.process_time() - start)

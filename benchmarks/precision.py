@@ -36,7 +36,7 @@ def main() -> None:
     task, split = parse_task(given.task)
     rows = load_rows(task, split, folder=given.data_dir, limit=given.rows)
     checkpoint, kind, table = open_checkpoint(given.expert), kind_of(task), []
-    columns = kind.columns(task, checkpoint.labels or (), checkpoint.source)
+    columns = kind.output_columns(task, checkpoint.labels or (), checkpoint.source)
     for dtype in TYPES:
         start = time.perf_counter()
         _, logits, seen = forward(
@@ -45,7 +45,7 @@ def main() -> None:
         )  # fmt: skip
         seconds, outputs = time.perf_counter() - start, logits[:, list(columns)]
         said = finished(task, kind.predicted(outputs), seen)
-        value = score(task, said, rows.labels, kind.units(rows)).value
+        value = score(task, said, rows.labels, kind.unit_counts(rows)).value
         if dtype == "float32":
             expected, first = outputs, said
         flipped = int((np.round(said, 2) != np.round(first, 2)).reshape(len(said), -1).any(1).sum())

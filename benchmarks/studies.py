@@ -23,8 +23,8 @@ sys.path.remove(str(Path(__file__).resolve().parent))  # it has an evaluate.py
 import yaml
 from tabulate import tabulate
 
-from harness.studies.outcomes import Outcome, states_of, write_outcome
-from harness.studies.plan import Plan, planned, write_plan
+from harness.studies.outcomes import Outcome, outcomes_of, write_outcome
+from harness.studies.plan import Plan, make_plan, write_plan
 from harness.studies.pool import run_plan
 from harness.studies.read import read_study
 from harness.studies.status import price_of
@@ -65,7 +65,7 @@ def plan(said: dict[str, Any], folder: Path) -> Plan:
     """The plan of a study, given the content of its YAML file."""
     file = folder / "study.yaml"
     file.write_text(yaml.safe_dump(said))
-    return planned(said["study"], steps_of(read_study(file), folder / said["study"]))
+    return make_plan(said["study"], steps_of(read_study(file), folder / said["study"]))
 
 
 def grid(cells: int, base: Path) -> dict[str, Any]:
@@ -146,7 +146,7 @@ if __name__ == "__main__":
         out = folder / "grid"
         path = write_plan(small, out)
         finish(small, out)
-        took = seconds(lambda: states_of(small, out), given.repeats)
+        took = seconds(lambda: outcomes_of(small, out), given.repeats)
         print(f"a run of {small.cells} cells that are done looks at them in {took:.2f} s")
         asked = {"where": WHERE, "say": print}
         took = seconds(lambda: run_plan(small, path, out, **asked), given.repeats)

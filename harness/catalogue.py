@@ -67,11 +67,11 @@ def families() -> list[dict[str, Any]]:
 
     `symmetries` are the groups of hidden units that can be transformed without changing outputs.
     """
-    from harness.checkpoints.families.known import KNOWN
+    from harness.checkpoints.families.known import FAMILY_OF_TYPE
     from harness.weights import group_of
 
     entries = []
-    for name, one in {one.name: one for one in KNOWN.values()}.items():
+    for name, one in {one.name: one for one in FAMILY_OF_TYPE.values()}.items():
         tables = [one.axes, *(top.axes for top in one.tops)]
         axes = [axis for table in tables for of_tensor in table.values() for axis in of_tensor]
         groups = dict.fromkeys(group_of(axis).partition(".")[0] for axis in axes if axis)

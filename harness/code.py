@@ -32,7 +32,7 @@ PYTHONS = sys.stdlib_module_names | {"distutils"}
 """Modules of Python. A library may stand in for `distutils`, which newer versions lack."""
 
 
-def beside() -> dict[str, Path]:
+def sibling_folders() -> dict[str, Path]:
     """The folders of the packages in SIBLING_PACKAGES that lie beside this one; none when
     installed."""
     names = {package: package.rpartition(".")[2] for package in SIBLING_PACKAGES}
@@ -93,7 +93,7 @@ def code_of(function: Callable[..., Any]) -> str | None:
     states = {(path, name): _state(path, name) for path, name in names.items()}
     texts = [_text(path, names[path]) for path in files]
     wanted = [_imports(_text(path, name), packages[path]) for path, name in names.items()]
-    texts += _elsewhere(frozenset().union(*wanted), states)
+    texts += _imported_texts(frozenset().union(*wanted), states)
     made = xxhash.xxh3_128_hexdigest(b"\0".join(texts))
     _hashes[tuple(files)] = (states, made)
     return made
@@ -121,7 +121,7 @@ def keep_module(module: str) -> None:
     if file and file.endswith(".py") and not _installed(Path(file)):
         with suppress(OSError):
             text = _text(Path(file), module)
-            _elsewhere(_imports(text, _package_of(Path(file), module)), {})
+            _imported_texts(_imports(text, _package_of(Path(file), module)), {})
 
 
 def stamps_of(folder: Path) -> dict[Path, tuple[int, int]]:
@@ -223,7 +223,7 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("*.py")) if path.is_file()]
 
 
-def _elsewhere(names: Iterable[str], states: dict[tuple[Path, str], _State]) -> list[bytes]:
+def _imported_texts(names: Iterable[str], states: dict[tuple[Path, str], _State]) -> list[bytes]:
     """The sorted contents of the files of these modules and of all that they import, also inside
     functions. Files of Python, of installed libraries and of ours are skipped, as are missing
     files, which the next process could not import. `states` gets the state of every file visited.
@@ -289,7 +289,7 @@ def _imports(text: bytes, package: str) -> frozenset[str]:
 @cache
 def _installed(path: Path) -> bool:
     """Whether a file belongs to Python, to an installed library, or to the harness."""
-    roots = (HERE, Path(sysconfig.get_path("stdlib")), *beside().values())
+    roots = (HERE, Path(sysconfig.get_path("stdlib")), *sibling_folders().values())
     return bool({"site-packages", "dist-packages"} & {*path.parts}) or any(
         path.is_relative_to(root) for root in roots
     )
@@ -306,7 +306,7 @@ def _typed(function: Callable[..., Any]) -> str | None:
     walk = _Walk()
     walk.describe(function)
     said = [str(one).encode("utf-8", "backslashreplace") for one in walk.said]
-    texts = [*said, *_elsewhere(sorted(walk.modules), {})]
+    texts = [*said, *_imported_texts(sorted(walk.modules), {})]
     return xxhash.xxh3_128_hexdigest(b"\0".join(texts))
 
 

@@ -85,7 +85,7 @@ def _make(out: Path, width: int) -> None:
         _say("pretraining a small vision transformer")
         make_image_base(out / IMAGES.base)
         settings.append(IMAGES)
-    read = [(setting, _read(setting, out)) for setting in settings]
+    read = [(setting, _train_and_evaluate(setting, out)) for setting in settings]
     for setting, records in read:
         print(f"{setting.title}\n\n{_shown(records, width)}\n")
     board, *_ = leaderboard([out / "records"], out=out / "board")
@@ -94,7 +94,7 @@ def _make(out: Path, width: int) -> None:
     print(f"Next: harness evaluate --model {model}")
 
 
-def _read(setting: DemoExperts, out: Path) -> dict[str, list[Record]]:
+def _train_and_evaluate(setting: DemoExperts, out: Path) -> dict[str, list[Record]]:
     """Train, merge and evaluate the experts of a setting: its records by merger."""
     base, experts = out / setting.base, []
     for name in setting.experts:

@@ -30,7 +30,7 @@ import yaml
 from harness import unfinished
 from harness.errors import BrokenCheckpoint, CannotWrite, HarnessError, OutputExists
 
-LARGEST = 200 * 2**20
+MAX_FILE_BYTES = 200 * 2**20
 """The most bytes of a JSON file: the largest tokenizers have 40 MiB."""
 LARGEST_YAML = 2**20
 DEEPEST = 64
@@ -46,7 +46,11 @@ MAX_YAML_VALUES = 100_000
 
 
 def read_text(
-    path: Path, what: str, *, largest: int = LARGEST, error: type[HarnessError] = BrokenCheckpoint
+    path: Path,
+    what: str,
+    *,
+    largest: int = MAX_FILE_BYTES,
+    error: type[HarnessError] = BrokenCheckpoint,
 ) -> str:
     """The text of a UTF-8 file of at most `largest` bytes; `what` says what the file should be.
 

@@ -56,14 +56,14 @@ class Layout:
         hashes |= {self.marker: digest_of([said, hashes])}
         write_json(folder / self.marker, {**said, FILES: hashes})
 
-    def said(self, folder: Path) -> dict[str, Any]:
+    def read_marker(self, folder: Path) -> dict[str, Any]:
         """The contents of the marker of a folder. Raises OutputExists if it cannot be read."""
         return read_json(folder / self.marker, f"a record of {self.what}", error=OutputExists)
 
     def is_edited(self, folder: Path) -> bool:
         """Whether the marker of a folder was changed since it was written; False if it lists no
         hashes."""
-        said = self.said(folder) if (folder / self.marker).is_file() else {}
+        said = self.read_marker(folder) if (folder / self.marker).is_file() else {}
         hashes = said.pop(FILES, None)
         if not isinstance(hashes, dict):
             return False
@@ -75,7 +75,7 @@ class Layout:
         Raises OutputExists for a marker that lists no files.
         """
         marker = folder / self.marker
-        said = self.said(folder)
+        said = self.read_marker(folder)
         hashes = said.pop(FILES, None)
         if not isinstance(hashes, dict):
             raise OutputExists(
@@ -104,9 +104,9 @@ class Layout:
             links = [name for name in folders if os.path.islink(os.path.join(place, name))]
             found += [Path(place, name).relative_to(folder).as_posix() for name in (*files, *links)]
         mine = (name for name in sorted(found) if not re.fullmatch(self.more, name))
-        return [name for name in mine if not self.begun(folder / name)]
+        return [name for name in mine if not self.is_unfinished_marker(folder / name)]
 
-    def begun(self, path: Path) -> bool:
+    def is_unfinished_marker(self, path: Path) -> bool:
         """Whether a path is an unfinished marker, left by a killed run."""
         return is_unfinished(path, path.with_name(self.marker))
 
@@ -128,7 +128,7 @@ def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
     if not place.is_dir():
         raise OutputExists(f"{place} is a file, expected a folder: choose another output")
     with as_cannot_write(out):
-        if all(layout.begun(path) for path in place.iterdir()):
+        if all(layout.is_unfinished_marker(path) for path in place.iterdir()):
             return
     if not (place / layout.marker).is_file():
         raise OutputExists(
@@ -168,7 +168,7 @@ def new_folder(out: Path, layout: Layout, *, force: bool = False) -> Iterator[Pa
             check_output(out, layout, force=force)  # another run may have written it meanwhile
             _swap(partial, place)
         finally:
-            unfinished.take_away(partial)
+            unfinished.remove_path(partial)
             if number >= 0:
                 os.close(number)
 

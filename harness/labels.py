@@ -46,7 +46,7 @@ def is_number(label: str) -> bool:
     return NUMBER.fullmatch(label.strip()) is not None or kept in ("true", "false")
 
 
-def called(value: object) -> str | None:
+def name_of_value(value: object) -> str | None:
     """The label name of a value in the data: "4" for 4.0, "true" for True; None for no label: None,
     nan, infinity, or text that is too long."""
     if isinstance(value, str):
@@ -64,13 +64,13 @@ def called(value: object) -> str | None:
     return str(short if float(short) == number else number)
 
 
-def placing(task: Task) -> Callable[[object], int | None]:
+def label_indexer(task: Task) -> Callable[[object], int | None]:
     """A function from a value in the data to the index of the task's label, None for no label.
 
     A value is looked up by name. A number is an index into the labels only if the task has
     `by_index` and no label's name is a number.
     """
-    spelled, others = spelling(task.labels), spelling([*task.renamed])
+    spelled, others = comparison_key(task.labels), comparison_key([*task.renamed])
     places = {spelled(name): place for place, name in enumerate(task.labels)}
     renamed = {others(theirs): ours for theirs, ours in task.renamed.items()}
     by_index = task.by_index and not any(map(is_number, task.labels))
@@ -85,13 +85,13 @@ def placing(task: Task) -> Callable[[object], int | None]:
         return place
 
     def place(value: object) -> int | None:
-        name = called(value)
+        name = name_of_value(value)
         return None if name is None else named(name)
 
     return place
 
 
-def spelling(*lists: Sequence[str]) -> Callable[[str], str]:
+def comparison_key(*lists: Sequence[str]) -> Callable[[str], str]:
     """The function by which names of these label lists are compared: `normal` or, if that makes two
     names of a list equal, `composed`."""
     distinct = all(len({*map(normal, names)}) == len({*names}) for names in lists)
@@ -100,7 +100,7 @@ def spelling(*lists: Sequence[str]) -> Callable[[str], str]:
 
 def same(first: Sequence[str], second: Sequence[str]) -> bool:
     """Whether two label lists have the same names in the same order."""
-    spelled = spelling(first, second)
+    spelled = comparison_key(first, second)
     return list(map(spelled, first)) == list(map(spelled, second))
 
 
@@ -110,9 +110,9 @@ def as_config(labels: Sequence[str]) -> dict[str, Any]:
     return {"id2label": {str(place): name for name, place in places.items()}, "label2id": places}
 
 
-def fit(labels: Sequence[str], task: Task) -> bool:
+def are_labels_of(labels: Sequence[str], task: Task) -> bool:
     """Whether these are the label names of a task, in any order (for a regression, no names)."""
-    spelled = spelling(labels, task.labels)
+    spelled = comparison_key(labels, task.labels)
     return sorted(map(spelled, labels)) == sorted(map(spelled, task.labels))
 
 

@@ -61,7 +61,7 @@ def functions(entry: Method) -> tuple[Callable[..., Any], ...]:
     return tuple(function for _, function in parts)
 
 
-def resolved(entry: Method, choice: Choice) -> dict[str, Scalar]:
+def resolved_options(entry: Method, choice: Choice) -> dict[str, Scalar]:
     """All options of a method and its needs, as `resolve` checks them."""
     return resolve(entry.called, choice, *functions(entry))
 

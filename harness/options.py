@@ -128,7 +128,7 @@ def _parameters(function: Callable[..., Any], kind: Any) -> list[inspect.Paramet
 
 def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
     """The type of an option. Raises BadOption for an unsupported or unresolvable annotation."""
-    from harness.ranges import reading
+    from harness.ranges import with_validators
 
     kind = parameter.annotation
     if kind is parameter.empty:
@@ -137,7 +137,7 @@ def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> A
         # postponed annotations are text; those of other parameters may not resolve at run time
         if isinstance(kind, str):
             kind = eval(kind, getattr(inspect.unwrap(function), "__globals__", {}))
-        reading(kind)
+        with_validators(kind)
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
         name = getattr(function, "__qualname__", function)
         raise BadOption(

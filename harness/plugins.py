@@ -25,11 +25,11 @@ import xxhash
 from harness.code import (
     HERE,
     PREFIX,
-    beside,
     file_of,
     is_ours,
     keep_module,
     kept_unless_broken,
+    sibling_folders,
     stamps_of,
 )
 from harness.errors import BrokenPlugin, HarnessError, UnknownName
@@ -63,7 +63,7 @@ def registering(name: str) -> Iterator[None]:
 @cache
 def import_all(package: str) -> None:
     """Import a module of ours and, if it is a package, the modules in its folder."""
-    folder = beside().get(package)
+    folder = sibling_folders().get(package)
     with registering(package):
         root = _package(package, folder) if folder else importlib.import_module(package)
     for module in pkgutil.iter_modules(getattr(root, "__path__", [])):  # sorted by their names
@@ -225,4 +225,6 @@ def others_declared() -> bool:
 
 def files_of_ours() -> list[Path]:
     """All Python files of the harness, including the packages beside it."""
-    return sorted(path for root in (HERE, *beside().values()) for path in root.rglob("*.py"))
+    return sorted(
+        path for root in (HERE, *sibling_folders().values()) for path in root.rglob("*.py")
+    )

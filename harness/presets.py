@@ -123,7 +123,7 @@ def faithful(choice: Choice, name: PresetName | None) -> Choice:
     return Choice(choice.name, {**preset(name).options.get(choice.name, {}), **choice.options})
 
 
-def as_read(task: Task, name: PresetName | None) -> Task:
+def task_under_preset(task: Task, name: PresetName | None) -> Task:
     """A task with the text columns and maximum length of a preset.
 
     With only the last column, the task's function `read` is dropped, since it reads all columns.
@@ -147,7 +147,7 @@ def metrics_of(task: Task, name: PresetName | None) -> tuple[str, ...]:
     return known.metrics.get(task.name) or known.of_kind.get(task.kind, ())
 
 
-def read_as(task: Task, name: PresetName | None) -> Kind:
+def kind_under_preset(task: Task, name: PresetName | None) -> Kind:
     """The kind of a task, with the preset's threshold if it is multi-label."""
     kind, known = kind_of(task), preset(name)
     return replace(kind, threshold=known.threshold) if isinstance(kind, Multilabel) else kind

@@ -25,7 +25,9 @@ def reader(annotation: Any) -> Callable[[object], Any]:
 
     It raises ValueError for any other value, and for infinite numbers and NaN.
     """
-    return TypeAdapter(reading(annotation), config=ConfigDict(allow_inf_nan=False)).validate_python
+    return TypeAdapter(
+        with_validators(annotation), config=ConfigDict(allow_inf_nan=False)
+    ).validate_python
 
 
 # Reading -----------------------------------------------------------------------------------
@@ -76,7 +78,7 @@ READERS: Mapping[Any, tuple[Any, ...]] = {
 """The types that options may have, and the validators with which each is parsed."""
 
 
-def reading(annotation: Any) -> Any:
+def with_validators(annotation: Any) -> Any:
     """The annotation with the validators of READERS at every type; a union takes the first type
     that fits.
 
@@ -84,12 +86,12 @@ def reading(annotation: Any) -> Any:
     """
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
-        return Annotated[(reading(inner[0]), *inner[1:])]
+        return Annotated[(with_validators(inner[0]), *inner[1:])]
     if origin in (typing.Union, types.UnionType):
-        members: Any = reduce(or_, map(reading, inner))
+        members: Any = reduce(or_, map(with_validators, inner))
         return Annotated[members, Field(union_mode="left_to_right")]
     if origin is list:
-        annotation = types.GenericAlias(list, reading(inner[0]))
+        annotation = types.GenericAlias(list, with_validators(inner[0]))
     if (origin or annotation) not in READERS:
         raise TypeError(f"{annotation} is no type of an option")
     readers = READERS[origin or annotation]

@@ -96,7 +96,7 @@ class Registry(Mapping[str, V], Generic[V]):
         ours = all(origin.startswith("harness.") for origin in self._origins.values())
         return not ours or plugins.others_declared()
 
-    def spelled(self, name: str) -> str | None:
+    def typed_name(self, name: str) -> str | None:
         """The `module:attribute` or file with which a value was looked up; None if by its name."""
         asked = reversed(self._asked.items())  # the latest first
         return next((text for text, one in asked if one.name == name), None)
@@ -126,7 +126,7 @@ class Registry(Mapping[str, V], Generic[V]):
                 self._asked = {text: one for text, one in self._asked.items() if one is not gone}
 
     @contextmanager
-    def standing_in(self, values: Sequence[V]) -> Iterator[None]:
+    def overridden_by(self, values: Sequence[V]) -> Iterator[None]:
         """In the block, these values replace the registered ones of the same names."""
         self._scan()
         before = self._values
@@ -264,7 +264,7 @@ def _need(name: str, target: object) -> Need:
     raise UnknownName(f"need '{name}' is a {found}, expected a function under `@need`")
 
 
-def _of(entry: type[E], package: str, **more: Any) -> Registry[E]:
+def _registry_of(entry: type[E], package: str, **more: Any) -> Registry[E]:
     """A registry of the functions of a package, each wrapped in an `entry`."""
 
     def adopted(name: str, target: object) -> E:
@@ -276,14 +276,14 @@ def _of(entry: type[E], package: str, **more: Any) -> Registry[E]:
     return Registry(entry.called, package, adopted, **more)
 
 
-MERGERS = _of(
+MERGERS = _registry_of(
     Merger, "harness.mergers", families={"mergekit": "harness.merging.mergekit.methods:family"}
 )
-PREMERGE = _of(Premerge, "harness.premergers")
-POSTMERGE = _of(Postmerge, "harness.postmergers")
+PREMERGE = _registry_of(Premerge, "harness.premergers")
+POSTMERGE = _registry_of(Postmerge, "harness.postmergers")
 NEEDS: Registry[Need] = Registry("need", "harness.needs", _need)
-PROTOCOLS = _of(EvaluationProtocol, "harness.protocols")
-METRICS = _of(Metric, "harness.data.metrics")
+PROTOCOLS = _registry_of(EvaluationProtocol, "harness.protocols")
+METRICS = _registry_of(Metric, "harness.data.metrics")
 TASKS: Registry[Task] = Registry(
     "task", "harness.tasks", _task, files="harness.data.own:task_of_file"
 )

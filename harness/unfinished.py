@@ -114,10 +114,10 @@ def tidy(place: Path) -> None:
     """Remove what killed runs left for a destination; what may be in use stays."""
     for path, locked in unfinished_outputs(place):
         if locked:
-            take_away(path)
+            remove_path(path)
 
 
-def take_away(path: Path) -> None:
+def remove_path(path: Path) -> None:
     """Remove a file, a folder with its contents, or a link without its target."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)

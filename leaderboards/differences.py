@@ -80,7 +80,7 @@ def under(board: Board, said: str) -> list[Line]:
     (at,) = (one for one in board.scores.settings if str(one) == setting)
     if row not in roles:
         return lines_of_row(board, row, at)
-    every = (line for lines in board.scores.by_row.values() for line in lines)
+    every = (line for lines in board.scores.lines_of_row.values() for line in lines)
     return [line for line in every if line.role == roles[row] and line.setting == at]
 
 

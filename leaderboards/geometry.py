@@ -34,7 +34,7 @@ def geometry(out: Path, name: str) -> pandas.DataFrame:
             one.experts, one.trained, places, strict=True
         ):
             mine = [pair for pair in pairs if str(place) in (pair.first.source, pair.second.source)]
-            norm = mine[0].whole.moved[str(place) == mine[0].second.source]
+            norm = mine[0].whole.task_vector_norms[str(place) == mine[0].second.source]
             cosine = fmean(pair.whole.cosine or 0.0 for pair in mine)
             distance = fmean(pair.whole.distance for pair in mine)
             rows.append((Path(source).name, digest, task, norm, cosine, distance))

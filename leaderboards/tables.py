@@ -171,7 +171,7 @@ def by_task(place: Path, name: str) -> str:
     merges = {row: known.row(row, at)[: len(known.tasks)] for row in known.scores.rows}
     rows = []
     for row, cells in merges.items():
-        of = known.scores.of_row.get(row)
+        of = known.scores.line_of_row.get(row)
         if of is None or of.role != "merged" or row in alone:
             shown = [f"**{text}**" if one and one.best else text for one in cells
                      for text in [number(one.cell.mean) if one else ""]]  # fmt: skip

@@ -16,12 +16,12 @@ from itertools import combinations
 import numpy as np
 from scipy.stats import norm
 
-from harness.evaluation.bootstrap import resamples_of
+from harness.evaluation.bootstrap import resample_count
 from harness.evaluation.resamples import to_estimate as recorded
 from harness.evaluation.resamples import to_resamples
 from harness.stats.estimate import Estimate, mean_of, minus, over_sets
 from harness.stats.intervals import Ends, interval, median_credit, ratio, variances
-from harness.stats.ranks import over_tasks, pairs_over_tasks, ranks, sign_flip
+from harness.stats.ranks import interval_over_tasks, pairs_over_tasks, ranks, sign_flip_p
 from harness.stats.sets import prior_of
 from harness.stats.tests import detectable, holm, p_value
 from harness.types import Array64, Units
@@ -282,7 +282,7 @@ def two_alike(random: Random, rows: int, differing: int) -> Estimate:
     resamples of a record, which are more of few rows, and their kurtosis says more of them."""
     right = np.zeros((2, rows))
     right[random.integers(0, 2, differing), np.arange(differing)] = 1
-    resampled = right @ counts(rows, resamples_of(rows, ("accuracy",))).T / rows
+    resampled = right @ counts(rows, resample_count(rows, ("accuracy",))).T / rows
     said = {"unit": "row", "units": rows, "design": ""}
     each = zip(right.mean(axis=1).tolist(), resampled, strict=True)
     kept = [([one], to_resamples([one], of, np.empty((1, 0)), **said)) for one, of in each]
@@ -426,7 +426,7 @@ def tasks_alike(random: Random, tasks: int, outlier: float) -> list[Estimate]:
 def signs_say(random: Random, tasks: int, outlier: float) -> bool:
     """Whether the sign-flip test finds a difference."""
     points = [one.point for one in tasks_alike(random, tasks, outlier)]
-    return bool(sign_flip(np.array(points)) < 0.05)
+    return bool(sign_flip_p(np.array(points)) < 0.05)
 
 
 def tasks_held(random: Random, tasks: int, outlier: float) -> bool:
@@ -568,7 +568,7 @@ def other_tasks() -> Iterator[World]:
         "9 tasks",
         0.93,
         0.97,
-        lambda random: holds(0.0, over_tasks(random.normal(0, 0.03, 9)) or (0, 0)),
+        lambda random: holds(0.0, interval_over_tasks(random.normal(0, 0.03, 9)) or (0, 0)),
     )
 
 

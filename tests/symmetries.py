@@ -16,10 +16,10 @@ from harness import weights
 from harness.checking.toys import exact_norms
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.generic import family_of
-from harness.checkpoints.families.known import KNOWN
-from harness.checkpoints.families.symmetry import axes_of, in_table, joined_parts
+from harness.checkpoints.families.known import FAMILY_OF_TYPE
+from harness.checkpoints.families.symmetry import axes_of, joined_parts, split_parts
 from harness.checkpoints.named import parameters_of, to_memory_names
-from harness.checkpoints.network import network
+from harness.checkpoints.network import new_classifier
 from harness.weights import Axes, Symmetry, Turned
 from tests.conftest import BERT_LIKE, FAMILIES, NEWER
 
@@ -111,7 +111,7 @@ def loud(variant: str, unit: Unit, seed: int = 0) -> torch.nn.Module:
     """A classifier in float64, whose outputs depend on every one of its parameters."""
     check_unit(variant, unit)
     torch.manual_seed(seed)
-    made = exact_norms(network(config(variant), variant, unit).double().eval())
+    made = exact_norms(new_classifier(config(variant), variant, unit).double().eval())
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.copy_(torch.randn_like(parameter) / 2)
@@ -127,7 +127,7 @@ def logits(made: torch.nn.Module, state: Tensors) -> torch.Tensor:
     if made.main_input_name == "pixel_values":
         inputs = {"pixel_values": IMAGES}
     own = to_memory_names(
-        made, joined_parts(KNOWN[made.config.model_type], state, parameters_of(made))
+        made, joined_parts(FAMILY_OF_TYPE[made.config.model_type], state, parameters_of(made))
     )
     narrow = torch.Tensor.float
 
@@ -214,7 +214,7 @@ def moved_folder(folder: Path, out: Path, variant: str, moves: Moves) -> Path:
 def tensors(made: torch.nn.Module) -> Tensors:
     """The parameters of a network as the table of its family has them."""
     state = {name: parameter.detach() for name, parameter in parameters_of(made).items()}
-    return dict(in_table(KNOWN[made.config.model_type], state))
+    return dict(split_parts(FAMILY_OF_TYPE[made.config.model_type], state))
 
 
 def symmetry_of(variant: str, unit: Unit, state: Tensors) -> Symmetry:

@@ -26,7 +26,7 @@ from harness.passes import activations as passes
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.reading import Readings
-from harness.passes.statistics import drawn
+from harness.passes.statistics import draw_rows
 from harness.premergers.activation_matching import correlation
 from harness.types import Products
 from harness.weights import Symmetry, gainful
@@ -52,7 +52,7 @@ def _toys() -> Iterator[None]:
 
 def of(folders: Sequence[Path], task: harness.Task = TOY, size: int = 16) -> list[Any]:
     """What the need hands out, apart from any merge."""
-    rows = drawn(task, EXAMPLES, 0, None)
+    rows = draw_rows(task, EXAMPLES, 0, None)
     checkpoints = tuple(open_checkpoint(folder) for folder in folders)
     made = harness.NEEDS["activations"].function
     readings = Readings(checkpoints, lambda _: rows, CPU)
@@ -77,7 +77,7 @@ def reference(folder: Path, task: harness.Task = TOY) -> list[Array]:
 
             module.register_forward_hook(keep)
     with torch.no_grad():
-        for texts in drawn(task, EXAMPLES, 0, None).texts:
+        for texts in draw_rows(task, EXAMPLES, 0, None).texts:
             split = task is TAGS
             given = [list(texts)] if split else texts
             network(**words(*given, is_split_into_words=split, return_tensors="pt"))
@@ -313,7 +313,7 @@ def test_experts_keep_their_outputs_and_only_feed_forward_layers_move(
     assert differ
     assert all("intermediate.dense" in n or ".output.dense.weight" in n for n in differ)
     assert not any("attention" in name for name in differ)
-    rows = drawn(TOY, EXAMPLES, 0, None)
+    rows = draw_rows(TOY, EXAMPLES, 0, None)
     for one, other in zip(
         *(forward(c, rows, max_length=40, placement=CPU)[:2] for c in (before, after)), strict=True
     ):
@@ -327,7 +327,7 @@ def test_experts_of_different_tasks_see_rows_of_the_first(
     merge(asked(folders, base, tasks=("toy/pairs", "toy/three")), out=tmp_path / "m")
     record = json.loads((tmp_path / "m" / "merge.json").read_text())
     (stage,) = record["premerge"]
-    rows = drawn(TOY, EXAMPLES, 0, None)
+    rows = draw_rows(TOY, EXAMPLES, 0, None)
     assert [one["kind"] for one in stage["statistics"]] == ["activations", "activations"]
     assert {one["task"] for one in stage["statistics"]} == {"toy/pairs@train90"}
     assert {one["rows"] for one in stage["statistics"]} == {rows.digest}
@@ -411,7 +411,7 @@ def test_three_experts_are_matched_to_the_most_central(
     far = [max(float((one[n] - merged[n]).abs().max()) for n in one) for one in homes]
     assert sorted(far)[0] < 1e-5
     assert sorted(far)[1] > 0.1
-    assert plan.bodies
+    assert plan.merger_inputs
 
 
 # What is refused ---------------------------------------------------------------------------

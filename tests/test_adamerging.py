@@ -28,7 +28,7 @@ from harness.kinds import kind_of
 from harness.passes.entropy import entropies
 from harness.passes.placement import CPU
 from harness.passes.reading import Readings
-from harness.passes.statistics import drawn
+from harness.passes.statistics import draw_rows
 from harness.reporting.grid import grid
 from tests.conftest import FAST, is_head, model
 from tests.mistakes import mistake
@@ -75,7 +75,7 @@ def report_of(out: Path) -> Any:
 def shown(folder: Path, task: harness.Task, words: bool) -> Iterator[tuple[Any, Any]]:
     """Row by row: the tokens, and where its words begin."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    for texts in drawn(task, EXAMPLES, 0, None).texts:
+    for texts in draw_rows(task, EXAMPLES, 0, None).texts:
         if not words:
             yield tokenizer(*texts, return_tensors="pt"), [0]
             continue
@@ -277,7 +277,7 @@ def test_every_task_is_read_through_its_own_head(minis: Minis, tmp_path: Path) -
 
 def readings(folders: Sequence[Path], task: harness.Task) -> Readings:
     checkpoints = tuple(open_checkpoint(folder) for folder in folders)
-    return Readings(checkpoints, lambda place: drawn(task, EXAMPLES, 0, None), CPU)
+    return Readings(checkpoints, lambda place: draw_rows(task, EXAMPLES, 0, None), CPU)
 
 
 def moved(states: Sequence[StateDict], base: StateDict, shares: Shares) -> dict[str, torch.Tensor]:
@@ -313,7 +313,7 @@ def test_a_layers_gradient_is_what_differences_say(
 def test_words_that_were_cut_off_count_for_nothing(minis: Minis, tmp_path: Path) -> None:
     (folder,) = experts_of(TAGS, minis, tmp_path, [1])
     short = replace(TAGS, finetune=replace(TAGS.finetune, max_length=5))
-    rows = replace(drawn(TAGS, EXAMPLES, 0, None), task=short)
+    rows = replace(draw_rows(TAGS, EXAMPLES, 0, None), task=short)
     (loss,) = entropies(Readings((open_checkpoint(folder),), lambda _: rows, CPU), 1, EXAMPLES)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     network, each = AutoModelForTokenClassification.from_pretrained(folder).eval(), []
@@ -419,7 +419,7 @@ def test_the_record_says_which_rows_were_shown(minis: Minis, tmp_path: Path) -> 
     first, second = json.loads((tmp_path / "m" / "merge.json").read_text())["statistics"]
     assert first["kind"] == second["kind"] == "unlabeled"
     assert first["task"] == second["task"] == "toy/pairs@train90"
-    assert first["rows"] == drawn(TOY, EXAMPLES, 0, None).digest
+    assert first["rows"] == draw_rows(TOY, EXAMPLES, 0, None).digest
     assert first["options"]["rows"] == "train"
 
 
@@ -443,8 +443,8 @@ def test_reported_rows_make_a_score_transductive(minis: Minis, tmp_path: Path) -
         assert not records["base"].shown
     given = json.loads((tmp_path / "test" / "merge.json").read_text())["statistics"][0]
     assert given["task"] == "toy/pairs@test"
-    assert given["rows"] == drawn(TOY, EXAMPLES, 0, None, "test").digest
-    assert given["rows"] != drawn(TOY, EXAMPLES, 0, None).digest
+    assert given["rows"] == draw_rows(TOY, EXAMPLES, 0, None, "test").digest
+    assert given["rows"] != draw_rows(TOY, EXAMPLES, 0, None).digest
     assert (known["test"].shown, known["test"].transductive) == (("toy/pairs@test",), True)
     assert (known["train"].shown, known["train"].transductive) == (("toy/pairs@train90",), False)
     names = [name for name in grid([known["test"]], by_method=True).rows if "transd" in name]
@@ -506,7 +506,7 @@ def test_rows_are_known_by_their_texts_whatever_their_task_is_called(
 def test_test_rows_are_those_that_are_scored(minis: Minis, tmp_path: Path) -> None:
     folders, base = experts_of(TOY, minis, tmp_path), minis("bert")["base"]
     merge(asked(folders, base, [TOY, TOY], rows="test"), out=tmp_path / "m")
-    report, rows = report_of(tmp_path / "m"), drawn(TOY, EXAMPLES, 0, None, "test")
+    report, rows = report_of(tmp_path / "m"), draw_rows(TOY, EXAMPLES, 0, None, "test")
     assert set(rows.texts) <= set(load_rows(TOY, "test").texts)
     loop = Loop(folders, base, [TOY, TOY], "layer")
     assert abs(report["losses"][0] - loop.loss(0).item()) > 1e-5  # other rows
@@ -541,7 +541,7 @@ def test_no_label_is_read(minis: Minis, tmp_path: Path) -> None:
 
 
 def _mislabelled() -> harness.Rows:
-    rows = drawn(TOY, EXAMPLES, 0, None)
+    rows = draw_rows(TOY, EXAMPLES, 0, None)
     return replace(rows, labels=1 - rows.labels)
 
 

@@ -14,8 +14,8 @@ from harness.evaluation.records import Record, Source
 from harness.hashes import joined
 from harness.reporting.bases import by_base
 from harness.reporting.boards.board import board_of
-from harness.reporting.boards.over import BoardCredits, credit_of, credits_over_boards
-from harness.reporting.chosen import Chosen, among, read_lines
+from harness.reporting.boards.over import BoardCredits, board_credits, credits_over_boards
+from harness.reporting.chosen import Chosen, chosen_lines, read_lines
 from harness.reporting.lines import lines_of
 from harness.stats.intervals import Ratio
 from harness.stats.ranks import concordance
@@ -147,7 +147,7 @@ def test_a_base_is_chosen_by_name_or_source(one: str, tmp_path: Path) -> None:
 def test_a_base_of_other_tasks_is_chosen_too() -> None:
     renamed = [one.model_copy(update={"task": f"other/{one.task}"}) for one in of(TWO)]
     lines = [*lines_of(("", one) for one in [*of(ONE), *renamed])]
-    kept = among(lines, Chosen(bases=("two",)))
+    kept = chosen_lines(lines, Chosen(bases=("two",)))
     assert {line.task for line in kept} == {one.task for one in renamed}
 
 
@@ -165,7 +165,7 @@ def test_credits_of_boards_are_in_one_table() -> None:
         made = board_of(
             [*lines_of((f"{at}", one) for at, one in enumerate(of(ONE, better=better)))]
         )
-        boards[name] = credit_of(made)
+        boards[name] = board_credits(made)
     found = credits_over_boards(boards)
     (only,) = found["groups"]
     rows = only["rows"]
@@ -238,7 +238,7 @@ def test_rows_that_are_one_are_apart_in_the_table() -> None:
         ]
     board = board_of([*lines_of((f"{at}", one) for at, one in enumerate(alike))])
     assert any("more" in one for one in board.scores.rows)
-    assert {*credit_of(board).credit} == {"average", "a", "b", "c", "d"}
+    assert {*board_credits(board).credit} == {"average", "a", "b", "c", "d"}
 
 
 def test_concordance_by_hand_and_at_its_ends() -> None:

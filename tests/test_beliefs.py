@@ -544,7 +544,7 @@ def test_what_is_permuted_in_them_keeps_the_function_of_both(
         premerge=(harness.parse_choice("permutation:residual=true,heads=true"),),
         device="cpu",
     )
-    (passage,) = harness.merge(recipe, out=tmp_path / "m").measured
+    (passage,) = harness.merge(recipe, out=tmp_path / "m").premerge_reports
     assert passage.distance is not None
     assert passage.distance[1] < 0.99 * passage.distance[0]
     assert max(one for one in passage.drift if one is not None) < 1e-5

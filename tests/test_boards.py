@@ -35,7 +35,7 @@ from harness.reporting import table as tables
 from harness.reporting.boards.about import about_text, summary
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.leaderboard import index, rendered
-from harness.reporting.boards.over import credit_of
+from harness.reporting.boards.over import board_credits
 from harness.reporting.chosen import read_lines
 from harness.reporting.comparison import Comparison
 from harness.reporting.grid import best_single, grid, short_task
@@ -1060,7 +1060,7 @@ def test_what_is_bold_and_places_say_the_same(name: str) -> None:
 def test_the_committed_page_over_all_boards_is_what_their_records_render_to() -> None:
     boards = {name: committed(name) for name in BOARDS}
     said = {name: summary(one) for name, one in boards.items()}
-    credits = {name: credit_of(one) for name, one in boards.items()}
+    credits = {name: board_credits(one) for name, one in boards.items()}
     assert (LEADERBOARDS / "index.html").read_text(encoding="utf-8") == index(said, credits)
 
 

@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     file.write_text("content")
     identity = hashed.identity_of(file)
     assert identity is not None
-    hashed.remember(identity, {})
+    hashed.cache_digests(identity, {})
     return tmp_path / "cache"
 
 
@@ -114,7 +114,7 @@ def test_a_process_looks_at_the_cache_before_it_keeps_much(
 ) -> None:
     old = of_features("a", 2)
     monkeypatch.setenv("HARNESS_CACHE_GB", "0.001")
-    monkeypatch.setattr(module, "_written", module.OFTEN)
+    monkeypatch.setattr(module, "_written", module.BYTES_BETWEEN_CHECKS)
     new = of_features("b", 1)
     assert old.exists(), "it has not written more since"
     last = of_features("c", 0)

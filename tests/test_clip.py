@@ -17,7 +17,7 @@ from harness import weights
 from harness.checkpoints.bases import encoder_digests
 from harness.checkpoints.build import build_model
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.text_heads import given_heads, made_whole, templates_of
+from harness.checkpoints.text_heads import read_heads, templates_of, with_missing_parts
 from harness.cli import main
 from harness.data.rows import load_rows
 from harness.errors import (
@@ -172,7 +172,9 @@ def test_logits_are_those_of_clip_itself(made: Path, end: str, tmp_path: Path) -
     run("heads", "clip", "--base", base, "--task", made / "colours.yaml", "--out",
         tmp_path / "head", "--template", "a photo of some {class} to see")  # fmt: skip
     opened = open_checkpoint(base)
-    checkpoint = made_whole(opened, opened, "colours", given_heads(tmp_path / "head", opened))
+    checkpoint = with_missing_parts(
+        opened, opened, "colours", read_heads(tmp_path / "head", opened)
+    )
     model = build_model(checkpoint.config, checkpoint.weights, "here").double()
     rows = load_rows(harness.TASKS[str(made / "colours.yaml")], "test")
     images = prepare(checkpoint, rows, 1).make(range(12))["pixel_values"].double()
@@ -438,32 +440,32 @@ def test_heads_of_another_base_or_changed_are_refused(made: Path, tmp_path: Path
     other = clip(tmp_path / "other", seed=7)
     opened = open_checkpoint(other)
     with mistake(BadRecipe, made / "heads" / "colours", other):
-        given_heads(made / "heads", opened)
+        read_heads(made / "heads", opened)
     heads = Path(shutil.copytree(made / "heads", tmp_path / "heads"))
     file = heads / "second" / FILE
     state = load_file(file)
     save_file({name: 2 * tensor for name, tensor in state.items()}, file)
     with mistake(BrokenCheckpoint, file, "changed"):
-        given_heads(heads, None)
+        read_heads(heads, None)
     shutil.rmtree(heads / "second")
     file = heads / "colours" / "config.json"
     whole, said = file.read_text(), json.loads(file.read_text())
     labels = dict(zip(said["id2label"], [*said["id2label"].values()][::-1], strict=True))
     file.write_text(json.dumps({**said, "id2label": labels}))
     with mistake(BrokenCheckpoint, file, "changed"):
-        given_heads(heads, None)
+        read_heads(heads, None)
     file.write_text(whole)
     shutil.move(heads / "colours" / FILE, tmp_path / FILE)
     (heads / "colours" / FILE).symlink_to(tmp_path / FILE)
     with mistake(BrokenCheckpoint, heads / "colours" / FILE, "changed"):
-        given_heads(heads, None)
+        read_heads(heads, None)
     (heads / "colours" / FILE).unlink()
     with mistake(BrokenCheckpoint, heads / "colours" / FILE, "changed"):
-        given_heads(heads, None)
+        read_heads(heads, None)
     shutil.move(tmp_path / FILE, heads / "colours" / FILE)
     shutil.copytree(heads / "colours", heads / "again")
     with mistake(BadRecipe, heads, "two heads"):
-        given_heads(heads, None)
+        read_heads(heads, None)
 
 
 ODD_TEXTS: dict[str, dict[str, Any]] = {

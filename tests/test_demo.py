@@ -35,7 +35,7 @@ def test_it_shows_a_task_of_each_kind_in_eighty_columns(
 ) -> None:
     out = tmp_path / "demo"
     with monkeypatch.context() as stopped:
-        stopped.setattr(module, "_read", interrupted_in(out / "records"))
+        stopped.setattr(module, "_train_and_evaluate", interrupted_in(out / "records"))
         stopped.setattr(module, "make_base", lambda _: None)
         stopped.setattr(module, "make_image_base", lambda _: None)
         with pytest.raises(KeyboardInterrupt):
@@ -63,7 +63,7 @@ def test_without_pillow_there_are_no_images_and_it_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    monkeypatch.setattr(module, "_read", interrupted_in(tmp_path / "records"))
+    monkeypatch.setattr(module, "_train_and_evaluate", interrupted_in(tmp_path / "records"))
     monkeypatch.setattr(module, "make_base", lambda _: None)
     monkeypatch.setattr(module, "make_image_base", lambda _: pytest.fail("images are read"))
     with pytest.raises(KeyboardInterrupt):
@@ -85,7 +85,9 @@ def interrupted_in(records: Path) -> Callable[..., None]:
 
 
 def test_what_a_user_put_into_it_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_read", interrupted_in(tmp_path / "demo" / "records"))
+    monkeypatch.setattr(
+        module, "_train_and_evaluate", interrupted_in(tmp_path / "demo" / "records")
+    )
     monkeypatch.setattr(module, "make_base", lambda _: None)
     monkeypatch.setattr(module, "make_image_base", lambda _: None)
     with pytest.raises(KeyboardInterrupt):

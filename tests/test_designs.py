@@ -24,7 +24,7 @@ from harness.data.rows import load_rows
 from harness.errors import BadRecipe
 from harness.evaluation.records import Record, Source, write_record
 from harness.presets import PRESETS
-from harness.reporting.sets import in_sets
+from harness.reporting.sets import with_set_numbers
 from harness.stats.intervals import student
 from harness.studies.board import curves_of
 from harness.studies.experts import leaf, slug
@@ -32,18 +32,18 @@ from harness.studies.outcomes import Outcome, write_outcome
 from harness.studies.paper import (
     MEAN,
     ROLES,
-    Beside,
+    ComparedCell,
     Paper,
     PaperCell,
     PaperTable,
     as_csv,
     as_markdown,
-    beside,
+    compared_cells,
     few_rows,
     paper_of,
     tables,
 )
-from harness.studies.plan import planned as planned_of
+from harness.studies.plan import make_plan as planned_of
 from harness.studies.plan import read_plan, write_plan
 from harness.studies.read import DESIGNS, PAPERS, OnAsAWord, read_study
 from harness.studies.step import Step
@@ -433,8 +433,8 @@ RECORDS = [
 
 def cells(
     asked: PaperTable, records: list[Record] = RECORDS, base: str = "mine"
-) -> dict[tuple[str, str], Beside]:
-    found = beside(PAPER, asked, base, {"": in_sets(lines(records))}, {})
+) -> dict[tuple[str, str], ComparedCell]:
+    found = compared_cells(PAPER, asked, base, {"": with_set_numbers(lines(records))}, {})
     return {(one.row, one.column): one for one in found}
 
 

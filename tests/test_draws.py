@@ -142,7 +142,7 @@ def draw_of(record: Mapping[str, Any], rows: Rows, shots: Shots, seed: int) -> D
 
 def features(folder: Path, rows: Rows, length: int) -> Features:
     checkpoint = open_checkpoint(folder)
-    columns = kind_of(rows.task).columns(rows.task, checkpoint.labels or (), "here")
+    columns = kind_of(rows.task).output_columns(rows.task, checkpoint.labels or (), "here")
     return encode(checkpoint, rows, digest=folder.name, columns=columns, max_length=length)
 
 
@@ -167,8 +167,8 @@ def again(room: Path, record: Record, train: Rows, test: Rows) -> dict[str, Any]
     else:
         draws = [draw_of(said, train, one["shots"], one["seed"]) for one in said["scores"]]
     encoded = Encoded(
-        train.task.name, labels, labels.outputs(train.task), read, heads[0], pool, tuple(draws),
-        labels.target([outputs]), teachers=(Teacher(taught.x, heads[1]),),
+        train.task.name, labels, labels.output_count(train.task), read, heads[0], pool,
+        tuple(draws), labels.target([outputs]), teachers=(Teacher(taught.x, heads[1]),),
         outside=labels.outside(train.task),
     )  # fmt: skip
     made = harness.PROTOCOLS[said["protocol"]].function(encoded, **said["options"])
@@ -241,7 +241,7 @@ def test_records_beside_one_another_say_what_each_protocol_saw(room: Path, tmp_p
     assert knn is not None
     assert tuned is not None
     train = load_rows(TASKS["tagging"], "train90")
-    row_of = np.repeat(np.arange(len(train)), kind_of(train.task).units(train))
+    row_of = np.repeat(np.arange(len(train)), kind_of(train.task).unit_counts(train))
     words = {unit for groups in knn.drawn.values() for group in groups for unit in group}
     assert knn.rows == len({row_of[word] for word in words})
     assert knn.sentences == tuned.drawn == {}

@@ -19,7 +19,7 @@ from scipy.stats import pearsonr, spearmanr
 import harness
 from harness import Choice, Record, Run, weights
 from harness.checkpoints.bases import encoder_digests
-from harness.checkpoints.build import built
+from harness.checkpoints.build import classifier_of
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.provenance import check_weights_unchanged
 from harness.cli import main
@@ -38,7 +38,7 @@ from harness.needs.symmetry import symmetry
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
-from harness.passes.statistics import drawn
+from harness.passes.statistics import draw_rows
 from harness.readout import POOLINGS
 from tests.conftest import FAMILIES, model
 from tests.mistakes import mistake, refused
@@ -311,7 +311,7 @@ def test_embeddings_are_those_of_transformers_encoder(
     batch = prepare(checkpoint, rows, LEN, pooling.readout).batch(range(len(rows)), CPU)
     assert len({*batch["attention_mask"].sum(dim=1).tolist()}) > 3
     with torch.no_grad():
-        made = pooling.readout.run(built(checkpoint).double(), None, batch)
+        made = pooling.readout.run(classifier_of(checkpoint).double(), None, batch)
     expected = plain(folder, [texts[0] for texts in rows.texts], mode, normalized)
     torch.testing.assert_close(pooling.readout.features(made), expected, rtol=0, atol=1e-12)
     x, logits, _ = forward(checkpoint, rows, max_length=LEN, readout=pooling.readout)
@@ -408,7 +408,7 @@ def solved(places: list[Path], tasks: list[harness.Task], length: int) -> dict[s
     """RegMean of two models by hand, in float64, each on all rows of a task."""
     states, grams, made = [load_file(place / FILE) for place in places], [], {}
     for place, task in zip(places, tasks, strict=True):
-        grams.append(grams_by_hand(place, drawn(task, 1000, 0, None).texts, length))
+        grams.append(grams_by_hand(place, draw_rows(task, 1000, 0, None).texts, length))
     for name in states[0]:
         first, second = (state[name].double() for state in states)
         made[name] = (first + second) / 2

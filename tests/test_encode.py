@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save, save_file
 
 from harness import Checkpoint, Rows, Task, weights
 from harness.checkpoints.build import build_model
-from harness.checkpoints.network import network
+from harness.checkpoints.network import new_classifier
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint, NotFinite
@@ -187,7 +187,9 @@ def test_an_encoder_has_no_final_head(minis: Minis) -> None:
 def test_label_columns_follow_the_names(minis: Minis) -> None:
     checkpoint = open_checkpoint(minis("bert")["a"])
     turned = replace(SINGLE, labels=("Yes", "No"))
-    order = tuple(kind_of(turned).columns(turned, checkpoint.labels or (), checkpoint.source))
+    order = tuple(
+        kind_of(turned).output_columns(turned, checkpoint.labels or (), checkpoint.source)
+    )
     assert order == (1, 0)
     straight = encoded(checkpoint, toy())
     features = encoded(checkpoint, replace(toy(), task=turned), order)
@@ -399,7 +401,7 @@ def test_build_model_draws_nothing_and_keeps_what_is_tied() -> None:
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     inner = {"encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": 20}
     config = {"model_type": "bart", **small, **heads, **inner, "num_labels": 3}
-    plain = network(config, "a BART").eval()
+    plain = new_classifier(config, "a BART").eval()
     state = {name: tensor.detach() for name, tensor in plain.named_parameters()}
     before = torch.get_rng_state()
     model = build_model(config, state, "a BART")

@@ -217,8 +217,8 @@ def test_a_table_that_is_wrong_is_caught(
     bias = next(key for key, axes in right.axes.items() if axes == ("ffn.{layer}",))
     one = "model.layers.{layer}.mlp.Wi.gate.weight" if name == "modernbert" else bias
     wrong = replace(right, axes={**right.axes, one: (None, *right.axes[one][1:])})
-    table = {key: wrong if one is right else one for key, one in known.KNOWN.items()}
-    monkeypatch.setattr(generic, "KNOWN", table)
+    table = {key: wrong if one is right else one for key, one in known.FAMILY_OF_TYPE.items()}
+    monkeypatch.setattr(generic, "FAMILY_OF_TYPE", table)
     finding = check()
     assert finding.verdict == "breaks"
     assert f"a {right.model_types[0]} for each" in finding.detail

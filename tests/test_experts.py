@@ -22,9 +22,9 @@ from safetensors.torch import load_file, save_file
 
 import harness
 from harness import TASKS
-from harness.checkpoints.layout import EXPERT
+from harness.checkpoints.layout import EXPERT_LAYOUT
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.provenance import Trained
+from harness.checkpoints.provenance import ExpertJson
 from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
@@ -268,7 +268,7 @@ def test_a_training_is_known_by_all_but_its_seeds() -> None:
         *({**whole, "rows_digest": f"d{part}", "part": part} for part in parts),
         {},
     ]
-    a, again, *others, part, redrawn, other, nothing = [Trained(**one).training for one in cases]
+    a, again, *others, part, redrawn, other, nothing = [ExpertJson(**one).training for one in cases]
     assert (a, part, nothing) == (again, redrawn, None)
     assert len({a, *others, part, other, nothing}) == 7
 
@@ -535,7 +535,9 @@ def test_bfloat16_needs_a_gpu_that_has_it(
 ) -> None:
     few = ("--task", TASK, "--bf16", "--epochs", "1", "--limit", "16")
     assert main(command(room, tmp_path / "cpu", *few)) == 0
-    monkeypatch.setattr("harness.training.finetune.trained_on", lambda _: torch.device("cuda:0"))
+    monkeypatch.setattr(
+        "harness.training.finetune.training_device", lambda _: torch.device("cuda:0")
+    )
     monkeypatch.setattr("transformers.utils.is_torch_bf16_gpu_available", lambda: False)
     refused(command(room, tmp_path / "gpu", *few), BadOption, "bfloat16")
 
@@ -572,15 +574,15 @@ def test_of_several_gpus_one_is_trained_on(
     part = trainers.Training(rows, rows, task.finetune)
     asked: dict[str, Any] = {"seed": 0, "bf16": False}
     for number in (1, 0):
-        where = trainers.trained_on(Placement(device=f"cuda:{number}"))
+        where = trainers.training_device(Placement(device=f"cuda:{number}"))
         made = trainers.arguments([part], tmp_path, "nothing", where=where, **asked)
         assert (made.device, made.n_gpu, current[-1]) == (where, 1, where)
         assert made.train_batch_size == task.finetune.batch_size
         assert Accelerator().device == where
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    assert trainers.trained_on(Placement()) == torch.device("cuda:3")
-    where = trainers.trained_on(Placement(device="cpu"))
+    assert trainers.training_device(Placement()) == torch.device("cuda:3")
+    where = trainers.training_device(Placement(device="cpu"))
     made = trainers.arguments([part], tmp_path, "nothing", where=where, **asked)
     assert made.device == Accelerator().device == torch.device("cpu")
 
@@ -613,7 +615,7 @@ def test_an_expert_of_a_gpu_says_so(
 ) -> None:
     cpu, made = torch.device("cpu"), trainers.arguments
     name = "harness.training.finetune"
-    monkeypatch.setattr(f"{name}.trained_on", lambda _: torch.device("cuda:1"))
+    monkeypatch.setattr(f"{name}.training_device", lambda _: torch.device("cuda:1"))
     monkeypatch.setattr(f"{name}.arguments", lambda *a, **k: made(*a, **{**k, "where": cpu}))
     trained(room, tmp_path / "out", epochs=1, limit=16)
     assert json.loads((tmp_path / "out" / "expert.json").read_text())["device"] == "cuda"
@@ -872,7 +874,7 @@ def test_one_run_at_a_time(room: Path, begun: Begun, tmp_path: Path) -> None:
     out = tmp_path / "out"
     before = contents(begun(out))
     flags = ("--task", TASK, "--learning-rate", "5e-3")
-    with new_folder(out, EXPERT):
+    with new_folder(out, EXPERT_LAYOUT):
         refused(command(room, out, *flags), OutputExists, out)
     assert contents(tmp_path / "out.unfinished") == before
 

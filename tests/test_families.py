@@ -22,8 +22,8 @@ from harness.checkpoints.families import known
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.known import FAMILIES as NAMED
-from harness.checkpoints.families.known import KNOWN, add_family
-from harness.checkpoints.families.symmetry import NUMBER, axes_of, in_any_layer, in_table
+from harness.checkpoints.families.known import FAMILY_OF_TYPE, add_family
+from harness.checkpoints.families.symmetry import LAYER_NUMBER, axes_of, in_any_layer, split_parts
 from harness.checkpoints.families.t5 import TiedWords, Words
 from harness.checkpoints.named import parameters_of, to_family_names
 from harness.checkpoints.network import classifier_on_meta
@@ -110,7 +110,7 @@ def test_every_file_of_a_family_is_listed() -> None:
 
 
 def test_every_architecture_of_a_family_is_among_the_variants() -> None:
-    assert {one["model_type"] for one in VARIANTS.values()} == set(KNOWN)
+    assert {one["model_type"] for one in VARIANTS.values()} == set(FAMILY_OF_TYPE)
     assert len({family.name for family in NAMED}) == len(NAMED)
 
 
@@ -157,19 +157,19 @@ def test_the_embeddings_of_tokens_are_those_that_transformers_reads(variant: str
     made = planned(variant, "row")
     family = family_of(config(variant))
     if family.inputs == "text":
-        words = dict(made.named_parameters())[family.words]
+        words = dict(made.named_parameters())[family.token_embeddings]
         assert words is made.get_input_embeddings().weight
 
 
 def test_a_table_has_no_name_that_no_configuration_leads_to() -> None:
     for family in NAMED:
         there = {
-            NUMBER.sub(".{layer}.", name, count=1)
+            LAYER_NUMBER.sub(".{layer}.", name, count=1)
             for variant in VARIANTS
             if family_of(config(variant)) is family
             for unit in UNITS
             if unit == "row" or family.word is not None
-            for name in in_table(family, parameters_of(planned(variant, unit)))
+            for name in split_parts(family, parameters_of(planned(variant, unit)))
         }
         said = {*family.axes, *(name for top in family.tops for name in top.axes)}
         assert said == there, family.name
@@ -336,13 +336,13 @@ def test_a_family_is_one_file(
         query = "ernie.encoder.layer.0.attention.self.query.weight"
         assert not torch.allclose(merged.weights[query], second.weights[query], atol=1e-3)
     finally:
-        KNOWN.pop("ernie", None)
+        FAMILY_OF_TYPE.pop("ernie", None)
 
 
 def test_two_families_of_one_model_type_are_refused() -> None:
-    add_family(KNOWN["bert"])  # as it is: nothing
+    add_family(FAMILY_OF_TYPE["bert"])  # as it is: nothing
     with mistake(BadOption, "bert", "other"):
-        add_family(replace(KNOWN["bert"], name="other"))
+        add_family(replace(FAMILY_OF_TYPE["bert"], name="other"))
 
 
 def test_every_family_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -450,7 +450,7 @@ def test_features_of_funnel_depend_on_the_batch_of_a_row() -> None:
     with mistake(UnknownName, "here", "funnel", "padding", "batch"):
         family_of(config, "here")
     torch.manual_seed(0)
-    made = network.network({**config, "vocab_size": 45}, "here").eval()
+    made = network.new_classifier({**config, "vocab_size": 45}, "here").eval()
     row = torch.tensor([[5, 6, 7]])
     padded = {"input_ids": torch.nn.functional.pad(row, (0, 4))}
     padded["attention_mask"] = (padded["input_ids"] > 0).long()

@@ -56,7 +56,7 @@ def room(minis: Callable[[str], dict[str, Path]], tmp_path: Path) -> Path:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are remembered however new they are."""
-    monkeypatch.setattr(hashed, "RACY", 0)
+    monkeypatch.setattr(hashed, "MIN_AGE_NS", 0)
 
 
 @pytest.fixture

@@ -12,7 +12,13 @@ from harness import METRICS, Task, metric
 from harness.data.metrics import score
 from harness.evaluation import bootstrap as resampling
 from harness.evaluation.bootstrap import intervals, kept_resamples, resampled_draws
-from harness.evaluation.counting import PredictedRows, metric_on_counts, one_by_one, ranks, scored
+from harness.evaluation.counting import (
+    PredictedRows,
+    metric_on_counts,
+    one_by_one,
+    scored,
+    spearman_on_counts,
+)
 from harness.evaluation.predictions import Predicted
 from harness.evaluation.records import DrawScore, Interval
 from harness.evaluation.resamples import estimates_of, range_of
@@ -92,9 +98,9 @@ def test_ranks_are_of_their_own_labels_and_counts() -> None:
     for read, counts in [(r, c) for r in (first, second, first) for c in (*both, both[0])]:
         expected = one_by_one("spearman", read, counts)
         for guess in (read.predicted, np.exp(3 * read.predicted)):
-            found = ranks(replace(read, predicted=guess), counts)
+            found = spearman_on_counts(replace(read, predicted=guess), counts)
             assert found == pytest.approx(expected, abs=1e-12, nan_ok=True)
-            against = ranks(replace(read, predicted=-guess), counts)
+            against = spearman_on_counts(replace(read, predicted=-guess), counts)
             assert against == pytest.approx(-expected, abs=1e-12, nan_ok=True)
 
 
@@ -250,5 +256,5 @@ def test_blocks_are_counted_like_the_whole(monkeypatch: pytest.MonkeyPatch) -> N
     read = random_read("regression", "spearman", rows=30)
     made = predicted_of(read)
     values = resampled_draws(made, None)[0]
-    assert len(values) == resampling.resamples_of(30, ("spearman",)) == 20_000
+    assert len(values) == resampling.resample_count(30, ("spearman",)) == 20_000
     assert len({*values.round(12)}) > 19_000, "no block is drawn twice"

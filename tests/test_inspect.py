@@ -25,7 +25,7 @@ from harness.checkpoints.named import parameters_of
 from harness.cli import main
 from harness.errors import BadOption, BrokenCheckpoint, NotFinite, OutputExists
 from harness.inspecting import folder
-from harness.inspecting.comparison import WeightComparison, compared
+from harness.inspecting.comparison import WeightComparison, weight_comparison
 from harness.inspecting.inspect import ComparisonInputs, places_of
 from harness.inspecting.inspection import UnitsInPlace, remarks
 from harness.inspecting.units import in_squares, unit_cosines, units_kept
@@ -64,11 +64,11 @@ def changed(target: Path, source: Path, change: Callable[[Tensors], Any]) -> Pat
 
 def test_a_comparison_by_hand() -> None:
     first, second, origin = torch.tensor([3.0, 0]), torch.tensor([0.0, 4]), torch.ones(2)
-    found = compared(first, second, origin)
+    found = weight_comparison(first, second, origin)
     assert found.entries == 2
     assert found.distance == 5
     assert found.relative == pytest.approx(5 / sqrt((9 + 16) / 2))
-    assert found.moved == pytest.approx((sqrt(5), sqrt(10)))
+    assert found.task_vector_norms == pytest.approx((sqrt(5), sqrt(10)))
     assert found.ratio == pytest.approx(sqrt(2))
     assert found.cosine == pytest.approx(-5 / sqrt(50))
     assert (found.both, found.same, found.agreement) == (2, 0, 0)
@@ -77,7 +77,7 @@ def test_a_comparison_by_hand() -> None:
 def test_entries_that_one_task_vector_leaves_alone_have_no_sign_to_share() -> None:
     origin = torch.zeros(5)
     first, second = torch.tensor([1.0, -1, 0, 2, 0]), torch.tensor([2.0, 3, 4, 0, 0])
-    found = compared(first, second, origin)
+    found = weight_comparison(first, second, origin)
     assert (found.both, found.same, found.agreement) == (2, 1, 0.5)
 
 
@@ -91,29 +91,31 @@ def test_a_comparison_is_that_of_plain_loops(dtype: torch.dtype) -> None:
     lengths = [sqrt(sum((x - y) ** 2 for x, y in zip(one, o, strict=True))) for one in (a, b)]
     product_ = sum((x - z) * (y - z) for x, y, z in zip(a, b, o, strict=True))
     signs = [(x - z) * (y - z) for x, y, z in zip(a, b, o, strict=True) if x != z and y != z]
-    found = compared(first, second, origin)
+    found = weight_comparison(first, second, origin)
     assert found.distance == pytest.approx(apart, rel=1e-12)
     norms = sum(x * x for x in a) + sum(y * y for y in b)
     assert found.relative == pytest.approx(apart / sqrt(norms / 2), rel=1e-12)
-    assert found.moved == pytest.approx(lengths, rel=1e-12)
+    assert found.task_vector_norms == pytest.approx(lengths, rel=1e-12)
     assert found.ratio == pytest.approx(max(lengths) / min(lengths), rel=1e-12)
     assert found.cosine == pytest.approx(product_ / lengths[0] / lengths[1], rel=1e-12)
     assert found.both == len(signs) == 37
     assert found.agreement == sum(one > 0 for one in signs) / len(signs)
     parts = [slice(0, 13), slice(13, 13), slice(13, 50)]
-    summed = sum((compared(first[p], second[p], origin[p]) for p in parts), WeightComparison())
+    summed = sum(
+        (weight_comparison(first[p], second[p], origin[p]) for p in parts), WeightComparison()
+    )
     assert dataclasses.astuple(summed)[0] == 50
     assert summed.cosine == pytest.approx(found.cosine, rel=1e-12)
     assert summed.agreement == found.agreement
 
 
 def test_what_is_not_defined_is_none() -> None:
-    nothing = compared(torch.zeros(0), torch.zeros(0), torch.zeros(0))
+    nothing = weight_comparison(torch.zeros(0), torch.zeros(0), torch.zeros(0))
     assert nothing == WeightComparison()
-    for found in (nothing, compared(torch.zeros(2), torch.zeros(2), torch.zeros(2))):
+    for found in (nothing, weight_comparison(torch.zeros(2), torch.zeros(2), torch.zeros(2))):
         assert found.distance == 0
         assert (found.relative, found.ratio, found.cosine, found.agreement) == (None,) * 4
-    still = compared(torch.ones(2), torch.zeros(2), torch.zeros(2))
+    still = weight_comparison(torch.ones(2), torch.zeros(2), torch.zeros(2))
     assert (still.ratio, still.cosine, still.agreement) == (None, None, None)
     assert still.relative == pytest.approx(sqrt(2))
 

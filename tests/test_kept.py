@@ -177,8 +177,8 @@ def test_what_is_read_twice_after_the_merger_is_computed_once(
     plain = merge(asked.model_copy(update={"postmerge": ()}), out=tmp_path / "plain")
     body = {name: plain.merged[name] for name in plain.merged}
     whole: StateDict = body
-    for stage in done.finishing:
-        whole = stage.run(whole, done.bodies, done.origin)
+    for stage in done.postmerge_stages:
+        whole = stage.run(whole, done.merger_inputs, done.base_state)
     written = tensors(tmp_path / "out")
     assert all(torch.equal(written[name], whole[name]) for name in body)
     assert not all(torch.equal(written[name], body[name]) for name in body)

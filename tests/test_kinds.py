@@ -73,7 +73,7 @@ def test_tags_are_names_or_indices() -> None:
     rows = rows_with(TAGS, sentence("O", "B-PER"), sentence(0, 1, 2))
     assert rows.labels.tolist() == [0, 1, 0, 1, 2]
     assert rows.texts == (tuple(WORDS[:2]), tuple(WORDS[:3]))
-    assert kind_of(TAGS).units(rows).tolist() == [2, 3]
+    assert kind_of(TAGS).unit_counts(rows).tolist() == [2, 3]
     assert units_of(rows, [1, 0]).tolist() == [2, 3, 4, 0, 1]
     assert take(rows, [1]).labels.tolist() == [0, 1, 2]
 
@@ -346,7 +346,7 @@ def test_sentences_are_drawn_until_every_type_is_covered() -> None:
         without = [example for example in found if set(example) == {"O"}]
         assert len(without) == one.shots
         assert len({*one.examples}) == len(one.examples)
-        lengths = kind_of(TAGS).units(held)
+        lengths = kind_of(TAGS).unit_counts(held)
         assert {len(example) for example in one.examples} <= {*lengths.tolist()}
 
 
@@ -365,7 +365,7 @@ def test_more_words_of_no_entity_are_drawn_and_no_more_of_others() -> None:
         units = units_of(rows, pool).tolist()
         taken[times] = [[[units[unit] for unit in group] for group in one.rows] for one in draws]
         assert [one.shots for one in draws] == [1, 1, 2, 2]
-        assert kinds.units(take(rows, pool)).sum() == len(units)
+        assert kinds.unit_counts(take(rows, pool)).sum() == len(units)
     for few, many, shots in zip(taken[1], taken[3], (1, 1, 2, 2), strict=True):
         assert len(many[outside]) == 3 * shots
         assert {rows.labels[unit] for unit in many[outside]} == {outside}
@@ -677,7 +677,9 @@ def test_words_of_no_entity_weigh_less_or_more(weight: float, room: Path, tmp_pa
     asked = run(room, "tagging", tmp_path, protocols=(f"ft-classifier:o_weight={weight}",))
     (record,) = (r for r in harness.evaluate(asked) if r.role == "merged")
     expected = [
-        score(TAGS, one.values, handed.test.labels, kind_of(TAGS).units(load_rows(TAGS, "test")))
+        score(
+            TAGS, one.values, handed.test.labels, kind_of(TAGS).unit_counts(load_rows(TAGS, "test"))
+        )
         for one in tuned(handed, o_weight=weight)
     ]
     assert [one.value for one in record.scores] == [one.value for one in expected]
@@ -730,7 +732,7 @@ def test_scores_come_from_the_stored_predictions(kind: str, room: Path, tmp_path
     task, asked = KIND_TASKS[kind], run(room, kind, tmp_path)
     records = harness.evaluate(asked)
     rows = load_rows(task, "test")
-    units = kind_of(task).units(rows)
+    units = kind_of(task).unit_counts(rows)
     assert {record.protocol for record in records} == {"current", "knn", "ft-classifier"}
     roles = {record.role for record in records}
     assert roles == {"merged", "base", "expert", "ensemble"}

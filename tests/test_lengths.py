@@ -156,7 +156,7 @@ def test_statistics_and_merges_are_of_rows_at_the_length_that_is_asked_for(
         files.append(str(tmp_path / f"{place}.safetensors"))
         command = ["statistics", expert, "--task", TOY.name, "--out", files[-1]]
         assert main([*command, "--merger", "regmean:examples=8", "--max-length", "auto"]) == 0
-    numbers = {read_statistic(file).said.facts.max_length for file in files}
+    numbers = {read_statistic(file).header.facts.max_length for file in files}
     assert len(numbers) == 1
     (number,) = numbers
     assert number < 40

@@ -183,7 +183,7 @@ def test_what_is_written_reads_as_what_was_trained(
     found = resolve_model(harness.Run(model=str(tmp_path), tasks=ALL))
     for index, name in enumerate(ALL):
         rows = load_rows(TASKS[name], "validation", folder=room / "data", limit=6)
-        checkpoint, head = found.on(TASKS[name])
+        checkpoint, head = found.with_head_for(TASKS[name])
         assert head == "kept"
         _, logits, _ = forward(checkpoint, rows, max_length=24)
         columns = [list(column) for column in zip(*rows.texts, strict=True)]

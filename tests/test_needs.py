@@ -30,7 +30,7 @@ from harness.errors import (
     IncompatibleWeights,
     UnknownName,
 )
-from harness.passes.statistics import drawn
+from harness.passes.statistics import draw_rows
 from harness.passes.workload import Workload
 from tests.mistakes import mistake, names, refused
 from tests.toys import THREE, TOY, registered
@@ -291,7 +291,7 @@ def reference(folder: Path, examples: int) -> dict[str, torch.Tensor]:
                 )
             )
     with torch.no_grad():
-        for texts in drawn(TOY, examples, 0, None).texts:
+        for texts in draw_rows(TOY, examples, 0, None).texts:
             model(**words(*texts, return_tensors="pt"))
     return {f"{name}.weight": torch.cat(rows).abs().mean(0) for name, rows in seen.items()}
 

@@ -73,10 +73,13 @@ def test_what_is_no_option_is_named(text: str) -> None:
 def test_the_number_of_a_layer_may_be_one_in_a_file() -> None:
     rotation = harness.PREMERGE["rotation"]
     for number in (1, "1"):
-        assert methods.resolved(rotation, Choice("rotation", {"layers": number}))["layers"] == "1"
+        assert (
+            methods.resolved_options(rotation, Choice("rotation", {"layers": number}))["layers"]
+            == "1"
+        )
     for wrong in (True, 1.0, [0, 1]):
         with mistake(BadOption, "first:2 last:2 0"):
-            methods.resolved(rotation, Choice("rotation", {"layers": wrong}))
+            methods.resolved_options(rotation, Choice("rotation", {"layers": wrong}))
 
 
 def test_defaults_are_filled_in() -> None:

@@ -154,7 +154,7 @@ def test_outputs_without_names_are_told_the_order_of_the_alphabet(
     outputs = [f"LABEL_{number}" for number in range(3)]
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        assert kind_of(task).columns(task, outputs, "model", by_index=True) == [0, 1, 2]
+        assert kind_of(task).output_columns(task, outputs, "model", by_index=True) == [0, 1, 2]
     assert [str(one.message).count("bad, good, so-so") for one in said] == [1] * told
 
 

@@ -10,13 +10,13 @@ import pytest
 
 import harness
 from harness import TASKS
-from harness.checkpoints.provenance import Part, trained_by
+from harness.checkpoints.provenance import Part, read_expert_json
 from harness.cli import main
 from harness.data.parts import PARTS, halves, part_of
 from harness.data.rows import load_rows, take
 from harness.errors import BadData, BadOption
 from harness.passes.statistic_file import read_statistic
-from harness.passes.statistics import drawn, statistic
+from harness.passes.statistics import draw_rows, statistic
 from harness.rng import rng
 from harness.training.miniature import make_base
 from tests.mistakes import mistake, refused
@@ -127,17 +127,17 @@ def test_an_expert_is_trained_on_its_part_and_its_statistics_are_of_it(
         command = ["finetune", "--base", base, "--task", TASK, "--part", part, "--limit", "30"]
         out = tmp_path / str(number)
         assert main([*map(str, command), "--epochs", "1", "--seed", "4", "--out", str(out)]) == 0
-        said = trained_by(out)
+        said = read_expert_json(out)
         wanted = part_of(rows, Part(number=number, seed=4, limit=30))
         assert said is not None
         assert (said.part, said.rows, said.rows_digest) == (
             Part(number=number, seed=4, limit=30), 30, wanted.digest,
         )  # fmt: skip
         made = statistic(out, task=TASK, need="gram:examples=16", out=tmp_path / f"{number}.st")
-        mine = drawn(TASKS[TASK], 16, 0, None, part=said.part)
+        mine = draw_rows(TASKS[TASK], 16, 0, None, part=said.part)
         assert {*mine.texts} <= {*wanted.texts}
-        assert made.said.facts.rows == mine.digest
-        assert read_statistic(tmp_path / f"{number}.st").said.facts.rows == mine.digest
+        assert made.header.facts.rows == mine.digest
+        assert read_statistic(tmp_path / f"{number}.st").header.facts.rows == mine.digest
     recipe = harness.Recipe(
         experts=(str(tmp_path / "1"), str(tmp_path / "2")), base=str(base),
         merger=harness.parse_choice("regmean:examples=16"),
@@ -146,7 +146,7 @@ def test_an_expert_is_trained_on_its_part_and_its_statistics_are_of_it(
     merged = json.loads((tmp_path / "merged/merge.json").read_text())
     rows_of = [one["rows"] for one in merged["statistics"]]
     parts = (Part(number=n, seed=4, limit=30) for n in (1, 2))
-    assert rows_of == [drawn(TASKS[TASK], 16, 0, None, part=one).digest for one in parts]
+    assert rows_of == [draw_rows(TASKS[TASK], 16, 0, None, part=one).digest for one in parts]
     assert len({*rows_of}) == 2
 
 

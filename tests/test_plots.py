@@ -33,9 +33,9 @@ from harness.registry import PROTOCOLS
 from harness.reporting import figures
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit import ScorePart
-from harness.reporting.chosen import among
+from harness.reporting.chosen import chosen_lines
 from harness.reporting.difference import Difference
-from harness.reporting.grid import Grid, laid_out
+from harness.reporting.grid import Grid, grid_of_lines
 from harness.reporting.lines import CURRENT, Line, lines_of
 from harness.reporting.plots import (
     credit,
@@ -79,12 +79,12 @@ def read(name: str, method: str, task: str, asked: str, values: Values, **given:
 
 def of(records: Sequence[Record], view: View = ALL) -> list[Line]:
     """The lines of records that a view is of."""
-    return among([*lines_of(("", one) for one in records)], view)
+    return chosen_lines([*lines_of(("", one) for one in records)], view)
 
 
 def scored(records: Sequence[Record], *protocols: str) -> Grid:
     kept = [one for one in records if not protocols or one.protocol in protocols]
-    return laid_out(of(kept), by_method=True)
+    return grid_of_lines(of(kept), by_method=True)
 
 
 def picture(module: Any, records: Sequence[Record], view: View = ALL) -> Any:
@@ -943,7 +943,7 @@ def test_a_bar_of_ranks_joins_some_and_where_it_would_join_all_a_sentence_says_s
 def test_rows_have_room_for_all_lines_of_their_names() -> None:
     """Between two names is more than between the lines of one, which are 1.2 times 9 points."""
     long = "permutation:heads=True,layers=first:3,residual=True[average]"
-    assert marks.broken(long).count("\n") == 2
+    assert marks.name_in_lines(long).count("\n") == 2
     line = 1.2 * 9 / 72
     for name, lines in (("ties", 1), ("procrustes+dare[regmean:examples=256]", 2), (long, 3)):
         assert marks.height_of([name]) > line * lines + 0.05
@@ -1035,7 +1035,7 @@ def test_features_are_those_of_the_model_and_of_its_expert(
         ]
         assert cloud.models == ("b", "a")
         assert np.allclose(cloud.points, [x[units, :2] for x in whole], atol=1e-5)
-        assert [cloud.classes[at] for at in cloud.of] == [
+        assert [cloud.classes[at] for at in cloud.class_numbers] == [
             TOY.labels[int(rows.labels[unit])] for unit in units
         ]
         placed = [one.get_offsets() for one in draw([cloud]).axes[0].collections]
@@ -1108,7 +1108,7 @@ def test_names_do_no_harm(tmp_path: Path) -> None:
     assert "…" in said
     assert ET.parse(tmp_path / "fig.svg").find(f".//{SVG}script") is None
     with marks.panels("", [""], (2, 2)) as (figure, (axes,)):
-        axes.plot([1], label=marks.named("_m"))
+        axes.plot([1], label=marks.legend_label("_m"))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [" _m"]
 
 
@@ -1129,11 +1129,14 @@ def test_panels_with_none_below_them_say_what_is_along_x() -> None:
 
 
 def test_long_names_are_broken_where_their_parts_end() -> None:
-    assert marks.broken("ties") == "ties"
-    assert marks.broken("dare[fisher:estimator=empirical]") == "dare[fisher:\nestimator=empirical]"
-    longest = marks.broken(",".join(["option=1234567890"] * 20)).split("\n")
+    assert marks.name_in_lines("ties") == "ties"
+    assert (
+        marks.name_in_lines("dare[fisher:estimator=empirical]")
+        == "dare[fisher:\nestimator=empirical]"
+    )
+    longest = marks.name_in_lines(",".join(["option=1234567890"] * 20)).split("\n")
     assert (len(longest), longest[-1]) == (3, "…")
-    assert marks.broken("a\tb") == "a\\tb"
+    assert marks.name_in_lines("a\tb") == "a\\tb"
 
 
 BAD: dict[str, tuple[str, list[str]]] = {

@@ -296,7 +296,7 @@ def test_ours_on_folders_of_each_family(
     done = merge(recipe(found, postmerge=(name,), **asked), out=tmp_path / "out")
     plain, out = tensors(tmp_path / "plain"), tensors(tmp_path / "out")
     choice = parse_choice(name)
-    base = {n: done.origin[n] for n in done.origin}
+    base = {n: done.base_state[n] for n in done.base_state}
     experts = [{n: e[n] for n in base} for e in map(tensors, (found["a"], found["b"]))]
     body = {n: plain[n] for n in base}
     options = done.recipe.postmerge[0].options

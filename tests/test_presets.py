@@ -36,7 +36,7 @@ from harness.evaluation.reader import Reader
 from harness.evaluation.records import predictions_of
 from harness.kinds import KINDS
 from harness.passes.features import forward
-from harness.presets import as_read
+from harness.presets import task_under_preset
 from harness.readout import MEAN_ALL
 from harness.rng import rng
 from harness.weights.threads import one_thread
@@ -93,7 +93,7 @@ def expert_of(folder: Path, readout: str, task: Task = STORIES) -> Path:
 
 def undecided(folder: Path) -> None:
     """Move the bias of the head so that it does not call all rows the same."""
-    rows = load_rows(as_read(STORIES, PRESET), "train90")
+    rows = load_rows(task_under_preset(STORIES, PRESET), "train90")
     _, logits, _ = forward(open_checkpoint(folder), rows, max_length=LENGTH, readout=MEAN_ALL)
     state = load_file(folder / WEIGHTS)
     state["classifier.bias"] -= torch.from_numpy(np.median(logits, axis=0))
@@ -346,7 +346,7 @@ def test_features_of_two_readouts_are_kept_apart(room: Path, tmp_path: Path) -> 
     for preset, readout in ((PRESET, "mean_all"), (None, "last_linear")):
         expert_of(expert, readout)
         asked: dict[str, Any] = {"preset": preset, "max_length": LENGTH, "protocols": ("current",)}
-        with registered(as_read(STORIES, PRESET)), spying() as handed:
+        with registered(task_under_preset(STORIES, PRESET)), spying() as handed:
             (record,) = read(expert, tmp_path / "records", **asked)
         found[record.settings["features"]] = handed["expert", "current"].test.x
     assert len(list((tmp_path / "records").rglob("*.json"))) == 2
@@ -487,9 +487,9 @@ def test_g_a_class_of_one_row_leaves_nothing_to_draw() -> None:
 
 
 def test_g_only_the_last_column_is_read(evaluation: Evaluation, room: Path) -> None:
-    read_as = as_read(STORIES, PRESET)
+    read_as = task_under_preset(STORIES, PRESET)
     assert read_as.text == ("story",)
-    assert as_read(read_as, PRESET) == read_as
+    assert task_under_preset(read_as, PRESET) == read_as
     titled = [f"word{row['title'][4:]} {row['story']}" for row in rows_of("test")[:3]]
     other = Plain(room / "merged").features(titled)
     found = evaluation.handed["merged", "current"].test.x[:3]
@@ -505,7 +505,7 @@ def test_h_of_a_head_only_the_last_layer_is_read(family: str, head: str, tmp_pat
 
     sizes = {"max_position_embeddings": LENGTH + 1, "initializer_range": 0.3}
     folder = model(tmp_path / family, ["no", "yes"], family=family, **sizes)
-    rows = load_rows(as_read(STORIES, PRESET), "test", limit=3)
+    rows = load_rows(task_under_preset(STORIES, PRESET), "test", limit=3)
     x, logits, _ = forward(open_checkpoint(folder), rows, max_length=LENGTH, readout=MEAN_ALL)
     classifier: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     ids = torch.tensor([Plain(folder).ids(text) for (text,) in rows.texts])
@@ -591,7 +591,7 @@ def test_an_expert_s_head_is_trained_on_what_it_is_read_on(room: Path, trained: 
     record = json.loads((trained / "expert.json").read_text())
     assert record["readout"] == "mean_all"
     assert record["hyperparameters"]["max_length"] == LENGTH
-    rows = load_rows(as_read(STORIES, PRESET), "heldout10", limit=30)
+    rows = load_rows(task_under_preset(STORIES, PRESET), "heldout10", limit=30)
     features = Plain(trained).features([text for (text,) in rows.texts]).double()
     outputs = head_of(trained)(features).argmax(dim=1)
     found = record["scores"]["toy/stories@heldout10"]["value"]
@@ -651,7 +651,7 @@ def test_what_is_tuned_is_scored_on_the_same_features(room: Path, tmp_path: Path
     harness.merge(recipe, out=tmp_path / "merged")
     said = json.loads((tmp_path / "merged" / "merge.json").read_text())
     (trial,) = said["tuned"]["trials"]
-    rows = load_rows(as_read(STORIES, PRESET), "heldout10")
+    rows = load_rows(task_under_preset(STORIES, PRESET), "heldout10")
     features = Plain(tmp_path / "merged").features([text for (text,) in rows.texts]).double()
     outputs = head_of(room / "a")(features).argmax(dim=1)
     assert trial["score"] == (outputs.numpy() == rows.labels).mean()

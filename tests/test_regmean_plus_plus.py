@@ -28,7 +28,7 @@ from harness.passes.blocks import blocks_of
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.reading import Readings
-from harness.passes.statistics import drawn
+from harness.passes.statistics import draw_rows
 from tests.conftest import FAMILIES, model
 from tests.mistakes import mistake
 from tests.test_fisher_regmean import reference_regmean
@@ -68,7 +68,7 @@ def classifier(folder: Path, task: harness.Task) -> Any:
 def inputs_of(folder: Path, task: harness.Task) -> Iterator[dict[str, torch.Tensor]]:
     """One row at a time, so without any padding."""
     words = AutoTokenizer.from_pretrained(folder)
-    for texts in drawn(task, EXAMPLES, 0, None).texts:
+    for texts in draw_rows(task, EXAMPLES, 0, None).texts:
         if task is TAGS:
             yield dict(words(list(texts), is_split_into_words=True, return_tensors="pt"))
         else:
@@ -260,7 +260,7 @@ def test_by_hand() -> None:
 
 def given(folders: Sequence[Path], merged: StateDict, size: int = 64) -> list[StateDict]:
     """The matrices through a merged model, apart from any merge."""
-    rows = drawn(TOY, EXAMPLES, 0, None)
+    rows = draw_rows(TOY, EXAMPLES, 0, None)
     checkpoints = tuple(open_checkpoint(folder) for folder in folders)
     readings = Readings(checkpoints, lambda _: rows, CPU)
     made = harness.NEEDS["gram_through"].function
@@ -381,14 +381,14 @@ def test_an_interrupted_merge_goes_on_where_it_was(
 
 def test_a_model_run_block_by_block_is_the_model(loud: Loud) -> None:
     """With its own weights for the merged ones, what its head reads are its features."""
-    rows = drawn(TOY, EXAMPLES, 0, None)
+    rows = draw_rows(TOY, EXAMPLES, 0, None)
     for family in (*FAMILIES, "mpnet", "modernbert"):
         checkpoint = open_checkpoint(loud(family))
         reading = Readings((checkpoint,), lambda _: rows, CPU).of(0)
         cut, own = blocks_of(checkpoint), checkpoint.weights
         parts = blocks.TruncatedModel(reading, cut, 4)
         for block in range(1 + checkpoint.config.get("num_hidden_layers", 2)):
-            parts.pass_on({name: own[name] for name in own if cut.of(name) == block})
+            parts.pass_on({name: own[name] for name in own if cut.block_number(name) == block})
         stored, shared = parts.gram()
         final = dict.fromkeys(("roberta", "electra", "mpnet"), "classifier.out_proj")
         name = f"{final.get(family, 'classifier')}.weight"
@@ -419,7 +419,7 @@ def test_the_record_says_which_rows_were_read(loud: Loud, tmp_path: Path) -> Non
     assert first["kind"] == second["kind"] == "gram_through"
     assert first["task"] == "toy/pairs@train90"
     assert first["options"] == {"examples": EXAMPLES, "seed": 0, "batch_size": 64}
-    assert first["rows"] == drawn(TOY, EXAMPLES, 0, None).digest
+    assert first["rows"] == draw_rows(TOY, EXAMPLES, 0, None).digest
     assert [one["digest"] for one in record["statistics"]] == [
         one["digest"] for one in record["experts"]
     ]

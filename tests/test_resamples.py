@@ -131,9 +131,9 @@ def test_steps_are_small_where_two_models_may_differ_by_few_of_many_rows() -> No
 def test_more_resamples_of_fewer_units() -> None:
     """2,000 of 600 units or more; fewer of a metric that is asked one by one."""
     accuracy = ("accuracy",)
-    counts = [bootstrap.resamples_of(units, accuracy) for units in (10, 71, 277, 600, 10_000)]
+    counts = [bootstrap.resample_count(units, accuracy) for units in (10, 71, 277, 600, 10_000)]
     assert counts == [20_000, 16_902, 4333, 2000, 2000]
-    assert bootstrap.resamples_of(10, ("accuracy", "of_ones_own")) == 200
+    assert bootstrap.resample_count(10, ("accuracy", "of_ones_own")) == 200
 
 
 # Common random numbers ------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from harness.reporting.boards.about import about
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.tested import difference_of_cells
 from harness.reporting.lines import lines_of
-from harness.reporting.sets import in_sets
+from harness.reporting.sets import with_set_numbers
 from tests.mistakes import mistake
 from tests.resampled import resampled
 from tests.test_boards import MRPC, RTE, record, texts_of, written
@@ -190,7 +190,7 @@ def test_what_are_no_replicates_stay_apart(why: str) -> None:
             for r in second
         ]
     lines = [*lines_of(("", one) for one in [*first, *second])]
-    assert {line.set for line in in_sets(lines)} == {0}
+    assert {line.set for line in with_set_numbers(lines)} == {0}
     with mistake(BrokenRecord, "two sets"):
         board_of(lines)
 
@@ -225,7 +225,11 @@ def test_sets_that_say_nothing_of_their_training_are_taken_for_trained_alike() -
     """As records of before do not."""
     hows = [("r", "m"), (None, None), ("r", "m")]
     records = [one for at, how in enumerate(hows) for one in trained(study(at), *how)]
-    assert {line.set for line in in_sets([*lines_of(("", one) for one in records)])} == {0, 1, 2}
+    assert {line.set for line in with_set_numbers([*lines_of(("", one) for one in records)])} == {
+        0,
+        1,
+        2,
+    }
 
 
 def test_an_expert_that_says_nothing_is_held_to_no_other_task() -> None:
@@ -233,7 +237,7 @@ def test_an_expert_that_says_nothing_is_held_to_no_other_task() -> None:
     for other, sets in (("m", {0, 1}), ("of other rows", {0})):
         records = [*trained(study(0), "r", None), *trained(study(1), "r", "m")]
         records += trained(study(2), "r", other)
-        found = {line.set for line in in_sets([*lines_of(("", one) for one in records)])}
+        found = {line.set for line in with_set_numbers([*lines_of(("", one) for one in records)])}
         assert found == ({0, 1, 2} if other == "m" else sets)
 
 

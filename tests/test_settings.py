@@ -11,9 +11,9 @@ import pytest
 from harness import Checkpoint
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.families.known import FAMILIES
-from harness.checkpoints.layout import MERGE
+from harness.checkpoints.layout import MERGE_LAYOUT
 from harness.checkpoints.network import configuration
-from harness.checkpoints.settings import check_settings, heads_of, settings_of
+from harness.checkpoints.settings import attention_head_count, check_settings, settings_of
 from harness.cli import main
 from harness.errors import BrokenCheckpoint, HarnessError, IncompatibleWeights, UnknownName
 from harness.folders import FILES
@@ -110,8 +110,8 @@ def test_the_ways_to_spell_a_setting_are_one() -> None:
     check({**deberta, "pos_att_type": "p2c|c2p"}, {**deberta, "pos_att_type": ["c2p", "p2c"]})
     heads = {"model_type": "distilbert", "n_heads": 4}, {"model_type": "distilbert"}
     check(heads[0], {**heads[1], "num_attention_heads": 4})
-    assert heads_of(named("one", heads[0])) == 4
-    assert heads_of(named("one", heads[1])) == 12
+    assert attention_head_count(named("one", heads[0])) == 4
+    assert attention_head_count(named("one", heads[1])) == 12
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda one: one.name)
@@ -262,9 +262,9 @@ def test_a_kept_head_is_of_the_same_function(tmp_path: Path) -> None:
     command = ["merge", str(tmp_path / "a"), str(tmp_path / "b"), "--tasks", "glue/rte,glue/mnli"]
     assert main([*command, "--merger", "average", "--out", str(tmp_path / "m")]) == 0
     say(tmp_path / "m" / "heads" / "glue" / "rte", hidden_act="relu")
-    listed = MERGE.said(tmp_path / "m")
+    listed = MERGE_LAYOUT.read_marker(tmp_path / "m")
     del listed[FILES]
-    MERGE.write(tmp_path / "m", listed)  # or it would be refused as edited
+    MERGE_LAYOUT.write(tmp_path / "m", listed)  # or it would be refused as edited
     refused(
         ["evaluate", "--model", str(tmp_path / "m")],
         IncompatibleWeights,

@@ -19,7 +19,7 @@ import yaml
 
 from harness.cli import main
 from harness.errors import BadRecipe
-from harness.studies.outcomes import Outcome, states_of, write_outcome
+from harness.studies.outcomes import Outcome, outcomes_of, write_outcome
 from harness.studies.plan import Plan, read_plan
 from harness.studies.pool import unfinished_chunks
 from harness.studies.slurm import queue_table, tasks_of
@@ -202,7 +202,7 @@ def test_a_step_that_was_begun_by_one_who_is_gone_is_left_to_do(room: Path) -> N
     assert main(command(room)) == 0
     done(room, EXPERTS[0])
     done(room, EXPERTS[1], state="begun")
-    known = states_of(plan_of(room), room / "out")
+    known = outcomes_of(plan_of(room), room / "out")
     assert unfinished_chunks(plan_of(room), known)[0] == 1
 
 
@@ -219,7 +219,7 @@ def test_the_script_of_a_task_does_its_chunk(room: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["loaded load", f"done: {EXPERTS[1]}"]
-    known = states_of(plan_of(room), room / "out")
+    known = outcomes_of(plan_of(room), room / "out")
     assert [name for name, one in known.items() if one.state == "done"] == [EXPERTS[1]]
 
 

@@ -35,7 +35,7 @@ from harness.passes.fisher import BY_EXAMPLE, fisher
 from harness.passes.gram import gram, linear_layers
 from harness.passes.placement import CPU
 from harness.passes.reading import reading_of
-from harness.passes.statistics import collect, drawn
+from harness.passes.statistics import collect, draw_rows
 from harness.rng import rng
 from tests.conftest import BERT_LIKE, FAMILIES, model
 from tests.toys import THREE, TOY, VALUE, registered
@@ -52,7 +52,7 @@ def _toys() -> Iterator[None]:
 
 
 def rows_of(task: Task = TOY, examples: int = EXAMPLES) -> Rows:
-    return drawn(task, examples, 0, None)
+    return draw_rows(task, examples, 0, None)
 
 
 def defaults(kind: str, **changed: Any) -> dict[str, Any]:
@@ -463,7 +463,7 @@ def test_examples_of_one_length_share_their_passes(
     shared = fisher(network, iter(examples), KINDS["classification"], estimator=estimator)
     assert len(calls) == 2
     near(shared, of(stubborn), 2e-6)
-    monkeypatch.setattr("harness.passes.fisher.AT_ONCE", 1)
+    monkeypatch.setattr("harness.passes.fisher.MAX_ENTRIES", 1)
     near(shared, of(network), 2e-6)
     assert len(calls) == 10
 
@@ -539,13 +539,13 @@ def test_rows_are_drawn_by_seed_and_task_alone() -> None:
     train = statistics.load_rows(TOY, "train90")
     order = rng(0, "stats", "toy/pairs").permutation(len(train))[:EXAMPLES]
     assert rows_of().texts == take(train, [int(i) for i in order]).texts
-    assert drawn(TOY, EXAMPLES, 1, None).texts != rows_of().texts
+    assert draw_rows(TOY, EXAMPLES, 1, None).texts != rows_of().texts
 
 
 def test_where_there_are_fewer_rows_all_are_taken_and_it_is_said() -> None:
-    assert len(drawn(TOY, 36, 0, None)) == 36
+    assert len(draw_rows(TOY, 36, 0, None)) == 36
     with pytest.warns(UserWarning, match="toy/pairs@train90 has 36 rows, fewer than examples=37"):
-        assert len(drawn(TOY, 37, 0, None)) == 36
+        assert len(draw_rows(TOY, 37, 0, None)) == 36
 
 
 def test_a_second_time_is_read_from_the_cache(

@@ -23,12 +23,12 @@ from harness.stats.intervals import (
 from harness.stats.ranks import (
     fewest_tasks,
     friedman,
-    left_out,
-    over_tasks,
+    interval_over_tasks,
+    leave_one_out,
     pairs_over_tasks,
     places,
     ranks,
-    sign_flip,
+    sign_flip_p,
     tie_groups,
     win_rates,
 )
@@ -399,7 +399,7 @@ def test_credit_is_of_the_means_over_tasks() -> None:
 
 def test_signs_are_flipped_as_scipy_does() -> None:
     values = np.random.default_rng(0).normal(0.5, 1, size=(4, 7))
-    for row, p in zip(values, sign_flip(values), strict=True):
+    for row, p in zip(values, sign_flip_p(values), strict=True):
         known = permutation_test(
             (row,),
             lambda x, axis: x.mean(axis),
@@ -412,35 +412,37 @@ def test_signs_are_flipped_as_scipy_does() -> None:
 
 def test_signs_of_many_tasks_are_drawn() -> None:
     values = np.random.default_rng(0).normal(0.3, 1, size=20)
-    drawn = float(sign_flip(values))
-    assert drawn == float(sign_flip(values))
+    drawn = float(sign_flip_p(values))
+    assert drawn == float(sign_flip_p(values))
     assert drawn == pytest.approx(
         2 * norm.sf(abs(values.sum()) / (values @ values) ** 0.5), abs=0.03
     )
 
 
 def test_five_tasks_say_nothing_of_others() -> None:
-    assert float(sign_flip(np.full(5, 0.1))) == 1 / 16
-    assert over_tasks(np.full(5, 0.1)) is None
-    assert over_tasks(np.arange(6.0)) == (0, 5)
+    assert float(sign_flip_p(np.full(5, 0.1))) == 1 / 16
+    assert interval_over_tasks(np.full(5, 0.1)) is None
+    assert interval_over_tasks(np.arange(6.0)) == (0, 5)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_interval_over_tasks_is_that_of_the_test(seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=9)
-    ends = over_tasks(values)
+    ends = interval_over_tasks(values)
     assert ends is not None
     for end, out in zip(ends, (-1e-4, 1e-4), strict=True):
-        assert float(sign_flip(values - end - out)) <= 0.05 < float(sign_flip(values - end + out))
+        assert (
+            float(sign_flip_p(values - end - out)) <= 0.05 < float(sign_flip_p(values - end + out))
+        )
 
 
 def test_the_task_that_decides_is_named() -> None:
-    ends, deciding = left_out(np.array([0.01, -0.02, -0.01, 0.3]))
+    ends, deciding = leave_one_out(np.array([0.01, -0.02, -0.01, 0.3]))
     assert ends == pytest.approx(((0.01 - 0.02 - 0.01) / 3, 0.1), abs=1e-6)
     assert deciding == [3]
-    assert left_out(np.full(8, 0.1))[1] == []
+    assert leave_one_out(np.full(8, 0.1))[1] == []
     against = np.array([0.1, 0.11, 0.12, 0.1, 0.1, 0.1, -0.3])
-    assert left_out(against)[1] == [6], "significant without it, of the same sign with it"
+    assert leave_one_out(against)[1] == [6], "significant without it, of the same sign with it"
 
 
 def test_ranks_and_wins_by_hand() -> None:

@@ -46,18 +46,18 @@ from harness.stats.tests import sets_needed
 from harness.studies import inputs, outcomes, pool
 from harness.studies.board import curves_of, figures, records_of
 from harness.studies.inputs import rows_of, with_inputs
-from harness.studies.outcomes import Outcome, outcome_of, states_of, write_outcome
+from harness.studies.outcomes import Outcome, outcome_of, outcomes_of, write_outcome
 from harness.studies.plan import (
     Chunk,
     Plan,
     SecondsEstimate,
     estimate_seconds,
-    planned,
+    make_plan,
     read_plan,
     record_time,
     write_plan,
 )
-from harness.studies.pool import run_plan, worker
+from harness.studies.pool import run_plan, worker_command
 from harness.studies.read import read_study
 from harness.studies.status import failures, spreads, spreads_of
 from harness.studies.step import Step
@@ -124,7 +124,7 @@ def merges(room: Path, **changed: Any) -> list[str]:
 
 def plan(room: Path, **changed: Any) -> Plan:
     asked = study(room, **changed)
-    return planned("two", steps_of(asked, room / "out"), keep_merges=asked.keep_merges)
+    return make_plan("two", steps_of(asked, room / "out"), keep_merges=asked.keep_merges)
 
 
 def run(
@@ -454,7 +454,7 @@ def test_a_plan_is_what_it_asks_and_not_how_it_is_written(room: Path) -> None:
     one = plan(room)
     said = yaml.safe_dump({**TWO, "mergers": ["ties", "average"]}, sort_keys=True)
     (room / "two.yaml").write_text(f"# another order\n{said}")
-    again = planned("two", steps_of(read_study(room / "two.yaml"), room / "out"))
+    again = make_plan("two", steps_of(read_study(room / "two.yaml"), room / "out"))
     assert again.digest == one.digest
     assert plan(room, evaluate={**TWO["evaluate"], "draws": 3}).digest != one.digest
 
@@ -492,7 +492,7 @@ def test_workers_take_gpus_in_turn_unless_one_is_named(
     path = write_plan(made, room / "out")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
     says = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    monkeypatch.setattr(pool, "worker", lambda *_: [sys.executable, "-c", says])
+    monkeypatch.setattr(pool, "worker_command", lambda *_: [sys.executable, "-c", says])
     where = {**WHERE, "device": device}
     run_plan(made, path, room / "out", jobs=2, where=where, say=str)
     logs = [one.read_text().split() for one in (room / "out/logs").iterdir()]
@@ -588,7 +588,7 @@ def test_a_study_is_what_its_commands_do_one_by_one(room: Path, monkeypatch: Any
 
 def test_what_is_done_is_not_done_again_and_what_is_gone_is(room: Path, done: Kept) -> None:
     done()
-    known = states_of(plan(room), room / "out")
+    known = outcomes_of(plan(room), room / "out")
     times = {path: path.stat().st_mtime_ns for path in (room / "out/outcomes").rglob("*.json")}
     assert run(room) == known
     assert {path: path.stat().st_mtime_ns for path in times} == times
@@ -624,7 +624,7 @@ def test_a_setting_that_changed_under_a_name_is_refused_with_both(room: Path, do
     experts: Any = TWO["experts"]
     other = {**experts, "finetune": {"epochs": 1, "limit": 30}}
     with mistake(BadRecipe, "limit", "40", "30", "--out"):
-        states_of(plan(room, experts=other), room / "out")
+        outcomes_of(plan(room, experts=other), room / "out")
 
 
 AMENDED: dict[str, dict[str, Any]] = {
@@ -653,7 +653,7 @@ def test_what_is_added_to_a_study_is_done_and_nothing_else(
     command(room, **{**before, **AMENDED[what]})
     assert {path: path.stat().st_mtime_ns for path in times} == times
     assert len(records(room / "out")) > sum(path.suffix == ".json" for path in kept)
-    assert {one.state for one in states_of(latest(room), room / "out").values()} == {"done"}
+    assert {one.state for one in outcomes_of(latest(room), room / "out").values()} == {"done"}
 
 
 def test_a_task_more_makes_other_sets_of_the_same_experts(room: Path) -> None:
@@ -664,7 +664,7 @@ def test_a_task_more_makes_other_sets_of_the_same_experts(room: Path) -> None:
     run(room, experts=few, sets={"by": "seed"}, **asked)
     times = {one: one.stat().st_mtime_ns for one in (room / "out").rglob("*.safetensors")}
     with mistake(BadRecipe, "merged/base/seed-1/average", "experts", "outcome-1", "sets.called"):
-        states_of(plan(room, experts=more, sets={"by": "seed"}, **asked), room / "out")
+        outcomes_of(plan(room, experts=more, sets={"by": "seed"}, **asked), room / "out")
     run(room, experts=more, sets={"by": "seed", "called": "three"}, **asked)
     assert {one: one.stat().st_mtime_ns for one in times} == times
     assert (room / "out/merged/base/three/seed-0/average/merge.json").is_file()
@@ -823,7 +823,7 @@ def test_a_merge_that_another_study_keeps_or_that_holds_more_stays(room: Path, d
     kept = sorted((room / "out/merged").rglob("merge.json"))
     assert kept
     asked = study(room, study="three", keep_merges=False, protocols=["linear-probe:shots=2"])
-    made = planned("three", steps_of(asked, room / "out"), keep_merges=False)
+    made = make_plan("three", steps_of(asked, room / "out"), keep_merges=False)
     path, said = write_plan(made, room / "out"), list[str]()
     found = run_plan(made, path, room / "out", where=WHERE, say=said.append)
     assert {one.state for one in found.values()} == {"done"}
@@ -847,7 +847,7 @@ def test_a_merge_that_holds_somebodys_file_stays(room: Path) -> None:
 def test_merges_are_scored_before_more_are_made(room: Path) -> None:
     """Of many merges few lie on the disk at a time."""
     made, said = plan(room, mergers=["average", "ties", "wudi", "iso"]), list[str]()
-    alone = planned("two", [*made.steps.values()])
+    alone = make_plan("two", [*made.steps.values()])
     chunks = tuple(Chunk(one.level, (name,)) for one in alone.chunks for name in one.steps)
     apart = replace(alone, chunks=chunks)
     path = write_plan(apart, room / "out")
@@ -870,7 +870,7 @@ def test_what_fails_is_said_with_its_reason_and_stays_until_it_is_retried(
     assert main(command) == 3
     said = capsys.readouterr().out.splitlines()
     names(next(line for line in said if line.startswith("failed:")), "merged/bad/average", "c")
-    status = states_of(latest(room), room / "out")
+    status = outcomes_of(latest(room), room / "out")
     assert {name: one.state for name, one in status.items() if one.state != "done"} == {
         **{f"merged/bad/{one}": "failed" for one in ("average", "ties")},
         **{f"records/two/merged/bad/{one}/all": "missing" for one in ("average", "ties")},
@@ -894,7 +894,7 @@ def test_what_a_full_disk_ended_is_done_by_the_next_run(
         patch.setattr("harness.studies.work.merge", full)
         assert main(command) == 3
     assert "no room" in capsys.readouterr().err
-    assert {one.state for one in states_of(latest(room), room / "out").values()} == {
+    assert {one.state for one in outcomes_of(latest(room), room / "out").values()} == {
         "done",
         "missing",
     }
@@ -1008,7 +1008,7 @@ def test_a_worker_does_its_chunk_and_leaves_out_what_is_not_ready(room: Path) ->
 def test_what_changed_since_it_was_planned_is_not_read(room: Path) -> None:
     """Its scores would be told as those of what it was."""
     said = list[str]()
-    made = planned("two", with_inputs([*steps(room).values()], room / "out", None))
+    made = make_plan("two", with_inputs([*steps(room).values()], room / "out", None))
     write_plan(made, room / "out")
     weights = room / "base/model.safetensors"
     whole = weights.read_bytes()
@@ -1144,7 +1144,7 @@ def test_who_reads_a_merge_that_another_one_scored_and_took_away_has_not_failed(
     said = list[str]()
     assert work(made, last, room / "out", where=WHERE, say=said.append)
     assert len(calls) == 1
-    assert {one.state for one in states_of(made, room / "out").values()} == {"done"}
+    assert {one.state for one in outcomes_of(made, room / "out").values()} == {"done"}
 
 
 def test_a_folder_that_the_study_did_not_make_is_not_taken_for_its_own(room: Path) -> None:
@@ -1669,7 +1669,7 @@ def test_a_study_without_records_leaves_the_boards_of_others(
 
 def test_one_set_says_nothing_of_how_far_sets_differ(room: Path, done: Kept) -> None:
     done()
-    known = states_of(latest(room), room / "out")
+    known = outcomes_of(latest(room), room / "out")
     with mistake(BadRecipe, "two", "sets", "seeds"):
         spreads(latest(room), known, room / "out", 1.0)
 
@@ -2041,7 +2041,7 @@ def test_workers_are_told_where_methods_compute(
     room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which is no part of a plan; merges alone are asked to."""
-    words = worker(room / "plan.json", {"device": "cpu", "merge_device": "cuda:1"})
+    words = worker_command(room / "plan.json", {"device": "cpu", "merge_device": "cuda:1"})
     assert words[-4:] == ["--device", "cpu", "--merge-device", "cuda:1"]
     made, asked = plan(room), list[str]()
 

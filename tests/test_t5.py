@@ -24,7 +24,7 @@ from harness.checkpoints.bases import encoder_digests
 from harness.checkpoints.build import build_model, check_ready, encoder_of
 from harness.checkpoints.families.symmetry import axes_of
 from harness.checkpoints.families.t5 import T5
-from harness.checkpoints.network import network
+from harness.checkpoints.network import new_classifier
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.settings import check_settings
 from harness.cli import main
@@ -45,7 +45,7 @@ from harness.passes.layerwise import layerwise
 from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
 from harness.passes.reading import Readings
-from harness.passes.statistics import drawn
+from harness.passes.statistics import draw_rows
 from harness.types import Checkpoint, Rows
 from harness.weights import Symmetry
 from tests import test_regmean_plus_plus as plus
@@ -386,7 +386,7 @@ def test_activations_of_both_stacks_are_those_of_single_rows(minis: Path) -> Non
 
 def symmetry(folder: Path) -> Symmetry:
     checkpoint = open_checkpoint(folder)
-    return Symmetry(axes_of(T5, checkpoint.weights, "row"), 2, (T5.words,))
+    return Symmetry(axes_of(T5, checkpoint.weights, "row"), 2, (T5.token_embeddings,))
 
 
 def test_layers_have_the_name_of_their_stack(minis: Path) -> None:
@@ -468,7 +468,7 @@ def test_an_expert_that_was_moved_comes_home(gated: bool, unit: Any, tmp_path: P
     """Aligned in all ways: in part, or not at all, the average says something else."""
     pattern = t5(tmp_path / "pattern", "xyz", gated=gated, unit=unit, eos_token_id=3)
     config = open_checkpoint(pattern).config
-    made = exact_norms(network(config, "it", unit).double().eval())
+    made = exact_norms(new_classifier(config, "it", unit).double().eval())
     torch.manual_seed(5)
     with torch.no_grad():
         for parameter in made.parameters():
@@ -533,7 +533,7 @@ def test_regmean_of_two_is_the_least_squares_of_both_stacks(minis: Path, tmp_pat
     }
     harness.merge(harness.Recipe.model_validate(given), out=tmp_path / "out")
     merged = open_checkpoint(tmp_path / "out").weights
-    rows = drawn(TOY, 8, 0, None)
+    rows = draw_rows(TOY, 8, 0, None)
     name = "transformer.decoder.block.1.layer.1.EncDecAttention.k"
     left = torch.zeros(16, 16, dtype=torch.float64)
     right = torch.zeros(16, 16, dtype=torch.float64)

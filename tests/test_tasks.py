@@ -195,7 +195,7 @@ def test_real_rows(name: str) -> None:
                 1 if task.read or task.image else len(task.text)
             }
         assert sum(not all(texts) for texts in rows.texts) == 0
-        assert len(rows.labels) == kind.units(rows).sum()
+        assert len(rows.labels) == kind.unit_counts(rows).sum()
         if split == task.reported:
             assert len(rows) == ROWS.get(name, len(rows))
             if task.kind in ("classification", "tagging"):

@@ -24,7 +24,7 @@ import harness
 from harness import PREMERGE, TASKS, Choice, Recipe, Record, Run, StateDict, Task, folders, registry
 from harness.checkpoints.network import classifier_on_meta, configuration
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.provenance import rows_shown, trained_by
+from harness.checkpoints.provenance import read_expert_json, rows_shown
 from harness.cli import main
 from harness.data.apart import among
 from harness.entries import Premerge
@@ -996,7 +996,7 @@ def test_a_whole_number_of_epochs_is_that_of_a_fraction(room: Path) -> None:
     told = []
     for given in (known, {"epochs": 3.0, "learning_rate": 1e-4}, {**known, "epochs": 2}):
         (room / "a/expert.json").write_text(json.dumps({"hyperparameters": given}))
-        said = trained_by(room / "a")
+        said = read_expert_json(room / "a")
         assert said is not None
         told.append(said.training)
     assert told[0] == told[1] != told[2]

@@ -20,9 +20,9 @@ from harness.checking.toys import exact_norms
 from harness.checkpoints import families, verbalizer
 from harness.checkpoints.build import TEXT_HEAD, build_model
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.text_heads import given_heads, made_whole
+from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.checkpoints.tokenizer import open_tokenizer
-from harness.checkpoints.verbalizer import under_words, words_of
+from harness.checkpoints.verbalizer import under_words, verbalizer_of
 from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
@@ -33,7 +33,7 @@ from harness.passes.gram import gram, linear_layers
 from harness.passes.placement import CPU, Placement
 from harness.passes.prepared import prepare
 from harness.passes.reading import Reading, Readings, reading_of
-from harness.passes.statistics import drawn
+from harness.passes.statistics import draw_rows
 from harness.readout import LAST_LINEAR
 from harness.types import Checkpoint
 from tests.faults import Plant, around
@@ -90,7 +90,9 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def under(made: Path, folder: Path, task: harness.Task = TOY) -> Checkpoint:
-    return made_whole(open_checkpoint(folder), None, task.name, given_heads(made / "heads", None))
+    return with_missing_parts(
+        open_checkpoint(folder), None, task.name, read_heads(made / "heads", None)
+    )
 
 
 def said_by_t5(folder: Path, task: harness.Task = TOY, split: str = "test") -> np.ndarray[Any, Any]:
@@ -355,7 +357,7 @@ def test_an_expert_is_read_alone_and_its_statistics_are_of_its_words(
     assert (name in grams) is (name in load_file(made / "b" / FILE))  # a tied one is embeddings
     if name not in grams:
         return
-    rows = drawn(TOY, 4, 0, None)
+    rows = draw_rows(TOY, 4, 0, None)
     x, _, _ = forward(under(made, made / "b"), rows, max_length=128, placement=CPU)
     torch.testing.assert_close(
         grams[name],
@@ -570,13 +572,13 @@ def test_outputs_that_are_tied_to_no_table_must_be_there(made: Path, tmp_path: P
 
 def test_each_stack_has_the_tokens_that_it_saw(made: Path) -> None:
     """An encoder sees the rows, a decoder the words that come before an answer."""
-    rows = drawn(TOY, 10, 0, None)
+    rows = draw_rows(TOY, 10, 0, None)
     pair = tuple(under(made, made / name) for name in "ab")
     readings = Readings(pair, lambda _: rows, CPU)
     given = harness.NEEDS["activations"].function(readings, examples=10, seed=0, batch_size=4)
     batches = list(readings.of(0).inputs(4))
     tokens = sum(int(one["attention_mask"].sum()) for one in batches)
-    answers = len(rows) * len(words_of(pair[0])["decoder"])
+    answers = len(rows) * len(verbalizer_of(pair[0])["decoder"])
     assert tokens != answers
     for group, count in (("ffn.encoder.0", tokens), ("ffn.decoder.0", answers)):
         assert given[0].products(given[1], group).count == count

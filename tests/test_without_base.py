@@ -14,7 +14,7 @@ import harness
 from harness import Choice, Recipe, StateDict, merge, parse_choice, weights
 from harness.cli import main
 from harness.errors import BadRecipe
-from harness.methods import reads_base, resolved
+from harness.methods import reads_base, resolved_options
 from tests.mistakes import mistake, refused
 from tests.symmetries import MOVES, moved_folder
 from tests.toys import TOY, registered
@@ -74,7 +74,7 @@ def test_all_that_read_none_are_among_them() -> None:
     readers = {"dare", "della"}
     assert names == {*harness.PREMERGE} - readers
     for name, entry in harness.PREMERGE.items():
-        assert reads_base(entry, resolved(entry, Choice(name))) == (name in readers)
+        assert reads_base(entry, resolved_options(entry, Choice(name))) == (name in readers)
 
 
 @pytest.mark.parametrize("merger", ["average", "regmean:examples=8", "fisher:examples=8"])

@@ -18,7 +18,7 @@ from harness.checking.properties.property import (
 )
 from harness.entries import Method, Premerge
 from harness.errors import BadOption, HarnessError, UnknownName
-from harness.methods import condition_holds, needs_of, own_options, reads_base, resolved
+from harness.methods import condition_holds, needs_of, own_options, reads_base, resolved_options
 from harness.plugins import line_of
 from harness.registry import STAGES
 from harness.text import hint
@@ -128,8 +128,8 @@ def battery(stage: StageName, choice: Choice, entry: Method | None = None) -> Ba
     """
     entry = entry or STAGES[stage][choice.name]
     _check_said(stage, entry)
-    given = resolved(entry, choice)
-    explicit = given != resolved(entry, Choice(choice.name))
+    given = resolved_options(entry, choice)
+    explicit = given != resolved_options(entry, Choice(choice.name))
     # toys replace what needs compute, so options of needs are checked above and then dropped
     own = Choice(choice.name, own_options(entry, given))
     base = reads_base(entry, given)

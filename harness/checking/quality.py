@@ -36,7 +36,7 @@ from harness.kinds import kind_of
 from harness.merging.merge import merge
 from harness.merging.plan import short_method
 from harness.merging.recipes import Recipe
-from harness.methods import needs_of, resolved
+from harness.methods import needs_of, resolved_options
 from harness.passes.workload import Workload
 from harness.registry import MERGERS, PROTOCOLS, TASKS
 from harness.reporting.lines import HEADLINE_SHOTS, PROTOCOL_ORDER
@@ -245,7 +245,7 @@ def measure(
 
 def _asked(choice: Choice) -> Choice:
     """The choice with all options, defaults included."""
-    return Choice(choice.name, resolved(MERGERS[choice.name], choice))
+    return Choice(choice.name, resolved_options(MERGERS[choice.name], choice))
 
 
 def _name(choice: Choice) -> str:
@@ -274,7 +274,7 @@ def _by_part(record: Record, records: Path) -> list[float]:
     read = read_predictions(record, predictions_of(record, records))
     labels, predicted = read.labels, read.values[None, None]
     test = load_rows(*parse_task(record.task))
-    units = kind_of(test.task).units(test)
+    units = kind_of(test.task).unit_counts(test)
     split = [rows.tolist() for rows in np.array_split(range(len(test)), PARTS)]
     parts = [(units_of(test, rows), units[rows]) for rows in split]
     return [score(test.task, predicted[u], labels[u], counts).value for u, counts in parts]

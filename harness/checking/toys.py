@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from harness.checkpoints.families.family import Modality
-from harness.checkpoints.layout import SINGLE
+from harness.checkpoints.layout import WEIGHTS_FILE
 from harness.checkpoints.network import classifier_on_meta
 from harness.labels import as_config
 from harness.registry import NEEDS
@@ -108,7 +108,7 @@ def handed_out(needs: Sequence[str], shapes: Shapes, experts: int) -> Iterator[N
 
     given = needed(needs, shapes, experts).items()
     toys = [Need(name, partial(always, toy), rows="none") for name, toy in given]
-    with NEEDS.standing_in(toys):
+    with NEEDS.overridden_by(toys):
         yield
 
 
@@ -199,7 +199,7 @@ def exact_norms(made: torch.nn.Module) -> torch.nn.Module:
 def write(folder: Path, state: StateDict, config: Mapping[str, Any] | None = None) -> Path:
     """Write a state as a Hugging Face folder: weights, configuration, vocabulary."""
     folder.mkdir()
-    save_file(dict(state), folder / SINGLE)
+    save_file(dict(state), folder / WEIGHTS_FILE)
     config = config or labelled(CONFIG, len(state["classifier.bias"]))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")

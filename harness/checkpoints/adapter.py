@@ -23,7 +23,7 @@ import torch
 
 from harness.checkpoints.build import encoder_of
 from harness.checkpoints.families.family import Family, Unit
-from harness.checkpoints.families.symmetry import NUMBER
+from harness.checkpoints.families.symmetry import LAYER_NUMBER
 from harness.checkpoints.layout import (
     ADAPTER_FILE,
     bad_value,
@@ -84,10 +84,10 @@ INSTEAD = (
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter_config.json, its content (`said`), and the adapter's tensors by name."""
+    """An adapter_config.json, its content (`config`), and the adapter's tensors by name."""
 
     file: Path
-    said: Mapping[str, Any]
+    config: Mapping[str, Any]
     weights: StateDict
 
     def targets(self, module: str) -> bool:
@@ -96,12 +96,12 @@ class Adapter:
         A pattern in place of a list is not run, as it may take forever: a target pattern counts as
         a match, an exclude pattern as none.
         """
-        wanted, unwanted = (self.said.get(f"{key}_modules") for key in ("target", "exclude"))
+        wanted, unwanted = (self.config.get(f"{key}_modules") for key in ("target", "exclude"))
         if isinstance(unwanted, list) and _ends(module, unwanted):
             return False
         if not isinstance(wanted, list) or module in wanted:
             return True
-        layers, number = self.said.get("layers_to_transform"), NUMBER.search(f"{module}.")
+        layers, number = self.config.get("layers_to_transform"), LAYER_NUMBER.search(f"{module}.")
         numbers = layers if isinstance(layers, list) else [] if layers is None else [layers]
         within = not numbers or (number is not None and int(number[1]) in numbers)
         return within and _ends(module, wanted)
@@ -117,9 +117,9 @@ def open_adapter(
     """
     adapter = _read(folder)
     model = _opened_base(adapter, base, allow_pickle)
-    unit = UNIT_OF_TASK_TYPE.get(str(adapter.said.get("task_type")))
+    unit = UNIT_OF_TASK_TYPE.get(str(adapter.config.get("task_type")))
     encoder = encoder_of(model, unit=unit or "row")
-    text = bool(model.family.stacks) and adapter.said.get("task_type") == OF_TEXT
+    text = bool(model.family.stacks) and adapter.config.get("task_type") == OF_TEXT
     # the lm_head of a T5, which no classifier has
     outputs = [name for name in model.weights if text and model.family.is_pooler(name)]
     known = union(encoder.weights, select(model.weights, outputs))
@@ -130,7 +130,7 @@ def open_adapter(
         if not (model.family.is_head(name) or new) or ".lora_" in name:
             raise bad_value(folder, "tensor", name, f"factors of matrices and a head; {INSTEAD}")
     head = renamed(adapter.weights, whole)
-    changed = _changed(adapter, known, model.family)
+    changed = _adapted_matrices(adapter, known, model.family)
     weights = select(union(head, changed, known), [*known, *head])
     config = _config(folder, encoder, head)
     if text and "architectures" in model.config:
@@ -197,14 +197,14 @@ def _ends(module: str, names: Sequence[object]) -> bool:
 
 def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool) -> Checkpoint:
     """The base: `given`, else the folder (relative to the adapter) or Hub id that it names."""
-    named = adapter.said.get("base_model_name_or_path")
+    named = adapter.config.get("base_model_name_or_path")
     if given is None and (not isinstance(named, str) or not named):
         raise BrokenCheckpoint(f"{adapter.file} names no base; expected one: give it with --base")
     beside = adapter.file.parent / str(named)
     place = given if given is not None else str(beside) if beside.is_dir() else str(named)
     if Path(place).is_dir() and is_adapter(Path(place)):
         raise BrokenCheckpoint(f"{place}, the base of {adapter.file}, is an adapter; {INSTEAD}")
-    revision = adapter.said.get("revision") if given is None else None
+    revision = adapter.config.get("revision") if given is None else None
     try:
         return open_checkpoint(place, revision=revision, allow_pickle=allow_pickle)
     except BrokenCheckpoint as error:
@@ -215,7 +215,7 @@ def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool)
         ) from error
 
 
-def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
+def _adapted_matrices(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
     """The adapted matrices, under the names of the encoder.
 
     In float64: if rounded to the base's type, W + s B A minus W would have full rank.
@@ -224,8 +224,8 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
     places: dict[str, tuple[str, str]] = {}
     halves = [name for name in own if name.endswith((FIRST, SECOND))]
     modules = dict.fromkeys(name.removesuffix(FIRST).removesuffix(SECOND) for name in halves)
-    rank, alpha = adapter.said.get("r", 8), float(adapter.said.get("lora_alpha", 8))
-    scale = alpha / (math.sqrt(rank) if adapter.said.get("use_rslora") else rank)
+    rank, alpha = adapter.config.get("r", 8), float(adapter.config.get("lora_alpha", 8))
+    scale = alpha / (math.sqrt(rank) if adapter.config.get("use_rslora") else rank)
     for stored in modules:
         module, first, second = stored.removeprefix(PREFIX), stored + FIRST, stored + SECOND
         name = family.canonical(f"{module}.weight")
@@ -262,7 +262,7 @@ def _changed(adapter: Adapter, encoder: StateDict, family: Family) -> StateDict:
         )
     if not places:
         raise BrokenCheckpoint(f"{folder} has no factors of any matrix; expected those of some")
-    for module in adapter.said.get("modules_to_save") or ():
+    for module in adapter.config.get("modules_to_save") or ():
         if any(f".{module}." in f".{name}" for name in known):
             raise BrokenCheckpoint(
                 f"{adapter.file} has {module!r:.80} among modules_to_save, and the base has it; "
@@ -281,11 +281,11 @@ def _across_layers(
 ) -> Iterator[str]:
     """The counterparts of the adapted matrices in all layers of the base, as far as the adapter's
     lists name them."""
-    if not isinstance(adapter.said.get("target_modules"), list):
+    if not isinstance(adapter.config.get("target_modules"), list):
         return
-    numbers = dict.fromkeys(found[1] for name in known if (found := NUMBER.search(name)))
+    numbers = dict.fromkeys(found[1] for name in known if (found := LAYER_NUMBER.search(name)))
     for stored, number in product(modules, numbers):
-        module = NUMBER.sub(f".{number}.", stored.removeprefix(PREFIX), count=1)
+        module = LAYER_NUMBER.sub(f".{number}.", stored.removeprefix(PREFIX), count=1)
         name = family.canonical(f"{module}.weight")
         place = name if name in known else family.prefix + name
         if place in known and adapter.targets(module):

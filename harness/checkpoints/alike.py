@@ -58,7 +58,7 @@ def _files(model: Checkpoint) -> tuple[str, str]:
 def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
     """Raise IncompatibleWeights for the first difference between the tokenizers of two models."""
     try:
-        made = [_made(one, words) for one in (other, first)]
+        made = [_tokenizer_settings(one, words) for one in (other, first)]
     except BrokenCheckpoint:
         for one in (other, first):
             if not any((one.processor / name).is_file() for name in VOCABULARY_FILES[:3]):
@@ -76,7 +76,7 @@ def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
         )
 
 
-def _made(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+def _tokenizer_settings(model: Checkpoint, words: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """A tokenizer's settings in two dicts: those that it applies to a text; and its special tokens
     with the steps of its tokenizer.json, in place of which some classes build their own."""
     from tokenizers import Tokenizer

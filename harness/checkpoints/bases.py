@@ -13,9 +13,9 @@ import torch
 from harness.checkpoints.align import aligned_base
 from harness.checkpoints.build import UNREAD_KEYS, encoder_of
 from harness.checkpoints.layout import ADAPTER_FILE, is_adapter
-from harness.checkpoints.open import at_hand, open_checkpoint
+from harness.checkpoints.open import local_folder, open_checkpoint
 from harness.checkpoints.processor import processor_digest
-from harness.checkpoints.provenance import Trained, recorded_by
+from harness.checkpoints.provenance import ExpertJson, first_record_in
 from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.files import read_json
 from harness.hashes import digest_of
@@ -42,7 +42,7 @@ def encoder_digests(base: Checkpoint) -> dict[str, str]:
     return {part: digest(select(encoder, own)) for part, own in parts.items() if own}
 
 
-def read_digest(base: Checkpoint) -> str:
+def whole_base_digest(base: Checkpoint) -> str:
     """A hash of all that a training reads of a base: encoder, configuration and tokenizer.
 
     Raises BrokenCheckpoint for an encoder that is not whole or not finite.
@@ -71,8 +71,8 @@ def recorded_base(model: Checkpoint) -> RecordedBase | None:
 
     An adapter has no digests: those of the base that it names are computed, if that can be opened.
     """
-    said = recorded_by(model.path)
-    if isinstance(said, Trained):
+    said = first_record_in(model.path)
+    if isinstance(said, ExpertJson):
         read = {READ: said.base_digest} if said.base_digest else {}
         known, called = {**read, **said.base_weights}, said.base
     elif said is not None:
@@ -96,7 +96,7 @@ def _named(adapter: Checkpoint) -> Path | None:
     said = read_json(adapter.path / ADAPTER_FILE, "the configuration of an adapter")
     name = str(said.get("base_model_name_or_path"))
     beside = adapter.path / name
-    return beside if beside.is_dir() else at_hand(name, said.get("revision"))
+    return beside if beside.is_dir() else local_folder(name, said.get("revision"))
 
 
 def is_base(base: Checkpoint, said: Mapping[str, str]) -> bool:
@@ -132,7 +132,7 @@ def check_bases(
         )
 
 
-APART = 0.1
+MIN_COSINE = 0.1
 """A cosine of two matrices below this is that of different pretrainings, about 0; fine-tuning
 leaves it about 1."""
 
@@ -146,7 +146,7 @@ def _warn_if_apart(models: Sequence[Checkpoint], base: Checkpoint) -> None:
         if (name := next(square, None)) is None:
             continue
         alike = cosine(model.weights, origin, name)
-        if alike < APART:
+        if alike < MIN_COSINE:
             warnings.warn(
                 f"{model.source} has nothing in common with the base {base.source}: the cosine of "
                 f"their '{name}' is {alike:.2f}; expected the base that it was fine-tuned from",
@@ -165,7 +165,7 @@ def _digests(base: Checkpoint) -> Callable[[str], str | None]:
 
     def known(what: str) -> str | None:
         if what == READ:
-            return read_digest(base)
+            return whole_base_digest(base)
         return digest(base.weights) if what == STORED else encoder().get(what)
 
     return known

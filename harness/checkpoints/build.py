@@ -14,7 +14,7 @@ from harness.checkpoints.families.family import Family, Unit
 from harness.checkpoints.families.symmetry import layer_in
 from harness.checkpoints.layout import bad_value
 from harness.checkpoints.named import parameters_of, to_family_names, to_memory_names
-from harness.checkpoints.network import classifier_on_meta, network
+from harness.checkpoints.network import classifier_on_meta, new_classifier
 from harness.checkpoints.open import check_counts
 from harness.checkpoints.processor import check_image_processor
 from harness.checkpoints.tokenizer import shared_tokenizer
@@ -31,7 +31,7 @@ UNREAD_KEYS = ("id2label", "label2id", "architectures", "transformers_version", 
 """Keys of a configuration that the forward pass does not read."""
 
 
-def labelled(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+def config_with_labels(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     """A configuration with these labels, and without the keys of its former head."""
     said = {key: value for key, value in config.items() if key not in HEAD_KEYS}
     return {**said, **as_config(labels)}
@@ -67,7 +67,9 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
     return replace(encoder, config=config, labels=None)
 
 
-def drawn_layers(base: Checkpoint, seed: int, *, unit: Unit = "row") -> dict[str, torch.Tensor]:
+def initialised_layers(
+    base: Checkpoint, seed: int, *, unit: Unit = "row"
+) -> dict[str, torch.Tensor]:
     """The encoder's tensors that a base was published without, initialised with a seed."""
     encoder, family = encoder_of(base, unit=unit), base.family
     planned = classifier_on_meta(encoder.config, base.source, unit=unit)
@@ -76,7 +78,7 @@ def drawn_layers(base: Checkpoint, seed: int, *, unit: Unit = "row") -> dict[str
     if not lacking:
         return {}
     with seeded(seed):
-        drawn = network(encoder.config, base.source, unit)
+        drawn = new_classifier(encoder.config, base.source, unit)
     made = to_family_names(drawn, drawn.state_dict())
     return {name: made[name] for name in lacking}
 
@@ -101,7 +103,7 @@ def build_model(
     return _filled(config, state, what, unit, device)
 
 
-def built(
+def classifier_of(
     model: Checkpoint, unit: Unit = "row", device: torch.device = PROCESSOR
 ) -> torch.nn.Module:
     """A checkpoint's classifier, as `build_model` makes it; of an embedding model, a classifier
@@ -125,7 +127,7 @@ def _filled(
     # initialising weights takes longer than a forward pass over a few rows; tensors go from the
     # file to the device
     with no_init_weights(), nullcontext() if here(device) else device:
-        model: Any = network(config, what, unit)
+        model: Any = new_classifier(config, what, unit)
     model.tie_weights()  # skipped with the initialisation
     tensors = {name: state[name] for name in floating(state)}
     model.load_state_dict(to_memory_names(model, tensors), strict=False)
@@ -134,7 +136,7 @@ def _filled(
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def without_progress_bars() -> Iterator[None]:
     """A block without the progress bars of transformers."""
     from transformers.utils import logging
 
@@ -161,7 +163,7 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     model = classifier_on_meta(checkpoint.config, checkpoint.source, unit=unit)
     check_tensors(model, checkpoint.weights, checkpoint.source)
     if checkpoint.family.stacks and unit == "row":
-        tokens = specs(checkpoint.weights)[checkpoint.family.words].shape[0]
+        tokens = specs(checkpoint.weights)[checkpoint.family.token_embeddings].shape[0]
         for key in ("decoder_start_token_id", "pad_token_id"):
             token = getattr(model.config, key, None)
             if not isinstance(token, int) or not 0 <= token < tokens:

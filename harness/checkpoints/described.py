@@ -7,7 +7,13 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, Merged, Trained, recorded_by
+from harness.checkpoints.provenance import (
+    EXPERT_FILE,
+    MERGE_FILE,
+    ExpertJson,
+    MergeJson,
+    first_record_in,
+)
 from harness.errors import BadRecipe, HarnessError, UnknownName
 from harness.registry import TASKS, YAML
 from harness.types import Checkpoint
@@ -15,7 +21,7 @@ from harness.types import Checkpoint
 
 def task_fields(tasks: Collection[str], out: Path) -> dict[str, Any]:
     """The keys `spelled` and `described` (provenance.MadeRecord) of a record in `out`."""
-    spelled = {task: typed for task in tasks if (typed := TASKS.spelled(task))}
+    spelled = {task: typed for task in tasks if (typed := TASKS.typed_name(task))}
     paths = {t: os.path.abspath(typed) for t, typed in spelled.items() if typed.endswith(YAML)}
     places = {
         task: {"relative": os.path.relpath(path, os.path.abspath(out)), "path": path}
@@ -24,7 +30,7 @@ def task_fields(tasks: Collection[str], out: Path) -> dict[str, Any]:
     return {key: said for key, said in (("spelled", spelled), ("described", places)) if said}
 
 
-def by_file(typed: Sequence[str]) -> set[str]:
+def register_task_files(typed: Sequence[str]) -> set[str]:
     """The names of the tasks that were typed as YAML files, which are read and registered.
 
     Raises BadRecipe for two files that describe one task.
@@ -38,7 +44,7 @@ def by_file(typed: Sequence[str]) -> set[str]:
     return {*files}
 
 
-def learn(models: Sequence[Checkpoint], known: Collection[str] = ()) -> set[str]:
+def register_recorded_tasks(models: Sequence[Checkpoint], known: Collection[str] = ()) -> set[str]:
     """Register the tasks of models by the descriptions that their folders name; returns the names
     in `known` and of these.
 
@@ -46,11 +52,11 @@ def learn(models: Sequence[Checkpoint], known: Collection[str] = ()) -> set[str]
     broken is an error only when the task is looked up. Raises BadRecipe for two descriptions of one
     task.
     """
-    said = [(one, recorded_by(one.path)) for one in models]
+    said = [(one, first_record_in(one.path)) for one in models]
     named = [(model, one, task) for model, one in said if one for task in one.tasks]
     places: dict[str, Path] = {}
     for model, one, task in named:
-        if task in known or (task in TASKS and not (TASKS.spelled(task) or "").endswith(YAML)):
+        if task in known or (task in TASKS and not (TASKS.typed_name(task) or "").endswith(YAML)):
             continue
         place = next(_description_files(model, one, task), None)
         if place is None:
@@ -76,7 +82,9 @@ def _register(task: str, place: Path) -> None:
         TASKS.hints[task] = f"{error}; type --tasks and where its description is"
 
 
-def _description_files(model: Checkpoint, said: Trained | Merged, task: str) -> Iterator[Path]:
+def _description_files(
+    model: Checkpoint, said: ExpertJson | MergeJson, task: str
+) -> Iterator[Path]:
     """The files that may describe a task: relative to the folder that names it, then by full path.
     No file for a model of the Hub, as its author would decide which files are read here.
 
@@ -94,9 +102,9 @@ def _description_files(model: Checkpoint, said: Trained | Merged, task: str) -> 
                 yield way
 
 
-def _missing_hint(model: Checkpoint, said: Trained | Merged, task: str) -> str:
+def _missing_hint(model: Checkpoint, said: ExpertJson | MergeJson, task: str) -> str:
     """The hint for the look-up of a task that a folder names and whose description is missing."""
-    file = model.path / (EXPERT_FILE if isinstance(said, Trained) else MERGE_FILE)
+    file = model.path / (EXPERT_FILE if isinstance(said, ExpertJson) else MERGE_FILE)
     typed = said.spelled.get(task, "")
     if not typed:
         return f"{file} names it; load what registers it with --plugins, or type --tasks"

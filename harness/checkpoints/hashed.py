@@ -25,7 +25,7 @@ from harness.files import cache_dir, read_json, write_json
 from harness.hashes import digest_of
 from harness.weights import finite_digest
 
-RACY = 2 * 10**9
+MIN_AGE_NS = 2 * 10**9
 """Nanoseconds for which a file must have been unchanged: a tick of the coarsest clocks."""
 
 
@@ -69,9 +69,9 @@ class Hashed:
         if now is None or now != self._identity:
             return {}
         if self._known is None:
-            self._known = recall(now)
+            self._known = cached_digests(now)
         known = {own: dict(self._known.get(own, {})) for own in names.values()}
-        trusted = time.time_ns() - max(now.modified, now.changed) >= RACY
+        trusted = time.time_ns() - max(now.modified, now.changed) >= MIN_AGE_NS
         missing = {called: own for called, own in names.items() if called not in known[own]}
         for called, own in missing.items():
             with suppress(BrokenCheckpoint):  # whoever reads it raises
@@ -81,7 +81,7 @@ class Hashed:
                 return {}
             self._known |= known
             if trusted:
-                remember(now, self._known)
+                cache_digests(now, self._known)
         return {called: known[own][called] for called, own in names.items() if called in known[own]}
 
 
@@ -96,13 +96,13 @@ def _sealed(identity: Identity, tensors: object) -> dict[str, Any]:
     return {**said, "seal": digest_of(["digests of tensors", said])}
 
 
-def remember(identity: Identity, tensors: Mapping[str, Mapping[str, str]]) -> None:
+def cache_digests(identity: Identity, tensors: Mapping[str, Mapping[str, str]]) -> None:
     """Cache digests of tensors, {name in the file: {name that is hashed: digest}}, if possible."""
     with suppress(CannotWrite):
         write_json(_place(identity), _sealed(identity, tensors), indent=0)
 
 
-def recall(identity: Identity) -> dict[str, dict[str, str]]:
+def cached_digests(identity: Identity) -> dict[str, dict[str, str]]:
     """The cached digests of a file; empty if the file has changed or the entry is damaged."""
     try:
         said = read_json(_place(identity), "digests of tensors")

@@ -8,16 +8,16 @@ from dataclasses import replace
 from harness import weights
 from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.families.generic import family_of
-from harness.checkpoints.layout import SINGLE, read_config
+from harness.checkpoints.layout import WEIGHTS_FILE, read_config
 from harness.checkpoints.open import check_counts, labels_of, open_weights
-from harness.checkpoints.provenance import MERGE_FILE, Merged, changed_error, trained_by
+from harness.checkpoints.provenance import MERGE_FILE, MergeJson, changed_error, read_expert_json
 from harness.checkpoints.settings import check_settings
-from harness.checkpoints.verbalizer import under_words, words_of
+from harness.checkpoints.verbalizer import under_words, verbalizer_of
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 
 
-def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Checkpoint]:
+def kept_heads(checkpoint: Checkpoint, merged: MergeJson | None) -> dict[str, Checkpoint]:
     """The checkpoint's encoder under each head in heads/<task>/, by task; a text-to-text model
     under each head of words there.
 
@@ -28,12 +28,12 @@ def kept_heads(checkpoint: Checkpoint, merged: Merged | None) -> dict[str, Check
     for config in sorted(heads.glob("**/config.json")):
         task = config.parent.relative_to(heads).as_posix()
         settings = read_config(config)
-        if said := words_of(replace(checkpoint, path=config.parent, config=settings)):
+        if said := verbalizer_of(replace(checkpoint, path=config.parent, config=settings)):
             kept[task] = under_words(checkpoint, said, labels_of(settings, str(config)))
             continue
         head = open_weights(config.parent)
         if merged is not None and weights.digest(head) != merged.head_digests.get(task):
-            raise changed_error(config.with_name(SINGLE), MERGE_FILE)
+            raise changed_error(config.with_name(WEIGHTS_FILE), MERGE_FILE)
         for name in sorted(head.keys() & checkpoint.weights.keys()):
             pair = (weights.select(one, [name]) for one in (head, checkpoint.weights))
             if len(set(map(weights.digest, pair))) > 1:
@@ -68,7 +68,7 @@ def with_head(encoder: Checkpoint, expert: Checkpoint, base: Checkpoint | None) 
     one that the head was trained on.
     """
     body, fresh = aligned_base(encoder, expert).weights, new_in_experts(base, expert)
-    said = trained_by(expert.path)
+    said = read_expert_json(expert.path)
     if base is None and not (said and said.readout == "mean_all"):  # mean_all reads no pooler
         _tell_of_pooler(encoder, body, expert)
     body = weights.select(body, [name for name in body if name not in fresh])

@@ -14,7 +14,13 @@ from harness.checkpoints.bases import is_base
 from harness.checkpoints.layout import MERGEKIT_FILE
 from harness.checkpoints.mergekit import named_models
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE, Merged, Origin, merged_by
+from harness.checkpoints.provenance import (
+    EXPERT_FILE,
+    MERGE_FILE,
+    MergeJson,
+    Origin,
+    read_merge_json,
+)
 from harness.errors import BadRecipe, BrokenCheckpoint
 from harness.labels import same
 from harness.types import Checkpoint
@@ -37,7 +43,7 @@ class Sources:
         of = base.path if base is not None else self.base
         return open_checkpoint(source, allow_pickle=self.allow_pickle, base=of)
 
-    def given_base(self) -> Checkpoint | None:
+    def open_base(self) -> Checkpoint | None:
         """The base, if the user says where it is."""
         return None if self.base is None else self.open(self.base)
 
@@ -50,7 +56,7 @@ class Ingredients:
     model: Checkpoint
     experts: tuple[Checkpoint, ...]
     base: Checkpoint | None
-    merged: Merged | None = None
+    merged: MergeJson | None = None
     tasks: tuple[str | None, ...] = ()
     by_mergekit: bool = False
 
@@ -60,23 +66,23 @@ class Ingredients:
         return (self.model, *(() if self.merged else self.experts))
 
 
-def opened(model: str, sources: Sources) -> Ingredients:
+def open_ingredients(model: str, sources: Sources) -> Ingredients:
     """A model with its experts and base: those that its folder records, or those of `sources`."""
     checkpoint = sources.open(model)
     path = checkpoint.path
-    if (merged := merged_by(path)) is not None:
+    if (merged := read_merge_json(path)) is not None:
         return _as_recorded(checkpoint, merged, sources)
     kit = path / MERGEKIT_FILE
     if kit.is_file() and not (path / EXPERT_FILE).is_file():  # not fine-tuned since
         return _of_mergekit(checkpoint, kit, sources)
     experts = tuple(sources.open(one) for one in sources.experts)
-    return Ingredients(checkpoint, experts, sources.given_base())
+    return Ingredients(checkpoint, experts, sources.open_base())
 
 
-def _as_recorded(model: Checkpoint, merged: Merged, sources: Sources) -> Ingredients:
+def _as_recorded(model: Checkpoint, merged: MergeJson, sources: Sources) -> Ingredients:
     """A model with the experts, tasks and base of its merge.json, at their places in `sources` or
     in the record."""
-    base = sources.given_base()
+    base = sources.open_base()
     if merged.base is not None:
         if base is None:
             base = _open_recorded(merged.base, model.path, "--base", sources)
@@ -116,7 +122,7 @@ def _of_mergekit(model: Checkpoint, kit: Path, sources: Sources) -> Ingredients:
 
     experts = [sources.open(one) for one in sources.experts]
     experts = experts or [there(one, "--experts") for one in named.experts]
-    base = sources.given_base()
+    base = sources.open_base()
     if base is None and named.base is not None:
         base = there(named.base, "--base")
     return Ingredients(_with_experts_labels(model, experts), tuple(experts), base, by_mergekit=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from harness import weights
-from harness.labels import as_config, spelling
+from harness.labels import as_config, comparison_key
 from harness.types import Checkpoint, StateDict
 
 
@@ -51,7 +51,7 @@ def tensors_ordered_as(expert: Checkpoint, made: StateDict) -> StateDict:
 
 def _order(own: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
     """The place of each wanted label in `own`; None if the labels differ, or are in order."""
-    spelled = spelling(own, wanted)
+    spelled = comparison_key(own, wanted)
     mine, theirs = list(map(spelled, own)), list(map(spelled, wanted))
     alike = sorted(mine) == sorted(theirs) and len({*mine}) == len(mine)
     return None if mine == theirs or not alike else [mine.index(name) for name in theirs]

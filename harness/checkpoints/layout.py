@@ -10,11 +10,11 @@ from typing import Any
 
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
 from harness.errors import BrokenCheckpoint, HarnessError
-from harness.files import LARGEST, read_json
+from harness.files import MAX_FILE_BYTES, read_json
 from harness.folders import Layout
 from harness.text import first_line
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS_FILE, SHARD_INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 MERGEKIT_FILE = "mergekit_config.yml"
 ADAPTER_FILE = "adapter_config.json"
@@ -42,34 +42,42 @@ OTHER_FILE_KEYS = ("fast_tokenizer_files", "vocab", "merges", "vocab_file", "mer
 """Keys of a configuration that make a tokenizer's class read a file of another name."""
 IMAGE_FILES = ("preprocessor_config.json", "processor_config.json")
 PROCESSOR_FILES = (*TOKENIZER_FILES, *IMAGE_FILES)
-HEADS = "heads"
+HEADS_FOLDER = "heads"
 MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"
 SENTENCE_CONFIG = "sentence_*_config.json"
 """The file that says how an embedding model reads a row: * is `bert` or another family."""
 READ_FILES = (
     *PROCESSOR_FILES,
-    *("config.json", INDEX, ADAPTER_FILE, MERGE_FILE, EXPERT_FILE, MERGEKIT_FILE, HEADS),
+    *(
+        "config.json",
+        SHARD_INDEX,
+        ADAPTER_FILE,
+        MERGE_FILE,
+        EXPERT_FILE,
+        MERGEKIT_FILE,
+        HEADS_FOLDER,
+    ),
 )
 """Files and folders that are read beside weights."""
 MODEL_FILES = (
-    SINGLE,
-    INDEX,
+    WEIGHTS_FILE,
+    SHARD_INDEX,
     "model-*-of-*.safetensors",
     "config.json",
     "README.md",
     *PROCESSOR_FILES,
     *(MODULES, PROMPTS, SENTENCE_CONFIG, "[0-9]_*/config.json"),
-    f"{HEADS}/*/{SINGLE}",
-    f"{HEADS}/*/config.json",
+    f"{HEADS_FOLDER}/*/{WEIGHTS_FILE}",
+    f"{HEADS_FOLDER}/*/config.json",
 )
 """Patterns of all files of a model that this program writes, but merge.json and expert.json."""
-MERGE = Layout("a merge", MERGE_FILE)
-EXPERT = Layout("an expert", EXPERT_FILE)
+MERGE_LAYOUT = Layout("a merge", MERGE_FILE)
+EXPERT_LAYOUT = Layout("an expert", EXPERT_FILE)
 
 
 def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter of another model, and no whole model."""
-    whole = any((folder / name).is_file() for name in (SINGLE, INDEX, *PICKLES))
+    whole = any((folder / name).is_file() for name in (WEIGHTS_FILE, SHARD_INDEX, *PICKLES))
     return (folder / ADAPTER_FILE).is_file() and not whole
 
 
@@ -96,7 +104,7 @@ def bad_value(where: object, what: str, value: object, expected: str) -> BrokenC
 
 
 @contextmanager
-def refused(what: str, expected: str) -> Iterator[None]:
+def one_line_errors(what: str, expected: str) -> Iterator[None]:
     """Turns whatever a library raises in the block into a BrokenCheckpoint of one line.
 
     Libraries raise many types of error, one of them a panic of Rust code, which is no Exception.
@@ -122,7 +130,7 @@ def check_files(folder: Path) -> None:
     """
     for path in (folder / name for name in READ_FILES if (folder / name).is_symlink()):
         check_link(path, folder)
-    for place, folders, files in os.walk(folder / HEADS):
+    for place, folders, files in os.walk(folder / HEADS_FOLDER):
         for path in (Path(place) / name for name in (*folders, *files)):
             if path.is_symlink() and path.suffix != ".safetensors":
                 check_link(path, folder)
@@ -134,8 +142,10 @@ def check_files(folder: Path) -> None:
                     folder / name, key, said[key], "files of the usual names: remove it"
                 )
     for path in (folder / name for name in PROCESSOR_FILES if os.path.lexists(folder / name)):
-        if not path.is_file() or path.stat().st_size > LARGEST:
-            raise BrokenCheckpoint(f"{path} is no file of at most {LARGEST} bytes, expected one")
+        if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
+            raise BrokenCheckpoint(
+                f"{path} is no file of at most {MAX_FILE_BYTES} bytes, expected one"
+            )
 
 
 def check_link(path: Path, folder: Path) -> None:

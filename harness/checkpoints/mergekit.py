@@ -40,7 +40,7 @@ Named = Annotated[str, AfterValidator(_plain)]
 Parameters = Annotated[dict[str, Any], BeforeValidator(lambda it: {} if it is None else it)]
 
 
-class Listed(Frozen):
+class ModelEntry(Frozen):
     """A model with the parameters given for it."""
 
     model: Named
@@ -51,7 +51,7 @@ def _listed(entry: object) -> object:
     """An entry of `models`, unchanged. Raises ValueError, showing it, for anything else."""
     if not isinstance(entry, Mapping) or "model" not in entry:
         raise ValueError(f"the entry is {entry!r:.80}, expected model: FOLDER OR HUB ID")
-    if unknown := sorted(map(str, set(entry) - {*Listed.model_fields})):
+    if unknown := sorted(map(str, set(entry) - {*ModelEntry.model_fields})):
         raise ValueError(f"'{unknown[0]}' of a model is not supported; {INSTEAD}")
     return entry
 
@@ -64,7 +64,7 @@ class Config(Frozen):
 
     path: Path
     method: str = Field(alias="merge_method")
-    models: tuple[Annotated[Listed, BeforeValidator(_listed)], ...] = Field(min_length=1)
+    models: tuple[Annotated[ModelEntry, BeforeValidator(_listed)], ...] = Field(min_length=1)
     base: Named | None = Field(None, alias="base_model")
     parameters: Parameters = Field(default_factory=dict)
     dtype: str | None = None
@@ -72,11 +72,11 @@ class Config(Frozen):
     rebuilt: bool = False
 
     @property
-    def experts(self) -> tuple[Listed, ...]:
+    def experts(self) -> tuple[ModelEntry, ...]:
         """The models that are not the base."""
         return tuple(one for one in self.models if one.model != self.base)
 
-    def refuse(self, what: str) -> BadRecipe:
+    def unsupported_error(self, what: str) -> BadRecipe:
         """The error for something that is not supported, and what to do about it."""
         return BadRecipe(f"{self.path}: {what}; {INSTEAD}")
 

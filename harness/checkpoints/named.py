@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from harness.checkpoints.families.known import KNOWN
+from harness.checkpoints.families.known import FAMILY_OF_TYPE
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ def to_family_names(network: torch.nn.Module, named: Mapping[str, T]) -> dict[st
 
     For a family without a file of its own, these are the names that transformers writes.
     """
-    family = KNOWN.get(getattr(getattr(network, "config", None), "model_type", ""))
+    family = FAMILY_OF_TYPE.get(getattr(getattr(network, "config", None), "model_type", ""))
     if family is not None:
         return {family.canonical(name): value for name, value in named.items()}
     written = _written(network)

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 
 from harness.checkpoints.families.family import Unit
-from harness.checkpoints.families.known import KNOWN
+from harness.checkpoints.families.known import FAMILY_OF_TYPE
 from harness.errors import BrokenCheckpoint
 from harness.files import parse_json
 
 
-def network(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.nn.Module:
+def new_classifier(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.nn.Module:
     """The classifier of a configuration: one output per row, or per token for `unit="word"`.
 
     Raises BrokenCheckpoint, naming `what`, for a configuration that none can be made from.
     """
-    with of_transformers(what):
+    with using_transformers(what):
         return _made(config, unit)
 
 
@@ -29,20 +29,20 @@ def _made(config: Mapping[str, Any], unit: Unit) -> torch.nn.Module:
     import transformers
 
     kind = config["model_type"]
-    family = KNOWN.get(kind)
+    family = FAMILY_OF_TYPE.get(kind)
     if family is not None and family.make is not None:
         own = family.make(_read(config), unit)
         if own is not None:
             return own
     rows = transformers.AutoModelForSequenceClassification
-    if of_images(kind):
+    if is_image_type(kind):
         rows = transformers.AutoModelForImageClassification
     made = {"row": rows, "word": transformers.AutoModelForTokenClassification}
     model: torch.nn.Module = made[unit].from_config(_read(config))
     return model
 
 
-def of_images(model_type: str) -> bool:
+def is_image_type(model_type: str) -> bool:
     """Whether transformers has a single image classifier of an architecture, and none of text."""
     from transformers.models.auto import modeling_auto as auto
 
@@ -53,11 +53,11 @@ def of_images(model_type: str) -> bool:
 def text_tower(config: Mapping[str, Any], what: str) -> Any:
     """The text encoder, with its projection, of a whole CLIP with this configuration.
 
-    Raises as `network` does.
+    Raises as `new_classifier` does.
     """
     from transformers import CLIPTextModelWithProjection
 
-    with of_transformers(what):
+    with using_transformers(what):
         read = _read(config)
         read.text_config.projection_dim = read.projection_dim
         return CLIPTextModelWithProjection(read.text_config)
@@ -68,7 +68,7 @@ def configuration(config: Mapping[str, Any], what: str) -> Any:
 
     Raises BrokenCheckpoint, naming `what`, for one that it cannot read.
     """
-    with of_transformers(what):
+    with using_transformers(what):
         read = _read(config)
         read.to_dict()  # fails here if a key has replaced a method of its name
         return read
@@ -90,10 +90,10 @@ def _read(config: Mapping[str, Any]) -> Any:
 
 
 @contextmanager
-def of_transformers(what: str) -> Iterator[None]:
+def using_transformers(what: str) -> Iterator[None]:
     """Turns any error of transformers in the block into a BrokenCheckpoint; it logs nothing."""
     try:
-        with silent():
+        with without_warnings():
             yield
     except Exception as error:
         reason = " ".join(str(error).split()).partition(". ")[0]
@@ -107,9 +107,9 @@ def classifier_on_meta(
 ) -> torch.nn.Module:
     """The classifier of a configuration with no weights in memory: its modules and shapes.
 
-    It is cached and shared by all callers: never change it. Raises as `network` does.
+    It is cached and shared by all callers: never change it. Raises as `new_classifier` does.
     """
-    with of_transformers(what):
+    with using_transformers(what):
         return _on_meta(json.dumps(config, default=repr), unit)
 
 
@@ -122,7 +122,7 @@ def _on_meta(config: str, unit: Unit) -> torch.nn.Module:
 
 
 @contextmanager
-def silent() -> Iterator[None]:
+def without_warnings() -> Iterator[None]:
     """A block without the warnings that transformers logs, whole configurations among them."""
     from transformers.utils import logging
 

@@ -16,18 +16,18 @@ from safetensors import SafetensorError, safe_open
 from harness.checkpoints.align import under_prefix
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.generic import family_of
-from harness.checkpoints.families.known import WHOLE
+from harness.checkpoints.families.known import FAMILY_OF_WHOLE
 from harness.checkpoints.families.t5 import is_tied
 from harness.checkpoints.hashed import Hashed, identity_of
 from harness.checkpoints.layout import (
     ADAPTER_FILE,
-    INDEX,
     MERGEKIT_FILE,
     MODEL_FILES,
     MODULES,
     PICKLES,
     PROCESSOR_FILES,
-    SINGLE,
+    SHARD_INDEX,
+    WEIGHTS_FILE,
     bad_value,
     check_files,
     is_adapter,
@@ -53,7 +53,7 @@ LAYERS = re.compile(r"(^|_)n?_?(layers?|groups?|group_num|blocks?|experts)$")
 LENGTHS = re.compile(r"vocab_size|(\w+_)?positions?(_embeddings)?")
 """Keys of a configuration that count tokens or positions. No tensor need be that long: positions
 may be relative, and BEiT's tokens are of its pretraining only."""
-LONGEST = 2**20
+LENGTH_LIMIT = 2**20
 """The largest value of a key in `LENGTHS` unless a tensor is longer."""
 OTHER_WEIGHTS = ("transformers_weights", "quantization_config")
 """Keys of a configuration that make transformers read another file, or quantized weights."""
@@ -100,7 +100,7 @@ def open_checkpoint(
     file, config = path / "config.json", _config(path)
     check_files_unchanged(path, ("config.json", *PROCESSOR_FILES))
     weights = open_weights(path, allow_pickle=allow_pickle)
-    config, weights = _part(config, weights, str(file))
+    config, weights = _image_encoder_of(config, weights, str(file))
     check_counts(config, weights, str(file))
     family = family_of(config, str(source))
     _check_unwrapped(path, family, weights)
@@ -110,9 +110,10 @@ def open_checkpoint(
         # a file may have the table that two stacks share once for each stack
         if known != name and not (family.stacks and torch.equal(weights[known], weights[name])):
             raise two_names_error(path, known, name)
-    if family.stacks and not {family.words, family.bare(family.words)} & names.keys():
+    table = family.token_embeddings
+    if family.stacks and not {table, family.bare(table)} & names.keys():
         raise BrokenCheckpoint(
-            f"{path} has no {family.bare(family.words)}, nor embed_tokens.weight of a stack, which "
+            f"{path} has no {family.bare(table)}, nor embed_tokens.weight of a stack, which "
             "transformers would make up; expected a table of tokens"
         )
     if family.stacks and _is_copy(family, config, weights, names):
@@ -172,7 +173,7 @@ def _is_copy(
     own = names.get(f"{family.pooler}.weight")
     if own is None or not is_tied(config):
         return False
-    table = names.get(family.words) or names[family.bare(family.words)]
+    table = names.get(family.token_embeddings) or names[family.bare(family.token_embeddings)]
     return torch.equal(weights[own], weights[table])
 
 
@@ -183,14 +184,14 @@ def opened_config(source: str) -> Checkpoint | None:
     Raises BrokenCheckpoint for such a Hub model if the Hub is offline, and for a config.json that
     cannot be used.
     """
-    path = at_hand(source)
+    path = local_folder(source)
     if path is None or is_adapter(path):
         return None
-    config, weights = _part(_config(path), {}, str(path))
+    config, weights = _image_encoder_of(_config(path), {}, str(path))
     return Checkpoint(source, path, config, family_of(config, source), weights, labels=None)
 
 
-def at_hand(source: str, revision: str | None = None) -> Path | None:
+def local_folder(source: str, revision: str | None = None) -> Path | None:
     """The folder of a model on this machine; None for a Hub model that is not in the cache.
 
     Raises BrokenCheckpoint for such a model if the Hub is offline (HF_HUB_OFFLINE).
@@ -225,7 +226,8 @@ def _config(path: Path) -> dict[str, Any]:
     for key in OTHER_WEIGHTS:
         if config.get(key):
             raise BrokenCheckpoint(
-                f"{file} has {key}, which is not read; expected weights in {SINGLE} or {INDEX}"
+                f"{file} has {key}, which is not read; expected weights in {WEIGHTS_FILE} "
+                f"or {SHARD_INDEX}"
             )
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
@@ -233,10 +235,12 @@ def _config(path: Path) -> dict[str, Any]:
     return config
 
 
-def _part(config: dict[str, Any], state: StateDict, where: str) -> tuple[dict[str, Any], StateDict]:
+def _image_encoder_of(
+    config: dict[str, Any], state: StateDict, where: str
+) -> tuple[dict[str, Any], StateDict]:
     """Configuration and weights of a whole CLIP's image encoder, with its projection; those of any
     other model unchanged."""
-    family = WHOLE.get(str(config.get("model_type")))
+    family = FAMILY_OF_WHOLE.get(str(config.get("model_type")))
     if family is None:
         return config, state
     said = config.get("vision_config_dict") or config.get("vision_config") or {}
@@ -266,7 +270,7 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
     widest = max((max(spec.shape, default=0) for spec in known.values()), default=0)
     for key, value in config.items():
         most = len(known) if LAYERS.search(key) else widest if key == "num_labels" else None
-        most = max(widest, LONGEST) if LENGTHS.fullmatch(key) else most
+        most = max(widest, LENGTH_LIMIT) if LENGTHS.fullmatch(key) else most
         number = isinstance(value, int | float)
         if most is not None and number and not value <= max(most, 1000):
             size = f"{len(known)} tensors, of a width of {widest} at most"
@@ -310,7 +314,7 @@ def _download(source: str, revision: str | None, *, fetch: bool = True) -> Path:
     except Exception as error:  # the Hub client raises a different type for each way to fail
         raise BrokenCheckpoint(
             f"'{source}' is no local folder and could not be fetched from the Hub "
-            f"({type(error).__name__}); expected a folder with {SINGLE} and config.json"
+            f"({type(error).__name__}); expected a folder with {WEIGHTS_FILE} and config.json"
         ) from error
     return Path(folder)
 
@@ -318,9 +322,9 @@ def _download(source: str, revision: str | None, *, fetch: bool = True) -> Path:
 def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
     """The lazy state dict of a folder: one safetensors file, or shards with their index; or a
     pickle, with `allow_pickle`."""
-    if (path / SINGLE).is_file():
-        return open_file(path / SINGLE)
-    if (path / INDEX).is_file():
+    if (path / WEIGHTS_FILE).is_file():
+        return open_file(path / WEIGHTS_FILE)
+    if (path / SHARD_INDEX).is_file():
         return _open_shards(path)
     pickles = [name for name in PICKLES if (path / name).is_file()]
     if pickles and allow_pickle:
@@ -328,9 +332,9 @@ def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
     if pickles:
         raise BrokenCheckpoint(
             f"{path} holds a pickle ({pickles[0]}), which can run code when read; expected "
-            f"{SINGLE}: convert it, or read its tensors only with --allow-pickle"
+            f"{WEIGHTS_FILE}: convert it, or read its tensors only with --allow-pickle"
         )
-    raise BrokenCheckpoint(f"{path} holds no weights; expected {SINGLE} or {INDEX}")
+    raise BrokenCheckpoint(f"{path} holds no weights; expected {WEIGHTS_FILE} or {SHARD_INDEX}")
 
 
 def _open_shards(path: Path) -> StateDict:
@@ -339,25 +343,27 @@ def _open_shards(path: Path) -> StateDict:
     As in transformers, tensors that the index does not list are read too, and of two tensors of one
     name that in the last shard. Raises BrokenCheckpoint where the index says otherwise.
     """
-    placed = read_json(path / INDEX, "a shard index").get("weight_map")
+    placed = read_json(path / SHARD_INDEX, "a shard index").get("weight_map")
     if not isinstance(placed, dict) or not placed:
-        raise BrokenCheckpoint(f"{path / INDEX} has no weight_map, expected names and shards")
+        raise BrokenCheckpoint(f"{path / SHARD_INDEX} has no weight_map, expected names and shards")
     for shard in placed.values():
         if not isinstance(shard, str) or Path(shard).name != shard:
             raise BrokenCheckpoint(
-                f"{path / INDEX} names the shard {shard!r:.80}, expected a file beside it"
+                f"{path / SHARD_INDEX} names the shard {shard!r:.80}, expected a file beside it"
             )
     parts = {shard: _open_plain(path / shard) for shard in sorted(set(placed.values()))}
     for name, shard in placed.items():
         if name not in parts[shard]:
-            raise BrokenCheckpoint(f"{path / shard} has no tensor '{name}', which {INDEX} lists")
+            raise BrokenCheckpoint(
+                f"{path / shard} has no tensor '{name}', which {SHARD_INDEX} lists"
+            )
     last = {name: shard for shard, part in parts.items() for name in part}
     for shard, part in parts.items():
         for name in part:
             if last[name] != shard and placed.get(name) != last[name]:
                 raise BrokenCheckpoint(
-                    f"'{name}' is in {shard} and in {last[name]} of {path}, and {INDEX} lists "
-                    f"{placed.get(name, 'neither')}; expected each tensor in one shard"
+                    f"'{name}' is in {shard} and in {last[name]} of {path}, and {SHARD_INDEX} "
+                    f"lists {placed.get(name, 'neither')}; expected each tensor in one shard"
                 )
     return _modern(union(*reversed(parts.values())), path)
 

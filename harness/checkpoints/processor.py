@@ -19,9 +19,9 @@ from harness.checkpoints.layout import (
     bad_value,
     check_files,
     has_processor,
-    refused,
+    one_line_errors,
 )
-from harness.checkpoints.network import silent
+from harness.checkpoints.network import without_warnings
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights
 from harness.types import Checkpoint, Task
 
@@ -100,7 +100,7 @@ def open_image_processor(path: Path) -> Any:
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     what = f"{path} has no image processor that can be read"
-    with refused(what, f"fix {IMAGE_FILES[0]}"), silent():
+    with one_line_errors(what, f"fix {IMAGE_FILES[0]}"), without_warnings():
         given: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
         # the default is torchvision where that is installed, whose pixels differ; older releases
         # have `use_fast` in place of `backend`
@@ -119,7 +119,7 @@ def pixels(processor: Any, images: Sequence[Any], source: object) -> torch.Tenso
     Raises BrokenCheckpoint, naming `source`, for a processor that cannot make that.
     """
     what = f"the image processor of {source} cannot be used"
-    with refused(what, "expected one that makes all images alike in size"):
+    with one_line_errors(what, "expected one that makes all images alike in size"):
         made: torch.Tensor = processor(images=list(images), return_tensors="pt")["pixel_values"]
     return made
 
@@ -157,7 +157,7 @@ def check_images_alike(models: Sequence[Checkpoint]) -> None:
         if processor_digest(first.processor) == processor_digest(other.processor):
             continue
         both = [open_image_processor(m.processor) for m in (first, other)]
-        expected, found = map(_done, both)
+        expected, found = map(_pixel_settings, both)
         for key in sorted({*expected, *found}):
             if found.get(key) != expected.get(key):
                 raise IncompatibleWeights(
@@ -174,7 +174,7 @@ def check_images_alike(models: Sequence[Checkpoint]) -> None:
             )
 
 
-def _done(processor: Any) -> dict[str, Any]:
+def _pixel_settings(processor: Any) -> dict[str, Any]:
     """The settings that change the pixels: of the others, releases of transformers write different
     defaults."""
     every = processor.to_dict().items()

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.errors import BrokenCheckpoint
-from harness.files import LARGEST, file_hash, read_json
+from harness.files import MAX_FILE_BYTES, file_hash, read_json
 from harness.hashes import digest_of
 from harness.registry import TASKS, YAML
 from harness.types import Checkpoint, is_task_name
@@ -19,7 +19,7 @@ from harness.weights import digest
 
 MERGE_FILE, EXPERT_FILE = "merge.json", "expert.json"
 
-R = TypeVar("R", "Merged", "Trained")
+R = TypeVar("R", "MergeJson", "ExpertJson")
 
 
 class FolderRecord(BaseModel):
@@ -93,7 +93,7 @@ class MadeRecord(FolderRecord):
     seen: dict[str, str] = Field(default_factory=dict)
 
 
-class Merged(MadeRecord, MethodRecord):
+class MergeJson(MadeRecord, MethodRecord):
     """The keys of merge.json.
 
     `head_digests` are those of kept heads by task, `files` the hashes of all files by path; a file
@@ -140,17 +140,17 @@ class Part(FolderRecord):
     limit: int | None = None
 
 
-class Trained(MadeRecord):
+class ExpertJson(MadeRecord):
     """The keys of expert.json.
 
     `readout` names the features that the head was trained on. `annotated` are the labels that
     training rows have any annotation for, by task, if not all. `files` are the hashes of all files
     by path; None in a file that a user wrote, which may say `tasks` alone. `base_digest` is of all
-    that the training read of the base (`bases.read_digest`), `base_weights` of its encoder alone.
-    `drawn` are the digests of tensors that the base lacks, as they were initialised. `seed` ordered
-    the rows, `head_seed` initialised the head. `rows` and `rows_digest` are the number and hash of
-    the training rows, by task if there are several; they are the first rows, or those of `part`.
-    `schemes` are the tagging schemes of their entities (IOB2, say), by task.
+    that the training read of the base (`bases.whole_base_digest`), `base_weights` of its encoder
+    alone. `drawn` are the digests of tensors that the base lacks, as they were initialised. `seed`
+    ordered the rows, `head_seed` initialised the head. `rows` and `rows_digest` are the number and
+    hash of the training rows, by task if there are several; they are the first rows, or those of
+    `part`. `schemes` are the tagging schemes of their entities (IOB2, say), by task.
     """
 
     files: dict[str, str] | None = None
@@ -185,12 +185,12 @@ class Trained(MadeRecord):
         return digest_of([rows, given, self.readout, self.bf16])
 
 
-def merged_by(folder: Path) -> Merged | None:
+def read_merge_json(folder: Path) -> MergeJson | None:
     """The merge.json of a folder; None if it has none.
 
     Raises BrokenCheckpoint for one without the digest of its weights or the hashes of its files.
     """
-    said = _read(Merged, folder / MERGE_FILE, "a record of a merge")
+    said = _read(MergeJson, folder / MERGE_FILE, "a record of a merge")
     for name in ("digest", "files"):
         if said is not None and not getattr(said, name):
             raise BrokenCheckpoint(
@@ -200,18 +200,18 @@ def merged_by(folder: Path) -> Merged | None:
     return said
 
 
-def trained_by(folder: Path) -> Trained | None:
+def read_expert_json(folder: Path) -> ExpertJson | None:
     """The expert.json of a folder; None if it has none."""
-    return _read(Trained, folder / EXPERT_FILE, "a record of a fine-tuning")
+    return _read(ExpertJson, folder / EXPERT_FILE, "a record of a fine-tuning")
 
 
-def records_in(folder: Path) -> dict[str, Trained | Merged]:
+def records_in(folder: Path) -> dict[str, ExpertJson | MergeJson]:
     """The records in a folder of how its model was made, by file name, expert.json first."""
-    read = {EXPERT_FILE: trained_by(folder), MERGE_FILE: merged_by(folder)}
+    read = {EXPERT_FILE: read_expert_json(folder), MERGE_FILE: read_merge_json(folder)}
     return {marker: said for marker, said in read.items() if said is not None}
 
 
-def recorded_by(folder: Path) -> Trained | Merged | None:
+def first_record_in(folder: Path) -> ExpertJson | MergeJson | None:
     """The first of `records_in`; None if the folder has neither file."""
     return next(iter(records_in(folder).values()), None)
 
@@ -222,7 +222,7 @@ def rows_shown(*folders: Path) -> dict[str, str]:
     from such a model counts as having seen these rows."""
     found: dict[str, str] = {}
     for said in (one for folder in folders for one in records_in(folder).values()):
-        own = [*said.shown, *said.scored_on] if isinstance(said, Merged) else []
+        own = [*said.shown, *said.scored_on] if isinstance(said, MergeJson) else []
         rows = (*own, *said.inherited)
         found |= {row: said.seen.get(row) or found.get(row, "") for row in rows}
     return found
@@ -230,7 +230,7 @@ def rows_shown(*folders: Path) -> dict[str, str]:
 
 def recorded_tasks(folder: Path) -> tuple[str, ...]:
     """The task ids in the folder's expert.json or merge.json; none without these."""
-    said = recorded_by(folder)
+    said = first_record_in(folder)
     return tuple(said.tasks) if said else ()
 
 
@@ -244,7 +244,7 @@ def check_files_unchanged(folder: Path, names: Iterable[str]) -> None:
             continue
         kept = [n for n in said.files if n.startswith("heads/") and n.endswith("/config.json")]
         for name in dict.fromkeys((*names, *there, *kept)):
-            if file_hash(folder / name, LARGEST) != said.files.get(name):
+            if file_hash(folder / name, MAX_FILE_BYTES) != said.files.get(name):
                 raise changed_error(folder / name, marker)
 
 
@@ -262,7 +262,7 @@ def check_weights_unchanged(model: Checkpoint) -> None:
     """
     for marker, said in records_in(model.path).items():
         if said.files is not None and (now := digest(model.weights)) != said.digest:
-            made = "merged" if isinstance(said, Merged) else "trained"
+            made = "merged" if isinstance(said, MergeJson) else "trained"
             raise BrokenCheckpoint(
                 f"{model.source} has changed since it was {made}: its weights hash to {now[:12]}, "
                 f"expected {said.digest[:12] or 'a digest'} as its {marker} says; make it again, "
@@ -276,7 +276,7 @@ def _read(kind: type[R], path: Path, what: str) -> R | None:
         return None
     said: R = validated(kind, read_json(path, what), str(path), BrokenCheckpoint)
     named = [*said.tasks]
-    if isinstance(said, Merged):
+    if isinstance(said, MergeJson):
         named += [origin.task for origin in said.experts if origin.task is not None]
         named += [name.partition("@")[0] for name in said.scored_on]
     for task in named:

@@ -78,7 +78,7 @@ def _deciding(said: Mapping[str, Any], model: Checkpoint) -> dict[str, Any]:
     return {key: value for key, value in said.items() if key not in idle_keys}
 
 
-def heads_of(model: Checkpoint) -> int:
+def attention_head_count(model: Checkpoint) -> int:
     """The number of attention heads."""
     key = model.family.heads
     return int(model.config[key] if key in model.config else settings_of(model)[key])

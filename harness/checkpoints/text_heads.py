@@ -20,15 +20,15 @@ from torch.nn.functional import normalize
 
 from harness import weights
 from harness.checkpoints.bases import encoder_digests, is_base
-from harness.checkpoints.build import HEAD_KEYS, TEXT_HEAD, check_tensors, labelled
+from harness.checkpoints.build import HEAD_KEYS, TEXT_HEAD, check_tensors, config_with_labels
 from harness.checkpoints.families.generic import family_of
-from harness.checkpoints.layout import IMAGE_FILES, SINGLE, bad_value, read_config
-from harness.checkpoints.network import of_transformers, text_tower
+from harness.checkpoints.layout import IMAGE_FILES, WEIGHTS_FILE, bad_value, read_config
+from harness.checkpoints.network import text_tower, using_transformers
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
 from harness.checkpoints.processor import processor_digest
 from harness.checkpoints.provenance import changed_error
 from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
-from harness.checkpoints.verbalizer import check_classes, under_words, word_head, words_of
+from harness.checkpoints.verbalizer import check_classes, under_words, verbalizer_of, word_head
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, MissingHead
 from harness.files import read_json
 from harness.folders import FILES, Layout, check_output, new_folder
@@ -36,7 +36,7 @@ from harness.presets import PRESETS, PresetName
 from harness.registry import TASKS
 from harness.types import Checkpoint, Task
 
-HEAD = Layout("a head", "config.json")
+HEAD_LAYOUT = Layout("a head", "config.json")
 CLASS = "{class}"
 """The placeholder of a template for the name of a class."""
 
@@ -72,15 +72,15 @@ def heads(
             known = ", ".join(name for name, one in PRESETS.items() if one.question)
             raise BadOption(f"--preset {preset} asks no question, expected one of {known}")
         templates, prefix = templates or [asked[0]], prefix or asked[1]
-    check_output(Path(out), HEAD, force=force)
+    check_output(Path(out), HEAD_LAYOUT, force=force)
     source = open_checkpoint(base, allow_pickle=allow_pickle)
     if family == "clip":
         head = text_head(source, TASKS[task], templates, allow_pickle=allow_pickle)
     else:
         head = word_head(source, TASKS[task], templates, words, prefix)
-    with new_folder(Path(out), HEAD, force=force) as folder:
-        save_file(dict(head.weights), folder / SINGLE, metadata={"format": "pt"})
-        HEAD.write(folder, head.config)
+    with new_folder(Path(out), HEAD_LAYOUT, force=force) as folder:
+        save_file(dict(head.weights), folder / WEIGHTS_FILE, metadata={"format": "pt"})
+        HEAD_LAYOUT.write(folder, head.config)
     return head
 
 
@@ -118,7 +118,7 @@ def text_head(
     tower, rows = tower.float().eval(), []
     for name in called:
         inputs = _tokens(base, tower.config, [one.replace(CLASS, name) for one in templates])
-        with torch.inference_mode(), of_transformers(base.source):
+        with torch.inference_mode(), using_transformers(base.source):
             embeddings = normalize(tower(**inputs).text_embeds, dim=-1)
         rows.append(normalize(embeddings.mean(dim=0), dim=-1))
     scale = state["logit_scale"].float().exp()
@@ -137,7 +137,7 @@ def text_head(
         "tokenizer": processor_digest(base.processor),
     }
     tensors = {f"{base.family.row.final}.weight": scaled.clone()}
-    config = {**labelled(base.config, task.labels), TEXT_HEAD: made_of}
+    config = {**config_with_labels(base.config, task.labels), TEXT_HEAD: made_of}
     return replace(base, config=config, weights=tensors, labels=task.labels, tasks=(task.name,))
 
 
@@ -162,7 +162,7 @@ def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str,
 # Completing models that lack a head or a projection ------------------------------------------
 
 
-def given_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, Checkpoint]:
+def read_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, Checkpoint]:
     """The heads that `heads` wrote, in a folder or below it, by task.
 
     Raises BrokenCheckpoint for a head that was changed, and BadRecipe if there is none, if two are
@@ -174,9 +174,9 @@ def given_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str,
         made_of, files = config.get(TEXT_HEAD), config.pop(FILES, None)
         if not isinstance(made_of, dict) or not isinstance(files, dict):
             raise BrokenCheckpoint(f"{file} is of no head that `harness heads` wrote; expected one")
-        edited = [name for name, how in HEAD.foreign(file.parent).items() if how == "edited"]
-        if edited or SINGLE not in files or not file.with_name(SINGLE).is_file():
-            raise changed_error(file.with_name((edited or [SINGLE])[0]), file.name)
+        edited = [name for name, how in HEAD_LAYOUT.foreign(file.parent).items() if how == "edited"]
+        if edited or WEIGHTS_FILE not in files or not file.with_name(WEIGHTS_FILE).is_file():
+            raise changed_error(file.with_name((edited or [WEIGHTS_FILE])[0]), file.name)
         task = str(made_of.get("task"))
         if task in found:
             raise BadRecipe(f"{folder} has two heads for {task}; expected one")
@@ -193,7 +193,7 @@ def given_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str,
     return found
 
 
-def made_whole(
+def with_missing_parts(
     model: Checkpoint, base: Checkpoint | None, task: str | None, heads: Mapping[str, Checkpoint]
 ) -> Checkpoint:
     """A model with the parts that its folder lacks: of a CLIP the projection and image processor of
@@ -202,7 +202,7 @@ def made_whole(
     Raises BrokenCheckpoint for a CLIP without a projection, and MissingHead for one without a head.
     """
     family, given = model.family, heads.get(task or "")
-    if given is not None and given.family == family and (said := words_of(given)):
+    if given is not None and given.family == family and (said := verbalizer_of(given)):
         return model if model.labels is not None else under_words(model, said, given.labels or ())
     if family.whole is None:
         return model

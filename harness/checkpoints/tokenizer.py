@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.layout import VOCABULARY_FILES, bad_value, check_files, refused
-from harness.checkpoints.network import silent
+from harness.checkpoints.layout import VOCABULARY_FILES, bad_value, check_files, one_line_errors
+from harness.checkpoints.network import without_warnings
 from harness.checkpoints.processor import processor_digest
 from harness.errors import BrokenCheckpoint
 
@@ -35,7 +35,7 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
 
     check_tokenizer(path)
     # transformers reads config.json as well, and logs what is odd there
-    with using_tokenizer(path), silent():
+    with using_tokenizer(path), without_warnings():
         given = {"trust_remote_code": False, "local_files_only": True}
         tokenizer = AutoTokenizer.from_pretrained(path, **given)
         if words and getattr(tokenizer, "add_prefix_space", None) is False:
@@ -120,7 +120,7 @@ def _checked(encoded: dict[str, list[list[int]]], path: Path) -> dict[str, list[
 def using_tokenizer(path: Path) -> Iterator[None]:
     """Turns whatever a tokenizer raises in the block into a BrokenCheckpoint of one line."""
     what = f"{path} has no tokenizer that can be read"
-    with refused(what, "expected its files beside the weights"), _unheard():
+    with one_line_errors(what, "expected its files beside the weights"), _unheard():
         yield
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from harness.checkpoints.bases import encoder_digests
-from harness.checkpoints.build import HEAD_KEYS, TEXT_HEAD, encoder_of, labelled
+from harness.checkpoints.build import HEAD_KEYS, TEXT_HEAD, config_with_labels, encoder_of
 from harness.checkpoints.families.t5 import ANSWERS, DECODER, OUTPUTS, TIED, is_scaled
 from harness.checkpoints.layout import bad_value
 from harness.checkpoints.network import configuration
@@ -78,7 +78,7 @@ def word_head(
         "tokenizer": processor_digest(base.processor),
     }
     whole = under_words(base, said, task.labels)
-    return replace(whole, weights={LM_HEAD: rows_of(whole)}, tasks=(task.name,))
+    return replace(whole, weights={LM_HEAD: answer_rows(whole)}, tasks=(task.name,))
 
 
 def check_classes(base: Checkpoint, task: Task, *, several: bool = False) -> None:
@@ -94,7 +94,7 @@ def check_classes(base: Checkpoint, task: Task, *, several: bool = False) -> Non
         raise BadRecipe(f"{task} is a task of {task.kind}, expected one of classes")
 
 
-def words_of(model: Checkpoint) -> Mapping[str, Any]:
+def verbalizer_of(model: Checkpoint) -> Mapping[str, Any]:
     """The description of a model's head of words in its configuration; empty if it has none.
 
     Raises BrokenCheckpoint for values of other types than are written there.
@@ -131,10 +131,10 @@ def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str
         )
     encoder = encoder_of(model)
     whole = union(encoder.weights, {} if tied else select(model.weights, [LM_HEAD]))
-    count = specs(whole)[family.words if tied else LM_HEAD].shape[0]
+    count = specs(whole)[family.token_embeddings if tied else LM_HEAD].shape[0]
     prefix, answers = _tokens(model, said, HOLDS if LABEL in said[TEMPLATE] else labels, count)
     start = model.config.get("decoder_start_token_id") or model.config.get("pad_token_id") or 0
-    config = labelled(encoder.config, labels)
+    config = config_with_labels(encoder.config, labels)
     config |= {key: model.config[key] for key in ("architectures",) if key in model.config}
     config[TEXT_HEAD] = {**said, DECODER: [start, *prefix], ANSWERS: answers, TIED: tied}
     return replace(encoder, config=config, weights=whole, labels=tuple(labels))
@@ -146,17 +146,17 @@ def plain_config(model: Checkpoint) -> dict[str, Any]:
     return {key: value for key, value in model.config.items() if key not in dropped}
 
 
-def rows_of(model: Checkpoint) -> torch.Tensor:
+def answer_rows(model: Checkpoint) -> torch.Tensor:
     """The output rows of a model for the words of its head, [words, width]."""
-    said = words_of(model)
-    return model.weights[model.family.words if said[TIED] else LM_HEAD][said[ANSWERS]]
+    said = verbalizer_of(model)
+    return model.weights[model.family.token_embeddings if said[TIED] else LM_HEAD][said[ANSWERS]]
 
 
 def head_of(model: Checkpoint) -> torch.Tensor:
     """The head's rows by label, [labels, features]: those of its words; where a question is asked
     for each label, the row of yes minus that of no, on the features of the label's question."""
-    rows = rows_of(model).float()
-    if LABEL not in words_of(model)[TEMPLATE]:
+    rows = answer_rows(model).float()
+    if LABEL not in verbalizer_of(model)[TEMPLATE]:
         return rows
     return torch.kron(torch.eye(len(model.labels or ())), rows[1:] - rows[:1])
 
@@ -203,7 +203,7 @@ def prompted(
 
     Raises BadData where rows do not have the texts that the template asks for.
     """
-    template = words_of(model).get(TEMPLATE)
+    template = verbalizer_of(model).get(TEMPLATE)
     if template is None:
         return texts
     named = {*SEGMENT.findall(template)} - {"label"}
@@ -221,18 +221,18 @@ def prompted(
     return [(filled(row, label),) for row in texts for label in labels]
 
 
-def as_asked(model: Checkpoint, rows: Rows, *, known: bool = False) -> tuple[Checkpoint, Rows]:
+def as_questions(model: Checkpoint, rows: Rows, *, known: bool = False) -> tuple[Checkpoint, Rows]:
     """A model whose template asks about every label, as a classifier of no and yes, and a row for
     each question, in the order of the model's labels; any other model and its rows unchanged.
 
     With `known`, only the questions whose answer is annotated.
     """
-    said, labels = words_of(model), model.labels or ()
+    said, labels = verbalizer_of(model), model.labels or ()
     if LABEL not in said.get(TEMPLATE, ""):
         return model, rows
     kind, texts = kind_of(rows.task), prompted(model, rows.texts, labels)
-    places = kind.columns(rows.task, labels, model.source)
-    holds = kind.targets(rows, places, len(labels)).reshape(-1)
+    places = kind.output_columns(rows.task, labels, model.source)
+    holds = kind.head_labels(rows, places, len(labels)).reshape(-1)
     kept = [place for place, one in enumerate(holds) if one != IGNORED or not known]
     asked = replace(
         rows,

@@ -89,11 +89,11 @@ def print_evaluation(records: Sequence[Record], out: Path) -> None:
     """Print the table of a run, the notes below it, and the verdicts."""
     from harness.reporting import table as told
     from harness.reporting import verdict
-    from harness.reporting.grid import laid_out
+    from harness.reporting.grid import grid_of_lines
     from harness.reporting.lines import lines_of
 
     every = [*lines_of(("", one) for one in records)]
-    scores = laid_out(every, by_method=False)
+    scores = grid_of_lines(every, by_method=False)
     table = told.evaluation_table(scores, width())
     print(f"{table}\n")
     if parts := told.parts_table(scores, width()):

@@ -36,7 +36,7 @@ def leaderboard(
     if submit_check:
         if given := [name.replace("_", "-") for name, value in asked.items() if value]:
             raise BadOption(f"--submit-check reads all and writes nothing; leave out --{given[0]}")
-        _say(records, board or [])
+        _print_findings(records, board or [])
         return
     if board:
         raise BadOption("--board is the board that records are to join; expected --submit-check")
@@ -46,7 +46,7 @@ def leaderboard(
         print(f"wrote {path}")
 
 
-def _say(records: Sequence[Path], board: Sequence[Path]) -> None:
+def _print_findings(records: Sequence[Path], board: Sequence[Path]) -> None:
     """Print why records may not join a board. Raises BrokenRecord, with their number, if any may
     not."""
     from harness.reporting.submission import findings

@@ -81,7 +81,7 @@ def merge(
         print(f"wrote {out}{', which replaces the merge that was there' if replaced else ''}")
 
 
-BESIDE = ("device", "dtype", "merge_device", "data_dir", "drift")
+MACHINE_FLAGS = ("device", "dtype", "merge_device", "data_dir", "drift")
 """Flags that depend on the machine, and so may be given even if a recipe file sets them."""
 
 
@@ -89,7 +89,7 @@ def _recipe(experts: Sequence[str], said: Mapping[str, Any]) -> Recipe:
     """The recipe in the file that is given in place of experts, or else the recipe of the flags.
 
     Beside a file, flags may set only fields that its format lacks (mergekit's has models and a
-    method alone) and those in BESIDE.
+    method alone) and those in MACHINE_FLAGS.
     """
     from harness.merging.recipes import Recipe, recipe_and_fields
     from harness.values import validated
@@ -98,7 +98,7 @@ def _recipe(experts: Sequence[str], said: Mapping[str, Any]) -> Recipe:
     if len(experts) > 1 or Path(experts[0]).suffix not in (".yaml", ".yml", ".json"):
         return validated(Recipe, {"experts": experts, **given}, "merge")
     recipe, says = recipe_and_fields(experts[0])
-    if both := [name for name in given if name not in BESIDE and name in says]:
+    if both := [name for name in given if name not in MACHINE_FLAGS and name in says]:
         flag = both[0].replace("_", "-")
         raise BadRecipe(f"--{flag} and {experts[0]} both say what to merge; expected one of them")
     return validated(Recipe, {**dict(recipe), **given}, "merge")

@@ -36,6 +36,6 @@ def statistics(
 
     with bars() as advance:
         statistic = run(**passed_on(given), progress=advance)
-    shown = ", ".join(f"{name}={value}" for name, value in statistic.said.options.items())
-    say(f"{statistic.need} of {expert} on {statistic.said.task}: {shown}")
+    shown = ", ".join(f"{name}={value}" for name, value in statistic.header.options.items())
+    say(f"{statistic.need} of {expert} on {statistic.header.task}: {shown}")
     print(f"wrote {out}: {len(statistic.tensors)} weights, {out.stat().st_size / 1e6:.1f} MB")

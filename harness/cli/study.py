@@ -59,7 +59,7 @@ def _planned(
     check_models(asked_steps, folder)
     warn_of_downloads(asked_steps, folder, given["data_dir"])
     check_figures(asked, asked_steps)
-    made = plan.planned(
+    made = plan.make_plan(
         asked.study,
         with_inputs(asked_steps, folder, given["data_dir"]),
         keep_merges=asked.keep_merges,
@@ -68,22 +68,24 @@ def _planned(
     )
     beside = [one for one, of in before if of == folder]
     check_boards(made, folder, beside)
-    outcomes.check_beside(made, beside)
-    outcomes.states_of(made, folder)  # refuses, before work starts, steps done with another request
+    outcomes.check_same_requests(made, beside)
+    outcomes.outcomes_of(
+        made, folder
+    )  # refuses, before work starts, steps done with another request
     return made, folder
 
 
 def _written(plan: Plan, folder: Path, given: Mapping[str, Any]) -> Path:
     """Write a plan and return its file. With --retry-failed, failed steps are forgotten, with
     --remake-changed merges by plug-ins whose code changed: both are done again."""
-    from harness.studies.outcomes import forget_failed, remake
+    from harness.studies.outcomes import forget_failed, remove_changed_merges
     from harness.studies.plan import write_plan
 
     path = write_plan(plan, folder)
     if given["retry_failed"]:
         forget_failed(plan, folder)
     if given["remake_changed"]:
-        remake(plan, folder)
+        remove_changed_merges(plan, folder)
     return path
 
 
@@ -101,11 +103,11 @@ def _where(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_devices(device: str, merge_device: str) -> None:
     """Raise BadOption for a device that this machine lacks, on which every step would fail."""
-    from harness.passes.placement import REFERENCE, Placement, check_arithmetic, placement
+    from harness.passes.placement import FULL_PRECISION, Placement, check_arithmetic, placement
     from harness.types import AUTO
 
     if device != AUTO:  # auto always works, and testing a GPU would hold memory on it
-        placement(device, REFERENCE, "--device")
+        placement(device, FULL_PRECISION, "--device")
     if merge_device != AUTO:
         check_arithmetic(Placement(device=merge_device))
 
@@ -141,7 +143,7 @@ def _draw(plan: Plan, known: dict[str, Outcome], folder: Path, *, anew: bool = F
         print(f"wrote {one}")
 
 
-def _status(known: dict[str, Outcome]) -> None:
+def _exit_unless_done(known: dict[str, Outcome]) -> None:
     """Exit with 3 unless every step is done."""
     if any(one.state != "done" for one in known.values()):
         raise typer.Exit(3)
@@ -165,7 +167,7 @@ def plan(
     from harness.studies.plan import write_plan
 
     made, folder = _planned(file, given)
-    _print(made, outcomes.states_of(made, folder))
+    _print(made, outcomes.outcomes_of(made, folder))
     print(status.amounts(made, folder))
     if write:
         print(f"wrote {write_plan(made, folder)}")
@@ -211,7 +213,7 @@ def run(
         if any(one.records for one in known.values()):
             _draw(made, known, folder)
         every |= known
-    _status(every)
+    _exit_unless_done(every)
 
 
 @study.command()
@@ -239,13 +241,13 @@ def submit(
     made, folder = _planned(file, given)
     slurm.check_slurm(folder)
     path, where = _written(made, folder, given), _where(given)
-    known = outcomes.states_of(made, folder)
+    known = outcomes.outcomes_of(made, folder)
     chunks = pool.unfinished_chunks(made, known)
     for job in slurm.submitted(made, path, chunks, header=begin, parallel=parallel, where=where):
         print(job)
     if not chunks:
         _print(made, known)
-        _status(known)
+        _exit_unless_done(known)
 
 
 @study.command()
@@ -267,7 +269,7 @@ def status(
         raise BadRecipe(f"--spread is {spread:g} points, {least}")
     every: dict[str, Outcome] = {}
     for made in plan.plans_in(folder):
-        known = outcomes.states_of(made, folder)
+        known = outcomes.outcomes_of(made, folder)
         print(f"{made.study}:")
         _print(made, known)
         found = {} if spread is None else spreads(made, known, folder, spread)
@@ -281,20 +283,20 @@ def status(
         every |= known
     if tasks := slurm.tasks_of(folder):
         print(tabulate(slurm.queue_table(tasks), ["Slurm", "tasks", "reason", "see logs/"]))
-    _status(every)
+    _exit_unless_done(every)
 
 
 @study.command()
 def board(folder: Path = FOLDER, plugins: list[Path] | None = flags.PLUGINS) -> None:
     """Draw the boards of a folder's studies from what is done, and papers' tables beside ours."""
     from harness.errors import MissingScores
-    from harness.studies.outcomes import states_of
+    from harness.studies.outcomes import outcomes_of
     from harness.studies.plan import plans_in
 
     def lacking(made: Plan) -> MissingScores | None:
         """Draw the boards of one study; the error if it has no scores, so that others go on."""
         try:
-            _draw(made, states_of(made, folder), folder, anew=True)
+            _draw(made, outcomes_of(made, folder), folder, anew=True)
         except MissingScores as error:
             return error
         return None

@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 from typing import TypeVar
 
-from harness.checkpoints.provenance import trained_by
+from harness.checkpoints.provenance import read_expert_json
 from harness.data.parts import part_of
 from harness.data.rows import load_rows
 from harness.data.sources import data_dir
@@ -39,7 +39,7 @@ def called_in(model: Checkpoint, task: Task, folder: str | Path | None) -> str |
     """
     if task.name in model.tasks:
         return task.name
-    said = trained_by(model.path)
+    said = read_expert_json(model.path)
     if said is None or not task.files:
         return None
     for name in said.tasks:
@@ -57,7 +57,7 @@ def tell_of_other_rows(model: Checkpoint, task: Task, folder: str | Path | None)
 
     Such an expert may have seen the rows that are scored.
     """
-    said, here = trained_by(model.path), bool(task.generate or task.files or data_dir(folder))
+    said, here = read_expert_json(model.path), bool(task.generate or task.files or data_dir(folder))
     name = called_in(model, task, folder) if said is not None and here else None
     if said is None or name is None or said.readout != LAST_LINEAR.name:
         return  # a preset reads other columns of the same rows

@@ -27,7 +27,7 @@ def unlike(rows: Rows, first: int) -> dict[str, tuple[float, float]]:
     from scipy.special import bdtr, bdtrc
 
     kind = kind_of(rows.task)
-    row_of = np.repeat(np.arange(len(rows)), kind.units(rows))
+    row_of = np.repeat(np.arange(len(rows)), kind.unit_counts(rows))
     groups = kind.groups(rows)
     found = {}
     for name, units in groups.items():

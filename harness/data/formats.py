@@ -29,7 +29,7 @@ TAG = re.compile("O|[BIES]-.+")
 def columns_read(task: Task) -> tuple[str, ...]:
     """The columns that are read from a table if it has them, except that of images."""
     document = (task.document,) if task.document else ()
-    return (*task.text, *kind_of(task).columns_of(task), *document)
+    return (*task.text, *kind_of(task).label_columns(task), *document)
 
 
 def columns_needed(task: Task) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from harness.data.sources import OTHERS, TRAIN, VALIDATION, label_values, one_of
 from harness.errors import BadData
 from harness.files import KeysOnce, read_yaml
 from harness.kinds import KINDS, kind_of
-from harness.labels import NUMBER, called, composed, normal, spelling
+from harness.labels import NUMBER, comparison_key, composed, name_of_value, normal
 from harness.text import few
 from harness.types import HELD_OUT, Hyperparameters, KindName, Task
 from harness.values import Frozen, validated
@@ -125,7 +125,7 @@ def task_of_file(path: str) -> Task:
         raise BadData(f"{place} has '{task.label}' as text and as label, expected another column")
     if said.labels == "from data":
         return _with_labels(task, place)
-    spelled = spelling(task.labels)
+    spelled = comparison_key(task.labels)
     names = {*map(spelled, task.labels), ""}  # renamed to "": a label that is left out
     for ours in task.renamed.values():
         if kind.placeholder_labels and spelled(ours) not in names:
@@ -210,12 +210,12 @@ def _with_labels(task: Task, place: Path) -> Task:
                 f"expected lists of names (.parquet, .jsonl), or labels in {place}"
             )
         # values that are no names are refused when rows are read
-        found |= dict.fromkeys(name.strip() for one in each if (name := called(one)))
+        found |= dict.fromkeys(name.strip() for one in each if (name := name_of_value(one)))
         if len(found) > MOST:
             raise BadData(
                 f"'{task.label}' has over {MOST} labels; for numbers say kind: regression"
             )
-    others = spelling([*task.renamed])
+    others = comparison_key([*task.renamed])
     renamed = {others(theirs): ours for theirs, ours in task.renamed.items()}
     written = {*map(others, found)}
     if odd := [theirs for theirs in task.renamed if others(theirs) not in written]:

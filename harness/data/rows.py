@@ -171,7 +171,7 @@ def take(rows: Rows, picked: Sequence[int]) -> Rows:
 
 def units_of(rows: Rows, picked: Sequence[int]) -> Units:
     """The numbers of the units of the picked rows, in that order."""
-    return numbers_of(kind_of(rows.task).units(rows), picked)
+    return numbers_of(kind_of(rows.task).unit_counts(rows), picked)
 
 
 def numbers_of(counts: Units, picked: Sequence[int] | Units) -> Units:

@@ -143,7 +143,7 @@ def _asked(shots: Sequence[Shots], seeds: Iterable[int]) -> list[tuple[Shots, in
 def _pooled(rows: Rows, draws: Sequence[Taken]) -> tuple[list[int], list[Draw]]:
     """The sorted rows that draws select, and the draws with positions among the units of these."""
     drawn = {unit for _, _, *both, _ in draws for parts in both for part in parts for unit in part}
-    row_of = np.repeat(np.arange(len(rows)), kind_of(rows.task).units(rows))
+    row_of = np.repeat(np.arange(len(rows)), kind_of(rows.task).unit_counts(rows))
     pool = sorted({int(row_of[unit]) for unit in drawn})
     place = {int(unit): position for position, unit in enumerate(units_of(rows, pool))}
 

@@ -17,7 +17,7 @@ from harness.data.images import StoredImage, image_reader, read_folder
 from harness.errors import BadData, LabelMismatch
 from harness.files import parse_json
 from harness.kinds import kind_of
-from harness.labels import placing, same
+from harness.labels import label_indexer, same
 from harness.text import few, first_line
 from harness.types import Row, Task
 
@@ -343,7 +343,7 @@ def _check_names(task: Task, names: Sequence[str] | None) -> None:
     by_name = bool(task.renamed) or kind_of(task).list_labels or not task.by_index
     if names is None or (not by_name and same(names, task.labels)):
         return
-    place = placing(task)
+    place = label_indexer(task)
     odd = [n for n in names if place(n) is None and task.renamed.get(n) != ""]
     if odd or not by_name:
         raise LabelMismatch(

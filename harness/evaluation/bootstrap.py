@@ -28,8 +28,8 @@ from harness.evaluation.resamples import (
     STEP_OF_MANY,
     Resamples,
     range_of,
+    scores_with_shots,
     to_resamples,
-    values_of,
 )
 from harness.kinds import kind_of
 from harness.rng import rng
@@ -98,7 +98,7 @@ def design_of(predicted: Predicted) -> Design:
     return _design(_Drawn(_seed(predicted), predicted.task.metrics, tuple(lefts), labels))
 
 
-def resamples_of(units: int, metrics: Sequence[str]) -> int:
+def resample_count(units: int, metrics: Sequence[str]) -> int:
     """The number of resamples for a number of units."""
     if {*metrics} - {*SUMS, "spearman"}:
         return SLOW_RESAMPLES
@@ -123,7 +123,7 @@ def _design(drawn: _Drawn) -> Design:
     known, rows = drawn.labels, len(drawn.labels.units)
     of = " and ".join(drawn.metrics)
     units = rows if known.documents is None else int(known.documents.max()) + 1
-    count = resamples_of(units, drawn.metrics)
+    count = resample_count(units, drawn.metrics)
     size = max(1, min(count, BLOCK // units))
     whole = Design(np.ones((1, units), dtype=np.uint8), known.documents, "")
     if not _defined(drawn, whole).all():
@@ -186,7 +186,7 @@ def kept_resamples(
     for shots in predicted.shots:
         each = resampled_draws(predicted, shots)
         alone = each[:, : DRAW_RESAMPLES if len(each) > 1 else 0]
-        points = values_of(scores, shots)
+        points = scores_with_shots(scores, shots)
         least = step or (STEP if of["units"] <= MANY else STEP_OF_MANY)
         made.append(to_resamples(points, each.mean(axis=0), alone, step=least, shots=shots, **of))
     return tuple(made)

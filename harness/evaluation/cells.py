@@ -18,7 +18,7 @@ from harness.data.splits import share_rows
 from harness.errors import BadRecipe, MissingHead, MissingTeacher
 from harness.evaluation.ceiling import ceilings_on, check_ceilings
 from harness.evaluation.evaluated import EvaluatedModel, OpenedModel, experts_on, models_on
-from harness.evaluation.records import Adaptation, Saw, record_path
+from harness.evaluation.records import Adaptation, LabelUse, record_path
 from harness.evaluation.run import DEFAULTS, Run
 from harness.evaluation.task_split import (
     ProtocolConfig,
@@ -30,13 +30,13 @@ from harness.evaluation.task_split import (
 )
 from harness.hashes import digest_of, joined
 from harness.kinds import kind_of
-from harness.passes.lengths import resolved, tell_of_cut
-from harness.presets import preset, read_as
+from harness.passes.lengths import resolved_length, tell_of_cut
+from harness.presets import kind_under_preset, preset
 from harness.readout import LAST_LINEAR, Readout, without_head
 from harness.registry import scoring_code
 from harness.types import HELD_OUT, TRAINED_ON, Choice, Encoded, Rows, Scalar
 
-SAW: Mapping[tuple[bool, bool], Saw] = {
+LABEL_USES: Mapping[tuple[bool, bool], LabelUse] = {
     (True, False): "chose the rows",
     (True, True): "chose the rows and were read",
     (False, False): "were not read",
@@ -52,13 +52,13 @@ NO_SOURCES: Mapping[str, Any] = {"base": None, "experts": []}
 class Cell:
     """One unit of evaluation: a model on the rows of a task, under a protocol.
 
-    `evaluated` is the model of this cell; `model` is the model of the run, which `evaluated` is, or
-    is a reference of (its base, an expert, ...). `run` has the shots and draws of the protocol
-    (`ProtocolConfig.drawing`). The protocol fits something to the outputs of `teachers`.
+    `evaluated` is the model of this cell; `run_model` is the model of the run, which `evaluated`
+    is, or is a reference of (its base, an expert, ...). `run` has the shots and draws of the
+    protocol (`ProtocolConfig.drawing`). The protocol fits something to the outputs of `teachers`.
     """
 
     run: Run
-    model: OpenedModel
+    run_model: OpenedModel
     data: TaskSplit
     evaluated: EvaluatedModel
     teachers: tuple[EvaluatedModel, ...]
@@ -79,17 +79,17 @@ class Cell:
             return False
         if evaluated.pooling is not None and read.reads_head:
             return False
-        return bool(self.teachers) or not self.protocol.teaches
+        return bool(self.teachers) or not self.protocol.needs_teacher
 
     @property
-    def read_by(self) -> tuple[EvaluatedModel, ...]:
+    def with_teachers(self) -> tuple[EvaluatedModel, ...]:
         """The model and its teachers: all models that read the rows."""
         return (self.evaluated, *self.teachers)
 
     @property
     def pool(self) -> ShotPool | None:
         """The drawn rows that the protocol adapts to; None if it adapts to none."""
-        return self.data.pools.get(self.protocol.pool) if self.protocol.draws else None
+        return self.data.pools.get(self.protocol.pool_key) if self.protocol.has_draws else None
 
     @property
     def test_inputs(self) -> tuple[Rows, ...]:
@@ -102,7 +102,7 @@ class Cell:
         return self.readout_of(self.evaluated)
 
     def readout_of(self, model: EvaluatedModel) -> Readout:
-        """The readout of one of the models in `read_by`."""
+        """The readout of one of the models in `with_teachers`."""
         own = self.protocol.readout
         if model.pooling is not None:
             return model.pooling.readout if own == LAST_LINEAR else without_head(own)
@@ -124,7 +124,7 @@ class Cell:
             "family": evaluated.members[0].family.name,
             "recipe": evaluated.recipe,
             "digest": evaluated.digest,
-            "content": joined([one.content for one in self.read_by]),
+            "content": joined([one.content for one in self.with_teachers]),
             "task": data.name,
             "protocol": self.protocol.name,
             "options": dict(self.protocol.options),
@@ -142,7 +142,7 @@ class Cell:
             "labels": run.labels,
             "preset": run.preset,
             # other models were not made of the base and the experts
-            **(self.model.sources if evaluated.role in ("merged", "ceiling") else NO_SOURCES),
+            **(self.run_model.sources if evaluated.role in ("merged", "ceiling") else NO_SOURCES),
             "teachers": [teacher.digest for teacher in self.teachers],
             "heads_of": [weights.digest(one.weights) for one in evaluated.owners],
             "shown": list(evaluated.shown),
@@ -162,13 +162,13 @@ class Cell:
             **run.placement.recorded,
             **self.evaluated.members[0].family.recorded,
         }
-        kind = read_as(data.task, run.preset)
+        kind = kind_under_preset(data.task, run.preset)
         if kind != kind_of(data.task):
             settings["threshold"] = preset(run.preset).threshold
         if (documents := data.test.documents) is not None:  # which rows are resampled together
             settings["documents"] = digest_of(documents.tolist())
         if data.left_out:
-            seeds = sorted(data.left_out)[: run.draws if self.protocol.draws else 1]
+            seeds = sorted(data.left_out)[: run.draws if self.protocol.has_draws else 1]
             settings["left_out"] = {str(seed): list(data.left_out[seed]) for seed in seeds}
         if self.pool is not None:
             shots = sorted(set(run.shots), key=amount)
@@ -197,16 +197,16 @@ class Cell:
         read = self.protocol.entry.adapts == "labeled"
         return Adaptation(
             split=f"{data.task.name}@{TRAINED_ON}",
-            rows=pool.count(self.sentences),
-            drawn={} if self.sentences else pool.units,
-            sentences=pool.sentences if self.sentences else {},
-            labels=SAW[self.run.stratified, read],
+            rows=pool.count(self.adapts_to_sentences),
+            drawn={} if self.adapts_to_sentences else pool.units,
+            sentences=pool.sentences if self.adapts_to_sentences else {},
+            labels=LABEL_USES[self.run.stratified, read],
         )
 
     @property
-    def sentences(self) -> bool:
+    def adapts_to_sentences(self) -> bool:
         """Whether it adapts to whole sentences: where words have tags, if it reads no labels."""
-        return self.protocol.teaches and kind_of(self.data.task).split_into_words
+        return self.protocol.needs_teacher and kind_of(self.data.task).split_into_words
 
     def record_fields(self, encoded: Encoded) -> dict[str, Any]:
         """`known_fields` with the facts that take reading: the units to adapt to that were cut off,
@@ -219,11 +219,11 @@ class Cell:
         if (saw := values["adaptation"]) is None:
             return values
         pool = self.pool
-        units = sum(kind_of(self.data.task).units(self.data.test))
-        wanted = units_in(pool.draws, self.sentences) if pool else {*range(units)}
-        gone = wanted - units_in(encoded.draws, self.sentences)
+        units = sum(kind_of(self.data.task).unit_counts(self.data.test))
+        wanted = units_in(pool.draws, self.adapts_to_sentences) if pool else {*range(units)}
+        gone = wanted - units_in(encoded.draws, self.adapts_to_sentences)
         unseen = sorted(pool.places[unit] if pool else unit for unit in gone)
-        if unseen and self.protocol.draws and not self.sentences:
+        if unseen and self.protocol.has_draws and not self.adapts_to_sentences:
             warnings.warn(
                 f"{saw.split}: of {len(wanted)} words that are drawn {len(unseen)} are cut off or "
                 "make no token, and nothing is fitted to them: see --max-length auto",
@@ -236,7 +236,7 @@ class Cell:
         """The options and settings that are not the defaults, for the name of the record."""
         length = [] if self.data.task.image else ["max_length"]  # has no effect on images
         settings = ["dtype", "labels", "limit", *length, "metrics", "preset"]
-        if self.protocol.draws:
+        if self.protocol.has_draws:
             settings += ["draws", "seed", "shots", "stratified", "train_limit"]
         if self.protocol.transductive:
             settings += ["seed"]
@@ -265,11 +265,11 @@ def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) 
         with_experts.append((data, [one for one in experts if one.pooling is None]))
         for one in models:
             for protocol in protocols:
-                teachers = one.teachers(experts) if protocol.teaches else ()
+                teachers = one.teachers(experts) if protocol.needs_teacher else ()
                 cells.append(Cell(protocol.drawing(run), model, data, one, teachers, protocol))
     _check_embeddings(run, cells)
     _check_teachers(run, cells)
-    chosen = _choice(run, model, with_experts) if run.best_single else ()
+    chosen = _best_single_cells(run, model, with_experts) if run.best_single else ()
     return [cell for cell in [*cells, *chosen] if cell.applicable]
 
 
@@ -305,14 +305,14 @@ def _with_length(run: Run, data: TaskSplit, models: Sequence[EvaluatedModel]) ->
     readout = preset(run.preset).readout
     own = [one.pooling.max_length for one in models if one.pooling and one.pooling.max_length]
     asked = run.max_length or min([data.task.finetune.max_length, *own])
-    number = resolved(asked, members, several, readout)
+    number = resolved_length(asked, members, several, readout)
     if readout == LAST_LINEAR:  # a preset with its own readout cuts on purpose
         for rows in tests:
             tell_of_cut(members, rows, number)
     return replace(data, max_length=number)
 
 
-def _choice(
+def _best_single_cells(
     run: Run, model: OpenedModel, splits: Sequence[tuple[TaskSplit, Sequence[EvaluatedModel]]]
 ) -> Iterator[Cell]:
     """The cells by which the best single expert is chosen, on tasks that have several experts.
@@ -339,7 +339,7 @@ def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
 
     Warn of cells without a teacher, which are left out, if only some tasks or models lack one.
     """
-    taught = [cell for cell in cells if cell.protocol.teaches]
+    taught = [cell for cell in cells if cell.protocol.needs_teacher]
     untaught = list(dict.fromkeys(cell.data.task.name for cell in taught if not cell.teachers))
     teaching = list(dict.fromkeys(cell.protocol.name for cell in taught))
     if untaught and run.protocols:

@@ -228,7 +228,7 @@ SUMS: Mapping[str, Callable[[PredictedRows], Sums]] = {
 # Metrics that are no sums ------------------------------------------------------------------
 
 
-def ranks(read: PredictedRows, counts: Array64) -> Array64:
+def spearman_on_counts(read: PredictedRows, counts: Array64) -> Array64:
     """Spearman's correlation on each resample: that of the ranks, which depend on the counts.
 
     Rows of equal value share their mean rank. Values are sorted once: the rank of a value is the
@@ -312,11 +312,11 @@ class _Ties:
 def one_by_one(metric: str, read: PredictedRows, counts: Array64) -> Array64:
     """The values of any metric, computed on the rows of one resample after the other."""
     return np.array(
-        [_of(metric, read, np.repeat(np.arange(len(c)), c.astype(int))) for c in counts]
+        [_metric_on_rows(metric, read, np.repeat(np.arange(len(c)), c.astype(int))) for c in counts]
     )
 
 
-def _of(metric: str, read: PredictedRows, rows: Units) -> float:
+def _metric_on_rows(metric: str, read: PredictedRows, rows: Units) -> float:
     """A metric on some rows, with repeats; NaN if their labels leave it undefined."""
     kind, entry, units = kind_of(read.task), METRICS[metric], numbers_of(read.units, rows)
     predicted, labels = (
@@ -331,7 +331,11 @@ def _of(metric: str, read: PredictedRows, rows: Units) -> float:
 def metric_on_counts(metric: str, read: PredictedRows) -> Counted:
     """The metric of some predictions as a function of how often each row counts."""
     if metric not in SUMS:
-        return partial(ranks, read) if metric == "spearman" else partial(one_by_one, metric, read)
+        return (
+            partial(spearman_on_counts, read)
+            if metric == "spearman"
+            else partial(one_by_one, metric, read)
+        )
     table, formula = SUMS[metric](read)
     return lambda counts: formula(counts @ table)
 

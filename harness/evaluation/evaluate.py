@@ -31,9 +31,14 @@ from harness.errors import (
 from harness.evaluation.bootstrap import intervals, kept_loss, kept_resamples
 from harness.evaluation.cells import Cell, cells_of
 from harness.evaluation.evaluated import check_singles, warn_of_heads
-from harness.evaluation.predictions import Predicted, fault_of, read_predictions, write_predictions
+from harness.evaluation.predictions import (
+    Predicted,
+    mismatch_with_record,
+    read_predictions,
+    write_predictions,
+)
 from harness.evaluation.reader import Reader, plan
-from harness.evaluation.records import DECODER, DrawScore, Record, read_record, write_record
+from harness.evaluation.records import IMAGE_LIBRARY, DrawScore, Record, read_record, write_record
 from harness.evaluation.resamples import LOSS, Resamples, estimates_of
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
@@ -86,7 +91,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
         record = known.get(cell.path) or existing_record(cell)
         if record is None or cell.path in lacking:
             try:
-                made, predicted = computed(cell, reader, record)
+                made, predicted = evaluate_cell(cell, reader, record)
             except HarnessError as error:  # only the forward pass shows it
                 if record:
                     lost.append(f"{cell}: {error}")
@@ -133,8 +138,8 @@ def _warn_of_few_rows(records: Sequence[Record]) -> None:
 
 def _warn_of_no_expert(cells: Sequence[Cell], protocols: Sequence[ProtocolConfig]) -> None:
     """Warn of protocols on by default that are left out because no expert is known."""
-    teaching = [one.name for one in protocols if one.teaches]
-    alone = all(one.evaluated.pooling is None and not one.protocol.teaches for one in cells)
+    teaching = [one.name for one in protocols if one.needs_teacher]
+    alone = all(one.evaluated.pooling is None and not one.protocol.needs_teacher for one in cells)
     if teaching and alone:
         tasks = ", ".join(dict.fromkeys(one.data.task.name for one in cells))
         warnings.warn(
@@ -148,7 +153,9 @@ def check_cells(cells: Iterable[Cell]) -> None:
     """Raise BrokenCheckpoint, before any forward pass, for a model that could not be run."""
     checked = set()
     for cell in cells:
-        for model, member in ((one, member) for one in cell.read_by for member in one.members):
+        for model, member in (
+            (one, member) for one in cell.with_teachers for member in one.members
+        ):
             readout = cell.readout_of(model)
             key = (id(member), cell.data.name, readout.name)
             if key not in checked:
@@ -192,7 +199,7 @@ def _has_predictions(path: Path, record: Record) -> bool:
         return False
 
 
-def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, Predicted]:
+def evaluate_cell(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, Predicted]:
     """The record of a cell and its predictions. A `known` record, which lacks them, is kept.
 
     Raises HarnessError for a cell that cannot be scored, WrongPredictions if the predictions differ
@@ -205,7 +212,7 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
     ]
     predicted = cell.data.predicted(predictions)
     if known is not None:
-        if fault := fault_of(known, predicted):
+        if fault := mismatch_with_record(known, predicted):
             raise WrongPredictions(f"what is predicted here {fault}")
         return known, predicted
     loss = _loss(cell, encoded, predicted)
@@ -222,7 +229,7 @@ def computed(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, 
         majority=cell.data.majority,
         unseen=0 if seen is None else int((~seen).sum()),
         predictions=predicted.content,
-        versions={**_versions(), **({DECODER: pillow().__version__} if task.image else {})},
+        versions={**_versions(), **({IMAGE_LIBRARY: pillow().__version__} if task.image else {})},
     )
     return record, predicted
 

@@ -13,8 +13,14 @@ from harness import weights
 from harness.checkpoints.heads import with_head, without_head
 from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.pooling import Pooling
-from harness.checkpoints.provenance import Merged, Trained, merged_by, rows_shown, trained_by
-from harness.checkpoints.verbalizer import words_of
+from harness.checkpoints.provenance import (
+    ExpertJson,
+    MergeJson,
+    read_expert_json,
+    read_merge_json,
+    rows_shown,
+)
+from harness.checkpoints.verbalizer import verbalizer_of
 from harness.data.claims import called_in
 from harness.data.splits import parse_task
 from harness.errors import BadRecipe, MissingHead
@@ -22,7 +28,7 @@ from harness.evaluation.records import RecordedRecipe, Role
 from harness.evaluation.run import Run
 from harness.hashes import joined
 from harness.kinds import kind_of
-from harness.labels import fit, generic
+from harness.labels import are_labels_of, generic
 from harness.passes.features import model_key
 from harness.readout import LAST_LINEAR, Readout
 from harness.text import few
@@ -61,7 +67,7 @@ class OpenedModel:
 
         experts = []
         for one, task in self._experts:
-            said = trained_by(one.path) or Trained()
+            said = read_expert_json(one.path) or ExpertJson()
             how = {"seed": said.seed, "head_seed": said.head_seed, "training": said.training}
             experts.append({**named(one), "task": task or None, **how})
         return {"base": self.base and named(self.base), "experts": experts}
@@ -76,11 +82,11 @@ class OpenedModel:
             return kind_of(parse_task(own.tasks[0])[0]) is kind and kind.fits(task, own.labels)
         if own.tasks:
             return task.name in own.tasks
-        return fit(own.labels, task) or (
+        return are_labels_of(own.labels, task) or (
             generic(own.labels) and len(own.labels) == len(task.labels)
         )
 
-    def on(self, task: Task) -> tuple[Checkpoint, str]:
+    def with_head_for(self, task: Task) -> tuple[Checkpoint, str]:
         """The checkpoint with the head for a task, and whose head that is.
 
         'kept' is a head stored beside a merged encoder, 'own' the model's own, 'expert' that of the
@@ -88,7 +94,7 @@ class OpenedModel:
         head, is 'own'.
         """
         if (kept := self.kept.get(task.name)) is not None:
-            return kept, "own" if words_of(kept) else "kept"
+            return kept, "own" if verbalizer_of(kept) else "kept"
         own = self.checkpoint
         if own.pooling is not None:
             return own, "own"
@@ -130,7 +136,7 @@ STAGE = {"name", "options"}
 """The fields of a method in merge.json that a record copies."""
 
 
-def recipe_of(said: Merged | None) -> RecordedRecipe | None:
+def recipe_of(said: MergeJson | None) -> RecordedRecipe | None:
     """The recipe of a merge for its records; None without a merge.json that names the merger."""
     if said is None or said.merger is None:
         return None
@@ -150,8 +156,9 @@ class EvaluatedModel:
     """A model as read on one task: a row of the table. An ensemble has several members.
 
     `columns` has, for each member, the output for each label of the task. `head` says whose head it
-    is (`OpenedModel.on`). `shown` are the rows that the model, or what it was made of, was shown
-    (`rows_shown`), `recipe` is how it was merged. `owners` are the experts whose heads a base has.
+    is (`OpenedModel.with_head_for`). `shown` are the rows that the model, or what it was made of,
+    was shown (`rows_shown`), `recipe` is how it was merged. `owners` are the experts whose heads a
+    base has.
     """
 
     name: str
@@ -209,7 +216,7 @@ def evaluated_as(
         if member.labels is None:
             raise MissingHead(f"{member.source} has no head for {task}; give one with --experts")
         by_index = run.labels == "by-index"
-        order = kind_of(task).columns(task, member.labels, member.source, by_index=by_index)
+        order = kind_of(task).output_columns(task, member.labels, member.source, by_index=by_index)
         orders.append(tuple(order))
     return EvaluatedModel(name, role, method or role, members, tuple(orders), head, shown=shown)
 
@@ -249,7 +256,7 @@ def models_on(
 ) -> Iterator[EvaluatedModel]:
     """The model, then the models beside it on one task; `experts` are those of `experts_on`."""
     own = _own(experts)
-    merged, head = model.on(task)
+    merged, head = model.with_head_for(task)
     role, method = model.role, model.method
     if role == "expert" and called_in(model.checkpoint, task, run.data_dir) is None:
         role, method = "single", ""  # its own record names other tasks
@@ -277,7 +284,7 @@ def models_on(
             yield evaluated_as(task, run, "ensemble", "ensemble", members, "own", method)
     for reference in model.references:
         if reference.has_head(task) or reference.checkpoint.pooling is not None:
-            read, head = reference.on(task)
+            read, head = reference.with_head_for(task)
             called = reference.name, (read,), head, reference.method
             made = evaluated_as(task, run, "reference", *called)
             shown = rows_shown(reference.checkpoint.path)
@@ -310,8 +317,8 @@ def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
     A head of unknown origin is assumed to be trained on the `last_linear` features.
     """
     read = [*(model.experts or [model.checkpoint]), *(r.checkpoint for r in model.references)]
-    made = [one for one in read if not merged_by(one.path)]
-    trained = [(one.source, trained_by(one.path) or Trained()) for one in made]
+    made = [one for one in read if not read_merge_json(one.path)]
+    trained = [(one.source, read_expert_json(one.path) or ExpertJson()) for one in made]
     if other := [source for source, said in trained if said.readout != readout.name]:
         usual = readout == LAST_LINEAR
         warnings.warn(

@@ -8,7 +8,7 @@ from math import fsum, isclose, isfinite
 from typing import TYPE_CHECKING
 
 from harness.errors import BrokenRecord
-from harness.evaluation.resamples import BEYOND, loss_of, range_of, to_estimate
+from harness.evaluation.resamples import MAX_SCORE, loss_of, range_of, to_estimate
 
 if TYPE_CHECKING:
     from harness.evaluation.records import Adaptation, DrawScore, Record
@@ -31,7 +31,7 @@ def _faults(record: Record) -> Iterator[str]:
     values = [value for one in said for value in (one.value, *one.parts.values())]
     values += [end for one in record.intervals for end in (one.low, one.high)]
     values += [fact for one in said for fact in one.facts.values() if not isfinite(fact)]
-    if odd := [value for value in values if not abs(value) <= BEYOND]:  # NaN fails as well
+    if odd := [value for value in values if not abs(value) <= MAX_SCORE]:  # NaN fails as well
         yield f"has the score {odd[0]}, expected a number, usually of -1 to 1"
     yield from _in_settings(record)
     if record.adaptation is not None:
@@ -122,7 +122,7 @@ def _in_resamples(record: Record) -> Iterator[str]:
         yield f"keeps {found}, expected one for each of {shots}: evaluate again"
         return
     for one in kept:
-        if one.units > record.rows or one.step > BEYOND:
+        if one.units > record.rows or one.step > MAX_SCORE:
             counts = f"{one.units} units in steps of {one.step}"
             yield f"has resamples of {counts}, expected at most {record.rows} in smaller ones"
             return

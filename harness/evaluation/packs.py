@@ -15,7 +15,14 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import BrokenRecord, OutputExists
-from harness.files import LARGEST, check_below, check_ours, check_place, replacing, write_files
+from harness.files import (
+    MAX_FILE_BYTES,
+    check_below,
+    check_ours,
+    check_place,
+    replacing,
+    write_files,
+)
 from harness.text import first_line
 
 if TYPE_CHECKING:
@@ -84,7 +91,7 @@ def write_pack(path: Path, files: Iterable[File]) -> int:
             raise BrokenRecord(f"two files are called {name} and differ; pack their folders apart")
     schema, names = _schema().with_metadata({ABOUT: PACK}), sorted(known, key=PurePosixPath)
     usual: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
-    usual |= {"data_page_size": LARGEST, "write_statistics": False, "use_dictionary": False}
+    usual |= {"data_page_size": MAX_FILE_BYTES, "write_statistics": False, "use_dictionary": False}
     usual |= {"write_page_checksum": True}
     writing = pyarrow.parquet.ParquetWriter
     # each page is compressed by itself: in large pages, what records share is stored once
@@ -187,7 +194,7 @@ def _parts(file: Any, path: Path, columns: Sequence[str]) -> Iterator[Iterator[t
     import pyarrow
 
     for number in range(file.num_row_groups):
-        if file.metadata.row_group(number).total_byte_size > 5 * LARGEST:
+        if file.metadata.row_group(number).total_byte_size > 5 * MAX_FILE_BYTES:
             raise _broken(path, "it holds more than records are")
         try:
             group = file.read_row_group(number, columns=list(columns))

@@ -153,12 +153,12 @@ def read_predictions(record: Record, path: Path) -> Predicted:
         left_out={int(seed): rows for seed, rows in left.items()},
         documents=_documents(columns, units),
     )
-    if fault := fault_of(record, predicted):
+    if fault := mismatch_with_record(record, predicted):
         raise _wrong(path, fault)
     return predicted
 
 
-def fault_of(record: Record, predicted: Predicted) -> str | None:
+def mismatch_with_record(record: Record, predicted: Predicted) -> str | None:
     """Why these are not the predictions of a record: a predicate, to follow their name."""
     if len(predicted.units) != record.rows:
         return f"has {len(predicted.units)} rows, the record {record.rows}"

@@ -12,7 +12,7 @@ from harness.evaluation.evaluated import EvaluatedModel
 from harness.kinds import kind_of
 from harness.passes.features import Seen, dropout_features, encode, final_head
 from harness.passes.workload import Workload
-from harness.presets import read_as
+from harness.presets import kind_under_preset
 from harness.readout import Readout
 from harness.types import ALL, AUTO, TRAINED_ON, Again, Draw, Encoded, Features, Head, Rows, Teacher
 from harness.weights import once
@@ -33,9 +33,9 @@ class Reader:
     def encoded(self, cell: Cell) -> Encoded:
         """The input of a cell's protocol. Raises NotFinite for outputs that are NaN or infinite."""
         data, model = cell.data, cell.evaluated
-        task, kind = data.task, read_as(data.task, cell.run.preset)
-        classes = kind.outputs(task)
-        parts = [self.through(model, cell, rows, data.name) for rows in cell.test_inputs]
+        task, kind = data.task, kind_under_preset(data.task, cell.run.preset)
+        classes = kind.output_count(task)
+        parts = [self.member_features(model, cell, rows, data.name) for rows in cell.test_inputs]
         read = [_beside(features) for features in zip(*parts, strict=True)]
         if len(read) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
@@ -48,7 +48,9 @@ class Reader:
             rows, called, draws = shots.rows, f"{task.name}@{TRAINED_ON} shots", shots.draws
         else:
             return plain
-        pool, *taught = (self.through(one, cell, rows, called)[0] for one in cell.read_by)
+        pool, *taught = (
+            self.member_features(one, cell, rows, called)[0] for one in cell.with_teachers
+        )
         key = (cell.readout.name, rows.digest)
         again = self._again.setdefault(key, once(lambda: _dropping(cell, rows)))
         read_by = [(one.members[0], one.columns[0]) for one in cell.teachers]
@@ -56,7 +58,9 @@ class Reader:
         adapting = _adapting(plain, pool, draws, [*zip(taught, heads, strict=True)])
         return replace(adapting, again=lambda units, seed: again()(units, seed))
 
-    def through(self, model: EvaluatedModel, cell: Cell, rows: Rows, what: str) -> list[Features]:
+    def member_features(
+        self, model: EvaluatedModel, cell: Cell, rows: Rows, what: str
+    ) -> list[Features]:
         """The features of rows by every member of a model, encoded if they are not yet."""
         readout, workload, called = cell.readout_of(model), self._workload, f"{model.name} · {what}"
         key = (id(model), readout.name, rows.digest)
@@ -89,7 +93,7 @@ def plan(cell: Cell, workload: Workload) -> None:
     if cell.protocol.transductive:
         passes += [(teacher, cell.data.test) for teacher in cell.teachers]
     elif cell.pool is not None:
-        passes += [(model, cell.pool.rows) for model in cell.read_by]
+        passes += [(model, cell.pool.rows) for model in cell.with_teachers]
     for model, rows in passes:
         for digest in model.digests:
             workload.plan(_pass(cell, model, digest, rows), len(rows))
@@ -110,7 +114,7 @@ def _beside(parts: Sequence[Features]) -> Features:
 def _every(cell: Cell) -> tuple[Draw, ...]:
     """All test rows as one draw, in a single group."""
     kind, rows = kind_of(cell.data.task), cell.data.test
-    units = tuple(range(int(kind.units(rows).sum())))
+    units = tuple(range(int(kind.unit_counts(rows).sum())))
     examples = tuple(tuple(one) for one in kind.examples_containing(rows, units))
     return (Draw(ALL, cell.run.seed, (units,), examples),)
 

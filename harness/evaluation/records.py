@@ -17,13 +17,13 @@ from harness.data.shots import amount
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.faults import check_record
 from harness.evaluation.packs import PREDICTED, SUFFIX, is_pack, unpacked, write_pack
-from harness.evaluation.resamples import Resamples, shortened, values_of
+from harness.evaluation.resamples import Resamples, scores_with_shots, with_fewer_resamples
 from harness.files import check_values, json_text, parse_json, read_text, write_text
 from harness.hashes import digest_of
 from harness.types import Scalar, Shots
 from harness.values import Frozen
 
-DECODER = "pillow"
+IMAGE_LIBRARY = "pillow"
 """The library that decodes images; `versions` of a record on images has its release."""
 Role = Literal["merged", "base", "expert", "single", "ensemble", "ceiling", "reference"]
 """What a model is in an evaluation. `expert`: an expert on its own task; `single`: an expert on a
@@ -60,7 +60,7 @@ class Interval(Frozen):
     level: float = Field(0.95, gt=0, lt=1)
 
 
-Saw: TypeAlias = Literal[
+LabelUse: TypeAlias = Literal[
     "chose the rows", "chose the rows and were read", "were read", "were not read"
 ]
 """How the labels of the rows that a protocol adapted to were used."""
@@ -86,7 +86,7 @@ class Adaptation(Frozen):
     drawn: dict[str, list[list[Count]]] = Field(default_factory=dict)
     sentences: dict[str, dict[str, list[int]]] = Field(default_factory=dict)
     unseen: list[int] = Field(default_factory=list)
-    labels: Saw
+    labels: LabelUse
     transductive: bool = False
 
 
@@ -189,7 +189,7 @@ class Record(Frozen):
 
     def values(self, shots: Shots | None) -> list[float]:
         """The scores of the draws with `shots` shots (None if nothing is drawn)."""
-        return values_of(self.scores, shots)
+        return scores_with_shots(self.scores, shots)
 
     @property
     def shots(self) -> list[Shots | None]:
@@ -255,7 +255,7 @@ def identity_of(record: Record) -> str:
     )
 
 
-def path_of(record: Record, out: Path) -> Path:
+def written_path(record: Record, out: Path) -> Path:
     """The path of a record that was written below `out`."""
     called = identity_of(record)[:12]
     return next((out / safe_name(record.model) / record.task).glob(f"*-{called}.json"))
@@ -263,7 +263,7 @@ def path_of(record: Record, out: Path) -> Path:
 
 def predictions_of(record: Record, out: Path) -> Path:
     """The path of the predictions beside a record that was written below `out`."""
-    return path_of(record, out).with_suffix(".parquet")
+    return written_path(record, out).with_suffix(".parquet")
 
 
 def write_record(path: Path, record: Record) -> None:
@@ -283,10 +283,10 @@ NAMED = re.compile(r"-([0-9a-f]{12})\.json\Z")
 
 def read_record(path: Path) -> Record:
     """The record in a file. Raises BrokenRecord naming the file and what is wrong with it."""
-    return record_in(read_text(path, "a record", error=BrokenRecord), path)
+    return parse_record(read_text(path, "a record", error=BrokenRecord), path)
 
 
-def record_in(text: str | bytes, path: Path) -> Record:
+def parse_record(text: str | bytes, path: Path) -> Record:
     """The record in a text that was read from `path`, a file or PACK/NAME. See `read_record`."""
     try:
         record = Record.model_validate_json(text, strict=True)  # a third of the time of json
@@ -325,7 +325,7 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
     named: set[tuple[str, str, tuple[str, ...]]] = set()
     others: list[Path] = []
     for path, packed in files_in(places, others):
-        record = read_record(path) if packed is None else record_in(packed, path)
+        record = read_record(path) if packed is None else parse_record(packed, path)
         values = tuple(round(one.value, 6) for one in record.scores)
         called = identity_of(record)
         other, theirs = known.setdefault(called, (path, values))
@@ -446,9 +446,9 @@ def pack(places: Iterable[str | Path], out: Path, resamples: int | None = None) 
             none = False
             place = next(one for one in known if one in (path, *path.parents))
             content = path.read_bytes() if packed is None else packed
-            record = record_in(content, path)
+            record = parse_record(content, path)
             if resamples is not None:
-                content = _text_of(shortened(record, resamples)).encode()
+                content = _text_of(with_fewer_resamples(record, resamples)).encode()
             yield (path.name if path == place else path.relative_to(place).as_posix()), content
         _tell_of_others(others, none=none)
 

@@ -35,14 +35,14 @@ MANY, STEP_OF_MANY = 10_000, STEP / 16
 """With more test units, two models may differ by less than STEP, so this smaller step is used."""
 STEP_OF_LOSS = STEP / 1024
 """The step of losses, which may be near 0 and then differ by little."""
-FARTHEST = 127
+MAX_STEPS = 127
 """The most steps from the score that are stored in a signed byte."""
 DIGITS = 6
 """The digits that a number of steps is rounded to before it is rounded to a whole number, so that
 halves round alike on every processor."""
 
 
-BEYOND = 1e6
+MAX_SCORE = 1e6
 """The largest size of a score: that of a user's metric may be above 1, but not above this."""
 CORRELATIONS = ("matthews", "pearson", "spearman")
 """The metrics whose least value is -1; that of the harness's other metrics is 0."""
@@ -60,7 +60,7 @@ def _range(metric: str) -> tuple[float, float]:
         return -math.inf, math.inf
     if metric in CORRELATIONS:
         return -1.0, 1.0
-    return (0.0, 1.0) if metric in SUMS else (-BEYOND, BEYOND)
+    return (0.0, 1.0) if metric in SUMS else (-MAX_SCORE, MAX_SCORE)
 
 
 class Resamples(Frozen):
@@ -93,7 +93,7 @@ def to_resamples(
     points = np.asarray(scores)
     while True:
         whole, alone = _steps(mean - points.mean(), step), _steps(by_draw - points[:, None], step)
-        if max(np.abs(whole).max(), np.abs(alone).max(initial=0)) <= FARTHEST:
+        if max(np.abs(whole).max(), np.abs(alone).max(initial=0)) <= MAX_STEPS:
             kept, each = _text(whole), _text(alone)
             return Resamples(count=len(mean), step=step, values=kept, by_draw=each, **of)
         step *= 2
@@ -134,7 +134,7 @@ def to_estimate(kept: Resamples, scores: Sequence[float], metrics: Sequence[str]
     return Estimate(each, *parts, kept.units, counted=counted)
 
 
-def values_of(scores: Sequence[DrawScore], shots: Shots | None) -> list[float]:
+def scores_with_shots(scores: Sequence[DrawScore], shots: Shots | None) -> list[float]:
     """The scores of the draws with `shots` shots."""
     return [score.value for score in scores if score.shots == shots]
 
@@ -143,7 +143,10 @@ def estimates_of(
     resamples: Sequence[Resamples], scores: Sequence[DrawScore], metrics: Sequence[str]
 ) -> dict[Shots | None, Estimate]:
     """The score with its resamples, by number of shots."""
-    return {one.shots: to_estimate(one, values_of(scores, one.shots), metrics) for one in resamples}
+    return {
+        one.shots: to_estimate(one, scores_with_shots(scores, one.shots), metrics)
+        for one in resamples
+    }
 
 
 def loss_of(record: Record) -> Estimate | None:
@@ -158,7 +161,7 @@ def estimate_of(record: Record, shots: Shots | None) -> Estimate:
     return estimates_of(record.resamples, record.scores, record.metrics)[shots]
 
 
-def shortened(record: Record, count: int) -> Record:
+def with_fewer_resamples(record: Record, count: int) -> Record:
     """A record with its first `count` resamples, the same for every model; `by_draw` is kept."""
 
     def first(kept: Resamples) -> Resamples:

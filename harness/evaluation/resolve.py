@@ -13,21 +13,21 @@ from itertools import product
 
 from harness.checkpoints.align import in_all, whole_base
 from harness.checkpoints.bases import check_bases
-from harness.checkpoints.described import by_file, learn
+from harness.checkpoints.described import register_recorded_tasks, register_task_files
 from harness.checkpoints.heads import kept_heads
-from harness.checkpoints.ingredients import Ingredients, Sources, opened
-from harness.checkpoints.layout import EXPERT, MERGE, MERGEKIT_FILE
+from harness.checkpoints.ingredients import Ingredients, Sources, open_ingredients
+from harness.checkpoints.layout import EXPERT_LAYOUT, MERGE_LAYOUT, MERGEKIT_FILE
 from harness.checkpoints.mergekit import named_models
 from harness.checkpoints.provenance import (
     EXPERT_FILE,
-    Merged,
+    MergeJson,
     check_weights_unchanged,
-    merged_by,
+    read_merge_json,
     records_in,
     rows_shown,
 )
-from harness.checkpoints.text_heads import given_heads, made_whole
-from harness.checkpoints.verbalizer import words_of
+from harness.checkpoints.text_heads import read_heads, with_missing_parts
+from harness.checkpoints.verbalizer import verbalizer_of
 from harness.code import code_of_plugins, is_ours
 from harness.data.apart import among, texts_digest
 from harness.data.claims import called_in, tell_of_other_rows
@@ -48,7 +48,7 @@ def resolve_model(run: Run) -> OpenedModel:
     Its references and its tasks are found as well.
     """
     sources = Sources(run.experts, run.base, run.other_base, run.allow_pickle)
-    made_of = opened(run.model, sources)
+    made_of = open_ingredients(run.model, sources)
     checkpoint, experts, base, merged = made_of.model, made_of.experts, made_of.base, made_of.merged
     references = [sources.open(source) for source in run.references]
     for one in (*made_of.unverified, *references):
@@ -57,7 +57,10 @@ def resolve_model(run: Run) -> OpenedModel:
     _tell_of_other_code(checkpoint.source, merged)
     if base is not None and not (run.other_base or (merged and merged.other_base)):
         check_bases([*experts, checkpoint], base)
-    learn([*experts, *references], learn([checkpoint], by_file(run.tasks)))
+    register_recorded_tasks(
+        [*experts, *references],
+        register_recorded_tasks([checkpoint], register_task_files(run.tasks)),
+    )
 
     splits = _splits(run, checkpoint, merged)
     tasks = [*{task.name: task for task, _ in splits}.values()]
@@ -65,13 +68,13 @@ def resolve_model(run: Run) -> OpenedModel:
     for trained, task in product((checkpoint, *experts, *references), tasks):
         tell_of_other_rows(trained, task, run.data_dir)
 
-    heads = given_heads(run.heads_from, base)
+    heads = read_heads(run.heads_from, base)
     own = _under_heads(_model(checkpoint, alone=not run.experts), base, tasks, heads)
     # an expert may lie here without its head, which the merge has then
     labelled = {task.name: checkpoint for task in tasks if checkpoint.labels is not None}
     known = {**labelled, **heads, **own.kept}
     pairs = zip(experts, expert_tasks, strict=True)
-    experts = tuple(made_whole(expert, base, task, known) for expert, task in pairs)
+    experts = tuple(with_missing_parts(expert, base, task, known) for expert, task in pairs)
     base = whole_base(base, in_all([*own.kept.values()] or experts or [checkpoint]))
     read = (_under_heads(_model(one), base, tasks, heads) for one in references)
     others = tuple(replace(one, role="reference") for one in read)
@@ -93,7 +96,9 @@ def resolve_model(run: Run) -> OpenedModel:
 def _tell_of_edited(models: Sequence[Checkpoint]) -> None:
     """Warn of models whose merge.json or expert.json was edited: it is believed all the same."""
     for path in dict.fromkeys(one.path for one in models):
-        for marker in (layout.marker for layout in (MERGE, EXPERT) if layout.is_edited(path)):
+        for marker in (
+            layout.marker for layout in (MERGE_LAYOUT, EXPERT_LAYOUT) if layout.is_edited(path)
+        ):
             warnings.warn(
                 f"{path / marker} was edited since it was written: what it says of rows and "
                 "methods is believed, and may be wrong",
@@ -101,7 +106,7 @@ def _tell_of_edited(models: Sequence[Checkpoint]) -> None:
             )
 
 
-def _tell_of_other_code(source: str, merged: Merged | None) -> None:
+def _tell_of_other_code(source: str, merged: MergeJson | None) -> None:
     """Warn of a merge by plug-ins whose code has changed since, or is not loaded."""
     if merged is None or not merged.code:
         return
@@ -129,7 +134,7 @@ def _tell_of_other_code(source: str, merged: Merged | None) -> None:
         )
 
 
-def _splits(run: Run, checkpoint: Checkpoint, merged: Merged | None) -> list[tuple[Task, str]]:
+def _splits(run: Run, checkpoint: Checkpoint, merged: MergeJson | None) -> list[tuple[Task, str]]:
     """The tasks to evaluate with their splits: those of the run, else those the folder records.
 
     Raises BadRecipe if neither names any, and for rows that the model was tuned on.
@@ -189,7 +194,7 @@ def _model(checkpoint: Checkpoint, *, alone: bool = True) -> OpenedModel:
 
     A fine-tuned model is an `expert` only if `alone`; with experts of its own, it is their merge.
     """
-    merged, kit = merged_by(checkpoint.path), checkpoint.path / MERGEKIT_FILE
+    merged, kit = read_merge_json(checkpoint.path), checkpoint.path / MERGEKIT_FILE
     trained, kept = (checkpoint.path / EXPERT_FILE).is_file(), kept_heads(checkpoint, merged)
     role: Role
     if merged is not None:
@@ -217,9 +222,9 @@ def _under_heads(
 ) -> OpenedModel:
     """A model without a head, or of text to text, with the heads that are given for tasks."""
     own, named = model.checkpoint, [task.name for task in tasks if task.name in heads]
-    if own.labels is not None or (model.kept and not all(map(words_of, model.kept.values()))):
+    if own.labels is not None or (model.kept and not all(map(verbalizer_of, model.kept.values()))):
         return model
-    made = {name: made_whole(own, base, name, heads) for name in named}
+    made = {name: with_missing_parts(own, base, name, heads) for name in named}
     return replace(model, kept={**model.kept, **made})
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import PositiveInt, ValidationInfo, field_validator
 
-from harness.passes.placement import REFERENCE, DType, Placement
+from harness.passes.placement import FULL_PRECISION, DType, Placement
 from harness.presets import PresetName
 from harness.types import AUTO, Shots
 from harness.values import Chosen, Request, RowsAtOnce, Tokens
@@ -47,7 +47,7 @@ class Run(Request):
     output: str = "records"
     batch_size: RowsAtOnce = AUTO
     device: str = AUTO
-    dtype: DType = REFERENCE
+    dtype: DType = FULL_PRECISION
     allow_pickle: bool = False
 
     @field_validator("first")

@@ -26,7 +26,7 @@ from harness.evaluation.records import DrawScore
 from harness.evaluation.run import Run
 from harness.kinds import kind_of
 from harness.options import options, resolve
-from harness.presets import as_read, faithful, metrics_of, preset
+from harness.presets import faithful, metrics_of, preset, task_under_preset
 from harness.readout import FEATURE_READOUTS, LAST_LINEAR, Readout
 from harness.registry import METRICS, PROTOCOLS
 from harness.types import ALL, TRAINED_ON, Choice, Draw, Predictions, Rows, Scalar, Task, Units
@@ -48,7 +48,7 @@ class ProtocolConfig:
         return self.entry.adapts != "nothing"
 
     @property
-    def teaches(self) -> bool:
+    def needs_teacher(self) -> bool:
         """Whether something is fitted to the outputs of teachers."""
         return self.entry.adapts == "unlabeled"
 
@@ -59,7 +59,7 @@ class ProtocolConfig:
         return self.adapts and says is not None and says(**self.options)
 
     @property
-    def draws(self) -> bool:
+    def has_draws(self) -> bool:
         """Whether it adapts to rows that are drawn from the pool."""
         return self.adapts and not self.transductive
 
@@ -69,12 +69,12 @@ class ProtocolConfig:
         return run.model_copy(update=own) if self.entry.all_rows else run
 
     @property
-    def pool(self) -> tuple[bool, int]:
+    def pool_key(self) -> tuple[bool, int]:
         """The key in `TaskSplit.pools` of the pool that it adapts to."""
-        return self.entry.all_rows, self.outside
+        return self.entry.all_rows, self.outside_ratio
 
     @property
-    def outside(self) -> int:
+    def outside_ratio(self) -> int:
         """How many times as many words outside entities (O) are drawn as words of any other tag."""
         says = self.entry.outside
         return 1 if says is None else says(**self.options)
@@ -145,7 +145,7 @@ class ShotPool:
 
     def _rows(self, units: Sequence[int]) -> list[int]:
         """The row of the split that each unit of the pool belongs to."""
-        row_of = np.repeat(self.numbers, kind_of(self.rows.task).units(self.rows))
+        row_of = np.repeat(self.numbers, kind_of(self.rows.task).unit_counts(self.rows))
         return [int(row_of[unit]) for unit in units]
 
 
@@ -250,7 +250,7 @@ class TaskSplit:
         return Predicted(
             task=self.task,
             digest=self.test.digest,
-            units=kind_of(self.task).units(self.test),
+            units=kind_of(self.task).unit_counts(self.test),
             labels=self.test.labels,
             values=dict(zip(keys, (one.values for one in predictions), strict=True)),
             left_out=self.left_out,
@@ -259,7 +259,10 @@ class TaskSplit:
 
     def _scored(self, seed: int) -> tuple[npt.NDArray[np.bool_], Units]:
         """A mask of the units that are scored for this seed, and the units of each scored row."""
-        units, rows = kind_of(self.task).units(self.test), np.ones(len(self.test), dtype=np.bool_)
+        units, rows = (
+            kind_of(self.task).unit_counts(self.test),
+            np.ones(len(self.test), dtype=np.bool_),
+        )
         rows[[*self.left_out.get(seed, ())]] = False
         return np.repeat(rows, units), units[rows]
 
@@ -294,9 +297,9 @@ def protocols_of(run: Run) -> list[ProtocolConfig]:
                 f"{one.name} has {one.readout.option}, and the preset '{run.preset}' reads "
                 f"'{readout.name}' of every model; leave out one of them"
             )
-        if one.outside != 1 and not run.stratified:
+        if one.outside_ratio != 1 and not run.stratified:
             raise BadOption(
-                f"{one.name} draws {one.outside} times as many words of no entity, and "
+                f"{one.name} draws {one.outside_ratio} times as many words of no entity, and "
                 "unstratified draws ignore labels; leave out one of them"
             )
     return protocols
@@ -319,7 +322,7 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
     scored split shares rows with `train90`.
     """
     task, split = parse_task(name)
-    task = as_read(task, run.preset)
+    task = task_under_preset(task, run.preset)
     if metrics := run.metrics or metrics_of(task, run.preset):
         task = replace(task, metrics=tuple(metrics))
         check_metrics(task)
@@ -345,21 +348,21 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
             )
     seeds = range(run.seed, run.seed + run.draws)
     out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
-    if not any(one.draws for one in protocols):
+    if not any(one.has_draws for one in protocols):
         apart = all(one.entry.apart for one in protocols)
         return TaskSplit(task, split, test, left_out=out, data_dir=run.data_dir, apart=apart)
     if share_rows(task, split, TRAINED_ON):
         raise BadRecipe(f"shots are drawn from {task}@{TRAINED_ON}; expected another split")
     train = load_rows(task, TRAINED_ON, folder=run.data_dir, limit=run.train_limit)
     pools = {}
-    for one in {one.pool: one for one in protocols if one.draws}.values():
+    for one in {one.pool_key: one for one in protocols if one.has_draws}.values():
         own = one.drawing(run)
         shots = sorted(set(own.shots), key=amount)
         pool, draws = draw(
-            train, shots, seeds, known.reserved, one.outside, stratified=own.stratified
+            train, shots, seeds, known.reserved, one.outside_ratio, stratified=own.stratified
         )
         places = tuple(units_of(train, pool).tolist())
-        pools[one.pool] = ShotPool(take(train, pool), tuple(draws), tuple(pool), places)
+        pools[one.pool_key] = ShotPool(take(train, pool), tuple(draws), tuple(pool), places)
     return TaskSplit(task, split, test, pools, train.digest, out, run.data_dir)
 
 

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.checkpoints.described import by_file, learn
+from harness.checkpoints.described import register_recorded_tasks, register_task_files
 from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
 from harness.data.groups import expanded
@@ -55,7 +55,7 @@ def barrier(
         called = " and ".join(one.source for one in ends)
         told = "have other labels; expected experts of one task"
         raise LabelMismatch(f"the heads of {called} {told}")
-    learn(ends, by_file(run.tasks))
+    register_recorded_tasks(ends, register_task_files(run.tasks))
     if not (tasks := run.tasks or ends[0].tasks):
         raise BadOption(f"{ends[0].source} does not say its task; name it with --tasks")
     for name in expanded(tasks, run.data_dir):

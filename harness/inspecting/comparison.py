@@ -44,14 +44,14 @@ class WeightComparison:
         return _ratio(self.distance, sqrt((self.first2 + self.second2) / 2))
 
     @property
-    def moved(self) -> tuple[float, float]:
+    def task_vector_norms(self) -> tuple[float, float]:
         """The norms of both task vectors."""
         return sqrt(self.moved2), sqrt(self.other_moved2)
 
     @property
     def ratio(self) -> float | None:
         """The norm of the longer task vector over that of the shorter; None if the latter is 0."""
-        return _ratio(max(self.moved), min(self.moved))
+        return _ratio(max(self.task_vector_norms), min(self.task_vector_norms))
 
     @property
     def cosine(self) -> float | None:
@@ -69,7 +69,7 @@ def _ratio(above: float, below: float) -> float | None:
     return above / below if below else None
 
 
-def compared(
+def weight_comparison(
     first: torch.Tensor, second: torch.Tensor, origin: torch.Tensor | None = None
 ) -> WeightComparison:
     """The comparison of two flat tensors, in float64; `origin` is the base's tensor, if any.
@@ -143,6 +143,6 @@ MEASURES = (
 )
 
 
-def shown(*, with_base: bool) -> list[Measure]:
+def available_measures(*, with_base: bool) -> list[Measure]:
     """The measures that are available: those of task vectors need a base."""
     return [measure for measure in MEASURES if with_base or not measure.of_vectors]

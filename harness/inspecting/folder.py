@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from harness.checkpoints.families.symmetry import ROLES
 from harness.folders import Layout, new_folder
-from harness.inspecting.comparison import Measure, shown
+from harness.inspecting.comparison import Measure, available_measures
 from harness.inspecting.inspection import Inspection, Pair, as_record
 from harness.inspecting.units import in_squares
 from harness.reporting.figures import Figure, HeatMap, heat_map, matrix_map, save
@@ -30,7 +30,7 @@ def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
     with new_folder(out, INSPECTION, force=force) as folder:
         for pair in inspection.pairs:
             first, second = (inspection.models.index(one) + 1 for one in (pair.first, pair.second))
-            for measure in shown(with_base=inspection.base is not None):
+            for measure in available_measures(with_base=inspection.base is not None):
                 if (values := map_of(pair, measure)) is not None:
                     save(heat_map(values), folder / f"{measure.name}-{first}-{second}")
             if pair.units:
@@ -84,7 +84,7 @@ def _panel(pair: Pair, measure: Measure, layers: Sequence[Layer | None]) -> pand
 
     values = {
         role.replace(" ", "\n"): [
-            getattr(pair.of([layer], role), measure.name, None) for layer in layers
+            getattr(pair.sum_over([layer], role), measure.name, None) for layer in layers
         ]
         for role in ROLES
     }

@@ -13,12 +13,12 @@ from harness import weights
 from harness.checkpoints import align
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.symmetry import TensorPlace, in_table, place_in
+from harness.checkpoints.families.symmetry import TensorPlace, place_in, split_parts
 from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
 from harness.errors import BadOption, BadRecipe, NotFinite
 from harness.folders import check_output
-from harness.inspecting.comparison import WeightComparison, compared
+from harness.inspecting.comparison import WeightComparison, weight_comparison
 from harness.inspecting.folder import INSPECTION, write
 from harness.inspecting.inspection import InspectedModel, Inspection, Pair, UnitsInPlace, total
 from harness.inspecting.units import feed_forward, unit_cosines, units_kept
@@ -222,7 +222,7 @@ def _of_tensor(work: ComparisonInputs, name: str) -> dict[Indices, WeightCompari
     def of_piece(part: slice) -> list[WeightComparison]:
         start = None if origin is None else origin[part].double()
         wide = {index: tensor[part].double() for index, tensor in flat.items()}
-        return [compared(wide[first], wide[second], start) for first, second in pairs]
+        return [weight_comparison(wide[first], wide[second], start) for first, second in pairs]
 
     # heads of one name may differ in size: pieces beyond the end of a tensor are empty
     longest = max((tensor.numel() for tensor in flat.values()), default=0)
@@ -249,7 +249,7 @@ def _units(
 
 def _tables(work: ComparisonInputs, pair: Indices) -> tuple[StateDict, StateDict]:
     """The tensors of both models of a pair, as the table of their family names them."""
-    first, second = (in_table(work.family, work.states[index]) for index in pair)
+    first, second = (split_parts(work.family, work.states[index]) for index in pair)
     return first, second
 
 

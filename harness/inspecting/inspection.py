@@ -56,7 +56,7 @@ class Pair:
         return total(one for place, one in self.places.items() if place.role != "head")
 
     @property
-    def kept(self) -> float | None:
+    def share_in_place(self) -> float | None:
         """The share of units of all layers together that are matched to themselves."""
         units = sum(one.units for one in self.units.values())
         return sum(one.kept for one in self.units.values()) / units if units else None
@@ -66,7 +66,7 @@ class Pair:
         """The layers, in the order of data through a model."""
         return in_order(p.layer for p in self.places if p.layer is not None)
 
-    def of(
+    def sum_over(
         self, layers: Collection[Layer | None], role: Role | None = None
     ) -> WeightComparison | None:
         """The sum over these layers (None: outside of layers), of a role or of all.
@@ -109,15 +109,18 @@ def remarks(inspection: Inspection) -> list[str]:
 
 
 def _remark(pair: Pair, base: InspectedModel | None) -> str | None:
-    if pair.kept is not None and pair.kept < FEWEST_IN_PLACE:  # says more than distances
+    share = pair.share_in_place
+    if share is not None and share < FEWEST_IN_PLACE:  # says more than distances
         return (
-            f"{1 - pair.kept:.0%} of the feed-forward units of {pair.second.name} are matched "
+            f"{1 - share:.0%} of the feed-forward units of {pair.second.name} are matched "
             f"to others of {pair.first.name}: a merge mixes unrelated units unless they are "
             "matched first; see --premerge permutation and rotation."
         )
     if base is None:
         return None
-    lengths = sorted(zip(pair.whole.moved, (pair.first.name, pair.second.name), strict=True))
+    lengths = sorted(
+        zip(pair.whole.task_vector_norms, (pair.first.name, pair.second.name), strict=True)
+    )
     (short, shorter), (long, longer) = lengths
     if short == long == 0:
         return f"{shorter} and {longer} are the base {base.name}, but for their heads."
@@ -164,7 +167,7 @@ def _pair(pair: Pair, *, with_base: bool) -> dict[str, Any]:
 def _measures(one: WeightComparison, with_base: bool) -> dict[str, Any]:
     both = {"entries": one.entries, "distance": one.distance, "relative": one.relative}
     vectors = {
-        "task_vector_norms": list(one.moved),
+        "task_vector_norms": list(one.task_vector_norms),
         "ratio": one.ratio,
         "cosine": one.cosine,
         "moved_by_both": one.both,

@@ -19,7 +19,7 @@ from harness.data.sources import TRAIN, at_hand, origin
 from harness.data.splits import parse_task
 from harness.errors import BadData, BadOption
 from harness.kinds import kind_of
-from harness.passes.lengths import cut_off, described, length_of, resolved, token_counts
+from harness.passes.lengths import cut_off, cut_phrase, length_of, resolved_length, token_counts
 from harness.text import MAX_NAMES, few, number, plain, shortened
 from harness.types import Checkpoint, Length, Rows, Task
 
@@ -56,7 +56,7 @@ def show(
             check_image_processor(checkpoint)
     rows = _splits(found, data_dir)
     check_apart(found, data_dir)
-    longest = resolved(asked, [checkpoint], rows.values()) if checkpoint else None
+    longest = resolved_length(asked, [checkpoint], rows.values()) if checkpoint else None
     return {
         "task": found.name,
         "kind": found.kind,
@@ -92,7 +92,7 @@ def _told(
     texts = [[" ".join(one)] if whole else one for one in rows.texts]
     return {
         "rows": len(rows),
-        "units": int(kind_of(rows.task).units(rows).sum()),
+        "units": int(kind_of(rows.task).unit_counts(rows).sum()),
         "labels": dict(kind_of(rows.task).label_summary(rows)),
         "lengths": {
             "unit": "tokens" if text else "words" if rows.images is None else "images",
@@ -101,7 +101,7 @@ def _told(
             "longest": int(max(lengths)),
         },
         "cut_off": asdict(cut) if cut else None,
-        "cut_off_in_words": described(cut, longest) if cut and longest else "",
+        "cut_off_in_words": cut_phrase(cut, longest) if cut and longest else "",
         "shared_with_train": shared,
         "repeated_texts": repeated(rows),
         "empty_texts": sum(not text.strip() for one in texts for text in one),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.inspecting.comparison import Measure, WeightComparison, shown
+from harness.inspecting.comparison import Measure, WeightComparison, available_measures
 from harness.inspecting.inspection import Inspection, Pair, remarks
 from harness.text import aligned, number, plain, wrapped
 
@@ -13,7 +13,7 @@ SHORT = {"attention output": "attn.\noutput", "convolution": "conv."}
 def report(inspection: Inspection, columns: int | None = None) -> str:
     """The models by number, a line for each pair, tables of layers x roles, and remarks."""
     wide = columns or WIDTH
-    measures = shown(with_base=inspection.base is not None)
+    measures = available_measures(with_base=inspection.base is not None)
     parts = [_models(inspection), _pairs(inspection)]
     if len(inspection.pairs) == 1:
         # absolute distances grow with the size of a matrix: they are in the JSON only
@@ -43,9 +43,9 @@ def _pairs(inspection: Inspection) -> str:
         one = pair.whole
         row = [_numbers(inspection, pair), _shown(one.distance), _shown(one.relative)]
         if inspection.base:
-            row += [", ".join(map(_shown, one.moved)), _shown(one.ratio)]
+            row += [", ".join(map(_shown, one.task_vector_norms)), _shown(one.ratio)]
             row += [_shown(one.cosine, ".3f"), _shown(one.agreement, ".3f")]
-        rows.append([*row, _shown(pair.kept)])
+        rows.append([*row, _shown(pair.share_in_place)])
     said = "norms, ratio, cosine and signs are of the task vectors; " if inspection.base else ""
     how = f"distances are without heads; relative: to the norm; {said}units: matched to themselves"
     return f"{aligned(rows, headers)}\n\n{wrapped(plain(how), WIDTH)}"
@@ -68,11 +68,11 @@ def _layers(pair: Pair, measure: Measure, wide: int) -> str:
 
     within = {**{str(layer): [layer] for layer in pair.layers}, "all": pair.layers}
     rows = [
-        [called, *(cell(pair.of(layers, role)) for role in (*roles, None))]
+        [called, *(cell(pair.sum_over(layers, role)) for role in (*roles, None))]
         for called, layers in within.items()
     ]
     headers = ["layer", *(SHORT.get(role, role) for role in roles), "all"]
-    outside = {role: cell(pair.of([None], role)) for role in pair.roles(in_layers=False)}
+    outside = {role: cell(pair.sum_over([None], role)) for role in pair.roles(in_layers=False)}
     title = measure.title.format(first=pair.first.name, second=pair.second.name)
     lines = [wrapped(plain(title), wide), ""]
     if pair.layers:

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from harness.checkpoints.families.family import FFN, Family
-from harness.checkpoints.families.symmetry import axes_of, in_table, place_in
+from harness.checkpoints.families.symmetry import axes_of, place_in, split_parts
 from harness.inspecting.inspection import UnitsInPlace
 from harness.types import StateDict
 from harness.weights import Layer, Member, Symmetry, overlap, select, specs, units_of
@@ -28,7 +28,7 @@ def feed_forward(family: Family, state: StateDict) -> dict[Layer, list[Member]]:
     if not names:
         return {}
     symmetry = Symmetry(axes_of(family, select(state, names)), heads=1)
-    seen = in_table(family, state)
+    seen = split_parts(family, state)
     return {layer: symmetry.members(FFN.format(layer=layer), seen) for layer in symmetry.layers}
 
 

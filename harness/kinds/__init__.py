@@ -20,7 +20,7 @@ def kind_of(task: Task) -> Kind:
     return KINDS[task.kind]
 
 
-def one_space(tasks: Iterable[Task]) -> bool:
+def share_label_space(tasks: Iterable[Task]) -> bool:
     """Whether equal labels mean the same in all tasks: true of tags and of multi-label classes.
 
     Equal labels of classifications may answer different questions (yes, no).
@@ -34,4 +34,13 @@ def check_labels(task: Task) -> None:
         raise BadData(f"task '{task.name}' has {fault}")
 
 
-__all__ = ["IGNORED", "KINDS", "Kind", "Multilabel", "Rule", "check_labels", "kind_of", "one_space"]
+__all__ = [
+    "IGNORED",
+    "KINDS",
+    "Kind",
+    "Multilabel",
+    "Rule",
+    "check_labels",
+    "kind_of",
+    "share_label_space",
+]

@@ -106,6 +106,6 @@ class Classification(Kind):
         log = outputs.log_softmax(-1)
         return -(log.exp() * log).sum(-1)
 
-    def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
+    def head_labels(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
         """The index of each row's class among the head's outputs."""
         return np.asarray(places, dtype=np.float64)[rows.labels.astype(np.int64)]

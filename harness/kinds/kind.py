@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from harness.errors import BadData, LabelMismatch, NotFinite
-from harness.labels import as_config, called, fit, generic, is_number, placing, spelling
+from harness.labels import (
+    are_labels_of,
+    as_config,
+    comparison_key,
+    generic,
+    is_number,
+    label_indexer,
+    name_of_value,
+)
 from harness.text import few
 from harness.types import Array, Array64, Draw, Row, Rows, Task, Units
 
@@ -77,7 +85,7 @@ class Kind(ABC):
             return f"{len(task.labels)} labels, expected two or more of a {self.spoken}"
         return None
 
-    def columns_of(self, task: Task) -> tuple[str, ...]:
+    def label_columns(self, task: Task) -> tuple[str, ...]:
         """The columns of the data set that hold the labels."""
         return (task.label,)
 
@@ -92,7 +100,7 @@ class Kind(ABC):
         Raises BadData, naming it, for a value that is no label.
         """
 
-    def units(self, rows: Rows) -> Units:
+    def unit_counts(self, rows: Rows) -> Units:
         """How many units each row has, in order."""
         return np.ones(len(rows), dtype=np.int64)
 
@@ -128,11 +136,11 @@ class Kind(ABC):
 
     # Heads ---------------------------------------------------------------------------------
 
-    def outputs(self, task: Task) -> int:
+    def output_count(self, task: Task) -> int:
         """The number of outputs of a head for the task."""
         return max(1, len(task.labels))
 
-    def columns(
+    def output_columns(
         self, task: Task, labels: Sequence[str], where: str, *, by_index: bool = False
     ) -> list[int]:
         """For each label of the task, the output of the head that stands for it.
@@ -141,7 +149,7 @@ class Kind(ABC):
         task's order if `by_index`. Raises LabelMismatch otherwise.
         """
         if self.fits(task, labels):
-            spelled = spelling(labels, task.labels)
+            spelled = comparison_key(labels, task.labels)
             names = [spelled(name) for name in labels]
             return [names.index(spelled(name)) for name in task.labels]
         hint = ""
@@ -158,7 +166,7 @@ class Kind(ABC):
 
     def fits(self, task: Task, labels: Sequence[str]) -> bool:
         """Whether a head with these labels can be read on the task."""
-        return fit(labels, task)
+        return are_labels_of(labels, task)
 
     # Predictions ---------------------------------------------------------------------------
 
@@ -272,7 +280,7 @@ class Kind(ABC):
         return None
 
     @abstractmethod
-    def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
+    def head_labels(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
         """Labels for a head with so many outputs, where `places` are those of the task's labels."""
 
 
@@ -311,7 +319,7 @@ def class_indices(
     There is one value for each row or, if `words` has the number of words of each row, for each
     word.
     """
-    place = placing(task)
+    place = label_indexer(task)
     places = [place(value) for value in values]
     if None not in places:
         return np.array(places, dtype=np.float64)
@@ -335,7 +343,7 @@ def _hint(task: Task, value: object) -> str:
         return ""
     if task.by_index:
         return f" or an index below {len(task.labels)}"
-    name = called(value) or ""
+    name = name_of_value(value) or ""
     if task.files and name and not is_number(name):
         said = f"{{{name!r:.80}: {task.labels[0]!r:.80}}}"
         return f"; add it to labels, or say which of them it is, as in renamed: {said}"

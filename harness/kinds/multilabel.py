@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.errors import BadData
 from harness.kinds.kind import IGNORED, Kind, Rule, numbered
-from harness.labels import is_number, placing, spelling
+from harness.labels import comparison_key, is_number, label_indexer
 from harness.text import few
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
@@ -50,7 +50,7 @@ class Multilabel(Kind):
     positional: ClassVar[bool] = True
     integer_labels: ClassVar[bool] = False
 
-    def columns_of(self, task: Task) -> tuple[str, ...]:
+    def label_columns(self, task: Task) -> tuple[str, ...]:
         """One column with a list of classes, or one column for each class."""
         return (task.label,) if task.label else task.labels
 
@@ -58,7 +58,7 @@ class Multilabel(Kind):
         """Labels from a value for every class, in a list or in columns, or from a list of names."""
         each = numbered(rows, where)
         if task.label:
-            place = placing(replace(task, by_index=False))  # text is a name, never a place
+            place = label_indexer(replace(task, by_index=False))  # text is a name, never a place
             made = [_of_list(task, row[task.label], place, at) for at, row in each]
         else:
             made = [[_value(row[name], at) for name in task.labels] for at, row in each]
@@ -80,7 +80,7 @@ class Multilabel(Kind):
 
     def fits(self, task: Task, labels: Sequence[str]) -> bool:
         """Whether a head has all classes of the task; it may have more, as they do not compete."""
-        spelled = spelling(labels, task.labels)
+        spelled = comparison_key(labels, task.labels)
         return {*map(spelled, task.labels)} <= {*map(spelled, labels)}
 
     def _predicted(self, outputs: Array64) -> Array64:
@@ -183,7 +183,7 @@ class Multilabel(Kind):
         """The mean binary cross entropy over the labelled classes."""
         return known_cross_entropy
 
-    def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
+    def head_labels(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
         """Each class at its place; outputs that are no class of the task are unlabelled."""
         made = np.full((len(rows), outputs), float(IGNORED))
         made[:, list(places)] = rows.labels

@@ -42,11 +42,11 @@ class Regression(Kind):
         ends = {"least": values.min(), "mean": values.mean(), "most": values.max()}
         return {name: float(value) for name, value in ends.items()}
 
-    def columns(
+    def output_columns(
         self, task: Task, labels: Sequence[str], where: str, *, by_index: bool = False
     ) -> list[int]:
         """The only output of the head."""
-        return super().columns(task, labels, where) or [0]
+        return super().output_columns(task, labels, where) or [0]
 
     def _predicted(self, outputs: Array64) -> Array64:
         return outputs[:, 0]
@@ -89,6 +89,6 @@ class Regression(Kind):
         """The gradient of the mean squared error; `exact` and `empirical` see one row at a time."""
         yield 2 / len(outputs) * (outputs - labels.view_as(outputs))
 
-    def targets(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
+    def head_labels(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
         """The labels themselves."""
         return rows.labels

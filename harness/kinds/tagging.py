@@ -81,7 +81,7 @@ class Tagging(Classification):
             tags += given
         return class_indices(task, tags, where, [len(row[task.label]) for row in rows])
 
-    def units(self, rows: Rows) -> Units:
+    def unit_counts(self, rows: Rows) -> Units:
         """The number of words of each row."""
         return np.array([len(words) for words in rows.texts], dtype=np.int64)
 
@@ -150,20 +150,20 @@ class Tagging(Classification):
 
     def examples_containing(self, rows: Rows, units: Sequence[int]) -> Sequence[Sequence[int]]:
         """The sentences that contain the words, each once."""
-        row_of = np.repeat(np.arange(len(rows)), self.units(rows))
+        row_of = np.repeat(np.arange(len(rows)), self.unit_counts(rows))
         spans = self._sentences(rows)
         return [spans[row] for row in dict.fromkeys(row_of[[*units]].tolist())]
 
     def _sentences(self, rows: Rows) -> list[tuple[int, ...]]:
         """The numbers of the words of each row."""
-        ends = np.cumsum(self.units(rows)).tolist()
+        ends = np.cumsum(self.unit_counts(rows)).tolist()
         return [tuple(range(a, b)) for a, b in pairwise([0, *ends])]
 
 
 def tags_of(rows: Rows) -> list[list[str]]:
     """The tags of each row."""
     kind = Tagging()
-    tags: list[list[str]] = kind.for_metrics(rows.task, rows.labels, kind.units(rows))
+    tags: list[list[str]] = kind.for_metrics(rows.task, rows.labels, kind.unit_counts(rows))
     return tags
 
 

@@ -55,7 +55,7 @@ def adamerging(
     """
     report: dict[str, Any] = {}
     chosen = None if density is None else cache(elected(experts, base, density))
-    vectors = _Vectors(experts, base, chosen)
+    vectors = _TaskVectors(experts, base, chosen)
 
     @once
     def shares() -> Shares:
@@ -67,18 +67,18 @@ def adamerging(
         report.update({"coefficients": shown, "losses": [losses[0], losses[-1]]})
         return made
 
-    return Lazy(widened(base, *experts), lambda name: vectors.moved(shares(), name), report)
+    return Lazy(widened(base, *experts), lambda name: vectors.merged_tensor(shares(), name), report)
 
 
 @dataclass(frozen=True)
-class _Vectors:
+class _TaskVectors:
     """The task vectors of experts: all entries, or only those that are `chosen`."""
 
     experts: Sequence[StateDict]
     base: StateDict
     chosen: KeptEntries | None = None
 
-    def moved(self, shares: Shares, name: str) -> torch.Tensor:
+    def merged_tensor(self, shares: Shares, name: str) -> torch.Tensor:
         """One tensor of base + sum_i c_i * (task vector i)."""
         count = len(self.experts)
 
@@ -112,7 +112,10 @@ class _Vectors:
 
 
 def _descended(
-    vectors: _Vectors, losses: Sequence[LossAndGradient], free: torch.Tensor, learning_rate: float
+    vectors: _TaskVectors,
+    losses: Sequence[LossAndGradient],
+    free: torch.Tensor,
+    learning_rate: float,
 ) -> tuple[Shares, list[float]]:
     """The coefficients after a step of Adam for each loss, and the losses.
 
@@ -125,7 +128,7 @@ def _descended(
     values = []
     for loss in losses:
         shares = _by_name(free, names)
-        value, gradient = loss(Lazy(known, partial(vectors.moved, shares)))
+        value, gradient = loss(Lazy(known, partial(vectors.merged_tensor, shares)))
         values.append(value)
         slopes = [vectors.slopes(gradient, name) for name in names]
         # sums that do not depend on the order of the tensors in a file

@@ -64,8 +64,8 @@ def pcb(
 
     def merge(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
         vectors = [weight - origin for weight in tuned]
-        shares = [winning()[i].moved(balance(i, vectors)) for i in range(len(vectors))]
-        held = [known.held(v) for known, v in zip(bounds(), vectors, strict=True)]
+        shares = [winning()[i].rescaled(balance(i, vectors)) for i in range(len(vectors))]
+        held = [known.clamped(v) for known, v in zip(bounds(), vectors, strict=True)]
         above = weights.total([v * share for v, share in zip(held, shares, strict=True)])
         return above.div_(weights.total(shares).clamp_(min=NOBODY))
 
@@ -81,11 +81,11 @@ class Bounds:
     low: float
     high: float
 
-    def held(self, vector: torch.Tensor) -> torch.Tensor:
+    def clamped(self, vector: torch.Tensor) -> torch.Tensor:
         """The entries with magnitudes clamped to the two; zeros stay zero."""
         return vector.abs().clamp_(self.low, self.high).mul_(vector.sign())
 
-    def moved(self, values: torch.Tensor) -> torch.Tensor:
+    def rescaled(self, values: torch.Tensor) -> torch.Tensor:
         """The values rescaled to [0, 1]: 0 up to `low`, 1 from `high`; all 0 if these are equal."""
         width = self.high - self.low
         if width <= CANCELLED * max(abs(self.low), abs(self.high)):
@@ -107,12 +107,12 @@ def _balance(
     place: int, vectors: Sequence[torch.Tensor], bounds: Sequence[Bounds], inter: str
 ) -> torch.Tensor:
     """Intra * inter of one expert, in float32, as ranks are found in float32."""
-    mine = bounds[place].moved(vectors[place].abs())
+    mine = bounds[place].rescaled(vectors[place].abs())
     intra = mine.square().mul_(len(vectors)).exp_()
     if inter == "plain":
         return (vectors[place] * weights.total(vectors)).tanh_().mul_(intra).float()
     signed = [
-        known.moved(vector.abs()).mul_(vector.sign())
+        known.rescaled(vector.abs()).mul_(vector.sign())
         for known, vector in zip(bounds, vectors, strict=True)
     ]
     if inter == "normalized":

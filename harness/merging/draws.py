@@ -6,13 +6,13 @@ from itertools import combinations
 
 from harness import weights
 from harness.checkpoints.bases import POOLER
-from harness.checkpoints.provenance import Trained, trained_by
+from harness.checkpoints.provenance import ExpertJson, read_expert_json
 from harness.errors import IncompatibleWeights
 from harness.merging.plan import MergePlan
 from harness.types import Checkpoint
 from harness.weights import cosine
 
-ALIKE = 0.5
+MIN_SHARED_COSINE = 0.5
 """The least cosine of two matrices trained from one initialisation: independent ones have 0, and
 training leaves more than 0.9."""
 
@@ -27,15 +27,17 @@ def check_shared_initialisation(plan: MergePlan) -> None:
     if plan.experts[0].pooling is not None:  # no embedding is read through a pooler
         return
     family = plan.experts[0].family
-    tops = plan.tops[0] if plan.recipe.heads != "keep" else {}
-    merged = weights.specs(weights.union(plan.bodies[0], tops))
+    tops = plan.head_states[0] if plan.recipe.heads != "keep" else {}
+    merged = weights.specs(weights.union(plan.merger_inputs[0], tops))
     matrices = [name for name, spec in merged.items() if len(spec.shape) == 2]
     rest = [n for n in matrices if not family.is_pooler(n) and not family.is_head(n)]
     for name in filter(family.is_pooler, matrices):
         for first, second in combinations(plan.experts, 2):
             pair = first.weights, second.weights
             how = _apart(first, second, name)
-            if how is None and (alike := cosine(*pair, name)) < ALIKE <= cosine(*pair, rest[-1]):
+            if how is None and (alike := cosine(*pair, name)) < MIN_SHARED_COSINE <= cosine(
+                *pair, rest[-1]
+            ):
                 how = f"a cosine of {alike:.2f}"
             if how:
                 raise IncompatibleWeights(
@@ -58,7 +60,7 @@ def _apart(first: Checkpoint, second: Checkpoint, name: str) -> str | None:
 
     '' also if both bases have it: these are compared elsewhere.
     """
-    both = [trained_by(one.path) or Trained() for one in (first, second)]
+    both = [read_expert_json(one.path) or ExpertJson() for one in (first, second)]
     if all(name in one.drawn for one in both):
         return "by their records" if both[0].drawn[name] != both[1].drawn[name] else ""
     began = {name in one.drawn: POOLER in one.base_weights for one in both}

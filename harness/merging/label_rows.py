@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from harness import weights
-from harness.checkpoints.provenance import Trained, trained_by
-from harness.labels import spelling
+from harness.checkpoints.provenance import ExpertJson, read_expert_json
+from harness.labels import comparison_key
 from harness.types import Checkpoint, StateDict
 
 
-def tell_of_schemes(experts: Sequence[Checkpoint]) -> None:
+def warn_of_mixed_schemes(experts: Sequence[Checkpoint]) -> None:
     """Warn of heads with the same tags whose training rows write entities in different schemes."""
-    said = {expert.source: trained_by(expert.path) or Trained() for expert in experts}
+    said = {expert.source: read_expert_json(expert.path) or ExpertJson() for expert in experts}
     known = {source: [*of.schemes.values()] for source, of in said.items() if of.schemes}
     if len({scheme for of in known.values() for scheme in of}) > 1:
         told = ", ".join(f"{source}: {'/'.join(dict.fromkeys(of))}" for source, of in known.items())
@@ -29,7 +29,7 @@ def tell_of_schemes(experts: Sequence[Checkpoint]) -> None:
 
 def annotated_by(expert: Checkpoint) -> frozenset[str]:
     """The labels that an expert's training rows annotate; all labels, if that is not recorded."""
-    said, every = trained_by(expert.path) or Trained(), expert.labels or ()
+    said, every = read_expert_json(expert.path) or ExpertJson(), expert.labels or ()
     by_task = [said.annotated.get(task, every) for task in said.tasks] or [every]
     return frozenset(label for labels in by_task for label in labels)
 
@@ -44,7 +44,7 @@ def mean_over_annotators(
     knows every label, the model is returned unchanged.
     """
     own = [expert.labels or () for expert in experts]
-    spelled = spelling(*own)
+    spelled = comparison_key(*own)
     labels = [spelled(name) for name in own[0]]
     known = [{*map(spelled, annotated_by(expert))} for expert in experts]
     if all({*labels} <= one for one in known):

@@ -10,16 +10,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.checkpoints.bases import check_bases
-from harness.checkpoints.layout import MERGE
+from harness.checkpoints.layout import MERGE_LAYOUT
 from harness.checkpoints.provenance import check_weights_unchanged
 from harness.errors import BadRecipe, OutputExists
 from harness.folders import check_output
 from harness.merging.draws import check_shared_initialisation
-from harness.merging.plan import MergePlan, plan, read_once, short_method
+from harness.merging.plan import MergePlan, plan, short_method, spool_rereads
 from harness.merging.providers import prepare, statistic_rows
 from harness.merging.recipes import Recipe, recipe_and_fields
 from harness.merging.spool import Spool
-from harness.merging.tune import candidates, grid, scored, tuned, with_shared_direction
+from harness.merging.tune import (
+    candidates,
+    choose_best,
+    grid,
+    scored_row_counts,
+    with_shared_direction,
+)
 from harness.merging.write import TENSORS, write
 from harness.passes.workload import Workload
 from harness.types import Progress
@@ -44,7 +50,7 @@ def merge(
     if not isinstance(recipe, (Recipe, str, Path)):
         raise BadRecipe(f"a recipe is {recipe!r:.80}, expected harness.Recipe(...) or its file")
     asked = recipe if isinstance(recipe, Recipe) else recipe_and_fields(recipe)[0]
-    check_output(Path(out), MERGE, force=force)
+    check_output(Path(out), MERGE_LAYOUT, force=force)
     grid(asked)  # may raise BadOption, before a file is read
     workload = Workload(progress)
     with ExitStack() as stack:
@@ -73,13 +79,13 @@ def merge(
             check_bases(draft.experts, draft.stored_base)
         # work that a method asks for as it merges, such as scores of a selection, is added then
         read = statistic_rows(one for each in (tried.values() or [draft]) for one in each.providers)
-        for what, rows in (*read.items(), *scored(tried).items()):
+        for what, rows in (*read.items(), *scored_row_counts(tried).items()):
             workload.plan(what, rows)
         workload.plan(TENSORS, len(draft.state))
         trials = None
         if tried:
-            draft, trials = tuned(with_shared_direction(tried), Path(out))
+            draft, trials = choose_best(with_shared_direction(tried), Path(out))
         prepare(draft.providers)
         check_shared_initialisation(draft)
-        draft = read_once(draft, stack.enter_context(Spool(Path(out))))
+        draft = spool_rereads(draft, stack.enter_context(Spool(Path(out))))
         return write(draft, Path(out), workload.tell, trials=trials, force=force)

@@ -15,28 +15,28 @@ from harness import weights
 from harness.checkpoints import align
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.build import check_configured
-from harness.checkpoints.described import by_file, learn
+from harness.checkpoints.described import register_recorded_tasks, register_task_files
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.known import FAMILIES
-from harness.checkpoints.families.symmetry import in_table, joined_parts
+from harness.checkpoints.families.symmetry import joined_parts, split_parts
 from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.pooling import check_poolings
-from harness.checkpoints.text_heads import given_heads, made_whole
-from harness.checkpoints.verbalizer import words_of
+from harness.checkpoints.text_heads import read_heads, with_missing_parts
+from harness.checkpoints.verbalizer import verbalizer_of
 from harness.data.claims import check_claim
 from harness.data.splits import parse_task
 from harness.entries import Merger, Method, Premerge
 from harness.errors import BadOption, BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
-from harness.kinds import one_space
+from harness.kinds import share_label_space
 from harness.labels import generic, same
-from harness.merging.label_rows import mean_over_annotators, tell_of_schemes
+from harness.merging.label_rows import mean_over_annotators, warn_of_mixed_schemes
 from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeStep, StageClock
 from harness.merging.providers import Provider
 from harness.merging.recipes import Recipe, methods_of, with_choices
 from harness.merging.spool import Spool
-from harness.merging.stages import Fold, Stage, entering, reported
-from harness.methods import needs_of, reads_base, reads_norms, rereads, resolved
+from harness.merging.stages import Stage, StageBuilder, experts_entering, state_report
+from harness.methods import needs_of, reads_base, reads_norms, rereads, resolved_options
 from harness.options import options
 from harness.passes.placement import check_arithmetic, check_placement
 from harness.presets import faithful
@@ -48,29 +48,29 @@ from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 class MergePlan:
     """A checked merge of which no weight has been read yet.
 
-    `recipe` has every option filled in and heads decided. `bodies` and `tops` are the experts after
-    the pre-merging methods: encoders (with heads, if they are merged alike), and heads; `origin` is
-    the base. `steps` are the pre-merging methods with the experts before and after each, `stages`
-    all methods in order. `merged` is what the merger returned, `postmerged` what each post-merging
-    method made of it, `state` what is written: with averaged heads and buffers, in the experts'
-    types, without kept heads. `measured` is what each pre-merging method did, known when the merge
-    has been written. `stored_base` is the base under its own names, `source_weights` the weights of
-    every source, hashed as they are read.
+    `recipe` has every option filled in and heads decided. `merger_inputs` and `head_states` are the
+    experts after the pre-merging methods: encoders (with heads, if they are merged alike), and
+    heads; `base_state` is the base. `steps` are the pre-merging methods with the experts before and
+    after each, `stages` all methods in order. `merged` is what the merger returned, `postmerged`
+    what each post-merging method made of it, `state` what is written: with averaged heads and
+    buffers, in the experts' types, without kept heads. `premerge_reports` is what each pre-merging
+    method did, known when the merge has been written. `stored_base` is the base under its own
+    names, `source_weights` the weights of every source, hashed as they are read.
     """
 
     recipe: Recipe
     base: Checkpoint | None
     experts: tuple[Checkpoint, ...]
     tasks: tuple[str, ...]
-    bodies: tuple[StateDict, ...] = ()
-    origin: StateDict = field(default_factory=dict)
-    tops: tuple[StateDict, ...] = ()
+    merger_inputs: tuple[StateDict, ...] = ()
+    base_state: StateDict = field(default_factory=dict)
+    head_states: tuple[StateDict, ...] = ()
     steps: tuple[PremergeStep, ...] = ()
     stages: tuple[Stage, ...] = ()
     merged: StateDict = field(default_factory=dict)
     postmerged: tuple[StateDict, ...] = ()
     state: StateDict = field(default_factory=dict)
-    measured: tuple[PremergeReport, ...] = ()
+    premerge_reports: tuple[PremergeReport, ...] = ()
     stored_base: Checkpoint | None = None
     source_weights: Mapping[str, weights.Observed] = field(default_factory=dict)
     spool: Spool | None = field(default=None, repr=False, compare=False)
@@ -80,12 +80,12 @@ class MergePlan:
         return f"MergePlan({short_method(self.recipe)!r} of {many}, {self.size / 1e6:.1f} MB)"
 
     @property
-    def merging(self) -> Stage:
+    def merger_stage(self) -> Stage:
         """The stage of the merger."""
         return self.stages[len(self.steps)]
 
     @property
-    def finishing(self) -> tuple[Stage, ...]:
+    def postmerge_stages(self) -> tuple[Stage, ...]:
         """The stages after the merger."""
         return self.stages[len(self.steps) + 1 :]
 
@@ -102,7 +102,7 @@ class MergePlan:
     @property
     def report(self) -> Mapping[str, Any]:
         """The report of the merger; complete when every tensor has been computed."""
-        return reported(self.merged)
+        return state_report(self.merged)
 
 
 def plan(
@@ -120,7 +120,7 @@ def plan(
     check_placement(recipe.placement)
     check_arithmetic(recipe.arithmetic)
     merger = MERGERS[recipe.merger.name]
-    recipe = checked(recipe)
+    recipe = checked_recipe(recipe)
     observed: dict[str, weights.Observed] = {}
 
     def opened(source: str, base: str | None = None) -> Checkpoint:
@@ -134,11 +134,11 @@ def plan(
     check_family(recipe, experts[0].family)
     if not recipe.other_base:
         check_bases(experts, read=False)
-    learn(experts, by_file((*recipe.tasks, *recipe.tune_on)))
+    register_recorded_tasks(experts, register_task_files((*recipe.tasks, *recipe.tune_on)))
     tasks = _tasks(recipe, experts)
-    named, given_to = tasks or [None] * len(experts), given_heads(recipe.heads_from, base)
+    named, given_to = tasks or [None] * len(experts), read_heads(recipe.heads_from, base)
     pairs = zip(experts, named, strict=True)
-    experts = tuple(made_whole(expert, base, task, given_to) for expert, task in pairs)
+    experts = tuple(with_missing_parts(expert, base, task, given_to) for expert, task in pairs)
     ordered = tuple(ordered_as(expert, experts[0].labels) for expert in experts)
     heads = _heads(recipe, ordered, tasks, merger)
     if heads == "none":
@@ -159,24 +159,26 @@ def plan(
         check_configured(expert)
     fresh = align.new_in_any(base, experts)
     recipe = recipe.but(heads=heads, tasks=tasks)
-    fold = Fold(recipe, fresh, progress, spool)
+    fold = StageBuilder(recipe, fresh, progress, spool)
     fold.check(experts[0])
     # a model without a head is of no task: its tasks only say whose rows are read
     of_tasks = () if experts[0].labels is None else tasks
     draft = MergePlan(
         recipe, base, experts, of_tasks, stored_base=given, source_weights=observed, spool=spool
     )
-    return composed(_folded(draft, fold))
+    return compose_merge(_with_stages(draft, fold))
 
 
-def checked(recipe: Recipe) -> Recipe:
+def checked_recipe(recipe: Recipe) -> Recipe:
     """The recipe with all options filled in, after the checks that need no file."""
     recipe = _filled(recipe)
     if not recipe.experts:
         raise BadRecipe("no experts to merge; expected at least one folder or Hub id")
     for entry, choice in methods_of(recipe) if recipe.base is None else ():
         if reads_base(entry, choice.options):
-            raise BadRecipe(f"{_short(entry, choice)} is given the base, too; name it with --base")
+            raise BadRecipe(
+                f"{_without_defaults(entry, choice)} is given the base, too; name it with --base"
+            )
     return recipe
 
 
@@ -186,26 +188,31 @@ def check_family(recipe: Recipe, family: Family) -> None:
         if reads_norms(entry, choice.options) and not family.readers:
             known = ", ".join(one.name for one in FAMILIES if one.readers)
             raise BadOption(
-                f"{_short(entry, choice)} is of models with norms before layers ({known}), found "
-                f"{family.name}; expected such a model, or other options"
+                f"{_without_defaults(entry, choice)} is of models with norms before layers "
+                f"({known}), found {family.name}; expected such a model, or other options"
             )
 
 
-def composed(draft: MergePlan, **changed: Scalar) -> MergePlan:
+def compose_merge(draft: MergePlan, **changed: Scalar) -> MergePlan:
     """The plan with its merge composed, with some of the merger's options changed.
 
     Raises BadOption for a value that the merger does not accept.
     """
-    choice, stage = draft.recipe.merger, draft.merging
-    chosen = resolved(stage.entry, Choice(choice.name, {**choice.options, **changed}))
+    choice, stage = draft.recipe.merger, draft.merger_stage
+    chosen = resolved_options(stage.entry, Choice(choice.name, {**choice.options, **changed}))
     recipe = draft.recipe.but(merger=Choice(choice.name, chosen))
     stage = replace(stage, options=chosen)
     before = (step.stage for step in draft.steps)
-    draft = replace(draft, recipe=recipe, stages=(*before, stage, *draft.finishing))
-    return completed(draft, _like(draft.bodies[0], stage.run(draft.bodies, draft.origin), stage))
+    draft = replace(draft, recipe=recipe, stages=(*before, stage, *draft.postmerge_stages))
+    return with_merged_state(
+        draft,
+        _checked_result(
+            draft.merger_inputs[0], stage.run(draft.merger_inputs, draft.base_state), stage
+        ),
+    )
 
 
-def completed(draft: MergePlan, merged: StateDict, spool: Spool | None = None) -> MergePlan:
+def with_merged_state(draft: MergePlan, merged: StateDict, spool: Spool | None = None) -> MergePlan:
     """The plan with what its merger returned, and with the state to write that follows from it.
 
     What a post-merging method reads twice is kept in `spool`; without one it is computed twice.
@@ -213,15 +220,17 @@ def completed(draft: MergePlan, merged: StateDict, spool: Spool | None = None) -
     recipe, whole = draft.recipe, merged
     by_label = MERGERS[recipe.merger.name].by_label
     after = []
-    for later in draft.finishing:
+    for later in draft.postmerge_stages:
         if spool is not None and rereads(later.entry, later.options):
             (whole,) = spool.states([whole])
-        whole = _like(merged, later.run(whole, draft.bodies, draft.origin), later)
+        whole = _checked_result(
+            merged, later.run(whole, draft.merger_inputs, draft.base_state), later
+        )
         after.append(whole)
     if recipe.heads in ("average", "none"):
-        whole = weights.union(whole, weights.mean(draft.tops))
+        whole = weights.union(whole, weights.mean(draft.head_states))
     if recipe.heads == "average" or (recipe.heads == "merge" and not by_label):
-        whole = mean_over_annotators(draft.experts, draft.tops, whole)
+        whole = mean_over_annotators(draft.experts, draft.head_states, whole)
     first = draft.experts[0]
     moving = set(weights.floating(first.weights))
     unmerged = [name for name in first.weights if name not in moving]
@@ -241,13 +250,13 @@ def _widest(experts: Sequence[Checkpoint]) -> dict[str, torch.dtype]:
     return found
 
 
-def read_once(draft: MergePlan, spool: Spool) -> MergePlan:
+def spool_rereads(draft: MergePlan, spool: Spool) -> MergePlan:
     """The plan with what post-merging methods read twice kept in `spool`; itself if none does."""
-    twice = any(rereads(later.entry, later.options) for later in draft.finishing)
-    return completed(draft, draft.merged, spool) if twice else draft
+    twice = any(rereads(later.entry, later.options) for later in draft.postmerge_stages)
+    return with_merged_state(draft, draft.merged, spool) if twice else draft
 
 
-def _like(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
+def _checked_result(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
     """What a method made, checked to have the names and shapes that went in."""
     weights.check_same([given, made], ["the experts", f"what {stage.entry.name} makes"])
     return made
@@ -260,10 +269,10 @@ def _filled(recipe: Recipe) -> Recipe:
     """The recipe with every option filled in. A method that draws numbers gets the recipe's seed,
     its next occurrence the next seed: else two stages of `dare` would drop the same entries."""
     given = [(entry, one) for entry, one in methods_of(recipe) if "seed" in one.options]
-    used = {(one.name, resolved(entry, one)["seed"]) for entry, one in given}
+    used = {(one.name, resolved_options(entry, one)["seed"]) for entry, one in given}
 
     def filled(entry: Method, choice: Choice) -> Choice:
-        known = resolved(entry, faithful(choice, recipe.preset))
+        known = resolved_options(entry, faithful(choice, recipe.preset))
         if "seed" in known and "seed" not in choice.options:
             own = "seed" in options(entry.function)  # else the seed only draws a need's rows
             free = (seed for seed in count(recipe.seed) if (choice.name, seed) not in used)
@@ -276,11 +285,11 @@ def _filled(recipe: Recipe) -> Recipe:
 
 def short_method(recipe: Recipe) -> str:
     """The method as the papers print it, `dare[ties]+lines`, with options that are not defaults."""
-    return with_choices(recipe, _short).method
+    return with_choices(recipe, _without_defaults).method
 
 
-def _short(entry: Method, choice: Choice) -> Choice:
-    default = resolved(entry, Choice(choice.name))
+def _without_defaults(entry: Method, choice: Choice) -> Choice:
+    default = resolved_options(entry, Choice(choice.name))
     given = {k: v for k, v in choice.options.items() if v != default.get(k) and k != "seed"}
     return Choice(choice.name, given)
 
@@ -318,7 +327,7 @@ def _heads(
             flag = "--tasks" if recipe.tasks and unread else "--heads"
             raise BadRecipe(f"{experts[0].source} is an embedding model, of no task; omit {flag}")
         return "none"
-    if words_of(experts[0]):
+    if verbalizer_of(experts[0]):
         if recipe.heads not in ("auto", "none"):
             raise BadRecipe(
                 f"{experts[0].source} answers by its lm_head, which is merged with the rest, "
@@ -335,7 +344,7 @@ def _heads(
     first = experts[0]
     odd = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
     known = (parse_task(task)[0] for task in tasks)
-    different = len(set(tasks)) > 1 and not (odd is None and one_space(known))
+    different = len(set(tasks)) > 1 and not (odd is None and share_label_space(known))
     if recipe.heads == "keep" or (recipe.heads == "auto" and different):
         repeated = [task for task in set(tasks) if tasks.count(task) > 1]
         if not tasks:
@@ -351,7 +360,7 @@ def _heads(
             f"expected {', '.join(first.labels or ()) or 'none (regression)'} as {first.source}; "
             f"{f'write the names into id2label of {unnamed}/config.json' if unnamed else tip}"
         )
-    tell_of_schemes(experts)
+    warn_of_mixed_schemes(experts)
     if recipe.heads == "auto":
         return "average" if merger.task_vectors else "merge"
     return recipe.heads
@@ -365,13 +374,13 @@ def _part(state: StateDict, names: Iterable[str]) -> StateDict:
     return weights.select(state, [name for name in names if name in state])
 
 
-def _folded(draft: MergePlan, fold: Fold) -> MergePlan:
+def _with_stages(draft: MergePlan, builder: StageBuilder) -> MergePlan:
     """The plan with its stages, and with what enters the merger: bodies, origin and tops.
 
     Pre-merging methods are given whole models: a permutation in an encoder may need the same one in
     its head.
     """
-    experts, base, fresh = draft.experts, draft.base, set(fold.fresh)
+    experts, base, fresh = draft.experts, draft.base, set(builder.new_names)
     called = [expert.source for expert in experts]
     wholes: Sequence[StateDict] = [
         weights.select(expert.weights, weights.floating(expert.weights)) for expert in experts
@@ -385,12 +394,12 @@ def _folded(draft: MergePlan, fold: Fold) -> MergePlan:
     clock = StageClock()
     before, methods = len(draft.recipe.premerge), methods_of(draft.recipe)
     for number, (entry, choice) in enumerate(methods[:before]):
-        stage = fold.stage(entry, choice, entering(experts, wholes))
+        stage = builder.stage(entry, choice, experts_entering(experts, wholes))
         with clock.running(number):
             made = _premerged(stage, wholes, origin, draft.experts[0].family)
         after: Sequence[StateDict] = [clock.timed(number, state) for state in made]
-        if isinstance(entry, Premerge) and entry.costly and fold.spool is not None:
-            after = fold.spool.states(after)
+        if isinstance(entry, Premerge) and entry.costly and builder.spool is not None:
+            after = builder.spool.states(after)
         latest = tuple(map(LastRead, after))
         seconds = partial(clock.seconds, number)
         steps.append(PremergeStep(stage, tuple(wholes), latest, body, seconds))
@@ -407,11 +416,16 @@ def _folded(draft: MergePlan, fold: Fold) -> MergePlan:
     averaged = None
     if heads == "average":
         averaged = mean_over_annotators(experts, tops, weights.mean(tops))
-    entered = entering(experts, wholes)
-    later = [fold.stage(*method, entered, averaged) for method in methods[before:]]
+    entered = experts_entering(experts, wholes)
+    later = [builder.stage(*method, entered, averaged) for method in methods[before:]]
     stages = (*(step.stage for step in steps), *later)
     return replace(
-        draft, bodies=bodies, origin=origin, tops=tops, steps=tuple(steps), stages=stages
+        draft,
+        merger_inputs=bodies,
+        base_state=origin,
+        head_states=tops,
+        steps=tuple(steps),
+        stages=stages,
     )
 
 
@@ -441,7 +455,7 @@ def _premerged(
     name = stage.entry.name
     given = origin if reads_base(stage.entry, stage.options) else {}
     by_table = "symmetry" in stage.entry.needs
-    seen = [in_table(family, one) if by_table else one for one in (*wholes, given)]
+    seen = [split_parts(family, one) if by_table else one for one in (*wholes, given)]
     changed: Sequence[StateDict] = stage.run(seen[:-1], seen[-1])
     if len(changed) != len(wholes):
         raise IncompatibleWeights(f"{name} makes {len(changed)} experts, expected {len(wholes)}")

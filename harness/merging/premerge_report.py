@@ -17,16 +17,16 @@ from harness.data.splits import parse_task
 from harness.errors import HarnessError, UnknownName
 from harness.merging.plan import MergePlan
 from harness.merging.premerge_steps import PremergeReport, PremergeStep
-from harness.merging.stages import entering
+from harness.merging.stages import experts_entering
 from harness.passes.features import forward
 from harness.passes.lengths import at_length
 from harness.passes.placement import Placement
-from harness.presets import as_read, preset
+from harness.presets import preset, task_under_preset
 from harness.types import TRAINED_ON, Rows, StateDict
 
 Squares: TypeAlias = dict[str, list[float]]
 """The squared distance of each pair of experts, by the name of a tensor."""
-PROBES = 16
+DRIFT_ROWS = 16
 """Rows of its task that an expert is run on to measure its drift."""
 
 
@@ -43,7 +43,7 @@ def watched(merged: StateDict, steps: Sequence[PremergeStep]) -> tuple[StateDict
         for number, step in enumerate(steps, start=1):
             parts = [latest(name) for latest in step.latest]
             left = [part for part in parts if part is not None]
-            if name in step.encoder and len(left) == len(parts) > 1:
+            if name in step.encoder_names and len(left) == len(parts) > 1:
                 known[number][name] = _squares([{name: part} for part in left], name)
         return tensor
 
@@ -55,7 +55,7 @@ def _between(steps: Sequence[PremergeStep]) -> list[tuple[StateDict, ...]]:
     return [steps[0].entering, *(one.leaving for one in steps)]
 
 
-def measured(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport, ...]:
+def measure_premerge(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport, ...]:
     """What each pre-merging stage did to the experts; `known` are squares that `watched` measured.
 
     The distance is the mean over pairs of experts of the L2 norm of their difference, over all
@@ -69,7 +69,7 @@ def measured(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport,
     seconds = [one.seconds() for one in plan.steps]  # before anything is computed again
     far = []
     for states, squares in zip(_between(plan.steps), known, strict=True):
-        encoders = [weights.select(state, plan.steps[0].encoder) for state in states]
+        encoders = [weights.select(state, plan.steps[0].encoder_names) for state in states]
         far.append(distance(encoders, squares))
     # a stage that absorbs norms rescales weights: distances before and after do not compare
     alike = ["absorbed" not in one.report for one in plan.steps]
@@ -80,7 +80,7 @@ def measured(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport,
     for step, both in zip(plan.steps, distances, strict=True):
         if both:
             _call_out(step, *both)
-        merger = plan.merging.entry
+        merger = plan.merger_stage.entry
         if "absorbed" in step.report and getattr(merger, "task_vectors", False):
             how = f"experts whose norms {step.stage.entry.name} absorbed"
             said = f"{merger.name} subtracted the base from {how}; expected one like average"
@@ -89,7 +89,7 @@ def measured(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport,
     return tuple(map(PremergeReport, distances, seconds, reports, _drifts(plan)))
 
 
-APART = 1.01
+MAX_DISTANCE_GROWTH = 1.01
 """The growth of the distance that is warned of: a smaller one does not change the merge."""
 
 
@@ -99,7 +99,7 @@ def _call_out(step: PremergeStep, before: float, after: float) -> None:
     A method with the need `symmetry` moves units of models to bring experts together.
     """
     method, options = step.stage.entry, step.stage.options
-    if "symmetry" in method.needs and after > before * APART:
+    if "symmetry" in method.needs and after > before * MAX_DISTANCE_GROWTH:
         instead = [
             "leave it out (experts of one base are mostly in one order)",
             *(["try fewer layers (layers=last:1)"] if options.get("layers") == "all" else []),
@@ -141,7 +141,7 @@ def _squares(states: Sequence[StateDict], name: str) -> list[float]:
 def _drifts(plan: MergePlan) -> list[tuple[float | None, ...]]:
     """For each stage, how far it moves the logits of each expert; () if that is known of none."""
     tasks = plan.tasks if plan.recipe.drift else ()
-    rows = {name: _probes(name, plan) for name in dict.fromkeys(tasks)}
+    rows = {name: _drift_rows(name, plan) for name in dict.fromkeys(tasks)}
     of_experts = [_drift(plan, place, rows[name]) for place, name in enumerate(tasks)]
     if not any(of_experts):
         return [()] * len(plan.steps)
@@ -149,14 +149,14 @@ def _drifts(plan: MergePlan) -> list[tuple[float | None, ...]]:
     return list(zip(*(one or unknown for one in of_experts), strict=True))
 
 
-def _probes(name: str, plan: MergePlan) -> Rows | None:
+def _drift_rows(name: str, plan: MergePlan) -> Rows | None:
     """Rows of a task; None if they would be downloaded or, with a warning, cannot be read."""
     recipe = plan.recipe
     try:
         task = parse_task(name)[0]
         if at_hand(task, TRAIN, recipe.data_dir):
-            task = as_read(task, recipe.preset)
-            rows = load_rows(task, TRAINED_ON, folder=recipe.data_dir, limit=PROBES)
+            task = task_under_preset(task, recipe.preset)
+            rows = load_rows(task, TRAINED_ON, folder=recipe.data_dir, limit=DRIFT_ROWS)
             return at_length(rows, recipe.max_length, plan.experts)
     except UnknownName:
         pass
@@ -174,7 +174,7 @@ def _drift(plan: MergePlan, place: int, rows: Rows | None) -> list[float] | None
     logits, where = [], Placement(device=plan.recipe.device)
     try:
         for states in _between(plan.steps):
-            expert = entering(plan.experts, states)[place]
+            expert = experts_entering(plan.experts, states)[place]
             made = forward(expert, rows, max_length=length, readout=readout, placement=where)
             logits.append(made[1])
     except HarnessError as error:

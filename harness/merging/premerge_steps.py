@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from harness import weights
-from harness.merging.stages import Stage, reported
+from harness.merging.stages import Stage, state_report
 from harness.types import StateDict
 
-FEW = 6
+MAX_SHOWN_DRIFTS = 6
 """The most experts whose drifts are shown one by one."""
 
 
@@ -96,14 +96,15 @@ class LastRead:
 class PremergeStep:
     """A pre-merging stage with the experts as they enter it and as they leave it.
 
-    `latest` are the experts that leave, each with the tensor that was read last. `encoder` are the
-    names of the encoder's parameters. `seconds` returns how long the stage has worked until now.
+    `latest` are the experts that leave, each with the tensor that was read last. `encoder_names`
+    are the names of the encoder's parameters. `seconds` returns how long the stage has worked until
+    now.
     """
 
     stage: Stage
     entering: tuple[StateDict, ...]
     latest: tuple[LastRead, ...]
-    encoder: tuple[str, ...]
+    encoder_names: tuple[str, ...]
     seconds: Callable[[], float]
 
     @property
@@ -114,7 +115,7 @@ class PremergeStep:
     @property
     def report(self) -> Mapping[str, Any]:
         """The method's report, which its states share: that of the first state with one."""
-        return next((told for one in self.leaving if (told := reported(one))), {})
+        return next((told for one in self.leaving if (told := state_report(one))), {})
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,10 @@ class PremergeReport:
         if known := [one for one in self.drift if one is not None]:
             # in the order of the experts: the one that others are aligned to does not move
             each = ", ".join("?" if one is None else f"{one:.2g}" for one in self.drift)
-            span = each if len(self.drift) <= FEW else f"{min(known):.2g} to {max(known):.2g}"
+            span = (
+                each
+                if len(self.drift) <= MAX_SHOWN_DRIFTS
+                else f"{min(known):.2g} to {max(known):.2g}"
+            )
             parts.append(f"experts' logits move by {span}")
         return parts

@@ -33,7 +33,7 @@ class ReadyProvider:
     """Meets a need of shared rows or of none, by what its function has returned."""
 
     need: Need
-    given: Any
+    argument: Any
 
     def prepare(self) -> None:
         """Nothing to do: rows are read when the method asks for what takes them."""
@@ -53,7 +53,7 @@ def check_kinds(need: Need, tasks: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class OfRows:
+class RowsProvider:
     """A need of rows, all its options, and the experts as they enter the method, with heads."""
 
     need: Need
@@ -68,7 +68,7 @@ class OfRows:
 
         @cache
         def rows(name: str, part: Part | None) -> Rows:
-            drawn = statistics.drawn_as(
+            drawn = statistics.rows_for_options(
                 self.chosen, parse_task(name)[0], self.recipe.data_dir, part
             )
             return at_length(drawn, self.recipe.max_length, self.checkpoints)
@@ -79,11 +79,11 @@ class OfRows:
 
 
 @dataclass(frozen=True)
-class JointProvider(OfRows):
+class JointProvider(RowsProvider):
     """Meets a need of all experts at once, on rows of each expert's own task or on the same rows.
 
-    No row is read before `prepare`, or before the method uses `given`. Raises BadRecipe, when it is
-    made, if the tasks whose rows are to be drawn are unknown.
+    No row is read before `prepare`, or before the method uses `argument`. Raises BadRecipe, when it
+    is made, if the tasks whose rows are to be drawn are unknown.
     """
 
     def __post_init__(self) -> None:
@@ -94,7 +94,7 @@ class JointProvider(OfRows):
         check_kinds(self.need, self.recipe.tasks)
 
     @cached_property
-    def given(self) -> Any:
+    def argument(self) -> Any:
         """What the need's function returns for the readings of all experts; called once."""
         with calling(f"need {self.need.name}", self.need.function):
             return self.need.function(self._readings, **self.chosen)
@@ -121,7 +121,7 @@ class JointProvider(OfRows):
 
 
 @dataclass(frozen=True)
-class StatisticsProvider(OfRows):
+class StatisticsProvider(RowsProvider):
     """Meets a need of each expert's own rows: from files, else from the cache, else by a pass.
 
     `files` are those of the need. `elsewhere`: another method of the merge has the need, too, and
@@ -141,7 +141,7 @@ class StatisticsProvider(OfRows):
             self._check_files()
 
     @property
-    def given(self) -> list[StateDict]:
+    def argument(self) -> list[StateDict]:
         """The tensors of every expert's statistic, lazily."""
         obtained = [partial(self.obtain, index) for index in range(len(self.checkpoints))]
         promised = partial(statistics.lazy_statistic, self.need)
@@ -168,7 +168,7 @@ class StatisticsProvider(OfRows):
 
     def described(self) -> list[dict[str, Any]]:
         """The descriptions of the obtained statistics, for the record."""
-        return [one.said.recorded() for one in self.obtained]
+        return [one.header.recorded() for one in self.obtained]
 
     def obtain(self, index: int) -> Statistic:
         """The statistic of one expert."""
@@ -184,7 +184,7 @@ class StatisticsProvider(OfRows):
     def _check_files(self) -> None:
         for file in self.files:
             if odd := self._odd_option(file):
-                found = f"{file.source} was computed with {odd}={file.said.options.get(odd)}"
+                found = f"{file.source} was computed with {odd}={file.header.options.get(odd)}"
                 raise BadOption(f"{found}, expected {self.chosen[odd]}: give that, or another file")
         count, files = len(self.checkpoints), len(self.files)
         if files != count:
@@ -192,7 +192,7 @@ class StatisticsProvider(OfRows):
 
     def _odd_option(self, file: Statistic) -> str | None:
         """An option, except the seed, with another value in the file than asked for, if any."""
-        odd = (n for n, v in self.chosen.items() if n != "seed" and file.said.options.get(n) != v)
+        odd = (n for n, v in self.chosen.items() if n != "seed" and file.header.options.get(n) != v)
         return next(odd, None)
 
     def _collected(self, index: int) -> Statistic:
@@ -212,7 +212,7 @@ class StatisticsProvider(OfRows):
             return None
         checkpoint = self.checkpoints[index]
         digest = weights.digest(in_stored_order(checkpoint).weights)
-        of_it = next((file for file in files if file.said.digest == digest), None)
+        of_it = next((file for file in files if file.header.digest == digest), None)
         if of_it is None:
             if self.elsewhere:
                 return None
@@ -228,13 +228,13 @@ class StatisticsProvider(OfRows):
 
     def _check_rows(self, file: Statistic, index: int) -> None:
         # as text: a name in a file is never looked up, which could import what it names
-        task, _, split = file.said.task.partition("@")
+        task, _, split = file.header.task.partition("@")
         tasks = self.recipe.tasks
         if split != TRAINED_ON or (tasks and task != tasks[index]):
             wanted = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"a task's @{TRAINED_ON}"
             trained = self.checkpoints[index].source
             raise BadRecipe(
-                f"{file.source} is of {file.said.task}, expected {wanted}, as of {trained}"
+                f"{file.source} is of {file.header.task}, expected {wanted}, as of {trained}"
             )
 
     def _tell_of_other_rows(self, file: Statistic, index: int) -> None:
@@ -244,15 +244,15 @@ class StatisticsProvider(OfRows):
         task, folder = TASKS[self.recipe.tasks[index]], self.recipe.data_dir
         if task.generate or not at_hand(task, TRAIN, folder):
             return
-        chosen = {**self.chosen, "seed": file.said.options.get("seed")}
+        chosen = {**self.chosen, "seed": file.header.options.get("seed")}
         part = statistics.part_seen(self.checkpoints[index])
         try:
             with warnings.catch_warnings():  # of few rows: given when the file was made
                 warnings.simplefilter("ignore")
-                here = statistics.drawn_as(chosen, task, folder, part).digest
+                here = statistics.rows_for_options(chosen, task, folder, part).digest
         except HarnessError:  # without rows there is nothing to compare
             return
-        if file.said.facts.rows not in ("", here):
+        if file.header.facts.rows not in ("", here):
             warnings.warn(
                 f"{file.source} was computed on other rows than {task}@{TRAINED_ON} has now: make "
                 "it again with `harness statistics`, or give the data that it was of",
@@ -263,13 +263,13 @@ class StatisticsProvider(OfRows):
 Provider: TypeAlias = ReadyProvider | JointProvider | StatisticsProvider
 """What meets one need.
 
-`given` is the argument of the method, which reads no row before it is used; `prepare` reads rows,
-or files, now; `described` returns what was prepared, for the record.
+`argument` is the argument of the method, which reads no row before it is used; `prepare` reads
+rows, or files, now; `described` returns what was prepared, for the record.
 """
 
 
 def _listed(files: Sequence[Statistic]) -> str:
-    return ", ".join(f"{file.source} ({file.said.digest[:12]})" for file in files)
+    return ", ".join(f"{file.source} ({file.header.digest[:12]})" for file in files)
 
 
 def statistic_rows(providers: Iterable[Provider]) -> Counter[str]:
@@ -283,9 +283,9 @@ def prepare(providers: Sequence[Provider]) -> None:
     for provider in providers:
         provider.prepare()
     own = [provider for provider in providers if isinstance(provider, StatisticsProvider)]
-    taken = {(one.need, one.said.digest) for provider in own for one in provider.obtained}
+    taken = {(one.need, one.header.digest) for provider in own for one in provider.obtained}
     files = {file.source: file for provider in own for file in provider.files}.values()
-    if unused := [file for file in files if (file.need, file.said.digest) not in taken]:
+    if unused := [file for file in files if (file.need, file.header.digest) not in taken]:
         raise BadRecipe(
             f"{_listed(unused)} was computed on no expert as it enters a method that asks for "
             f"{unused[0].need}; expected these very models, with the method's options"

@@ -14,7 +14,7 @@ from harness.errors import BadRecipe
 from harness.files import read_yaml
 from harness.methods import needs_of
 from harness.options import options
-from harness.passes.placement import CPU, REFERENCE, DType, Placement
+from harness.passes.placement import CPU, FULL_PRECISION, DType, Placement
 from harness.presets import PresetName
 from harness.registry import STAGES, TASKS, YAML, Registry
 from harness.types import AUTO, Choice, Need, Scalar
@@ -54,7 +54,7 @@ class Recipe(Request):
     examples_limit: PositiveInt | None = None
     data_dir: str | None = None
     device: str = AUTO
-    dtype: DType = REFERENCE
+    dtype: DType = FULL_PRECISION
     merge_device: str = CPU.device
     drift: bool = True
     other_base: bool = False
@@ -108,7 +108,7 @@ def unused_fields(recipe: Recipe) -> dict[str, str]:
     return found
 
 
-def by_mergekit(entry: Method) -> bool:
+def is_mergekit_method(entry: Method) -> bool:
     """Whether a method is run by mergekit, in a process of its own."""
     return entry.name.startswith("mergekit:")
 

@@ -18,7 +18,7 @@ from harness.merging.device import DeviceTransfer
 from harness.merging.providers import JointProvider, Provider, ReadyProvider, StatisticsProvider
 from harness.merging.recipes import (
     Recipe,
-    by_mergekit,
+    is_mergekit_method,
     methods_of,
     unused_fields,
     with_examples_limit,
@@ -30,7 +30,7 @@ from harness.options import options
 from harness.passes.features import check_readout
 from harness.passes.statistic_file import Statistic, read_statistic
 from harness.plugins import calling
-from harness.presets import as_read, preset
+from harness.presets import preset, task_under_preset
 from harness.types import HELD_OUT, Checkpoint, Choice, Need, Progress, Scalar, StateDict, Task
 
 
@@ -57,7 +57,7 @@ class Stage:
         own, whose = own_options(self.entry, self.options), f"{self.entry.called} {self.entry.name}"
         function, crossing = self.entry.function, DeviceTransfer(self.device)
         states = crossing.to_device(states)
-        given = {one.need.name: crossing.to_device(one.given) for one in self.providers}
+        given = {one.need.name: crossing.to_device(one.argument) for one in self.providers}
         with calling(whose, function):
             made = function(*states, **own, **given)
         if not isinstance(self.entry, Premerge):
@@ -100,22 +100,23 @@ def _other(whose: str, found: object, expected: str, what: str = "") -> BrokenPl
     return BrokenPlugin(f"{whose} returned a {type(found).__name__}{what}, expected {expected}")
 
 
-def reported(state: StateDict) -> Mapping[str, Any]:
+def state_report(state: StateDict) -> Mapping[str, Any]:
     """The report of the method that made a state; empty if it has none."""
     return state.report if isinstance(state, weights.Lazy) else {}
 
 
 @dataclass(frozen=True)
-class Fold:
+class StageBuilder:
     """What the stages of a merge have in common.
 
-    `recipe` has every option filled in, heads decided and a task for each expert, if known. `fresh`
-    are the names of tensors that are new in the experts: heads, and poolers that the base lacks.
-    `spool` keeps the tensors of costly stages; without one they are computed at every read.
+    `recipe` has every option filled in, heads decided and a task for each expert, if known.
+    `new_names` are the names of tensors that are new in the experts: heads, and poolers that the
+    base lacks. `spool` keeps the tensors of costly stages; without one they are computed at every
+    read.
     """
 
     recipe: Recipe
-    fresh: tuple[str, ...]
+    new_names: tuple[str, ...]
     progress: Progress | None = None
     spool: Spool | None = None
 
@@ -180,7 +181,7 @@ class Fold:
         under = tuple(with_tensors(one, averaged or {}) for one in entering)
         given = ((need, under if need.rows == "tasks" else entering) for need in needs)
         providers = tuple(self._provider(need, choice, of, scorer) for need, of in given)
-        device = weights.PROCESSOR if by_mergekit(entry) else self.recipe.arithmetic.where
+        device = weights.PROCESSOR if is_mergekit_method(entry) else self.recipe.arithmetic.where
         return Stage(entry, choice.options, providers, scorer, device)
 
     def _provider(
@@ -213,12 +214,14 @@ class Fold:
         return tuple(replace(one, tasks=(task,)) if task else one for one, task in pairs)
 
 
-def entering(experts: Sequence[Checkpoint], wholes: Sequence[StateDict]) -> tuple[Checkpoint, ...]:
+def experts_entering(
+    experts: Sequence[Checkpoint], wholes: Sequence[StateDict]
+) -> tuple[Checkpoint, ...]:
     """The experts as they enter a stage: with the weights that the stages before it made."""
     return tuple(map(with_tensors, experts, wholes))
 
 
-def unreported(name: str) -> tuple[Task, str]:
+def unreported_split(name: str) -> tuple[Task, str]:
     """A task and a split to score candidates on. Raises BadRecipe for rows that are reported."""
     task, split = parse_task(name)
     for reported in task.splits:
@@ -230,22 +233,27 @@ def unreported(name: str) -> tuple[Task, str]:
     return task, split
 
 
-def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) -> ValidationScorer:
+def scorer_of(
+    builder: StageBuilder, experts: Sequence[Checkpoint], averaged: StateDict
+) -> ValidationScorer:
     """The scorer of candidates on the tasks and splits asked for, by default on held-out rows.
 
     A tensor that a candidate lacks is taken from `averaged`, else from the first expert of the
     task.
     """
-    recipe = fold.recipe
+    recipe = builder.recipe
     asked = recipe.tune_on or tuple(f"{t}@{HELD_OUT}" for t in dict.fromkeys(recipe.tasks))
     readout = preset(recipe.preset).readout
     places = []
     for name in asked:
-        task, split = unreported(name)
+        task, split = unreported_split(name)
         of_task = [e for e, t in zip(experts, recipe.tasks, strict=False) if t == task.name]
         if recipe.heads == "keep" and not of_task:
             raise BadRecipe(f"no expert is of task {task}, so no head is kept that reads it")
-        template, read = of_task[0] if of_task else experts[0], as_read(task, recipe.preset)
+        template, read = (
+            of_task[0] if of_task else experts[0],
+            task_under_preset(task, recipe.preset),
+        )
         check_readout(template, readout, read.finetune.max_length)
         places.append((with_tensors(template, averaged), read, split))
     return ValidationScorer(
@@ -254,9 +262,9 @@ def scorer_of(fold: Fold, experts: Sequence[Checkpoint], averaged: StateDict) ->
         recipe.placement,
         # of n experts, a selection scores each, and then the mean of 2, ..., n
         2 * len(experts) - 1,
-        fold.progress,
+        builder.progress,
         readout,
-        kept=fold.fresh if recipe.heads == "keep" else (),
+        kept=builder.new_names if recipe.heads == "keep" else (),
         max_length=recipe.max_length,
         limit=recipe.tune_limit,
     )

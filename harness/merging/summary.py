@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 
-from harness.checkpoints.layout import INDEX, MERGE, PROCESSOR_FILES, SINGLE
-from harness.checkpoints.provenance import MERGE_FILE, merged_by, trained_by
+from harness.checkpoints.layout import MERGE_LAYOUT, PROCESSOR_FILES, SHARD_INDEX, WEIGHTS_FILE
+from harness.checkpoints.provenance import MERGE_FILE, read_expert_json, read_merge_json
 from harness.merging.plan import MergePlan, short_method
 from harness.merging.stages import Stage
 from harness.merging.write import shards
@@ -42,9 +42,9 @@ def summary(plan: MergePlan) -> list[str]:
     lines += [f"expert   {e.source} ({t})" for e, t in zip(plan.experts, tasks, strict=True)]
     needs = {one.need.name: one.need.rows for one in plan.providers if one.need.rows != "none"}
     lines += [f"shown    {WHOSE[whose]}, for {name}" for name, whose in needs.items()]
-    if plan.recipe.tune is not None and (scorer := plan.merging.scorer) is not None:
+    if plan.recipe.tune is not None and (scorer := plan.merger_stage.scorer) is not None:
         lines.append(f"tuned    {plan.recipe.tune} on {', '.join(scorer.splits)}")
-    for choice, one in zip(plan.recipe.premerge, plan.measured, strict=False):
+    for choice, one in zip(plan.recipe.premerge, plan.premerge_reports, strict=False):
         lines.append(f"{choice.name:<8} {', '.join([*one.changes, f'{one.seconds:.1f} s'])}")
     entries, megabytes = size(plan.state) / 1e6, plan.size / 1e6
     lines.append(f"weights  {len(plan.state)} tensors, {entries:.1f} M entries, {megabytes:.1f} MB")
@@ -55,7 +55,7 @@ def _no_base(plan: MergePlan) -> str:
     """The text for a merge without a base: which to give, if the folders of all experts name the
     same. The harness does not take it from there: a file would decide what is opened, and with a
     base other tensors count as new."""
-    said = [trained_by(expert.path) for expert in plan.experts]
+    said = [read_expert_json(expert.path) for expert in plan.experts]
     named = {one.base if one and one.base_weights else "BASE" for one in said}
     base = quote(named.pop()) if len(named) == 1 else "BASE"
     return f"none; to see what the merge adds, give --base {base}"
@@ -68,8 +68,8 @@ def forecast(plan: MergePlan, out: Path) -> list[str]:
         for number, stage in enumerate(plan.stages, start=1)
     ]
     lines.append(f"would write {out}: {', '.join(_files(plan))}; only headers were read")
-    if (out / MERGE.marker).is_file():
-        old = merged_by(out)
+    if (out / MERGE_LAYOUT.marker).is_file():
+        old = read_merge_json(out)
         lines.append(f"would replace the merge that is there ({old.method if old else 'unknown'})")
     return lines
 
@@ -90,7 +90,7 @@ def _files(plan: MergePlan) -> list[str]:
     words = [name for name in PROCESSOR_FILES if (first / name).is_file()]
     if (pooling := plan.experts[0].pooling) is not None:
         words += pooling.files
-    many = [f"model-*-of-{len(split.filename_to_tensors):05}.safetensors", INDEX]
-    weights = many if split.is_sharded else [SINGLE]
+    many = [f"model-*-of-{len(split.filename_to_tensors):05}.safetensors", SHARD_INDEX]
+    weights = many if split.is_sharded else [WEIGHTS_FILE]
     heads = [f"heads/{task}/" for task in plan.tasks] if plan.recipe.heads == "keep" else []
     return [*weights, "config.json", *words, *heads, MERGE_FILE, "README.md"]

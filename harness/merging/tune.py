@@ -15,7 +15,7 @@ from harness import weights
 from harness.entries import Method
 from harness.errors import BadOption
 from harness.merging.draws import check_shared_initialisation
-from harness.merging.plan import MergePlan, completed, composed, read_once
+from harness.merging.plan import MergePlan, compose_merge, spool_rereads, with_merged_state
 from harness.merging.providers import prepare
 from harness.merging.recipes import Recipe, methods_of, with_choices
 from harness.merging.spool import Spool
@@ -37,7 +37,7 @@ def candidates(plan: MergePlan, again: Callable[[Recipe], MergePlan]) -> dict[Sc
     name, tried = grid(recipe)
     of, _, option = name.rpartition(".")
     if of in ("", recipe.merger.name):
-        return {value: composed(plan, **{option: value}) for value in tried}
+        return {value: compose_merge(plan, **{option: value}) for value in tried}
 
     def changed(value: Scalar) -> Recipe:
         def one(_: Method, choice: Choice) -> Choice:
@@ -64,10 +64,10 @@ def with_shared_direction(candidates: dict[Scalar, MergePlan]) -> dict[Scalar, M
         return candidates
     (direction,) = first.spool.states([next(iter(lines.values())).direction])
     again = {v: weights.ScaledMerge(line.base, direction, line.scale) for v, line in lines.items()}
-    return {value: completed(candidates[value], line) for value, line in again.items()}
+    return {value: with_merged_state(candidates[value], line) for value, line in again.items()}
 
 
-def scored(candidates: Mapping[Scalar, MergePlan]) -> dict[str, int]:
+def scored_row_counts(candidates: Mapping[Scalar, MergePlan]) -> dict[str, int]:
     """The number of rows that candidates are scored on, by its label in the progress."""
     first = next(iter(candidates.values()), None)
     return {CANDIDATES: _scorer(first, len(candidates)).reads} if first else {}
@@ -75,12 +75,12 @@ def scored(candidates: Mapping[Scalar, MergePlan]) -> dict[str, int]:
 
 def _scorer(candidate: MergePlan, count: int) -> ValidationScorer:
     """The scorer of one of `count` candidates, with heads from the same pre-merging methods."""
-    scorer = candidate.merging.scorer
+    scorer = candidate.merger_stage.scorer
     assert scorer is not None
     return replace(scorer, expected=count)
 
 
-def tuned(candidates: dict[Scalar, MergePlan], out: Path) -> tuple[MergePlan, dict[str, Any]]:
+def choose_best(candidates: dict[Scalar, MergePlan], out: Path) -> tuple[MergePlan, dict[str, Any]]:
     """The plan whose merge scores best (of equals, the first), and a record of every trial.
 
     What is read twice of a candidate is on the disk of `out` while it is scored. Candidates are
@@ -98,7 +98,7 @@ def tuned(candidates: dict[Scalar, MergePlan], out: Path) -> tuple[MergePlan, di
         prepare(candidate.providers)
         check_shared_initialisation(candidate)
         with Spool(out) as spool:
-            scores[value] = scorer(read_once(candidate, spool).state)
+            scores[value] = scorer(spool_rereads(candidate, spool).state)
         rows = scorer.rows
         if best is None or scores[value] > scores[chosen]:
             best, candidate, chosen = candidate, best, value

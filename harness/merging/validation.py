@@ -64,7 +64,7 @@ class ValidationScorer:
         read = []
         for model, task, split in self.places:
             rows = load_rows(task, split, folder=self.data_dir, limit=self.limit)
-            check_scored(task, rows.labels, kind_of(task).units(rows), f"{task}@{split}")
+            check_scored(task, rows.labels, kind_of(task).unit_counts(rows), f"{task}@{split}")
             read.append(at_length(rows, self.max_length, [model]))
         return tuple(read)
 
@@ -93,7 +93,7 @@ class ValidationScorer:
         scores = []
         for (template, task, _), rows in zip(self.places, self.rows, strict=True):
             kind = kind_of(task)
-            order = kind.columns(task, template.labels or (), template.source)
+            order = kind.output_columns(task, template.labels or (), template.source)
             _, logits, seen = forward(
                 replace(with_tensors(template, state), source="a candidate"),
                 rows,
@@ -103,5 +103,5 @@ class ValidationScorer:
                 progress=step,
             )
             values = finished(task, kind.predicted(logits[:, order]), seen)
-            scores.append(score(task, values, rows.labels, kind.units(rows)).value)
+            scores.append(score(task, values, rows.labels, kind.unit_counts(rows)).value)
         return float(np.mean(scores))

@@ -17,20 +17,20 @@ from harness import weights
 from harness.checkpoints.bases import ENCODER, POOLER, encoder_digests, recorded_base
 from harness.checkpoints.build import HEAD_KEYS
 from harness.checkpoints.described import task_fields
-from harness.checkpoints.layout import INDEX, MERGE, SINGLE
+from harness.checkpoints.layout import MERGE_LAYOUT, SHARD_INDEX, WEIGHTS_FILE
 from harness.checkpoints.pooling import copy_modules
 from harness.checkpoints.processor import copy_processor
 from harness.checkpoints.provenance import MERGE_FILE, rows_shown
 from harness.checkpoints.stream import write_file
-from harness.checkpoints.verbalizer import plain_config, words_of
+from harness.checkpoints.verbalizer import plain_config, verbalizer_of
 from harness.data.apart import texts_digest
 from harness.data.splits import parse_task
 from harness.errors import BrokenCheckpoint
 from harness.files import version, write_json, write_text
 from harness.folders import new_folder
 from harness.merging.plan import MergePlan, short_method
-from harness.merging.premerge_report import measured, watched
-from harness.merging.stages import Stage, reported
+from harness.merging.premerge_report import measure_premerge, watched
+from harness.merging.stages import Stage, state_report
 from harness.methods import code_of_methods
 from harness.registry import TASKS
 from harness.text import markdown, plain
@@ -58,7 +58,7 @@ def write(
 
     Returns the plan with what its pre-merging stages did, which is measured at the end.
     """
-    with new_folder(out, MERGE, force=force) as folder:
+    with new_folder(out, MERGE_LAYOUT, force=force) as folder:
         merged, squares = watched(plan.state, plan.steps)
         if plan.recipe.heads == "none":  # the names of a bare encoder
             bare = plan.experts[0].family.bare
@@ -71,13 +71,13 @@ def write(
         copy_processor([one.processor for one in sources], folder)
         if first.pooling or plan.recipe.heads not in ("keep", "none"):
             copy_modules(first, folder)
-        wanted = plan.recipe.heads == "keep" or words_of(first)
+        wanted = plan.recipe.heads == "keep" or verbalizer_of(first)
         if wanted and (kept := _write_heads(plan, folder, hashes)):
             digests["head_digests"] = kept
-        plan = replace(plan, measured=measured(plan, squares))
-        write_json(folder / "config.json", _config(plan) | _stored(plan))
+        plan = replace(plan, premerge_reports=measure_premerge(plan, squares))
+        write_json(folder / "config.json", _config(plan) | _dtype_fields(plan))
         write_text(folder / "README.md", _card(plan))
-        MERGE.write(folder, _record(plan, out, digests, trials), hashes)
+        MERGE_LAYOUT.write(folder, _record(plan, out, digests, trials), hashes)
     return plan
 
 
@@ -102,7 +102,7 @@ def _write_weights(
     if split.is_sharded:
         placed = {spelled.get(name, name): file for name, file in split.tensor_to_filename.items()}
         index = {"metadata": split.metadata, "weight_map": placed}
-        write_json(folder / INDEX, index)
+        write_json(folder / SHARD_INDEX, index)
     return weights.join_digests(digests)
 
 
@@ -135,23 +135,25 @@ def _write_heads(plan: MergePlan, folder: Path, hashes: dict[str, str]) -> dict[
     own output layer. The hash of every file goes into `hashes`, by its path.
     """
     digests: dict[str, str] = {}
-    for expert, top, task in zip(plan.experts, plan.tops, plan.tasks, strict=True):
+    for expert, top, task in zip(plan.experts, plan.head_states, plan.tasks, strict=True):
         place = folder / "heads" / task
         place.mkdir(parents=True, exist_ok=True)
         write_json(place / "config.json", expert.config)
         if plan.recipe.heads != "keep":
             continue
         head = weights.cast_like(top, expert.weights)
-        written, whole = write_file(place / SINGLE, head, lambda _: None, f"the head of {task}")
+        written, whole = write_file(
+            place / WEIGHTS_FILE, head, lambda _: None, f"the head of {task}"
+        )
         digests[task] = weights.join_digests(written)
-        hashes[f"heads/{task}/{SINGLE}"] = whole
+        hashes[f"heads/{task}/{WEIGHTS_FILE}"] = whole
     return digests
 
 
 def _config(plan: MergePlan) -> dict[str, Any]:
     """The merge's config.json: the first expert's, without fields of its head if heads are kept."""
     config = dict(plan.experts[0].config)
-    if words_of(plan.experts[0]):
+    if verbalizer_of(plan.experts[0]):
         return plain_config(plan.experts[0])
     if plan.recipe.heads == "keep":
         config = {key: value for key, value in config.items() if key not in HEAD_KEYS}
@@ -160,7 +162,7 @@ def _config(plan: MergePlan) -> dict[str, Any]:
     return config
 
 
-def _stored(plan: MergePlan) -> dict[str, str]:
+def _dtype_fields(plan: MergePlan) -> dict[str, str]:
     """The widest type of the weights, if the first expert's config names one: models load in it."""
     specs = weights.specs(plan.state)
     kinds = (specs[name].dtype for name in weights.floating(plan.state))
@@ -184,8 +186,8 @@ def _record(
 
     recipe, tried = plan.recipe, bool(trials or plan.report)
     inherited = rows_shown(*(one.path for one in (*plan.experts, plan.base) if one))
-    measured = (one.recorded() for one in plan.measured)
-    stages = [stage for stage in plan.stages if tried or stage is not plan.merging]
+    measured = (one.recorded() for one in plan.premerge_reports)
+    stages = [stage for stage in plan.stages if tried or stage is not plan.merger_stage]
     devices = [stage.device for stage in plan.stages]  # methods of mergekit run on the processor
     record = {
         "method": short_method(recipe),
@@ -199,14 +201,14 @@ def _record(
             for i, expert in enumerate(plan.experts)
         ],
         "premerge": [
-            _said(_chosen(choice) | _needed([step.stage]) | told)
+            _without_empty(_chosen(choice) | _needed([step.stage]) | told)
             for choice, step, told in zip(recipe.premerge, plan.steps, measured, strict=True)
         ],
         "merger": _chosen(recipe.merger),
         "postmerge": [
-            _said(_chosen(choice) | _needed([stage]) | {"report": reported(made)})
+            _without_empty(_chosen(choice) | _needed([stage]) | {"report": state_report(made)})
             for choice, stage, made in zip(
-                recipe.postmerge, plan.finishing, plan.postmerged, strict=True
+                recipe.postmerge, plan.postmerge_stages, plan.postmerged, strict=True
             )
         ],
         "heads": recipe.heads,
@@ -221,7 +223,7 @@ def _record(
         "other_base": recipe.other_base,
         "other_tasks": recipe.other_tasks,
         **task_fields(plan.tasks, out),
-        "statistics": plan.merging.statistics(),
+        "statistics": plan.merger_stage.statistics(),
         "scored_on": _needed(stages)["scored_on"],
         "inherited": [*inherited],
         "seen": inherited | _seen(plan, stages),
@@ -231,7 +233,7 @@ def _record(
         "report": dict(plan.report),
         "versions": {name: version(name) for name in VERSIONS},
     }
-    return _said(record)
+    return _without_empty(record)
 
 
 VERSIONS = ("merging-harness", "torch", "safetensors")
@@ -239,7 +241,7 @@ ALWAYS = ("tasks", "base", "premerge", "options", "postmerge", "seed", "seconds"
 """The fields that a record has even if they are empty; all others are then left out."""
 
 
-def _said(record: dict[str, Any]) -> dict[str, Any]:
+def _without_empty(record: dict[str, Any]) -> dict[str, Any]:
     """The record without empty fields, except for those in `ALWAYS`."""
     return {name: value for name, value in record.items() if value or name in ALWAYS}
 
@@ -271,7 +273,7 @@ def _kept(plan: MergePlan) -> dict[str, list[str]]:
     """The tensors beside its head that each task keeps its own of: a pooler that not all have."""
     if plan.recipe.heads != "keep":
         return {}
-    tops, is_head = zip(plan.tasks, plan.tops, strict=True), plan.experts[0].family.is_head
+    tops, is_head = zip(plan.tasks, plan.head_states, strict=True), plan.experts[0].family.is_head
     kept = {task: [*filterfalse(is_head, top)] for task, top in tops}
     return {task: names for task, names in kept.items() if names}
 
@@ -329,7 +331,7 @@ def _card(plan: MergePlan) -> str:
     table = ["| expert | task |", "|---|---|"]
     table += [f"| {markdown(source)} | {markdown(task)} |" for source, task in rows]
     # no seconds: a card is the same whenever it is written
-    told = list(zip(plan.recipe.premerge, plan.measured, strict=True))
+    told = list(zip(plan.recipe.premerge, plan.premerge_reports, strict=True))
     changed = [f"- {markdown(choice.name)}: {', '.join(one.changes)}" for choice, one in told]
     parts = [f"---\n{header}\n---", f"# {markdown(short_method(recipe))}", how, "\n".join(table)]
     parts += ["\n".join(changed)] if any(one.changes for _, one in told) else []

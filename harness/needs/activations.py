@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from harness.checkpoints.build import unit_of
-from harness.checkpoints.families.symmetry import axes_of, in_table
+from harness.checkpoints.families.symmetry import axes_of, split_parts
 from harness.needs.symmetry import toy_family, toy_symmetry
 from harness.options import Count
 from harness.passes.activations import ExpertActivations, Pairs
@@ -60,7 +60,7 @@ class _MadeUp:
 def _toy(experts: Sequence[StateDict]) -> list[_MadeUp]:
     makers = _by_group(toy_symmetry(experts).axes, reading=False)
     family = toy_family(experts[0])
-    return [_MadeUp(in_table(family, expert), makers) for expert in experts]
+    return [_MadeUp(split_parts(family, expert), makers) for expert in experts]
 
 
 @need("activations", paper="arXiv:2209.04836", rows="same", toy=_toy)

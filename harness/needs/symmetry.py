@@ -8,16 +8,16 @@ from harness.checkpoints.build import check_whole, encoder_of, unit_of
 from harness.checkpoints.families.bert import BERT
 from harness.checkpoints.families.family import WIDTH, Family, Unit
 from harness.checkpoints.families.known import FAMILIES
-from harness.checkpoints.families.symmetry import axes_of, in_any_layer, in_table, readers_of
-from harness.checkpoints.settings import heads_of
+from harness.checkpoints.families.symmetry import axes_of, in_any_layer, readers_of, split_parts
+from harness.checkpoints.settings import attention_head_count
 from harness.data.splits import parse_task
-from harness.kinds import one_space
+from harness.kinds import share_label_space
 from harness.labels import same
 from harness.registry import need
 from harness.types import Checkpoint, StateDict
 from harness.weights import Symmetry, select
 
-TABLE = BERT.words
+TABLE = BERT.token_embeddings
 SECOND = "bert.shared_embeddings.weight"
 """Another name for the same table, from tools other than transformers, which never writes it."""
 
@@ -31,7 +31,7 @@ def toy_family(expert: StateDict) -> Family:
 def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
     """The symmetry of toys with two attention heads; tensors outside of the family's table stay."""
     family = toy_family(experts[0])
-    table, seen = {**family.axes, **family.row.axes}, in_table(family, experts[0])
+    table, seen = {**family.axes, **family.row.axes}, split_parts(family, experts[0])
     names = [n for n in seen if in_any_layer(n) in table]
     axes = dict(axes_of(family, select(seen, names)) if names else {})
     words = (TABLE, SECOND) if SECOND in experts[0] else (TABLE,)
@@ -66,8 +66,8 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     axes = {name: groups for name, groups in known.items() if name not in odd}
     return Symmetry(
         axes,
-        heads_of(first),
-        (family.words,),
+        attention_head_count(first),
+        (family.token_embeddings,),
         head,
         _one_task(experts),
         own,
@@ -84,4 +84,6 @@ def _one_task(experts: Sequence[Checkpoint]) -> bool:
     first = experts[0].labels or ()
     tasks = [task for expert in experts for task in expert.tasks]
     alike = all(same(expert.labels or (), first) for expert in experts)
-    return alike and (len(set(tasks)) <= 1 or one_space(parse_task(task)[0] for task in tasks))
+    return alike and (
+        len(set(tasks)) <= 1 or share_label_space(parse_task(task)[0] for task in tasks)
+    )

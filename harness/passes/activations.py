@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from harness.checkpoints.build import built, unit_of
+from harness.checkpoints.build import classifier_of, unit_of
 from harness.checkpoints.named import modules_of
 from harness.passes.cache import CachedTensors, recall_or_make
 from harness.passes.features import forward_errors, model_key
 from harness.passes.gram import recorded_inputs, token_rows
 from harness.passes.placement import Placement
-from harness.passes.prepared import Inputs, rows_in
+from harness.passes.prepared import Inputs, row_count
 from harness.passes.reading import Readings
 from harness.types import Checkpoint, Products, StateDict, Steps
 
@@ -74,7 +74,7 @@ class Pairs:
                 _add(totals, group, tokens[0], tokens[-1])
                 counts[group] += len(tokens[0])
             if step:
-                step(rows_in(inputs))
+                step(row_count(inputs))
         return {name: total.cpu() for name, total in totals.items()}, {COUNTS: counts}
 
 
@@ -96,7 +96,7 @@ def hooked(
 
     An input is [tokens, units], at every token of the batch, without padding.
     """
-    model = built(checkpoint, unit_of(checkpoint), placement.where)
+    model = classifier_of(checkpoint, unit_of(checkpoint), placement.where)
     placed, modules = placement.put(model), modules_of(model)
     own = {group: modules[name] for group, name in layers.items()}
 

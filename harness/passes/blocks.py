@@ -16,7 +16,7 @@ from harness.checkpoints.network import classifier_on_meta
 from harness.errors import UnknownName
 from harness.passes.features import forward_errors
 from harness.passes.gram import gram, linear_layers
-from harness.passes.prepared import Inputs, rows_in
+from harness.passes.prepared import Inputs, row_count
 from harness.passes.reading import Reading
 from harness.types import Checkpoint, StateDict, Steps
 
@@ -32,7 +32,7 @@ class Blocks:
     stacks: Mapping[str, int]
     family: Family
 
-    def of(self, name: str) -> int:
+    def block_number(self, name: str) -> int:
         """The number of the block that has the tensor of this name."""
         before = 1
         for stack, layers in self.stacks.items():
@@ -112,7 +112,7 @@ class TruncatedModel:
 
         The block has the expert's own weights; the blocks before have those given to `pass_on`.
         """
-        of = self._blocks.of
+        of = self._blocks.block_number
         layers = {n: m for n, m in self._linear.items() if of(f"{n}.weight") == self.block}
         if not layers:
             return {}, {}
@@ -157,7 +157,7 @@ class TruncatedModel:
                 passed.output = output
             yield batch
             if step:
-                step(rows_in(batch))
+                step(row_count(batch))
 
     def _run(self, **batch: torch.Tensor) -> None:
         with suppress(Stopped):

@@ -72,7 +72,7 @@ def is_whole(tensors: StateDict, said: Mapping[str, Any]) -> bool:
 def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any]) -> bool:
     """Write a cache entry; returns whether that was possible, and warns if not."""
     global _written
-    if _written is None or _written > OFTEN:
+    if _written is None or _written > BYTES_BETWEEN_CHECKS:
         make_room()
         _written = 0
     _written += sum(one.nbytes for one in tensors.values())
@@ -88,7 +88,7 @@ def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any
     return True
 
 
-OFTEN = 2**30
+BYTES_BETWEEN_CHECKS = 2**30
 """Bytes written after which a process checks again whether the cache is within its limit."""
 _written: int | None = None
 """Bytes written since the last check; None before the first one."""

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 import numpy as np
 import torch
 
-from harness.checkpoints.build import UNREAD_KEYS, built
+from harness.checkpoints.build import UNREAD_KEYS, classifier_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.t5 import OUTPUTS
-from harness.checkpoints.layout import refused
+from harness.checkpoints.layout import one_line_errors
 from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.processor import pillow, processor_digest
 from harness.checkpoints.tokenizer import shared_tokenizer
-from harness.checkpoints.verbalizer import as_asked, head_of, words_of
+from harness.checkpoints.verbalizer import as_questions, head_of, verbalizer_of
 from harness.errors import BrokenCheckpoint, MissingHead, NotFinite
 from harness.files import cache_dir
 from harness.hashes import digest_of
@@ -78,7 +78,7 @@ def encode(
         key = content_key(checkpoint, rows, digest, max_length, one.name, *said)
         return cache_dir("features") / f"{key}.safetensors"
 
-    arrays = _read(place(readout), int(kind_of(rows.task).units(rows).sum()))
+    arrays = _read(place(readout), int(kind_of(rows.task).unit_counts(rows).sum()))
     others = [one for one in beside if one != readout and one.pass_key == readout.pass_key]
     wanted = [] if arrays else [readout]
     wanted += [one for one in others if not place(one).is_file()]
@@ -188,7 +188,7 @@ def one_pass(
     on the rows and the kind of device alone, so that results repeat exactly. For a model that is
     asked several questions about a row, its features are those of all questions, one after another.
     """
-    answering, asked = as_asked(checkpoint, rows)
+    answering, asked = as_questions(checkpoint, rows)
     if asked is not rows:
         how: PassOptions = {"batch_size": batch_size, "placement": placement}
         read, said, _ = one_pass(answering, asked, readouts, max_length=max_length, **how)
@@ -220,7 +220,7 @@ def dropout_features(
 
     Its result depends on the units and the seed alone, on one kind of device.
     """
-    one, asked = as_asked(checkpoint, rows)
+    one, asked = as_questions(checkpoint, rows)
     if asked is not rows:
         answered = dropout_features(
             one, asked, max_length=max_length, readout=readout, placement=placement
@@ -273,14 +273,14 @@ class _Ready:
         placement: Placement,
     ) -> None:
         kind, source, self.placement = kind_of(rows.task), checkpoint.source, placement
-        model, self._final = built(checkpoint, kind.unit, placement.where), None
+        model, self._final = classifier_of(checkpoint, kind.unit, placement.where), None
         if checkpoint.pooling is None:
             self._final = final_module(model, checkpoint.family, source)
         self.model: Any = placement.put(model, self._final)
         use_onednn(self.model, placement)
         self.rows = prepare(checkpoint, rows, max_length, readouts[0])
         check_positions(self.model, self.rows, source)
-        counts = kind.units(rows)
+        counts = kind.unit_counts(rows)
         self.units = [*map(range, np.cumsum(counts) - counts, np.cumsum(counts))]
         self._source, self._readouts = source, readouts
 
@@ -358,7 +358,7 @@ def forward_errors(what: str) -> Iterator[None]:
     # the rows: positions for fewer tokens than a row has, numbers of heads, of chunks, ...
     fits = "a config.json that fits, positions for the longest row (--max-length)"
     with (
-        refused(f"{what} cannot be run", f"expected {fits}, and memory (--batch-size)"),
+        one_line_errors(f"{what} cannot be run", f"expected {fits}, and memory (--batch-size)"),
         full_float32(),
     ):
         yield
@@ -375,7 +375,7 @@ def final_module(model: torch.nn.Module, family: Family, source: str) -> torch.n
 def final_head(checkpoint: Checkpoint, columns: Sequence[int]) -> Head | None:
     """The final linear layer, its rows in the order of the task's labels; None without a head."""
     family = checkpoint.family
-    if words_of(checkpoint):
+    if verbalizer_of(checkpoint):
         rows = head_of(checkpoint)[list(columns)]
         return Head(rows.numpy(), torch.zeros(len(rows)).numpy())
     if (name := family.final(checkpoint.weights)) is None:

@@ -20,7 +20,7 @@ from harness.readout import ModelInputs
 Estimator: TypeAlias = Literal["exact", "empirical", "mergelm", "hard", "soft", "empirical_batch"]
 BY_EXAMPLE = ("exact", "empirical")
 """The estimators that square gradients of single examples; the others square those of a batch."""
-AT_ONCE = 2**22
+MAX_ENTRIES = 2**22
 """Entries of gradients of single examples that are held at once: 16 MB in float32.
 
 Examples of one length share a pass if the gradients of two or more fit. This makes a small model
@@ -159,7 +159,7 @@ class _Network:
     def together(self) -> int:
         """How many examples may share a pass."""
         entries = sum(p.numel() for name, p in self.parameters.items() if name != self.words)
-        return max(1, AT_ONCE // max(1, entries))
+        return max(1, MAX_ENTRIES // max(1, entries))
 
     def passed(self, alike: Sequence[Example]) -> Iterator[_Part]:
         """The examples after the forward pass: together if possible, else one by one."""

@@ -21,7 +21,7 @@ from harness.passes.gram import gram_shapes
 from harness.passes.reading import Readings
 from harness.types import StateDict
 
-MADE = "gram_through"
+NEED_NAME = "gram_through"
 """The name of the matrices in cache keys and progress: that of the need they are made for."""
 SHARED = "shared"
 """The key, in a cache entry, of the weights that share the matrix of another weight."""
@@ -50,7 +50,7 @@ class LayerwiseGram:
     def gram(self, place: int, name: str) -> torch.Tensor | None:
         """The matrix of one expert's weight, [in, in]; None if no row reaches the layer."""
         with self._lock:
-            block = self.blocks.of(name)
+            block = self.blocks.block_number(name)
             if block not in self._grams:
                 self._grams[block] = self._obtained(block)
             return self._grams[block][place].get(name)
@@ -69,17 +69,17 @@ class LayerwiseGram:
     def _merged(self, block: int) -> StateDict:
         """The merged weights of a block, all computed; those of the latest block are kept."""
         if self._last is None or self._last[0] != block:
-            names = [name for name in self.merged if self.blocks.of(name) == block]
+            names = [name for name in self.merged if self.blocks.block_number(name) == block]
             self._last = block, {name: self.merged[name] for name in names}
         return self._last[1]
 
     def _of(self, place: int, block: int) -> StateDict:
         """The matrices of a block for one expert. Raises NotFinite for NaN or Inf."""
         reading, digest = self.readings.of(place), self.readings.digests[place]
-        path = reading.entry(digest, MADE, self.batch_size, block, self._digests[:block])
+        path = reading.entry(digest, NEED_NAME, self.batch_size, block, self._digests[:block])
         expert = reading.checkpoint
         rows = len(reading.rows)
-        step = self.readings.steps(f"{MADE} of {expert.name}", rows * len(self.wanted))
+        step = self.readings.steps(f"{NEED_NAME} of {expert.name}", rows * len(self.wanted))
 
         def made() -> CachedTensors:
             stored, shared = self._at(block)[place].gram(step)
@@ -114,7 +114,7 @@ def layerwise(readings: Readings, batch_size: int) -> Callable[[int, StateDict],
     def through(place: int, merged: StateDict) -> StateDict:
         known = gram_shapes(readings.checkpoints[place])
         if not latest or latest[0].merged is not merged:
-            wanted = {blocks.of(name) for name in known if name in merged}
+            wanted = {blocks.block_number(name) for name in known if name in merged}
             latest[:] = [LayerwiseGram(readings, batch_size, blocks, merged, wanted)]
         (grams,) = latest
 

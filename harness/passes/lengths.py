@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.processor import processor_digest
-from harness.checkpoints.verbalizer import as_asked
+from harness.checkpoints.verbalizer import as_questions
 from harness.errors import BadOption, BrokenCheckpoint
 from harness.kinds import kind_of
 from harness.passes.prepared import prepare
@@ -48,10 +48,10 @@ def length_of(value: object) -> Length:
 
 def token_counts(checkpoint: Checkpoint, rows: Rows) -> Sequence[int]:
     """The number of tokens of each row, without truncation."""
-    return prepare(*as_asked(checkpoint, rows), MOST_TOKENS).costs
+    return prepare(*as_questions(checkpoint, rows), MOST_TOKENS).costs
 
 
-def limit_of(checkpoint: Checkpoint) -> int:
+def token_limit(checkpoint: Checkpoint) -> int:
     """How many tokens a model can read."""
     known = positions(classifier_on_meta(checkpoint.config, checkpoint.source))
     said = checkpoint.config.get("max_position_embeddings")
@@ -60,7 +60,7 @@ def limit_of(checkpoint: Checkpoint) -> int:
     return min(known, pooling.max_length or known) if pooling else known
 
 
-def resolved(
+def resolved_length(
     asked: Length,
     checkpoints: Sequence[Checkpoint],
     several: Iterable[Rows],
@@ -80,15 +80,17 @@ def resolved(
             f"max_length is {AUTO}, and features '{readout.name}' are of one number of tokens in "
             f"every row; expected a number, or leave out {readout.option}"
         )
-    longest = max(max(token_counts(o, rows)) for rows in several for o in _by_words(checkpoints))
-    return min(longest, *map(limit_of, checkpoints))
+    longest = max(
+        max(token_counts(o, rows)) for rows in several for o in _by_tokenizer(checkpoints)
+    )
+    return min(longest, *map(token_limit, checkpoints))
 
 
 def at_length(rows: Rows, asked: Length | None, checkpoints: Sequence[Checkpoint]) -> Rows:
     """The rows with the length asked for as their task's maximum; None: the task's own."""
     if asked is None:
         return rows
-    number = resolved(asked, checkpoints, [rows])
+    number = resolved_length(asked, checkpoints, [rows])
     return replace(
         rows, task=replace(rows.task, finetune=replace(rows.task.finetune, max_length=number))
     )
@@ -96,11 +98,11 @@ def at_length(rows: Rows, asked: Length | None, checkpoints: Sequence[Checkpoint
 
 def cut_off(checkpoint: Checkpoint, rows: Rows, max_length: int) -> Cut:
     """What a maximum length cuts off of rows, by the model's tokenizer."""
-    checkpoint, rows = as_asked(checkpoint, rows)
+    checkpoint, rows = as_questions(checkpoint, rows)
     kind = kind_of(rows.task)
     whole = prepare(checkpoint, rows, MOST_TOKENS)
     lengths = np.array(whole.costs)
-    units = np.repeat(lengths > max_length, kind.units(rows))
+    units = np.repeat(lengths > max_length, kind.unit_counts(rows))
     words = 0
     if whole.first is not None and units.any():
         cut = prepare(checkpoint, rows, max_length).first or ()
@@ -119,17 +121,17 @@ def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) 
     """
     if rows.task.image:
         return
-    several = [cut_off(one, rows, max_length) for one in _by_words(checkpoints)]
+    several = [cut_off(one, rows, max_length) for one in _by_tokenizer(checkpoints)]
     most = max(several, key=lambda cut: (cut.lost, cut.words))
-    for one, cut in zip(_by_words(checkpoints), several, strict=True):
+    for one, cut in zip(_by_tokenizer(checkpoints), several, strict=True):
         known = positions(classifier_on_meta(one.config, one.source))
         if known is not None and (longest := min(cut.longest, max_length)) > known:
             raise BrokenCheckpoint(
                 f"{rows.task}@{rows.split} has a row of {longest} tokens, and {one.source} has "
                 f"positions for {known}; expected --max-length {known}, or auto"
             )
-    able = min(map(limit_of, checkpoints))
-    if said := described(most, max_length):
+    able = min(map(token_limit, checkpoints))
+    if said := cut_phrase(most, max_length):
         advice = "the model takes no more"
         if able > max_length:
             advice = "see --max-length auto"
@@ -139,7 +141,7 @@ def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) 
         )
 
 
-def described(cut: Cut, max_length: int) -> str:
+def cut_phrase(cut: Cut, max_length: int) -> str:
     """What is cut off, as a phrase; empty if nothing is."""
     lost = f"{cut.lost} of {cut.count}"
     if cut.words:
@@ -150,6 +152,6 @@ def described(cut: Cut, max_length: int) -> str:
     return f"{lost} rows ({cut.share:.1%}) are cut off at {max_length} tokens" if cut.lost else ""
 
 
-def _by_words(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+def _by_tokenizer(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
     """One checkpoint for each distinct tokenizer."""
     return list({processor_digest(one.processor): one for one in checkpoints}.values())

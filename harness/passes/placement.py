@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # `Run` and `Recipe` import this module, and must import fast
 
 DType: TypeAlias = Literal["float32", "bfloat16", "float16"]
 AnyModule = TypeVar("AnyModule", bound="torch.nn.Module")
-REFERENCE: DType = "float32"
+FULL_PRECISION: DType = "float32"
 TOKENS = {"cpu": 1024, "cuda": 2**15}
 """Tokens of a batch, padding included: what fits the cache of a core, or what keeps a GPU busy."""
 IMAGES = {"cpu": 8, "cuda": 256}
@@ -36,7 +36,7 @@ class Placement(Frozen):
     """
 
     device: str = AUTO
-    dtype: DType = REFERENCE
+    dtype: DType = FULL_PRECISION
 
     @property
     def where(self) -> torch.device:
@@ -54,7 +54,7 @@ class Placement(Frozen):
         In a half precision its name and the kind of device: each kind rounds in its own way.
         """
         half = {"dtype": self.dtype, "device": self.where.type}
-        return {} if self.dtype == REFERENCE else half
+        return {} if self.dtype == FULL_PRECISION else half
 
     @property
     def parts(self) -> tuple[dict[str, str], ...]:
@@ -152,7 +152,7 @@ def check_placement(asked: Placement) -> None:
         seen = functional.layer_norm(functional.linear(functional.gelu(seen), made[0, 0]), (2,))
         functional.conv2d(seen, made).sum().item()
     except (RuntimeError, AssertionError) as error:
-        half = "" if asked.dtype == REFERENCE else f" with dtype {asked.dtype}"
+        half = "" if asked.dtype == FULL_PRECISION else f" with dtype {asked.dtype}"
         raise _unusable(f"device is '{asked.device}'{half}", error) from error
     if asked.where.type == "cpu":
         warn_if_slow(asked.dtype, "--dtype")
@@ -182,11 +182,15 @@ def _unusable(what: str, error: Exception) -> BadOption:
 
 def warn_if_slow(dtype: DType, flag: str, *, gradients: bool = False) -> None:
     """Warn of a half precision, set by `flag`, that the processor has no instructions for."""
-    times = seconds(dtype, gradients) / seconds(REFERENCE, gradients) if dtype != REFERENCE else 1
+    times = (
+        seconds(dtype, gradients) / seconds(FULL_PRECISION, gradients)
+        if dtype != FULL_PRECISION
+        else 1
+    )
     if times > SLOWER:
         warnings.warn(
-            f"{dtype} takes {times:.0f} times as long as {REFERENCE} on this processor, by a small "
-            f"product: leave out {flag}, or use a GPU",
+            f"{dtype} takes {times:.0f} times as long as {FULL_PRECISION} on this processor, "
+            f"by a small product: leave out {flag}, or use a GPU",
             stacklevel=3,
         )
 
@@ -220,7 +224,7 @@ def use_onednn(model: torch.nn.Module, asked: Placement) -> None:
 
     from harness.weights import onednn
 
-    if onednn.HERE and asked.where.type == "cpu" and asked.dtype == REFERENCE:
+    if onednn.IS_AVAILABLE and asked.where.type == "cpu" and asked.dtype == FULL_PRECISION:
         for one in model.modules():
             if type(one) is torch.nn.Linear:
                 one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]  # of this layer

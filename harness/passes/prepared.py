@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from harness.checkpoints.families.t5 import DECODER
 from harness.checkpoints.processor import check_inputs, open_image_processor, pixels
 from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, word_ids
-from harness.checkpoints.verbalizer import prompted, words_of
+from harness.checkpoints.verbalizer import prompted, verbalizer_of
 from harness.data.images import StoredImage, decoded, opened
 from harness.errors import BadData, BrokenCheckpoint
 from harness.kinds import IGNORED, kind_of
@@ -83,7 +83,7 @@ class Prepared:
         return outputs[lines, [*chain(*first)]]
 
 
-def rows_in(batch: Mapping[str, torch.Tensor]) -> int:
+def row_count(batch: Mapping[str, torch.Tensor]) -> int:
     """How many rows a batch has."""
     return len(next(iter(batch.values())))
 
@@ -113,7 +113,7 @@ def prepare(
     if checkpoint.family.stacks and not words and texts is rows.texts:
         _check_ends(checkpoint, rows, made.columns["input_ids"])
     padding = int(checkpoint.config.get("pad_token_id") or 0)
-    asked = len(words_of(checkpoint).get(DECODER, ()))
+    asked = len(verbalizer_of(checkpoint).get(DECODER, ()))
     make = partial(_padded, made, padding, asked)
     return Prepared(made.counts.tolist(), made.columns, make, made.first)
 
@@ -239,7 +239,7 @@ def row_labels(prepared: Prepared, rows: Rows, places: Sequence[int], outputs: i
     One number for each row, or for each class, or for each token: -100 where no word begins.
     """
     kind = kind_of(rows.task)
-    targets = kind.targets(rows, places, outputs)
+    targets = kind.head_labels(rows, places, outputs)
     targets = targets.astype(np.int64 if kind.integer_labels else np.float32)
     if prepared.first is None:
         return list(targets.tolist())

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import torch
 
 from harness import weights
-from harness.checkpoints.build import built
-from harness.checkpoints.verbalizer import as_asked
+from harness.checkpoints.build import classifier_of
+from harness.checkpoints.verbalizer import as_questions
 from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes.features import content_key
@@ -39,7 +39,7 @@ class Reading:
     def model(self) -> torch.nn.Module:
         """The expert in eval mode, without dropout, on its device. An embedding model is made as a
         classifier, of which only `base_model` may be run."""
-        model = built(self.checkpoint, kind_of(self.rows.task).unit, self.placement.where)
+        model = classifier_of(self.checkpoint, kind_of(self.rows.task).unit, self.placement.where)
         check_positions(model, self.prepared, self.checkpoint.source)
         return self.placement.put(model)
 
@@ -63,7 +63,7 @@ class Reading:
         if self.embeds:
             return []
         task, one = self.rows.task, self.checkpoint
-        return kind_of(task).columns(task, one.labels or (), one.source)
+        return kind_of(task).output_columns(task, one.labels or (), one.source)
 
     def batches(self, size: int, *, as_drawn: bool) -> Batches:
         """Inputs and labels of `size` rows each, as drawn or by length, which pads less."""
@@ -99,7 +99,7 @@ def reading_of(
 
     For a model that is asked about every label, the rows are the questions that have an answer, and
     there is no progress."""
-    checkpoint, asked = as_asked(checkpoint, rows, known=True)
+    checkpoint, asked = as_questions(checkpoint, rows, known=True)
     rows, progress = asked, progress if asked is rows else None
     length, pooling = rows.task.finetune.max_length, checkpoint.pooling
     if pooling is not None:

@@ -76,10 +76,10 @@ class StatisticDescription(BaseModel):
 class Statistic:
     """A statistic: its description, its tensors as they are stored, and the file they are in.
 
-    `said` is the parsed description, `description` the one in the file, with its seal.
+    `header` is the parsed description, `description` the one in the file, with its seal.
     """
 
-    said: StatisticDescription
+    header: StatisticDescription
     stored: StateDict
     source: str
     description: Mapping[str, Any] = field(default_factory=dict)
@@ -87,12 +87,12 @@ class Statistic:
     @property
     def need(self) -> str:
         """The need that it meets, by name."""
-        return self.said.need
+        return self.header.need
 
     @property
     def tensors(self) -> StateDict:
         """The tensor of each weight, by name; one that is not finite raises BrokenCheckpoint."""
-        places = {**{name: name for name in self.stored}, **self.said.shared}
+        places = {**{name: name for name in self.stored}, **self.header.shared}
         kept = weights.specs(self.stored)
 
         def read(name: str) -> torch.Tensor:
@@ -111,10 +111,10 @@ def read_statistic(path: str | Path) -> Statistic:
 
     Raises BrokenCheckpoint, naming the file, for any other file.
     """
-    return opened(Path(path), *read_sealed(Path(path)))
+    return parse_statistic(Path(path), *read_sealed(Path(path)))
 
 
-def opened(path: Path, tensors: StateDict, description: Mapping[str, Any]) -> Statistic:
+def parse_statistic(path: Path, tensors: StateDict, description: Mapping[str, Any]) -> Statistic:
     """The statistic of a file with these tensors and this description. Raises BrokenCheckpoint."""
     what = "a file that `harness statistics` wrote"
     if not description:
@@ -148,13 +148,13 @@ def check_statistic(statistic: Statistic, checkpoint: Checkpoint) -> None:
     """
     need = NEEDS.from_file(statistic.need, statistic.source)
     code = code_of(need.function) or ""
-    if code and not statistic.said.code:
+    if code and not statistic.header.code:
         warnings.warn(
             f"{statistic.source} does not say which code of the need '{need.name}' computed it, as "
             "files of before: make it again if that changed",
             stacklevel=2,
         )
-    elif statistic.said.code != code:
+    elif statistic.header.code != code:
         raise BrokenCheckpoint(
             f"{statistic.source} was computed by other code of the need '{need.name}' than is "
             "loaded; make it again with `harness statistics`"
@@ -162,7 +162,7 @@ def check_statistic(statistic: Statistic, checkpoint: Checkpoint) -> None:
     known, tensors = shapes_of(need, checkpoint), statistic.tensors
     have = weights.specs(tensors)
     for name, spec in known.items():
-        if name not in have and name not in statistic.said.facts.not_run:
+        if name not in have and name not in statistic.header.facts.not_run:
             raise BrokenCheckpoint(
                 f"{statistic.source} has no '{name}' and does not say that nothing reached it; "
                 f"expected the statistics of all of {checkpoint.source}"

@@ -17,11 +17,11 @@ import torch
 from harness import weights
 from harness.checkpoints.align import under_prefix
 from harness.checkpoints.build import check_ready
-from harness.checkpoints.described import by_file, learn
+from harness.checkpoints.described import register_recorded_tasks, register_task_files
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import check_inputs
-from harness.checkpoints.provenance import Part, check_weights_unchanged, trained_by
-from harness.checkpoints.text_heads import given_heads, made_whole
+from harness.checkpoints.provenance import Part, check_weights_unchanged, read_expert_json
+from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.code import code_of, file_of
 from harness.data.claims import check_claim
 from harness.data.parts import part_of
@@ -31,17 +31,17 @@ from harness.entries import Merger
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights, NotFinite, OutputExists
 from harness.files import check_name, check_place, version
 from harness.kinds import kind_of
-from harness.methods import needs_of, resolved
+from harness.methods import needs_of, resolved_options
 from harness.options import options, parse_choice, resolve
 from harness.passes.cache import keep, recall, write_sealed
 from harness.passes.lengths import at_length, length_of
-from harness.passes.placement import REFERENCE, DType, placement
+from harness.passes.placement import FULL_PRECISION, DType, placement
 from harness.passes.reading import Reading, reading_of
 from harness.passes.statistic_file import (
     Facts,
     Statistic,
     StatisticDescription,
-    opened,
+    parse_statistic,
     read_statistic,
     shapes_of,
 )
@@ -67,7 +67,7 @@ from harness.types import (
 # Collecting --------------------------------------------------------------------------------
 
 
-def drawn(
+def draw_rows(
     task: Task,
     examples: int,
     seed: int,
@@ -92,7 +92,7 @@ def drawn(
     return take(rows, [int(i) for i in order[:examples]])
 
 
-def drawn_as(
+def rows_for_options(
     chosen: Mapping[str, Scalar], task: Task, folder: str | Path | None, part: Part | None = None
 ) -> Rows:
     """The rows that the options of a need select, `examples` and `seed` among them.
@@ -102,12 +102,12 @@ def drawn_as(
     """
     examples, seed = (cast(int, chosen[key]) for key in ("examples", "seed"))
     split = task.reported if chosen.get("rows") == "test" else TRAINED_ON
-    return drawn(task, examples, seed, folder, split, part if split == TRAINED_ON else None)
+    return draw_rows(task, examples, seed, folder, split, part if split == TRAINED_ON else None)
 
 
 def part_seen(checkpoint: Checkpoint) -> Part | None:
     """The part of its task's rows that an expert was trained on; None: all, or not recorded."""
-    said = trained_by(checkpoint.path)
+    said = read_expert_json(checkpoint.path)
     return None if said is None else said.part
 
 
@@ -138,7 +138,7 @@ def collect(need: Need, chosen: Mapping[str, Scalar], reading: Reading) -> Stati
             reading.progress(len(reading.rows))
         return recalled
     made = _computed(need, chosen, reading, digest)
-    kept = path is not None and keep(path, made.stored, made.said.written())
+    kept = path is not None and keep(path, made.stored, made.header.written())
     return (_recalled(path) if path and kept else None) or made
 
 
@@ -154,7 +154,7 @@ def _recalled(path: Path) -> Statistic | None:
     """A statistic from the cache, its tensors still on disk; None if it is missing or damaged."""
     entry = recall(path)
     try:
-        return None if entry is None else opened(path, *entry)
+        return None if entry is None else parse_statistic(path, *entry)
     except BrokenCheckpoint:
         return None
 
@@ -166,7 +166,7 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     tensors, shared = made if isinstance(made, tuple) else (made, {})
     tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     if odd := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
-        precise = f"; try --dtype {REFERENCE}" * (reading.placement.dtype != REFERENCE)
+        precise = f"; try --dtype {FULL_PRECISION}" * (reading.placement.dtype != FULL_PRECISION)
         raise NotFinite(
             f"need '{need.name}' in {reading.placement.dtype} has NaN or infinite '{odd[0]}' of "
             f"{reading.checkpoint.source} on {reading.rows.task}{precise}"
@@ -252,7 +252,7 @@ def statistic(
     heads_from: str | Path | None = None,
     data_dir: str | Path | None = None,
     device: str = AUTO,
-    dtype: DType = REFERENCE,
+    dtype: DType = FULL_PRECISION,
     allow_pickle: bool = False,
     progress: Progress | None = None,
 ) -> Statistic:
@@ -272,10 +272,10 @@ def statistic(
     length = None if max_length is None else length_of(max_length)
     checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle, base=base)
     check_weights_unchanged(checkpoint)
-    learn([checkpoint], by_file([task]))
+    register_recorded_tasks([checkpoint], register_task_files([task]))
     parsed, split = parse_task(task)
     given = None if base is None else open_checkpoint(base, allow_pickle=allow_pickle)
-    checkpoint = made_whole(checkpoint, given, parsed.name, given_heads(heads_from, given))
+    checkpoint = with_missing_parts(checkpoint, given, parsed.name, read_heads(heads_from, given))
     if "@" in task and split != TRAINED_ON:
         raise BadRecipe(f"statistics are computed on {parsed}@{TRAINED_ON}, found '@{split}'")
     if out is not None:
@@ -287,18 +287,18 @@ def statistic(
     elif checkpoint.labels is None:
         raise BadRecipe(f"{expert} has no head; expected a fine-tuned classifier of {parsed}")
     else:
-        kind_of(parsed).columns(parsed, checkpoint.labels, checkpoint.source)
+        kind_of(parsed).output_columns(parsed, checkpoint.labels, checkpoint.source)
     if not other_tasks:
         check_claim(checkpoint, parsed, data_dir, flag="--task")
     if asked.check:
         asked.check(chosen)
-    mine = drawn_as(chosen, parsed, data_dir, part_seen(checkpoint))
+    mine = rows_for_options(chosen, parsed, data_dir, part_seen(checkpoint))
     rows = at_length(mine, length, [checkpoint])
     step = steps(progress, asked, checkpoint, rows)
     made = collect(asked, chosen, reading_of(checkpoint, rows, placed, step))
     if out is None:
         return made
-    write_sealed(Path(out), made.stored, made.said.written())
+    write_sealed(Path(out), made.stored, made.header.written())
     return read_statistic(Path(out))
 
 
@@ -325,7 +325,7 @@ def _asked(
     if len(statistics) > 1:
         named = " or ".join(one.name for one in statistics)
         raise BadRecipe(f"{entry.name} needs several statistics; name one: --need {named}")
-    chosen = resolved(entry, faithful(choice, preset))
+    chosen = resolved_options(entry, faithful(choice, preset))
     return statistics[0], {name: chosen[name] for name in options(statistics[0].function)}
 
 

@@ -88,7 +88,7 @@ def permutation(
     units = _units(symmetry, layers, asked)
     if residual:
         groups = tuple(group for one in units for group in one.groups)
-        return weights.to_anchor(what, {groups: partial(_in_turn, what, units)})
+        return weights.to_anchor(what, {groups: partial(_descent_orders, what, units)})
     if cycle_consistent:
         return weights.to_anchor(what, {one.groups: _at_once(what, one) for one in units})
 
@@ -109,7 +109,9 @@ def _units(
     return [*(weights.UnitGroup(group, (group,)) for group in groups), *heads]
 
 
-def _in_turn(what: weights.Alignment, units: Sequence[weights.UnitGroup], index: int) -> Orders:
+def _descent_orders(
+    what: weights.Alignment, units: Sequence[weights.UnitGroup], index: int
+) -> Orders:
     """The orders of an expert's units in groups that depend on one another."""
     both = (what.experts[index], what.anchor)
     orders, sweeps = weights.descent(*both, what.symmetry, units)

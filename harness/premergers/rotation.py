@@ -99,7 +99,7 @@ def rotation(
     if residual:
         what.report["absorbed"] = len(symmetry.readers)
         of_all = (STREAM, *groups)
-        return weights.to_anchor(what, {of_all: partial(_in_turn, what, of_all, found)})
+        return weights.to_anchor(what, {of_all: partial(_alternating_maps, what, of_all, found)})
     return weights.to_anchor(what, {(group,): partial(alone, group) for group in groups})
 
 
@@ -184,7 +184,7 @@ def _absorbed(
     return made[:-1], made[-1], replace(symmetry, axes=axes)
 
 
-def _in_turn(
+def _alternating_maps(
     what: weights.Alignment,
     groups: Sequence[str],
     find: Callable[[str, StateDict], weights.UnitMap],

@@ -26,8 +26,8 @@ from harness.reporting.plots.marks import (
     add_legend_entry,
     along_x,
     figure_of,
+    legend_label,
     marks,
-    named,
 )
 from harness.stats.estimate import Estimate, elementwise, mean_of, rises
 from harness.stats.intervals import interval
@@ -214,4 +214,4 @@ def _draw(axes: Axes, curve: Curve, name: str, look: Mark) -> None:
     axes.fill_between(curve.places, low, high, color=look.colour, alpha=0.2, linewidth=0)
     axes.plot([0, 1], values[[0, -1]], color=look.colour, linestyle=":", linewidth=1)
     how = {**look.dots, "linestyle": look.line, "linewidth": 1.4}
-    axes.plot(curve.places, values, label=named(name), **how)
+    axes.plot(curve.places, values, label=legend_label(name), **how)

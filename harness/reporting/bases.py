@@ -32,7 +32,7 @@ def by_base(lines: Sequence[Line], *, always: bool = False) -> dict[str, list[Li
     # a reference connects no bases: experts of several may teach it
     for line in lines:
         if line.role != "reference":
-            for one, other in pairwise(_of(line)):
+            for one, other in pairwise(_base_links(line)):
                 one_of[first(other)] = first(one)
     sources = {first(one.base_digest): one.base for one in lines if one.base_digest}
     tasks = {(first(one.base_digest), one.task) for one in lines if one.base_digest}
@@ -42,7 +42,7 @@ def by_base(lines: Sequence[Line], *, always: bool = False) -> dict[str, list[Li
     names = dict(zip(sources, _names(sources.values(), digests.values()), strict=True))
     made: dict[str, list[Line]] = {name: [] for name in names.values()}
     for line in lines:
-        mine = {names[root] for one in _of(line) if (root := first(one)) in names}
+        mine = {names[root] for one in _base_links(line) if (root := first(one)) in names}
         for name in mine or made:
             made[name].append(line)
     return made
@@ -54,7 +54,7 @@ def base_options(lines: Iterable[Line]) -> str:
     return " or ".join(f"--base {one}" for one in each) if len(each) > 1 else ""
 
 
-def _of(line: Line) -> list[str]:
+def _base_links(line: Line) -> list[str]:
     """All that connects a line to a base: digests, and the base's source."""
     experts = (one for _, one in line.experts)
     made = ensembles(line) if line.trained else ()

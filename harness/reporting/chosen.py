@@ -20,7 +20,7 @@ from harness.reporting.lines import Line, lines_of
 from harness.types import ALL
 from harness.values import Frozen
 
-NAMED = ("merged", "reference", "ceiling")
+TABLE_ROLES = ("merged", "reference", "ceiling")
 """Roles of the models that a table is about; these are measured by models of the other roles."""
 
 
@@ -50,7 +50,7 @@ class Chosen(Frozen):
 EVERYTHING = Chosen()
 
 
-def called(task: str) -> tuple[str, ...]:
+def task_names(task: str) -> tuple[str, ...]:
     """The names of a task: in full, without its split, without its suite, and without both."""
     bare = task.partition("@")[0]
     return task, bare, task.rpartition("/")[2], bare.rpartition("/")[2]
@@ -63,7 +63,7 @@ def _length(line: Line) -> int | str:
 
 
 _CALLED: Mapping[str, Callable[[Line], tuple[Collection[object], str]]] = {
-    "task": lambda line: (called(line.task), line.task),
+    "task": lambda line: (task_names(line.task), line.task),
     "protocol": lambda line: ((line.setting.protocol, line.protocol), line.setting.protocol),
     "limit": lambda line: ((line.limit,), str(line.limit)),
     "max-length": lambda line: ((_length(line),), str(_length(line))),
@@ -71,7 +71,7 @@ _CALLED: Mapping[str, Callable[[Line], tuple[Collection[object], str]]] = {
 """By option, the values that choose a line, and the one that messages name."""
 
 
-def among(lines: Sequence[Line], which: Chosen) -> list[Line]:
+def chosen_lines(lines: Sequence[Line], which: Chosen) -> list[Line]:
     """The chosen lines. Raises MissingScores for a name or number that no line has."""
     lines = _of_bases(lines, which.bases) if which.bases else lines
     limits = () if which.limit is None else (which.limit,)
@@ -109,10 +109,10 @@ def _drawn_from(line: Line) -> str:
 def _draws(line: Line) -> str:
     """How many draws of rows a line adapts to; '' if it adapts to none, or always to all rows."""
     said = dict(line.conditions).get("draws", "")
-    return said if said.isdecimal() and not of_all_rows(line.protocol) else ""
+    return said if said.isdecimal() and not takes_all_rows(line.protocol) else ""
 
 
-def of_all_rows(protocol: str) -> bool:
+def takes_all_rows(protocol: str) -> bool:
     """Whether a protocol always takes all rows, in one draw, whatever was asked for."""
     name = protocol.partition(":")[0]
     return name in PROTOCOLS and PROTOCOLS[name].all_rows
@@ -155,7 +155,7 @@ def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
     owners = {one.digest: said for one in lines if (said := one.teachers or one.heads_of)}
 
     def beside(line: Line) -> bool:
-        if line.role in NAMED or line.name not in tasks:
+        if line.role in TABLE_ROLES or line.name not in tasks:
             return False
         if line.role == "ensemble" and experts:
             return line.digest in ensembles
@@ -178,12 +178,14 @@ def read_both(
 ) -> list[tuple[Line, Record]]:
     """`read_lines`, each line with its record; keeps all records in memory."""
     records = dict(_each(places))
-    return [(line, records[line.path]) for line in among([*lines_of(records.items())], which)]
+    return [
+        (line, records[line.path]) for line in chosen_lines([*lines_of(records.items())], which)
+    ]
 
 
 def read_lines(places: Iterable[str | Path], which: Chosen = EVERYTHING) -> list[Line]:
     """The chosen lines of the records in files and folders. Raises BrokenRecord."""
-    return among([*lines_of(_each(places))], which)
+    return chosen_lines([*lines_of(_each(places))], which)
 
 
 def _each(places: Iterable[str | Path]) -> Iterator[tuple[str, Record]]:

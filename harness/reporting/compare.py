@@ -18,7 +18,7 @@ from harness.options import parse_choice
 from harness.reporting import bases as of_bases
 from harness.reporting.boards.board import scores_of
 from harness.reporting.boards.tested import priors_of
-from harness.reporting.chosen import Chosen, among, read_lines
+from harness.reporting.chosen import Chosen, chosen_lines, read_lines
 from harness.reporting.comparison import (
     Comparison,
     OverTasks,
@@ -38,10 +38,16 @@ from harness.reporting.grid import MEAN, reported
 from harness.reporting.lines import HEADLINE_SHOTS, Line, shots_distance, tasks_by
 from harness.reporting.mixed import check_columns
 from harness.reporting.names import marked
-from harness.reporting.sets import in_sets
+from harness.reporting.sets import with_set_numbers
 from harness.stats.estimate import Estimate, Prior, minus
 from harness.stats.intervals import FARTHEST, interval
-from harness.stats.ranks import left_out, over_tasks, sign_flip, standings, tie_groups
+from harness.stats.ranks import (
+    interval_over_tasks,
+    leave_one_out,
+    sign_flip_p,
+    standings,
+    tie_groups,
+)
 from harness.stats.tests import detectable, holm, p_value, units_needed
 from harness.types import Array64, Choice, Shots
 from harness.values import validated
@@ -131,7 +137,7 @@ def _lines(
             hint = "name a model that --records has, or a folder of records"
             raise UnknownName(f"no records of '{name}' in {folder}, {there}; {hint}")
         named += [(name, line) for line in reported(read_lines([name], which))]
-    every = in_sets([line for _, line in named])
+    every = with_set_numbers([line for _, line in named])
     of_sets = [*zip(named, every, strict=True)]
     return {name: [line for (of, _), line in of_sets if of == name] for name in names}, every
 
@@ -139,7 +145,9 @@ def _lines(
 def _among(name: str, lines: Sequence[Line], which: Chosen) -> list[Line]:
     """The chosen lines of a model, under the protocol with exactly these options."""
     try:
-        return [line for line in among(lines, which) if line.setting.protocol in which.protocols]
+        return [
+            line for line in chosen_lines(lines, which) if line.setting.protocol in which.protocols
+        ]
     except MissingScores as error:
         raise MissingScores(f"of '{name}', {error}") from None
 
@@ -320,9 +328,9 @@ def _two(
 def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:
     if len(differences) < 2:
         return None
-    ends, deciding = left_out(differences)
+    ends, deciding = leave_one_out(differences)
     tasks = tuple(terms.tasks[at] for at in deciding)
-    return OverTasks(float(sign_flip(differences)), over_tasks(differences), ends, tasks)
+    return OverTasks(float(sign_flip_p(differences)), interval_over_tasks(differences), ends, tasks)
 
 
 def _several(

@@ -66,7 +66,7 @@ def same_resamples(lines: Sequence[Line]) -> bool:
 def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
     """For each group of lines, the mean over the lines of each task; tasks are in sorted order.
 
-    Lines of several sets of experts (`in_sets`) are replicates; those of one set are not.
+    Lines of several sets of experts (`with_set_numbers`) are replicates; those of one set are not.
     None unless lines of a task keep the same resamples, and all groups have the same tasks: only
     then are scores paired.
     """

@@ -91,7 +91,7 @@ def heat_map(shown: HeatMap) -> Figure:
         if bar.solids is not None:
             bar.solids.set_rasterized(False)  # colours as shapes: no pixels in an SVG
             bar.solids.set_edgecolor("face")
-        figure.suptitle(wrapped(shown.title, size[0]))
+        figure.suptitle(wrapped_title(shown.title, size[0]))
         settle(figure)
     return figure
 
@@ -130,7 +130,7 @@ def matrix_map(
         shown = axes.imshow(values, cmap=COLOURS, **how)
         axes.set(xlabel=column_label, ylabel=row_label)
         figure.colorbar(shown, ax=axes).set_label(unit)
-        figure.suptitle(wrapped(title, 5.4))
+        figure.suptitle(wrapped_title(title, 5.4))
         settle(figure)
     return figure
 
@@ -176,7 +176,7 @@ def _fall_back(figure: Figure) -> None:
             text.set_fontfamily(family)
 
 
-def wrapped(text: str, inches: float) -> str:
+def wrapped_title(text: str, inches: float) -> str:
     """A title of 10 points, broken into lines of this width."""
     import textwrap
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from harness.data.shots import amount
 from harness.evaluation.records import Record, each_record
 from harness.reporting.bases import by_base
-from harness.reporting.grid import GridCell, named_rows
+from harness.reporting.grid import GridCell, board_row_names
 from harness.reporting.lines import Line, lines_of
-from harness.reporting.sets import in_sets
+from harness.reporting.sets import with_set_numbers
 from harness.text import csv_cell
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ DRAW_MEANS: Mapping[str, Callable[[Line], Any]] = {
 """Columns of a line over its draws."""
 DRAW_COLUMNS = ("draw", "resample", "value", "parts", "facts")
 """Columns of one draw, or of one resample of the test units."""
-MADE_OF: Mapping[str, Callable[[Record], Any]] = {
+RECORD_COLUMNS: Mapping[str, Callable[[Record], Any]] = {
     "base": lambda record: record.base and record.base.source,
     "family": lambda record: record.family,
     "recipe": lambda record: record.recipe.model_dump_json() if record.recipe else "",
@@ -77,13 +77,14 @@ FRAME = tuple(
     name
     for one in TABLE
     if one not in ("sd", "draws")
-    for name in {"shots": ("shots", "draw", "resample"), "head": (*MADE_OF, "set", "head")}.get(
-        one, (one,)
-    )
+    for name in {
+        "shots": ("shots", "draw", "resample"),
+        "head": (*RECORD_COLUMNS, "set", "head"),
+    }.get(one, (one,))
 )
 """The columns of a frame, a line for each draw: those of board.csv except `sd` and `draws`, the
-seed of the draw, the number of the resample (0: the test units themselves), MADE_OF, and the number
-of the set of experts."""
+seed of the draw, the number of the resample (0: the test units themselves), RECORD_COLUMNS, and the
+number of the set of experts."""
 FLOATS = (
     "value", "sd", "low", "high", "level", "majority", "gain", "shots", "draw", "limit",
     "train_limit", "seed",
@@ -108,11 +109,11 @@ def read_records(*places: str | Path, resamples: bool = False) -> pandas.DataFra
         [(at, *one) for at, made_of in enumerate(made) for one in _values(*made_of, resamples)],
         columns=["at", *DRAW_COLUMNS],
     )
-    known = {name: [of(record) for _, record in made] for name, of in MADE_OF.items()}
+    known = {name: [of(record) for _, record in made] for name, of in RECORD_COLUMNS.items()}
     lines = [line for line, _ in made]
-    known |= {"row": named_rows(lines), "set": _sets(lines)}
+    known |= {"row": board_row_names(lines), "set": _sets(lines)}
     rest = [name for name in FRAME if name not in (*known, *DRAW_COLUMNS)]
-    known |= {name: [_of(name, line) for line in lines] for name in rest}
+    known |= {name: [_column_value(name, line) for line in lines] for name in rest}
     repeated = pandas.DataFrame(known).loc[drawn.pop("at")].reset_index(drop=True)
     return _typed(pandas.concat([repeated, drawn], axis="columns")[[*FRAME]])
 
@@ -124,12 +125,12 @@ def _seeds(seeds: Iterable[int | None]) -> str:
 
 def _sets(lines: Sequence[Line]) -> list[int]:
     """The number of each line's set of experts, counted within each base."""
-    pairs = (zip(of, in_sets(of), strict=True) for of in by_base(lines).values())
+    pairs = (zip(of, with_set_numbers(of), strict=True) for of in by_base(lines).values())
     sets = {id(line): numbered.set for of in pairs for line, numbered in of}
     return [sets[id(line)] for line in lines]
 
 
-def _of(name: str, line: Line) -> Any:
+def _column_value(name: str, line: Line) -> Any:
     """The value of a line in a column."""
     return DERIVED_COLUMNS[name](line) if name in DERIVED_COLUMNS else getattr(line, name)
 
@@ -151,7 +152,9 @@ def table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> p
 
     known: dict[str, Sequence[Any]] = {"row": rows, "record": files}
     known |= {name: [of(line) for line in lines] for name, of in DRAW_MEANS.items()}
-    known |= {one: [_of(one, line) for line in lines] for one in TABLE if one not in known}
+    known |= {
+        one: [_column_value(one, line) for line in lines] for one in TABLE if one not in known
+    }
     return _typed(pandas.DataFrame(known)[[*TABLE]])
 
 

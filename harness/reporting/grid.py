@@ -22,7 +22,7 @@ from harness.reporting.names import (
     SUMMARY,
     row_names,
 )
-from harness.reporting.sets import in_sets
+from harness.reporting.sets import with_set_numbers
 from harness.text import points
 from harness.types import HELD_OUT
 
@@ -115,7 +115,7 @@ class Grid:
         return {place: cell.lines[0] for place, cell in self.cells.items() if cell.lines}
 
     @cached_property
-    def by_row(self) -> dict[str, list[Line]]:
+    def lines_of_row(self) -> dict[str, list[Line]]:
         """All lines of each row; computed rows are left out."""
         by_row: dict[str, list[Line]] = {}
         for place in self.lines:
@@ -123,9 +123,9 @@ class Grid:
         return by_row
 
     @cached_property
-    def of_row(self) -> dict[str, Line]:
+    def line_of_row(self) -> dict[str, Line]:
         """The first line of each row that is a model's, for its role and method."""
-        return {row: lines[0] for row, lines in self.by_row.items()}
+        return {row: lines[0] for row, lines in self.lines_of_row.items()}
 
     @cached_property
     def of_setting(self) -> dict[Setting, Line]:
@@ -134,7 +134,7 @@ class Grid:
 
     def models(self, *roles: Role) -> list[str]:
         """The rows of models of these roles."""
-        return [row for role in roles for row, one in self.of_row.items() if one.role == role]
+        return [row for role in roles for row, one in self.line_of_row.items() if one.role == role]
 
     @cached_property
     def _known(self) -> dict[tuple[str, Setting], list[GridCell | None]]:
@@ -179,7 +179,7 @@ class Grid:
             return f"mean of {len(self.tasks)} tasks"
         return short_task(column, self.tasks)
 
-    def unit(self, column: str) -> str:
+    def metric_label(self, column: str) -> str:
         """The metrics of a column with their scale; `score` where tasks have different ones."""
         lines = self.lines.values()
         metrics = {"+".join(one.metrics) for one in lines if column in (one.task, MEAN)}
@@ -223,11 +223,11 @@ def _interval(cells: Sequence[GridCell]) -> tuple[float, float] | None:
 
 
 def grid(records: Sequence[Record], *, by_method: bool) -> Grid:
-    """Records as a grid, see `laid_out`."""
-    return laid_out([*lines_of(("", record) for record in records)], by_method=by_method)
+    """Records as a grid, see `grid_of_lines`."""
+    return grid_of_lines([*lines_of(("", record) for record in records)], by_method=by_method)
 
 
-def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
+def grid_of_lines(lines: Sequence[Line], *, by_method: bool) -> Grid:
     """Lines as a grid.
 
     Rows: the experts (one row if every task has one); where a task has several, min, mean and max
@@ -237,7 +237,7 @@ def laid_out(lines: Sequence[Line], *, by_method: bool) -> Grid:
     prediction.
     """
     chosen = best_single(lines)
-    lines = in_sets(reported(lines))
+    lines = with_set_numbers(reported(lines))
     check_comparable(lines)
     own = _own(lines)
     one_each = _one_each(own)
@@ -286,10 +286,10 @@ def _over_sets(lines: Sequence[Line]) -> GridCell:
     return replace(mean_cell(each), interval=None, experts=tuple(one.mean for one in each))
 
 
-def named_rows(lines: Sequence[Line]) -> list[str]:
+def board_row_names(lines: Sequence[Line]) -> list[str]:
     """The name of each line's row on a board; the model's name if boards do not show the line."""
     shown = reported(lines)
-    of_set = in_sets(shown)
+    of_set = with_set_numbers(shown)
     names = row_names(of_set, by_method=True, one_each=_one_each(_own(of_set)))
     known = {id(line): name for line, name in zip(shown, names, strict=True)}
     return [known.get(id(line), line.model) for line in lines]

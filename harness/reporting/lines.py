@@ -18,7 +18,7 @@ import xxhash
 from harness.data.shots import amount, counted
 from harness.evaluation.records import ADDED_OPTIONS, Record, RecordedRecipe, RecordedStage, Role
 from harness.evaluation.resamples import Resamples, to_estimate
-from harness.passes.placement import REFERENCE
+from harness.passes.placement import FULL_PRECISION
 from harness.readout import LAST_LINEAR, POOLED
 from harness.stats.estimate import Estimate
 from harness.types import ALL, Choice, Scalar, Shots
@@ -100,7 +100,8 @@ class Line:
     `revision` are those of the test rows, `versions` those of the libraries. `method_options` are
     all options of a merge's methods, with the defaults, which names leave out. `trained` has for
     each expert, if known, the task, the seed, the seed of the head (-1: unknown) and a hash of all
-    else about the training ('': unknown). `set` is the number of the set of experts (`in_sets`).
+    else about the training ('': unknown). `set` is the number of the set of experts
+    (`with_set_numbers`).
     """
 
     task: str
@@ -167,7 +168,7 @@ class Line:
     @property
     def half(self) -> str:
         """The half precision that models ran in; '' for float32."""
-        return dict(self.conditions)["dtype"].replace(REFERENCE, "")
+        return dict(self.conditions)["dtype"].replace(FULL_PRECISION, "")
 
     @property
     def name(self) -> str:
@@ -214,14 +215,14 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
         return known
 
     labels: dict[tuple[str, str], str] = {}
-    kind = cache(kind_of)
+    kind = cache(kind_name)
     for path, record in records:
         options = json.dumps(record.options, sort_keys=True)
         known = record.protocol in PROTOCOL_ORDER
         rank = PROTOCOL_ORDER.index(record.protocol) if known else len(PROTOCOL_ORDER)
         asked = record.protocol, options
         if asked not in labels:
-            labels[asked] = label(record)
+            labels[asked] = protocol_label(record)
         said = _fields(record) | {"path": path, "options": options}
         said |= {"kind": kind(record.task, record.metrics)}
         said = {name: shared(value) for name, value in said.items()}
@@ -234,7 +235,7 @@ def _fields(record: Record) -> dict[str, Any]:
     """The fields of a line that do not depend on the number of shots."""
     adaptation = record.adaptation
     return {name: getattr(record, name) for name in _SAME} | {
-        **_called(record),
+        **_method_names(record),
         "preset": record.preset or "",
         "identity": _identity(record),
         "rows_of": str(record.dataset.get("digest", "")),
@@ -251,11 +252,11 @@ def _fields(record: Record) -> dict[str, Any]:
         "transductive": adaptation is not None and adaptation.transductive,
         "made_on_test": record.transductive,
         "conditions": tuple(conditions_of(record).items()),
-        "method_options": _made(record.recipe),
+        "method_options": _method_options(record.recipe),
     }
 
 
-def _made(recipe: RecordedRecipe | None) -> tuple[tuple[str, str], ...]:
+def _method_options(recipe: RecordedRecipe | None) -> tuple[tuple[str, str], ...]:
     """The options of a recipe's methods, without seeds and tuned ones, and the hash of the
     plug-ins' code. Integers are written as floats: 1 is 1.0."""
     if recipe is None:
@@ -270,7 +271,7 @@ def _made(recipe: RecordedRecipe | None) -> tuple[tuple[str, str], ...]:
     return (*options, *([("code", recipe.code[:12])] if recipe.code else []))
 
 
-def _called(record: Record) -> dict[str, Any]:
+def _method_names(record: Record) -> dict[str, Any]:
     """The names of the method and its stages; a tuned option is named without its value.
 
     So merges of several sets of experts, each tuned to another value, are of one method. By hand:
@@ -306,12 +307,14 @@ def stages_of(
     The defaults of a plug-in that is not loaded are unknown: its name keeps the options that it has
     in `called`, the name that the merge was given.
     """
-    short = [_short(*one, tuned, called, told) for one in recipe.stages]
+    short = [_stage_name(*one, tuned, called, told) for one in recipe.stages]
     first = len(recipe.premerge)
     return Stages(tuple(short[:first]), short[first], tuple(short[first + 1 :]))
 
 
-def _short(kind: str, stage: RecordedStage, tuned: Collection[str], called: str, told: bool) -> str:
+def _stage_name(
+    kind: str, stage: RecordedStage, tuned: Collection[str], called: str, told: bool
+) -> str:
     """A stage with its options, except for defaults, the seed and tuned ones."""
     pairs = [name.rpartition(".")[::2] for name in tuned]
     own = [option for of, option in pairs if of == stage.name or (not of and kind == "merger")]
@@ -327,11 +330,11 @@ def _short(kind: str, stage: RecordedStage, tuned: Collection[str], called: str,
 @cache
 def _usual(kind: str, name: str) -> Mapping[str, Scalar] | None:
     """The default options of a method; None for a plug-in that is not loaded."""
-    from harness.methods import resolved
+    from harness.methods import resolved_options
     from harness.registry import STAGES
 
     registry = STAGES[kind]
-    return resolved(registry[name], Choice(name)) if name in registry else None
+    return resolved_options(registry[name], Choice(name)) if name in registry else None
 
 
 def _trained(record: Record) -> tuple[tuple[str, int, int, str], ...]:
@@ -386,7 +389,7 @@ def conditions_of(record: Record) -> dict[str, str]:
         "max_length": record.settings.get("max_length"),
         "features": LAST_LINEAR.name if str(features).startswith(POOLED) else features,
         "metrics": "+".join(record.metrics),
-        "dtype": record.settings.get("dtype", REFERENCE),
+        "dtype": record.settings.get("dtype", FULL_PRECISION),
         "device": record.settings.get("device", "any"),
         "documents": str(record.settings.get("documents", "none"))[:12],
     }
@@ -416,7 +419,7 @@ def limit_options(*limits: int | str, called: str = "--limit") -> str:
     return " or ".join(f"{called} {one}" for one in each) if len(each) > 1 else ""
 
 
-def label(record: Record) -> str:
+def protocol_label(record: Record) -> str:
     """The protocol with its non-default options."""
     from harness.options import resolve
     from harness.registry import PROTOCOLS
@@ -428,7 +431,7 @@ def label(record: Record) -> str:
     return str(Choice(name, {k: v for k, v in record.options.items() if v != default.get(k)}))
 
 
-def kind_of(task: str, metrics: Sequence[str]) -> str:
+def kind_name(task: str, metrics: Sequence[str]) -> str:
     """The kind of a task: as registered, else the only kind that its metrics share, else ''."""
     from harness.registry import METRICS, TASKS
 

@@ -27,10 +27,10 @@ FEW = 3
 def row_names(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[str]:
     """The name of each line's row in a table, distinct for different models."""
     names = [row_name(line, by_method=by_method, one_each=one_each) for line in lines]
-    return told_apart(lines, names)
+    return distinct_names(lines, names)
 
 
-def told_apart(lines: Sequence[Line], names: Sequence[str]) -> list[str]:
+def distinct_names(lines: Sequence[Line], names: Sequence[str]) -> list[str]:
     """The names of lines, extended so that no two models share a name and a column.
 
     Where two would, the name is followed by what differs: TRAITS first, then HASHES.
@@ -46,7 +46,7 @@ def marked(name: str, *, transductive: bool) -> str:
 
 
 def row_name(line: Line, *, by_method: bool, one_each: bool) -> str:
-    """The name of a line's row in a table, before `told_apart`."""
+    """The name of a line's row in a table, before `distinct_names`."""
     own = f"model {line.model}" if line.model in COMPUTED else line.model
     if line.role == "expert":
         return EXPERT if one_each else own
@@ -109,11 +109,11 @@ def _difference(lines: Sequence[Line]) -> Callable[[Line], str]:
     that tells most of these apart is added; the first among equals.
     """
     used: list[Callable[[Line], str]] = []
-    left = _left(lines, used)
+    left = _clash_count(lines, used)
     for traits in (TRAITS, *((one,) for one in HASHES)):
         while left:
-            best = min(traits, key=lambda trait: _left(lines, [*used, trait]))
-            if (fewer := _left(lines, [*used, best])) == left:
+            best = min(traits, key=lambda trait: _clash_count(lines, [*used, trait]))
+            if (fewer := _clash_count(lines, [*used, best])) == left:
                 break
             used, left = [*used, best], fewer
 
@@ -124,7 +124,7 @@ def _difference(lines: Sequence[Line]) -> Callable[[Line], str]:
     return added
 
 
-def _left(lines: Iterable[Line], traits: Sequence[Callable[[Line], str]]) -> int:
+def _clash_count(lines: Iterable[Line], traits: Sequence[Callable[[Line], str]]) -> int:
     """How many lines share all traits and a column with a line of another model."""
     owners: dict[tuple[object, ...], Line] = {}
     return sum(

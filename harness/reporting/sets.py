@@ -9,7 +9,7 @@ from harness.hashes import joined
 from harness.reporting.lines import Line, grouped
 
 
-def in_sets(lines: Sequence[Line]) -> list[Line]:
+def with_set_numbers(lines: Sequence[Line]) -> list[Line]:
     """The lines with the number of their set, 0 for the first.
 
     A set has the experts of a merge. Sets have the same tasks, no expert in common, and training

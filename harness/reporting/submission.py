@@ -17,21 +17,28 @@ import xxhash
 
 from harness.data.splits import share_rows
 from harness.errors import BrokenRecord, HarnessError
-from harness.evaluation.bootstrap import intervals, kept_resamples, resamples_of
-from harness.evaluation.cells import SAW
+from harness.evaluation.bootstrap import intervals, kept_resamples, resample_count
+from harness.evaluation.cells import LABEL_USES
 from harness.evaluation.faults import CLOSE
 from harness.evaluation.packs import SUFFIX
 from harness.evaluation.predictions import read_predictions
-from harness.evaluation.records import NAMED, Record, each_record, files_in, read_record, record_in
+from harness.evaluation.records import (
+    NAMED,
+    Record,
+    each_record,
+    files_in,
+    parse_record,
+    read_record,
+)
 from harness.evaluation.resamples import estimates_of, loss_of
 from harness.evaluation.task_split import ProtocolConfig
-from harness.methods import needs_of, resolved
+from harness.methods import needs_of, resolved_options
 from harness.options import options
 from harness.registry import PROTOCOLS, STAGES, TASKS
 from harness.reporting.chosen import loaded_code
 from harness.reporting.grid import SINGLES
 from harness.reporting.lines import Line, lines_of, stages_of
-from harness.reporting.sets import in_sets
+from harness.reporting.sets import with_set_numbers
 from harness.text import few
 from harness.types import ALL, TRAINED_ON, Choice
 
@@ -60,7 +67,7 @@ def findings(
     sent: list[Named] = []
     for path, packed in files_in(places, others):
         try:
-            record = read_record(path) if packed is None else record_in(packed, path)
+            record = read_record(path) if packed is None else parse_record(packed, path)
         except BrokenRecord as error:
             found[path] = [str(error)]
             continue
@@ -121,7 +128,7 @@ def _in_resamples(record: Record) -> Iterator[str]:
     """Faults of resamples and intervals that do not follow from the scores; for accuracy, also of
     scores that are not a whole number of right rows."""
     for kept in record.resamples:
-        if kept.count != (count := resamples_of(kept.units, record.metrics)):
+        if kept.count != (count := resample_count(kept.units, record.metrics)):
             yield f"has {kept.count} resamples of {kept.units} units; expected {count}"
             return
     estimates = estimates_of(record.resamples, record.scores, record.metrics)
@@ -170,8 +177,8 @@ def _in_marks(record: Record) -> Iterator[str]:
         yield f"does not say {lacking} of {record.protocol}; expected all options"
         return
     config, chose = ProtocolConfig(entry, chosen), record.settings.get("stratified") is not False
-    read = SAW[config.draws and chose, config.draws and entry.adapts == "labeled"]
-    split = f"{record.task.partition('@')[0]}@{TRAINED_ON}" if config.draws else record.task
+    read = LABEL_USES[config.has_draws and chose, config.has_draws and entry.adapts == "labeled"]
+    split = f"{record.task.partition('@')[0]}@{TRAINED_ON}" if config.has_draws else record.task
     wanted = (split, read, config.transductive) if config.adapts else None
     if (found := said and (said.split, said.labels, said.transductive)) != wanted:
         yield f"adapted to (split, labels, transductive) {found}; expected {wanted}"
@@ -203,7 +210,7 @@ def _in_recipe(record: Record) -> Iterator[str]:
     if record.method != called:
         yield f"is called {record.method}; expected {called}, by its recipe"
     for entry, chosen in methods:
-        if "rows" in resolved(entry, Choice(entry.name)).keys() - chosen.keys():
+        if "rows" in resolved_options(entry, Choice(entry.name)).keys() - chosen.keys():
             yield f"does not say the rows of {entry.name}; expected all options"
         if any(one.rows not in ("none", "shared") for one in needs_of(entry)) and not record.shown:
             yield f"was shown no rows; expected those that {entry.name} reads"
@@ -216,7 +223,7 @@ def _beside(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple[str
     """(file, fault) of submitted records that contradict the board or an earlier record, or lack
     the record of a control."""
     every = [*board, *sent]
-    lines = in_sets([*lines_of(every)])
+    lines = with_set_numbers([*lines_of(every)])
     pairs = [*zip((one for _, one in every for _ in one.shots), lines, strict=True)]
     of_board = sum(len(one.shots) for _, one in board)
     beside = [one for one in lines if one.role in ("base", *SINGLES)]

@@ -33,7 +33,7 @@ PROBE, TURN = "probe", '"transform": "orthogonal"'
 
 
 @dataclass(frozen=True)
-class Loss:
+class MergeLoss:
     """How far a merge is below its experts under Current Eval, and its score under a `setting`.
 
     All in points (x100), averaged over the tasks. `experts` and `current` are under Current Eval.
@@ -85,7 +85,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Verdict(Loss):
+class Verdict(MergeLoss):
     """How far a merge is below its experts under Current Eval, and what a tuned head recovers.
 
     The setting is FT-Classifier Eval; every score in it has `draws` draws of shots or more.
@@ -118,7 +118,7 @@ class Verdict(Loss):
 
 
 @dataclass(frozen=True)
-class Basis(Loss):
+class Basis(MergeLoss):
     """How far a merge is below its experts, and its score under an orthogonal map of its features.
 
     The setting is that of the probe. `determined`: no map was fitted to fewer rows than features
@@ -135,7 +135,7 @@ class Basis(Loss):
 # From lines --------------------------------------------------------------------------------
 
 
-class Compared(NamedTuple):
+class ComparedLines(NamedTuple):
     """Lines on the same tasks: `experts` and a merge (`current`) under Current Eval, the merge
     (`adapted`) and its `base` under another setting. `base` is empty if it lacks a task."""
 
@@ -145,7 +145,7 @@ class Compared(NamedTuple):
     base: list[Line]
 
 
-def against_of(lines: Sequence[Line]) -> dict[str, list[Line]]:
+def experts_and_bases(lines: Sequence[Line]) -> dict[str, list[Line]]:
     """By task, the lines that merges are compared with: experts under Current Eval, and bases."""
     kept = [
         line
@@ -155,16 +155,16 @@ def against_of(lines: Sequence[Line]) -> dict[str, list[Line]]:
     return grouped(kept, lambda line: line.task)
 
 
-def compared(
+def compared_lines(
     merged: Sequence[Line], against: Mapping[str, Sequence[Line]], setting: Setting
-) -> Compared | None:
+) -> ComparedLines | None:
     """A merge beside the experts that it was made of, and the base under the merge's head.
 
     If none of a task's experts, or bases, belongs to the merge, all of them are taken. None without
     experts, where a task was not evaluated, and where records of a task keep different resamples.
     """
     current = [one for one in merged if one.protocol == CURRENT]
-    found = Compared([], current, [one for one in merged if one.setting == setting], [])
+    found = ComparedLines([], current, [one for one in merged if one.setting == setting], [])
     tasks = grouped(merged, lambda line: line.task)
     for task, mine in tasks.items():
         made_of = {digest for one in mine for _, digest in one.experts}
@@ -181,7 +181,7 @@ def compared(
     return found if base and not is_base else found._replace(base=[])
 
 
-def loss_of(of: Compared, setting: Setting) -> Loss:
+def merge_loss(of: ComparedLines, setting: Setting) -> MergeLoss:
     """The loss of a merge, with its intervals."""
     experts, current, adapted, *control = by_task(*(part for part in of if part)) or []
     loss = mean_difference(experts, current)
@@ -189,22 +189,22 @@ def loss_of(of: Compared, setting: Setting) -> Loss:
     whole = None
     if control and enough and one_metric(of.current):
         whole = credit(adapted, control[0], experts, constants_of(of.current))
-    return Loss(
-        experts=mean(of.experts),
-        current=mean(of.current),
-        adapted=mean(of.adapted),
+    return MergeLoss(
+        experts=mean_score(of.experts),
+        current=mean_score(of.current),
+        adapted=mean_score(of.adapted),
         setting=setting,
         tasks=len({line.task for line in of.current}),
         within=in_points(loss),
         ratio=ratio(mean_difference(adapted, current), loss) if enough else None,
-        control=mean(of.base) if of.base else None,
+        control=mean_score(of.base) if of.base else None,
         above_control=in_points(mean_difference(adapted, control[0])) if control else None,
         credit=whole,
         p=p_value(loss),
     )
 
 
-def mean(lines: Sequence[Line]) -> float:
+def mean_score(lines: Sequence[Line]) -> float:
     """The mean over tasks of the mean over models and draws, times 100."""
     tasks = sorted(grouped(lines, lambda line: line.task).items())
     return float(np.mean([np.mean([v for one in of for v in one.values]) for _, of in tasks]))
@@ -212,7 +212,7 @@ def mean(lines: Sequence[Line]) -> float:
 
 def verdicts(lines: Sequence[Line]) -> list[Verdict]:
     """`verdicts_on` for the merged model in some lines."""
-    return verdicts_on(_merged(lines), against_of(lines))
+    return verdicts_on(_merged(lines), experts_and_bases(lines))
 
 
 def _merged(lines: Sequence[Line]) -> list[Line]:
@@ -223,30 +223,30 @@ def verdicts_on(merged: Sequence[Line], against: Mapping[str, Sequence[Line]]) -
     """The verdict on a merge for every way that FT-Classifier Eval was run.
 
     Of several numbers of shots, the nearest to the papers' five is used. Left out are heads that
-    were tuned on the scored rows, and ways for which `compared` is None.
+    were tuned on the scored rows, and ways for which `compared_lines` is None.
     """
     settings = headlines(line.setting for line in merged if line.tuned).values()
     return [
         Verdict(
-            **vars(loss_of(of, setting)),
+            **vars(merge_loss(of, setting)),
             draws=fewest_draws([*of.adapted, *of.base]),
             unequal=_unequal(of),
             astray=_astray(of.experts),
         )
         for setting in settings
-        if (of := compared(merged, against, setting)) is not None
+        if (of := compared_lines(merged, against, setting)) is not None
     ]
 
 
-def _unequal(of: Compared) -> tuple[float, float] | None:
+def _unequal(of: ComparedLines) -> tuple[float, float] | None:
     """The lowest and the highest score of an expert, if one is more than UNEQUAL below another
     expert of its task, or below the merge."""
-    experts = [(one.task, mean([one])) for one in of.experts]
+    experts = [(one.task, mean_score([one])) for one in of.experts]
     far = False
     for task in {line.task for line in of.current}:
         mine = [value for name, value in experts if name == task]
-        own = [mean([one]) for one in of.current if one.task == task]
-        tuned = mean([one for one in of.adapted if one.task == task])
+        own = [mean_score([one]) for one in of.current if one.task == task]
+        tuned = mean_score([one for one in of.adapted if one.task == task])
         far = far or max(*mine, *own, tuned) - min(mine) > UNEQUAL
     scores = [value for _, value in experts]
     return (min(scores), max(scores)) if far else None
@@ -254,7 +254,7 @@ def _unequal(of: Compared) -> tuple[float, float] | None:
 
 def _highest(line: Line) -> float:
     """The upper end of a score's interval, or the score where it has none."""
-    return line.interval[1] if line.interval else mean([line])
+    return line.interval[1] if line.interval else mean_score([line])
 
 
 def _astray(experts: Sequence[Line]) -> tuple[str, ...]:
@@ -271,20 +271,20 @@ def _astray(experts: Sequence[Line]) -> tuple[str, ...]:
 def basis_verdicts(lines: Sequence[Line]) -> list[Basis]:
     """What the orthogonal probe finds for the merged model, for every way that it was run.
 
-    The largest number of shots is used, which determines a rotation best. Ways for which `compared`
-    is None are left out.
+    The largest number of shots is used, which determines a rotation best. Ways for which
+    `compared_lines` is None are left out.
     """
-    merged, against = _merged(lines), against_of(lines)
+    merged, against = _merged(lines), experts_and_bases(lines)
     turned = {one.setting for one in merged if one.protocol == PROBE and TURN in one.options}
     most = {setting.protocol: setting for setting in in_order(turned)}
     return [
         Basis(
-            **vars(loss_of(of, setting)),
+            **vars(merge_loss(of, setting)),
             determined=all(line.rows_per_dimension >= 1 for line in of.adapted),
             transductive=any(line.transductive for line in of.adapted),
         )
         for setting in most.values()
-        if (of := compared(merged, against, setting)) is not None
+        if (of := compared_lines(merged, against, setting)) is not None
     ]
 
 

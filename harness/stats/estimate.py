@@ -52,7 +52,7 @@ def elementwise(
     function: Callable[[Array64, Array64], Array64], one: Estimate, two: Estimate
 ) -> Estimate:
     """A function of two estimates, applied draw by draw, resample by resample and set by set."""
-    draws, resamples, by_draw = _alike([one, two])
+    draws, resamples, by_draw = _common_arrays([one, two])
     numbers, sets = _sets([one, two])
     by_set = dict(zip(numbers, function(*sets).tolist(), strict=True))
     units = min(one.units, two.units)
@@ -76,18 +76,18 @@ def mean_of(several: Sequence[Estimate]) -> Estimate:
     units with variances 1 and 3 have 16 / (1 / 100 + 9 / 100) = 160. Without a variance, each task
     counts with the units of the smallest.
     """
-    return _over(several, np.mean)
+    return _aggregate(several, np.mean)
 
 
 def median_of(several: Sequence[Estimate]) -> Estimate:
     """The median, with the units of the mean."""
-    return _over(several, np.median)
+    return _aggregate(several, np.median)
 
 
-def _over(several: Sequence[Estimate], how: Callable[..., Array64]) -> Estimate:
+def _aggregate(several: Sequence[Estimate], how: Callable[..., Array64]) -> Estimate:
     if len(several) == 1:
         return several[0]
-    draws, resamples, by_draw = map(np.stack, _alike(several))
+    draws, resamples, by_draw = map(np.stack, _common_arrays(several))
     for one, row in zip(several, draws, strict=True):
         if 1 < draws.shape[1] < len(one.values):
             row += one.point - row.mean()
@@ -119,7 +119,9 @@ def _sets(several: Sequence[Estimate]) -> tuple[list[int], Array64]:
     return numbers, np.array(each, dtype=np.float64).reshape(len(several), len(numbers))
 
 
-def _alike(several: Sequence[Estimate]) -> tuple[list[Array64], list[Array64], list[Array64]]:
+def _common_arrays(
+    several: Sequence[Estimate],
+) -> tuple[list[Array64], list[Array64], list[Array64]]:
     """`values` [draws], `resamples` [B] and `by_draw` [draws, K] of each, cut to what all have.
 
     An estimate where nothing is drawn is repeated for every draw.

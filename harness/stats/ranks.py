@@ -22,7 +22,7 @@ from harness.types import Array64
 
 FEWEST_TASKS = 6
 """The fewest tasks that can be significant: five have the same sign by chance in 1 of 16 cases."""
-_EVERY = 17
+_MOST_EXACT_TASKS = 17
 """The most tasks for which all choices of signs are tried. For more tasks, 2^17 random choices are
 tried, by which all pairs of 80 models may be significant."""
 _AT_ONCE = 32
@@ -33,28 +33,28 @@ _AT_ONCE = 32
 
 
 @cache
-def _kept(tasks: int) -> Array64:
+def _sign_choices(tasks: int) -> Array64:
     """Every choice of tasks whose sign is kept, [choices, tasks] of 0 and 1; the first keeps all.
 
-    For more than _EVERY tasks, random choices.
+    For more than _MOST_EXACT_TASKS tasks, random choices.
     """
-    if tasks > _EVERY:
-        drawn = rng(0, "sign flips", tasks).integers(2, size=(2**_EVERY, tasks))
+    if tasks > _MOST_EXACT_TASKS:
+        drawn = rng(0, "sign flips", tasks).integers(2, size=(2**_MOST_EXACT_TASKS, tasks))
         drawn[0] = 1
         return drawn.astype(np.float64)
     bits = np.arange(2**tasks)[::-1, None] >> np.arange(tasks)
     return (bits & 1).astype(np.float64)
 
 
-def sign_flip(differences: Array64) -> Array64:
+def sign_flip_p(differences: Array64) -> Array64:
     """Two-sided p-values of mean differences over tasks [..., tasks], by the sign-flip test.
 
     If two models are alike, each task might as well favour the other. The test is exact up to
-    _EVERY tasks. By hand: the differences 3, 2 and 1 have a sum that 2 of 8 choices of signs reach:
-    p = 0.25.
+    _MOST_EXACT_TASKS tasks. By hand: the differences 3, 2 and 1 have a sum that 2 of 8 choices of
+    signs reach: p = 0.25.
     """
     values = np.asarray(differences, dtype=np.float64)
-    signs = (2 * _kept(values.shape[-1]) - 1).T
+    signs = (2 * _sign_choices(values.shape[-1]) - 1).T
     seen = np.abs(values.sum(axis=-1, keepdims=True)) - 10.0**-9
     flat, least = values.reshape(-1, values.shape[-1]), seen.reshape(-1, 1)
     starts = range(0, len(flat), _AT_ONCE)
@@ -63,13 +63,13 @@ def sign_flip(differences: Array64) -> Array64:
     return np.concatenate(p).reshape(values.shape[:-1])
 
 
-def over_tasks(differences: Array64) -> Ends | None:
+def interval_over_tasks(differences: Array64) -> Ends | None:
     """The 95 % interval of the mean difference on tasks at large, by the sign-flip test.
 
     Its ends cut off the lowest and the highest 2.5 % of the means of all subsets of the tasks
     (Hartigan 1969, doi:10.1080/01621459.1969.10501057). None below six tasks, which are too few.
     """
-    kept = _kept(len(differences))
+    kept = _sign_choices(len(differences))
     place = int((1 - LEVEL) / 2 * len(kept))
     if not place:
         return None
@@ -78,7 +78,7 @@ def over_tasks(differences: Array64) -> Ends | None:
     return round(float(means[place - 1]), DIGITS), round(float(means[-place]), DIGITS)
 
 
-def left_out(differences: Array64) -> tuple[Ends, list[int]]:
+def leave_one_out(differences: Array64) -> tuple[Ends, list[int]]:
     """How much a mean difference over two or more tasks depends on any one of them.
 
     The range of the mean without one task after the other; and the indices of the tasks without
@@ -89,7 +89,7 @@ def left_out(differences: Array64) -> tuple[Ends, list[int]]:
     means = without.mean(axis=1)
     other = np.sign(means) != np.sign(values.mean())
     if len(values) > FEWEST_TASKS:
-        other |= (sign_flip(without) < 1 - LEVEL) != (sign_flip(values) < 1 - LEVEL)
+        other |= (sign_flip_p(without) < 1 - LEVEL) != (sign_flip_p(values) < 1 - LEVEL)
     ends = round(float(means.min()), DIGITS), round(float(means.max()), DIGITS)
     return ends, np.flatnonzero(other).tolist()
 
@@ -181,7 +181,7 @@ def pairs_over_tasks(values: Array64) -> set[tuple[int, int]]:
     if len(values) > 2 and friedman(values) >= 1 - LEVEL:
         return set()
     first, second = np.array(pairs).T
-    adjusted = holm(sign_flip(values[first] - values[second]).tolist())
+    adjusted = holm(sign_flip_p(values[first] - values[second]).tolist())
     return {pair for pair, p in zip(pairs, adjusted, strict=True) if p < 1 - LEVEL}
 
 

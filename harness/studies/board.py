@@ -146,7 +146,11 @@ def curves_of(steps: Mapping[str, Step], figure: Figure) -> dict[str, list[Step]
 
     Sets that share a task, as pairs do, have a picture each.
     """
-    merges = {n: told for n, one in steps.items() if (told := _told(one, figure.sweep)) is not None}
+    merges = {
+        n: told
+        for n, one in steps.items()
+        if (told := _method_and_value(one, figure.sweep)) is not None
+    }
     scored = [one for one in steps.values() if one.verb == "evaluate" and one.needs[0] in merges]
     each: dict[tuple[str, ...], dict[tuple[str, ...], list[Step]]] = {}
     for step in scored:
@@ -160,20 +164,20 @@ def curves_of(steps: Mapping[str, Step], figure: Figure) -> dict[str, list[Step]
     found: dict[str, list[Step]] = {}
     several = len({base for _, base, _ in each}) > 1
     for (board, base, rest), by_tasks in each.items():
-        together = _apart([*by_tasks.values()])
+        together = _have_disjoint_tasks([*by_tasks.values()])
         for of, some in by_tasks.items():
             parts = [board, figure.sweep, rest, *[base] * several, *map(leaf, of * (not together))]
             found.setdefault(slug("-".join(parts)), []).extend(some)
     return {n: of for n, of in found.items() if len({merges[one.needs[0]][1] for one in of}) > 1}
 
 
-def _apart(groups: Sequence[Sequence[Step]]) -> bool:
+def _have_disjoint_tasks(groups: Sequence[Sequence[Step]]) -> bool:
     """Whether no task is scored in two of the groups."""
     tasks = [{*one.asked("tasks")} for group in groups for one in group[:1]]
     return sum(map(len, tasks)) == len(set[str]().union(*tasks))
 
 
-def _told(step: Step, option: str) -> tuple[str, str] | None:
+def _method_and_value(step: Step, option: str) -> tuple[str, str] | None:
     """The methods of a merge without one option, `METHOD.OPTION`, and a digest of its value; None
     if the step is no merge, has no such method, or tunes the option.
 

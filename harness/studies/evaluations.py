@@ -35,7 +35,7 @@ def evaluations(
     The protocols of a step share the forward passes.
     """
     reading = study.evaluations[name]
-    named = study.beside(reading)
+    named = study.references_of(reading)
     known_tasks = _tasks(reading, one, data_dir)
     tasks = [task for task in known_tasks if _has_head(study, reading, one, task)]
     if one.has_unrecorded and not tasks:
@@ -99,7 +99,7 @@ def _has_head(study: Study, reading: ScoreOn, one: ExpertSet, text: str) -> bool
 def _has_several(study: Study, reading: ScoreOn, one: ExpertSet) -> bool:
     """Whether a task of a set has several experts, of which one is the best. With `singles` experts
     of other tasks count, and given folders may hold several."""
-    singles = "singles" in study.beside(reading) or _flags(study, reading).get("singles")
+    singles = "singles" in study.references_of(reading) or _flags(study, reading).get("singles")
     return bool(singles) or len(one.members) > len(one.tasks)
 
 
@@ -108,7 +108,7 @@ def _flags(study: Study, reading: ScoreOn) -> dict[str, Any]:
     return study.limited({**study.evaluate, **reading.evaluate}, "limit")
 
 
-def tell_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | None) -> None:
+def warn_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | None) -> None:
     """Warn of tasks, and `best-single`, that cannot be scored. Raises BadRecipe if no task can."""
     told: dict[str, list[str]] = {}
     scored = False
@@ -127,7 +127,7 @@ def tell_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | No
         raise study.fault(f"{lines[0]}; expected tasks that have labels of the experts' tasks")
     for line in lines:
         warnings.warn(f"{line}: not scored there", stacklevel=4)
-    asked = [one for one in study.evaluations.values() if "best-single" in study.beside(one)]
+    asked = [one for one in study.evaluations.values() if "best-single" in study.references_of(one)]
     if asked and not any(_has_several(study, reading, one) for reading in asked for one in sets):
         told_of = "no task has several experts to choose from: best-single is left out"
         warnings.warn(told_of, stacklevel=4)

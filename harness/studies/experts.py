@@ -18,7 +18,7 @@ from harness.data.groups import expanded
 from harness.data.parts import PARTS
 from harness.data.splits import parse_task
 from harness.registry import YAML
-from harness.studies.study import MOST, Sets, Study
+from harness.studies.study import MAX_COMBINATIONS, Sets, Study
 from harness.text import hint, last_part
 from harness.training.finetune import finetune
 from harness.types import Hyperparameters, unfit
@@ -137,9 +137,9 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
         return
     elif study.sets.disjoint:
         chosen = (members[first : first + many] for first in range(0, len(members), many))
-    elif (count := comb(len(members), many)) > MOST:
+    elif (count := comb(len(members), many)) > MAX_COMBINATIONS:
         raise study.fault(
-            f"sets of {many} of {group.name} are {count:,}; expected {MOST:,} at most"
+            f"sets of {many} of {group.name} are {count:,}; expected {MAX_COMBINATIONS:,} at most"
         )
     else:
         chosen = combinations(members, many)

@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from harness.checkpoints.layout import MODEL_FILES
-from harness.checkpoints.open import at_hand, opened_config
+from harness.checkpoints.open import local_folder, opened_config
 from harness.checkpoints.processor import check_inputs
 from harness.data.rows import count
 from harness.data.sources import data_dir as local
@@ -21,11 +21,11 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption, HarnessError
 from harness.files import file_hash
 from harness.hashes import digest_of
-from harness.merging.plan import check_family, checked
+from harness.merging.plan import check_family, checked_recipe
 from harness.merging.recipes import Recipe, methods_of
 from harness.merging.tune import grid
 from harness.options import options
-from harness.studies.step import ROWS, Step
+from harness.studies.step import TASK_FIELDS, Step
 from harness.text import few
 from harness.types import Checkpoint, Task
 from harness.weights import Symmetry
@@ -49,7 +49,7 @@ def check_models(steps: Sequence[Step], folder: Path) -> None:
     @cache
     def known(source: str) -> Checkpoint | None:
         place = place_of(source, folder)
-        if at_hand(place) is None:
+        if local_folder(place) is None:
             told = "is no folder, and is taken for a model of the Hub that is still to be fetched"
             warnings.warn(f"'{source}' {told}", stacklevel=4)
         return opened_config(place)
@@ -62,7 +62,7 @@ def check_models(steps: Sequence[Step], folder: Path) -> None:
 
 def warn_of_downloads(steps: Sequence[Step], folder: Path, data_dir: str | None) -> None:
     """Warn of tasks whose rows are still to be fetched from the Hub."""
-    named = dict.fromkeys(one for step in steps for one in step.asked(*ROWS))
+    named = dict.fromkeys(one for step in steps for one in step.asked(*TASK_FIELDS))
     where = local(data_dir)
     tasks = (task_of(one, folder) for one in named)
     if far := dict.fromkeys(task.name for task in tasks if _is_far(task, where)):
@@ -85,7 +85,7 @@ def task_of(text: str, folder: Path) -> Task:
 def _check(step: Step, model: Checkpoint, folder: Path) -> None:
     """Raise a HarnessError if the methods, layers or tasks of a step do not fit a model."""
     if step.verb == "merge":
-        recipe = checked(Recipe(**step.request))
+        recipe = checked_recipe(Recipe(**step.request))
         check_family(recipe, model.family)
         _check_layers(recipe, model)
     for task in step.asked("tasks", "task"):
@@ -158,9 +158,9 @@ def with_inputs(steps: Sequence[Step], folder: Path, data_dir: str | None) -> li
     known = cache(partial(_hash, folder=folder, data_dir=data_dir))
 
     def read(step: Step) -> Iterator[tuple[str, str | None]]:
-        for name in step.asked(*MODELS, *ROWS):
+        for name in step.asked(*MODELS, *TASK_FIELDS):
             if name not in made:
-                yield name, known(name, name in step.asked(*ROWS))
+                yield name, known(name, name in step.asked(*TASK_FIELDS))
 
     return [replace(one, inputs={name: of for name, of in read(one) if of}) for one in steps]
 
@@ -172,7 +172,7 @@ def changed(step: Step, folder: Path, data_dir: str | None) -> str | None:
     """
     for name, of in step.inputs.items():
         with suppress(HarnessError):  # the step itself reports it
-            now = _hash(name, name in step.asked(*ROWS), folder=folder, data_dir=data_dir)
+            now = _hash(name, name in step.asked(*TASK_FIELDS), folder=folder, data_dir=data_dir)
             if now not in (None, of):
                 return name
     return None
@@ -183,7 +183,7 @@ def _hash(name: str, of_rows: bool, *, folder: Path, data_dir: str | None) -> st
     if of_rows:
         known = task_of(name, folder)
         return digest_of([_said(known), _hash_of(stored_files(known, data_dir))])
-    place = at_hand(place_of(name, folder))
+    place = local_folder(place_of(name, folder))
     if place is None:
         return None
     return _hash_of(one for pattern in MODEL_FILES for one in sorted(place.glob(pattern)))

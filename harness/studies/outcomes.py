@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.checkpoints.layout import MERGE
+from harness.checkpoints.layout import MERGE_LAYOUT
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
 from harness.code import code_of, is_ours
 from harness.errors import BadRecipe, BrokenRecord, HarnessError, OutputExists
@@ -49,7 +49,7 @@ class Outcome:
     code: str | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
 
-    def told(self, name: str) -> str:
+    def as_line(self, name: str) -> str:
         """The outcome as a line, for the step of this name."""
         return f"{self.state}: {name}{f': {self.reason}' if self.reason else ''}"
 
@@ -74,7 +74,7 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
         # if plug-in code changed, score again: records have its hash, so the older ones stay
         again = step.verb == "evaluate" and of_other_code(step, known, folder)
         return Outcome("missing", step.request) if again else known
-    apart = [name for name in {**then, **now} if not _more(step, name, then, now)]
+    apart = [name for name in {**then, **now} if not _asks_no_less(step, name, then, now)]
     more = not apart and not other
     if more or (known.state in ("failed", "begun") and not has_folder(step, folder)):
         return Outcome("missing", step.request)
@@ -86,11 +86,11 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
     before, after = ({name: one.get(name) for name in apart} for one in (then, now))
     raise BadRecipe(
         f"{folder / step.name} was made otherwise: {difference(before, after)}; "
-        f"expected the same: choose another --out, or another name{_apart(step)}"
+        f"expected the same: choose another --out, or another name{_rename_advice(step)}"
     )
 
 
-def _apart(step: Step) -> str:
+def _rename_advice(step: Step) -> str:
     """The end of the error: the field of a study that gives such a step another name."""
     if step.verb == "evaluate":
         return " for the board (score_on)"
@@ -98,7 +98,7 @@ def _apart(step: Step) -> str:
     return f" for what is {'merged (sets.called)' if merged else 'trained (experts.called)'}"
 
 
-def check_beside(plan: Plan, before: Sequence[Plan]) -> None:
+def check_same_requests(plan: Plan, before: Sequence[Plan]) -> None:
     """Raise BadRecipe if a study `before` makes a step of the same name by another request."""
     for other in (one for one in before if one.study != plan.study):
         for name in filter(other.steps.__contains__, plan.steps):
@@ -110,7 +110,7 @@ def check_beside(plan: Plan, before: Sequence[Plan]) -> None:
                 )
 
 
-def _more(step: Step, name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _asks_no_less(step: Step, name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether a field of a request asks for all that it asked then, and perhaps more scores."""
     if step.verb != "evaluate" or name not in SCORES:
         return bool(then.get(name) == now.get(name))
@@ -160,7 +160,7 @@ def has_folder(step: Step, folder: Path) -> bool:
     return step.verb in MARKERS and (folder / step.name / MARKERS[step.verb]).is_file()
 
 
-def states_of(plan: Plan, folder: Path) -> dict[str, Outcome]:
+def outcomes_of(plan: Plan, folder: Path) -> dict[str, Outcome]:
     """The outcome of every step, by its name.
 
     A step whose folder or records are gone is missing, unless other steps need it and are all done.
@@ -198,7 +198,7 @@ def of_other_code(step: Step, known: Outcome, folder: Path) -> bool:
     return now not in (None, known.code)
 
 
-def remake(plan: Plan, folder: Path) -> None:
+def remove_changed_merges(plan: Plan, folder: Path) -> None:
     """Delete merges by plug-ins whose code changed since, and outcomes of all steps that need them,
     in any study of the folder: they are made again.
 
@@ -210,14 +210,14 @@ def remake(plan: Plan, folder: Path) -> None:
     old = [one for one in steps if of_other_code(one, known[one.name], folder)]
     made = [one for one in old if known[one.name].state == "done" and has_folder(one, folder)]
     for one in made:
-        if odd := MERGE.foreign(folder / one.name):
+        if odd := MERGE_LAYOUT.foreign(folder / one.name):
             place = folder / one.name
             raise OutputExists(f"{place} has {min(odd)}, which no merge wrote; move it away")
     names = [one.name for one in old]
     plans = [*map(read_plan, latest_in(folder))]  # this plan included
     with folder_lock(folder):
         for each in plans:
-            for name in each.needing(names).intersection(each.steps).difference(names):
+            for name in each.with_dependents(names).intersection(each.steps).difference(names):
                 _path(each.steps[name], folder).unlink(missing_ok=True)
         for one in old:
             if one in made:
@@ -225,7 +225,7 @@ def remake(plan: Plan, folder: Path) -> None:
             _path(one, folder).unlink(missing_ok=True)
 
 
-def take_away(plan: Plan, step: Step, folder: Path) -> None:
+def remove_scored_merges(plan: Plan, step: Step, folder: Path) -> None:
     """Remove the merged folders that a step read, if all steps that need them are done, no study of
     the folder keeps them, and they hold nothing but the merge."""
     for name in step.needs:
@@ -250,7 +250,7 @@ def _kept(*plans: tuple[Path, int]) -> frozenset[str]:
 def _is_merge(folder: Path) -> bool:
     """Whether a folder holds a merge, as it was written, and nothing else."""
     try:
-        return not MERGE.foreign(folder)
+        return not MERGE_LAYOUT.foreign(folder)
     except HarnessError:
         return False
 

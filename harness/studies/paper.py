@@ -19,7 +19,7 @@ from harness.reporting.chosen import read_lines
 from harness.reporting.difference import by_task
 from harness.reporting.grid import GridCell, mean_cell, reported
 from harness.reporting.lines import CURRENT, Line, grouped
-from harness.reporting.sets import in_sets
+from harness.reporting.sets import with_set_numbers
 from harness.stats.intervals import Ends, interval
 from harness.studies.board import BOARDS, record_paths
 from harness.studies.experts import leaf, slug
@@ -97,7 +97,7 @@ class Paper(Frozen):
 
 
 @dataclass(frozen=True)
-class Beside:
+class ComparedCell:
     """A cell with our number and the paper's (scores x100), and the 95 % interval of ours.
 
     `reason` is why they are not compared, `lacking` the tasks that both means leave out.
@@ -141,13 +141,13 @@ def paper_of(study: str) -> Paper | None:
     return validated(Paper, read_yaml(path, "a paper's tables", error=BadRecipe), str(path))
 
 
-def beside(
+def compared_cells(
     paper: Paper,
     table: PaperTable,
     base: str,
     lines: Mapping[str, Sequence[Line]],
     seconds: Mapping[str, float],
-) -> list[Beside]:
+) -> list[ComparedCell]:
     """Every cell of a table, given our lines of one base by board, and our seconds by name.
 
     If the paper has no number of our base, ours are put into the columns of the paper's base.
@@ -156,19 +156,19 @@ def beside(
     places = {cell: table.place(*cell) for cell in every}
     shown = base if base in {place.base for place in places.values()} else paper.base
 
-    def ours(place: PaperCell) -> Beside:
+    def ours(place: PaperCell) -> ComparedCell:
         other = (place.base or paper.base) != shown
         if other or place.lacking:
-            return Beside(reason="of another base" if other else place.lacking)
+            return ComparedCell(reason="of another base" if other else place.lacking)
         if place.measure != "seconds":
             return _score(place, table.tasks, lines.get(place.board, ()))
         taken = [seconds.get(one) for one in (place.row, place.less) if one]
         known = [one for one in taken if one is not None]
         if len(known) < len(taken):
-            return Beside(reason="not timed")
-        return Beside(ours=known[0] - sum(known[1:]))
+            return ComparedCell(reason="not timed")
+        return ComparedCell(ours=known[0] - sum(known[1:]))
 
-    def both(row: str, column: str) -> Beside:
+    def both(row: str, column: str) -> ComparedCell:
         like, values = places[row, column], table.values.get(row, {})
         made = replace(ours(like), row=row, column=column, theirs=values.get(column))
         if not made.lacking:
@@ -189,7 +189,7 @@ def beside(
     return [both(*cell) for cell in places]
 
 
-def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Beside:
+def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> ComparedCell:
     """Our score in a cell, or the reason why there is none."""
     wanted = tasks if place.task == MEAN else (place.task,)
     picked = _picked(place, lines)
@@ -197,11 +197,11 @@ def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Bes
     cells = {task: _cell(place, found, lines) for task, found in each.items()}
     known = [one for one in cells.values() if one is not None]
     if not known:
-        return Beside(reason="experts score 0" if any(each.values()) else "no record")
+        return ComparedCell(reason="experts score 0" if any(each.values()) else "no record")
     whole = mean_cell(known) if len(known) > 1 else known[0]
     chosen = place.row.startswith(BEST) or "," in place.row
     lacking = tuple(task for task, one in cells.items() if one is None)
-    return Beside(ours=whole.mean, within=None if chosen else whole.interval, lacking=lacking)
+    return ComparedCell(ours=whole.mean, within=None if chosen else whole.interval, lacking=lacking)
 
 
 def _picked(place: PaperCell, lines: Sequence[Line]) -> list[Line]:
@@ -271,13 +271,16 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
     for base in bases:
         mine = [(step, one) for step, one in steps if step.base == base]
         places = record_paths(plan, known, folder, base)
-        lines = {board: in_sets(reported(read_lines(sorted(of)))) for board, of in places.items()}
+        lines = {
+            board: with_set_numbers(reported(read_lines(sorted(of))))
+            for board, of in places.items()
+        }
         # the main board of a copy of a design has the name of the copy, or still that of the design
         design = plan.paper or plan.study
         lines[""] = lines.get(plan.study) or lines.get(design, [])
         lines.setdefault(design, lines[""])
         for table in paper.tables:
-            cells = beside(paper, table, leaf(base), lines, mean_seconds(mine))
+            cells = compared_cells(paper, table, leaf(base), lines, mean_seconds(mine))
             name = slug(f"{plan.study} {table.table}".lower())
             name += f"-{leaf(base)}" if len(bases) > 1 else ""
             made[folder / BOARDS / f"{name}.md"] = as_markdown(
@@ -316,13 +319,13 @@ def mean_seconds(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
 
 
 def as_markdown(
-    paper: Paper, table: PaperTable, base: str, cells: Sequence[Beside], few: str = ""
+    paper: Paper, table: PaperTable, base: str, cells: Sequence[ComparedCell], few: str = ""
 ) -> str:
     """A table in the paper's layout, `few` (a sentence on rows) above it and notes below it."""
     by_row = {row: [str(one) for one in cells if one.row == row] for row in table.rows}
     rows = [[row, *texts] for row, texts in by_row.items()]
     drawn = tabulate(rows, ["", *table.columns], tablefmt="pipe", disable_numparse=True)
-    said = grouped((one for one in cells if _told(one)), _told)
+    said = grouped((one for one in cells if _note(one)), _note)
     arxiv = f" (arXiv:{paper.arxiv})" if paper.arxiv else ""
     lines = [
         f"# {paper.paper}{arxiv}, {table.table}: {table.title}",
@@ -336,12 +339,12 @@ def as_markdown(
     return "\n\n".join(lines[:3]) + "\n\n" * bool(said) + "\n".join(lines[3:]) + "\n"
 
 
-def _told(one: Beside) -> str:
+def _note(one: ComparedCell) -> str:
     """The note on a cell: why it is not compared, or what both means leave out; else ''."""
     return f"both without {', '.join(one.lacking)}" if one.lacking else one.reason
 
 
-def _listed(table: PaperTable, cells: Sequence[Beside]) -> str:
+def _listed(table: PaperTable, cells: Sequence[ComparedCell]) -> str:
     """Cells by name; if they are whole columns or rows, by the names of these."""
     rows = [*dict.fromkeys(one.row for one in cells)]
     columns = [*dict.fromkeys(one.column for one in cells)]
@@ -352,7 +355,7 @@ def _listed(table: PaperTable, cells: Sequence[Beside]) -> str:
     return "; ".join(f"{one.row} of {one.column}" for one in cells)
 
 
-def as_csv(cells: Sequence[Beside]) -> str:
+def as_csv(cells: Sequence[ComparedCell]) -> str:
     """The cells as CSV, a line for each."""
     import pandas
 
@@ -360,7 +363,7 @@ def as_csv(cells: Sequence[Beside]) -> str:
     for one in cells:
         numbers = (one.ours, *(one.within or (None, None)), one.theirs, one.difference)
         significant = "" if one.significant is None else str(one.significant).lower()
-        rows.append((one.row, one.column, *numbers, significant, _told(one)))
+        rows.append((one.row, one.column, *numbers, significant, _note(one)))
     names = ("row", "column", "ours", "low", "high", "paper", "difference", "significant", "said")
     made = pandas.DataFrame(rows, columns=[*names])
     return str(made.to_csv(index=False, float_format="%.4g", lineterminator="\n"))

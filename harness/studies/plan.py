@@ -95,7 +95,7 @@ class Plan:
                 found[one].append(name)
         return {name: tuple(users) for name, users in found.items()}
 
-    def needing(self, names: Iterable[str]) -> set[str]:
+    def with_dependents(self, names: Iterable[str]) -> set[str]:
         """The steps of these names and all that need one of them, directly or through others."""
         found = {*names}
         for name, step in self.steps.items():  # each after those that it needs
@@ -115,7 +115,7 @@ class Plan:
         return [[*of] for _, of in groupby(numbers, key=lambda one: self.chunks[one].level)]
 
 
-def planned(
+def make_plan(
     study: str,
     steps: Sequence[Step],
     *,

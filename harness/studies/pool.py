@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.studies.outcomes import Outcome, outcome_of, states_of
+from harness.studies.outcomes import Outcome, outcome_of, outcomes_of
 from harness.studies.plan import Plan, seconds_of
 from harness.studies.work import Say, work
 from harness.types import Progress
@@ -46,7 +46,7 @@ def run_plan(
     the cores and take GPUs in turn; what they print is in `folder`/logs. `say` is called with a
     line for each step.
     """
-    known = states_of(plan, folder)
+    known = outcomes_of(plan, folder)
     waiting, settled = unfinished_chunks(plan, known), settled_of(plan, known)
     steps = {
         number: [plan.steps[name] for name in plan.chunks[number].steps if name not in settled]
@@ -67,7 +67,7 @@ def run_plan(
             work(plan, number, folder, where=where, say=say)
             settled.update(plan.chunks[number].steps)
             tell(number)
-        return states_of(plan, folder)
+        return outcomes_of(plan, folder)
     start, free = _starter(path, folder, jobs, where), [*range(jobs)]
     with _asked_to_end() as asked, _workers() as working:
         while (waiting or working) and not asked:
@@ -81,9 +81,9 @@ def run_plan(
                 free.append(place)
                 settled.update(plan.chunks[number].steps)
                 for step in steps[number]:
-                    say(outcome_of(step, folder).told(step.name))
+                    say(outcome_of(step, folder).as_line(step.name))
                 tell(number)
-    return states_of(plan, folder)
+    return outcomes_of(plan, folder)
 
 
 def unfinished_chunks(plan: Plan, known: Mapping[str, Outcome]) -> list[int]:
@@ -95,7 +95,7 @@ def unfinished_chunks(plan: Plan, known: Mapping[str, Outcome]) -> list[int]:
 def settled_of(plan: Plan, known: Mapping[str, Outcome]) -> set[str]:
     """The steps that are done, or failed, or need one that failed."""
     states = {name: one.state for name, one in known.items()}
-    lost = plan.needing(name for name, state in states.items() if state == "failed")
+    lost = plan.with_dependents(name for name, state in states.items() if state == "failed")
     return lost | {name for name, state in states.items() if state == "done"}
 
 
@@ -108,7 +108,7 @@ def _ready(plan: Plan, number: int, settled: set[str]) -> bool:
 def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> StartWorker:
     """A function that starts workers, each with its share of the cores and, unless `where` names a
     GPU, with one of the GPUs in turn."""
-    words = worker(path, where)
+    words = worker_command(path, where)
     threads = str(max(cores() // jobs, 1))
     named = any(":" in str(where.get(one)) for one in ("device", "merge_device"))
     gpus = [] if named else _gpus()
@@ -125,7 +125,7 @@ def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> S
     return start
 
 
-def worker(path: Path, where: Mapping[str, Any]) -> list[str]:
+def worker_command(path: Path, where: Mapping[str, Any]) -> list[str]:
     """The command line of a worker on the plan in a file, without its chunk."""
     given = [
         (f"--{name.replace('_', '-')}", where.get(name))

@@ -9,12 +9,21 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.open import at_hand
+from harness.checkpoints.open import local_folder
 from harness.errors import BadRecipe
 from harness.files import Loader, read_yaml
 from harness.options import parse_choice
 from harness.registry import MERGERS, METRICS, POSTMERGE, PREMERGE, PROTOCOLS, STAGES, TASKS, YAML
-from harness.studies.study import MOST, NONE, REFERENCES, Flags, Names, Study, as_list, choice_of
+from harness.studies.study import (
+    MAX_COMBINATIONS,
+    NONE,
+    REFERENCES,
+    Flags,
+    Names,
+    Study,
+    as_list,
+    choice_of,
+)
 from harness.text import hint
 from harness.values import validated
 
@@ -69,8 +78,8 @@ def read_study(
         "by_task": {task: {**flags, **less} for task, flags in experts.by_task.items()},
     }
     if seeds is not None:
-        if seeds > MOST:
-            raise BadRecipe(f"--seeds is {seeds:,}, expected {MOST:,} at most")
+        if seeds > MAX_COMBINATIONS:
+            raise BadRecipe(f"--seeds is {seeds:,}, expected {MAX_COMBINATIONS:,} at most")
         more = (one for one in range(2 * seeds) if one not in experts.seeds)
         trained["seeds"] = (*experts.seeds, *more)[:seeds]
     limit = study.limit if limit is None else limit
@@ -125,7 +134,7 @@ def _check_names(study: Study, where: str) -> None:
         papers = sorted(one.stem for one in PAPERS.glob(f"*{YAML[0]}"))
         found = f"no design of a paper is called '{study.paper}'"
         raise BadRecipe(f"{where}: {found}; {hint(study.paper, papers)}")
-    for name in (name for one in readings for name in study.beside(one)):
+    for name in (name for one in readings for name in study.references_of(one)):
         near = get_close_matches(name.replace("_", "-"), REFERENCES, n=1, cutoff=0.8)
         if near and name not in REFERENCES:
             raise BadRecipe(
@@ -197,7 +206,7 @@ def _model(source: str, path: Path, where: str) -> str:
     if (
         source.startswith((".", os.sep, OUT))
         or source.count("/") > 1
-        or (beside and at_hand(source) is None)
+        or (beside and local_folder(source) is None)
     ):
         raise BadRecipe(f"{where}: there is no {path}; expected the folder of a model, or a Hub id")
     return source

@@ -18,7 +18,7 @@ from typing import Any
 from harness.errors import BadRecipe
 from harness.files import read_json, read_text, write_json
 from harness.studies.plan import Plan
-from harness.studies.pool import LOGS, THREADS, worker
+from harness.studies.pool import LOGS, THREADS, worker_command
 
 JOBS = "slurm.json"
 """The file in a study's folder that lists the arrays submitted last."""
@@ -69,7 +69,7 @@ def submitted(
         words += [f"--job-name={plan.study}", f"--output={folder / LOGS}/%A_%a.log"]
         words += [f"--array={','.join(str(one - first) for one in found)}%{parallel}"]
         words += [f"--dependency=afterany:{jobs[-1]}"] if jobs else []
-        said = _told(words, header + _work(path, first, where))
+        said = _slurm_output(words, header + _work(path, first, where))
         jobs.append(said.partition(";")[0].strip())  # what follows is the name of the cluster
         write_json(folder / JOBS, {"jobs": jobs})
         yield jobs[-1]
@@ -81,14 +81,16 @@ def _work(path: Path, first: int, where: Mapping[str, Any]) -> str:
     Without `exec`: Slurm reports a batch shell that is killed as never begun.
     """
     threads = "\n".join(f'export {one}="${{{one}:-$SLURM_CPUS_ON_NODE}}"' for one in THREADS)
-    words = shlex.join(worker(path, where))
+    words = shlex.join(worker_command(path, where))
     return f'{threads}\n{words} --chunk "$((SLURM_ARRAY_TASK_ID + {first}))"\n'
 
 
 def _largest() -> int:
     """How many indices an array may have (MaxArraySize)."""
     try:
-        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", _told(["scontrol", "show", "config"]), re.M)
+        found = re.search(
+            r"^MaxArraySize\s*=\s*(\d+)", _slurm_output(["scontrol", "show", "config"]), re.M
+        )
     except BadRecipe:
         found = None
     return (found and int(found[1])) or LARGEST
@@ -104,7 +106,7 @@ def tasks_of(folder: Path) -> dict[tuple[str, str], list[str]]:
         return found
     jobs = read_json(folder / JOBS, "the arrays of a study", error=BadRecipe).get("jobs", [])
     try:
-        said = _told(["squeue", "-h", "-r", "--states=all", "-o", "%i|%T|%r"])
+        said = _slurm_output(["squeue", "-h", "-r", "--states=all", "-o", "%i|%T|%r"])
     except BadRecipe:
         return found
     for line in said.splitlines():
@@ -134,7 +136,7 @@ def check_slurm(folder: Path) -> None:
         raise BadRecipe(f"{len(tasks)} tasks of {folder} wait or run; end them: scancel {arrays}")
 
 
-def _told(words: Sequence[str], given: str = "") -> str:
+def _slurm_output(words: Sequence[str], given: str = "") -> str:
     """The output of a Slurm command. Raises BadRecipe if it is missing, hangs, or fails."""
     try:
         done = subprocess.run(

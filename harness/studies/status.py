@@ -14,7 +14,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from harness.checkpoints.layout import MODEL_FILES
-from harness.checkpoints.open import at_hand
+from harness.checkpoints.open import local_folder
 from harness.data.shots import counted
 from harness.errors import BadRecipe
 from harness.reporting.frame import read_records
@@ -44,7 +44,7 @@ def price_of(plan: Plan, names: Sequence[str]) -> tuple[SecondsEstimate, int]:
     return whole, len(prices) - len(known)
 
 
-def _told(whole: SecondsEstimate, unknown: int) -> str:
+def _time_text(whole: SecondsEstimate, unknown: int) -> str:
     """An estimate in words, with the number of steps without one."""
     seconds = whole.seconds
     if seconds < 120:
@@ -68,7 +68,7 @@ def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | in
         states = Counter(known[step.name].state for step in steps)
         left = [step.name for step in steps if known[step.name].state not in ("done", "failed")]
         counts = [states[one] for one in ("done", "failed", "begun", "missing")]
-        lines.append([verb, len(steps), *counts, _told(*price_of(plan, left)) if left else ""])
+        lines.append([verb, len(steps), *counts, _time_text(*price_of(plan, left)) if left else ""])
     return lines
 
 
@@ -77,7 +77,7 @@ def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
     plug-ins whose code has changed since."""
     failed = list[tuple[str, str]]()
     for name in (name for name, one in known.items() if one.state == "failed"):
-        waiting = len(plan.needing([name])) - 1
+        waiting = len(plan.with_dependents([name])) - 1
         needed = f" ({waiting} steps need it)" * bool(waiting)
         failed.append((name, f"{known[name].reason}{needed}"))
     made = [(plan.steps[name], one) for name, one in known.items() if one.state == "done"]
@@ -129,7 +129,7 @@ def _bytes(plan: Plan, folder: Path) -> tuple[int, int]:
 
 def _size(base: str) -> int | None:
     """Bytes of a base; None if it has no safetensors on this machine."""
-    found = at_hand(base) if base else None
+    found = local_folder(base) if base else None
     paths = [path for pattern in MODEL_FILES for path in found.glob(pattern)] if found else []
     whole = any(path.suffix == ".safetensors" for path in paths)
     return sum(path.stat().st_size for path in paths) if whole else None

@@ -12,7 +12,7 @@ from harness.hashes import digest_of
 Verb = Literal["finetune", "statistics", "merge", "evaluate"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
-ROWS = ("task", "tasks", "tune_on")
+TASK_FIELDS = ("task", "tasks", "tune_on")
 """Fields of a request that name tasks."""
 
 

@@ -14,7 +14,7 @@ from harness.data.splits import parse_task
 from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.evaluation.task_split import unusual_of
-from harness.merging.plan import checked
+from harness.merging.plan import checked_recipe
 from harness.merging.recipes import (
     EXAMPLES,
     LIMIT,
@@ -23,17 +23,25 @@ from harness.merging.recipes import (
     unused_fields,
     with_examples_limit,
 )
-from harness.merging.stages import unreported
+from harness.merging.stages import unreported_split
 from harness.merging.tune import grid
-from harness.methods import needs_of, resolved
+from harness.methods import needs_of, resolved_options
 from harness.options import options
 from harness.presets import faithful
 from harness.registry import MERGERS, STAGES, Registry
-from harness.studies.evaluations import evaluations, tell_of_left_out
+from harness.studies.evaluations import evaluations, warn_of_left_out
 from harness.studies.experts import ExpertSet, leaf, relative, sets_of, slug
 from harness.studies.inputs import layers_of, place_of, rows_of
 from harness.studies.step import Step
-from harness.studies.study import EACH, MOST, NONE, OF_LAYERS, REFERENCES, MergerAxis, Study
+from harness.studies.study import (
+    EACH,
+    MAX_COMBINATIONS,
+    NONE,
+    OF_LAYERS,
+    REFERENCES,
+    MergerAxis,
+    Study,
+)
 from harness.text import few
 from harness.types import HELD_OUT, TRAINED_ON, Choice
 from harness.values import validated
@@ -60,15 +68,15 @@ def _matches(merge: MergerAxis, said: Mapping[str, str], one: ExpertSet) -> bool
         "base": (one.base, leaf(one.base)),
         "set": (one.name, leaf(one.name)),
         "merger": (str(merge.merger), merge.merger.name),
-        "premerge": _called(merge.premerge),
-        "postmerge": _called(merge.postmerge),
+        "premerge": _stage_names(merge.premerge),
+        "postmerge": _stage_names(merge.postmerge),
     }
     if odd := said.keys() - known.keys():
         raise BadRecipe(f"exclude names '{min(odd)}'; expected some of {', '.join(known)}")
     return all(value in known[key] for key, value in said.items())
 
 
-def _called(stages: Sequence[Choice] | None) -> tuple[str, ...]:
+def _stage_names(stages: Sequence[Choice] | None) -> tuple[str, ...]:
     """The names of stages, with options and without; `none` for no stage."""
     return tuple(name for one in stages or () for name in (str(one), one.name)) or (NONE,)
 
@@ -81,7 +89,7 @@ def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[St
     """
     made: dict[str, Step] = {}
     for step in _steps(study, folder, data_dir):
-        step = replace(step, request=_from(folder, step.request))
+        step = replace(step, request=_with_relative_paths(folder, step.request))
         known = made.setdefault(step.name, step)
         if known.digest != step.digest:
             apart = difference(known.request, step.request)
@@ -96,7 +104,7 @@ def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[St
     return list(made.values())
 
 
-def _from(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+def _with_relative_paths(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
     """A request whose full paths are made relative to the study's folder."""
 
     def placed(value: Any) -> Any:
@@ -116,17 +124,19 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
     """The steps set by set; one that several sets need comes with each of them."""
     known = len(study.premerge) * len(study.postmerge) * len(study.mergers or ())
-    if known > MOST:
-        raise study.fault(f"has {known:,} merges of each set; expected {MOST:,} at most")
+    if known > MAX_COMBINATIONS:
+        raise study.fault(
+            f"has {known:,} merges of each set; expected {MAX_COMBINATIONS:,} at most"
+        )
     axes = [*product(study.premerge, study.postmerge)]
-    merges = [_merge(axis, *stages) for stages in axes for axis in study.mergers or ()]
-    merges += map(_merge, study.include)
-    _tell_of_fewer(merges, study.limited(study.merge, LIMIT).get(LIMIT))
+    merges = [_with_stages(axis, *stages) for stages in axes for axis in study.mergers or ()]
+    merges += map(_with_stages, study.include)
+    _warn_of_fewer_examples(merges, study.limited(study.merge, LIMIT).get(LIMIT))
     sets = [*sets_of(study, folder, data_dir)]
     bases = dict.fromkeys(one.base for one in sets)
     of_base = {base: _layered(study, merges, base, folder) for base in bases}
     _check_mergers(study, [*merges, *(one for pairs in of_base.values() for _, one in pairs)])
-    tell_of_left_out(study, sets, data_dir)
+    warn_of_left_out(study, sets, data_dir)
     for one in sets:
         if merges and len(one.members) < 2:
             found = f"{one.name} has {len(one.members)} expert"
@@ -135,7 +145,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
             if expert.request:
                 yield _training(expert.place, expert.request, [expert.task], data_dir)
         beside = {
-            name: dict(_references(study, one, study.beside(reading), folder, data_dir))
+            name: dict(_references(study, one, study.references_of(reading), folder, data_dir))
             for name, reading in study.evaluations.items()
         }
         yield from (step for models in beside.values() for step in models.values() if step)
@@ -143,7 +153,7 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
         for asked, merge in of_base[one.base]:
             if any(_matches(of, said, one) for said in study.exclude for of in (asked, merge)):
                 continue
-            merging = _merging(study, one, merge, data_dir)
+            merging = _merge_step(study, one, merge, data_dir)
             statistics = [*_statistics(study, one, merge, data_dir)]
             yield from statistics
             yield replace(merging, needs=(*merging.needs, *(step.name for step in statistics)))
@@ -168,13 +178,13 @@ def _check_mergers(study: Study, merges: Sequence[MergerAxis]) -> None:
             )
 
 
-def _tell_of_fewer(merges: Sequence[MergerAxis], limit: int | None) -> None:
+def _warn_of_fewer_examples(merges: Sequence[MergerAxis], limit: int | None) -> None:
     """Warn of methods whose option `examples` is above the limit."""
     chosen: list[tuple[Registry[Any], Choice]] = [(MERGERS, merge.merger) for merge in merges]
     for stage in ("premerge", "postmerge"):
         chosen += [(STAGES[stage], one) for of in merges for one in getattr(of, stage) or ()]
     said = [(registry[one.name], one) for registry, one in chosen if EXAMPLES in one.options]
-    shown = {str(one): resolved(entry, one)[EXAMPLES] for entry, one in said}
+    shown = {str(one): resolved_options(entry, one)[EXAMPLES] for entry, one in said}
     if undercut := [name for name, count in shown.items() if limit and cast(int, count) > limit]:
         warnings.warn(f"{limit} examples at most are shown to {few(undercut)}", stacklevel=3)
 
@@ -215,7 +225,7 @@ def _references(
 # Merges ------------------------------------------------------------------------------------
 
 
-def _merge(
+def _with_stages(
     axis: MergerAxis, before: tuple[Choice, ...] = (), after: tuple[Choice, ...] = ()
 ) -> MergerAxis:
     """A merge with these stages before and after, unless it has stages of its own."""
@@ -244,8 +254,10 @@ def _layered(
         for before, (merger,), after in product(*(_with_each(one, first) for one in stages)):
             one = merge.but(merger=merger, premerge=before, postmerge=after, tune=tune)
             made.append((merge, one))
-    if len(made) > MOST:
-        raise study.fault(f"has {len(made):,} merges of each set; expected {MOST:,} at most")
+    if len(made) > MAX_COMBINATIONS:
+        raise study.fault(
+            f"has {len(made):,} merges of each set; expected {MAX_COMBINATIONS:,} at most"
+        )
     return made
 
 
@@ -277,7 +289,7 @@ def _default(name: str) -> Any:
     return Recipe.model_fields[name].get_default()
 
 
-def _merging(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | None) -> Step:
+def _merge_step(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | None) -> Step:
     """The step that makes a merge. Raises HarnessError for values that no recipe accepts."""
     tuned: dict[str, Any] = {}
     for name, values in merge.tune.items():
@@ -300,12 +312,12 @@ def _merging(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | No
     }
     said = study.limited(said, "tune_limit", LIMIT)
     recipe: Recipe = validated(Recipe, said, f"{study.study}: merge")
-    checked(recipe)
+    checked_recipe(recipe)
     option, tried = grid(recipe)
     # `merge` is for all merges: fields that this one has no use for get their default
     recipe = recipe.but(**{name: _default(name) for name in unused_fields(recipe)})
     for name in recipe.tune_on:
-        unreported(name)
+        unreported_split(name)
     return Step(
         f"merged/{one.name}/{_name(merge)}",
         "merge",
@@ -331,7 +343,7 @@ def _rows(
     limit = recipe.tune_limit
     scored = [rows_of(one, limit, data_dir) or limit for one in splits if scores]
     read = [one for one in methods if recipe.premerge or _reads(one[0])]
-    chosen = [with_examples_limit(resolved(*one), recipe.examples_limit) for one in read]
+    chosen = [with_examples_limit(resolved_options(*one), recipe.examples_limit) for one in read]
     shown = [cast(int, options[EXAMPLES]) for options in chosen if EXAMPLES in options]
     counted = [one for one in scored if one is not None]
     if len(counted) < len(scored):
@@ -355,7 +367,7 @@ def _statistics(
     asked = [need for need in needs_of(entry) if need.rows == "own"]
     if merge.premerge or len(asked) != 1:
         return
-    chosen = resolved(entry, faithful(merge.merger, preset))
+    chosen = resolved_options(entry, faithful(merge.merger, preset))
     given = {name: chosen[name] for name in options(asked[0].function)}
     given = with_examples_limit(given, study.limited(study.merge, LIMIT).get(LIMIT))
     need = Choice(asked[0].name, unusual_of(asked[0].function, given))

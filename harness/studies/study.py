@@ -19,7 +19,7 @@ NONE = "none"
 """In an axis of stages: no stage."""
 REFERENCES = ("base", "ensemble", "mtl", "best-single", "singles")
 """Words for models that are scored beside merges; base and ensemble always are."""
-MOST = 100_000
+MAX_COMBINATIONS = 100_000
 """The most merges of a set of experts, and the most sets: more are taken for a mistake."""
 OF_LAYERS = "layers"
 """The option of methods that act on some layers only."""
@@ -30,10 +30,13 @@ OF_EXPERTS = "experts"
 
 
 def _bounded(entries: Iterable[object]) -> list[object]:
-    """The entries of an axis. Raises ValueError for more than `MOST`, before all are made."""
-    found = list(islice(entries, MOST + 1))
-    if len(found) > MOST:
-        raise ValueError(f"more than {MOST:,} entries, expected fewer values of options")
+    """The entries of an axis. Raises ValueError for more than `MAX_COMBINATIONS`, before all are
+    made."""
+    found = list(islice(entries, MAX_COMBINATIONS + 1))
+    if len(found) > MAX_COMBINATIONS:
+        raise ValueError(
+            f"more than {MAX_COMBINATIONS:,} entries, expected fewer values of options"
+        )
     return found
 
 
@@ -91,7 +94,7 @@ def _name(value: str) -> str:
 Flags = Mapping[str, Any]
 
 
-def _but(*fields: str) -> AfterValidator:
+def _flags_without(*fields: str) -> AfterValidator:
     """A validator of flags: none of `fields`, which are set elsewhere, and limits above 0."""
 
     def check(flags: Flags) -> Flags:
@@ -130,11 +133,11 @@ SHARED = ("experts", "base", "tasks", "data_dir", "device")
 """Fields of merges and runs that other fields of a study, or its command, set."""
 OfMerges = Annotated[
     Flags,
-    _but(
+    _flags_without(
         *SHARED, "merge_device", "merger", "premerge", "postmerge", "statistics", "tune", "tune_on"
     ),
 ]
-OfRuns = Annotated[Flags, _but(*SHARED, "model", "protocols", "references", "output")]
+OfRuns = Annotated[Flags, _flags_without(*SHARED, "model", "protocols", "references", "output")]
 
 
 class Experts(Frozen):
@@ -294,7 +297,7 @@ class Study(Frozen):
         most = {n: min(flags.get(n) or self.limit, self.limit) for n in names if self.limit}
         return {**flags, **most}
 
-    def beside(self, reading: ScoreOn) -> Names:
+    def references_of(self, reading: ScoreOn) -> Names:
         """The references of an evaluation: its own, or else the study's."""
         return self.references if reading.references is None else reading.references
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.errors import CannotWrite, CellsFailed, HarnessError, OutputExists
 from harness.evaluation.evaluate import evaluate
-from harness.evaluation.records import Record, path_of
+from harness.evaluation.records import Record, written_path
 from harness.evaluation.run import Run
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
@@ -24,7 +24,7 @@ from harness.studies.outcomes import (
     has_folder,
     is_done,
     outcome_of,
-    take_away,
+    remove_scored_merges,
     write_outcome,
 )
 from harness.studies.plan import Plan, record_time
@@ -80,9 +80,9 @@ def _do_unless_done(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -
         if made.state == "failed" and is_done(step, known := outcome_of(step, here), here):
             made = known  # another run did it meanwhile, and removed what this one read
         write_outcome(step, here, made)
-    say(made.told(name))
+    say(made.as_line(name))
     if step.verb == "evaluate" and not plan.keep_merges:
-        take_away(plan, step, here)
+        remove_scored_merges(plan, step, here)
     return made.state == "done"
 
 
@@ -155,4 +155,4 @@ def _call_verb(step: Step, place: Path, asked: Mapping[str, Any]) -> tuple[str, 
 def _paths(step: Step, records: Sequence[Record]) -> tuple[str, ...]:
     """The paths of records, relative to the study's folder."""
     out = Path(step.request["output"])
-    return tuple(sorted({str(path_of(record, out)) for record in records}))
+    return tuple(sorted({str(written_path(record, out)) for record in records}))

@@ -13,15 +13,15 @@ import torch
 from safetensors import SafetensorError
 
 from harness import presets
-from harness.checkpoints.bases import encoder_digests, read_digest
-from harness.checkpoints.build import TEXT_HEAD, drawn_layers, quiet
-from harness.checkpoints.described import by_file, learn, task_fields
-from harness.checkpoints.layout import EXPERT
+from harness.checkpoints.bases import encoder_digests, whole_base_digest
+from harness.checkpoints.build import TEXT_HEAD, initialised_layers, without_progress_bars
+from harness.checkpoints.described import register_recorded_tasks, register_task_files, task_fields
+from harness.checkpoints.layout import EXPERT_LAYOUT
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
 from harness.checkpoints.provenance import Part, rows_shown
-from harness.checkpoints.text_heads import given_heads, made_whole
-from harness.checkpoints.verbalizer import as_asked, plain_config, words_of
+from harness.checkpoints.text_heads import read_heads, with_missing_parts
+from harness.checkpoints.verbalizer import as_questions, plain_config, verbalizer_of
 from harness.data.apart import check_apart
 from harness.data.groups import expanded
 from harness.data.parts import part_named, part_of
@@ -32,18 +32,18 @@ from harness.files import as_cannot_write, write_json
 from harness.folders import check_output, new_folder
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
-from harness.passes.lengths import length_of, resolved, tell_of_cut
-from harness.passes.placement import REFERENCE, full_float32, placement
-from harness.presets import PresetName, as_read
+from harness.passes.lengths import length_of, resolved_length, tell_of_cut
+from harness.passes.placement import FULL_PRECISION, full_float32, placement
+from harness.presets import PresetName, task_under_preset
 from harness.readout import LAST_LINEAR, Readout
 from harness.text import first_line
-from harness.training.heldout import can_be_scored, scored, tell_of_constant
+from harness.training.heldout import can_be_scored, scored, warn_of_best_constant
 from harness.training.multi import check_shared, multi_task, save_tensors
 from harness.training.resumed import (
     check_names,
     last_checkpoint,
+    resumable_folder,
     saved_as_read,
-    unfinished,
     workdir_of,
 )
 from harness.training.single import (
@@ -53,7 +53,7 @@ from harness.training.single import (
     check_bf16,
     check_weights,
     single_task,
-    trained_on,
+    training_device,
     watch,
 )
 from harness.types import (
@@ -119,8 +119,8 @@ def finetune(
     diverges, and OutputExists for an `out` that holds the base, or that another run is writing.
     """
     source = open_checkpoint(base)
-    learn([source], by_file([*tasks, *([task] if task else [])]))
-    named = [as_read(one, preset) for one in _tasks(task, tasks, data_dir)]
+    register_recorded_tasks([source], register_task_files([*tasks, *([task] if task else [])]))
+    named = [task_under_preset(one, preset) for one in _tasks(task, tasks, data_dir)]
     if heads_from is not None:
         source = _under_label_words(source, named, heads_from)
     given = overrides.pop("max_length", None)
@@ -132,16 +132,18 @@ def finetune(
     readout = _readout(preset, named)
     out = Path(out)
     seeds = _seeds(seed, seed if head_seed is None else head_seed)
-    where = trained_on(placement(device, REFERENCE, "finetune"))
+    where = training_device(placement(device, FULL_PRECISION, "finetune"))
     if bf16:
         check_bf16(where)
     _check_apart(source, out)
     for _, settings in asked:
         if length != AUTO:
             check_readout(source, readout, length or settings.max_length)
-    check_output(out, EXPERT, force=force)
+    check_output(out, EXPERT_LAYOUT, force=force)
     named_part = None if part is None else part_named(part, seed, limit)
-    parts = [_part(source, *one, length, readout, data_dir, limit, named_part) for one in asked]
+    parts = [
+        _load_training(source, *one, length, readout, data_dir, limit, named_part) for one in asked
+    ]
     whole, encoder = _with_missing_layers(source, parts)
     how = {
         **seeds,
@@ -152,14 +154,16 @@ def finetune(
     request = {"base": str(base), **_request(source, encoder, parts, how)}
     shown = _shown(progress)
     with (
-        new_folder(out, EXPERT, force=force) as folder,  # locked: no two runs train in one place
-        quiet(),
+        new_folder(
+            out, EXPERT_LAYOUT, force=force
+        ) as folder,  # locked: no two runs train in one place
+        without_progress_bars(),
         # the caller's random generators and gradient mode are restored afterwards
         generators_kept(where),
         torch.inference_mode(False),
         torch.enable_grad(),
         _full_disk_errors(out),
-        unfinished(out, request, force=force) as workdir,
+        resumable_folder(out, request, force=force) as workdir,
     ):
         whole, parts = _with_questions(whole, parts)
         made = (
@@ -177,11 +181,11 @@ def finetune(
             "digest": digest(open_weights(folder)),
             "scores": {name: asdict(one) for name, one in scores.items()},
         }
-        EXPERT.write(folder, record)
+        EXPERT_LAYOUT.write(folder, record)
     return open_checkpoint(out)
 
 
-def _part(
+def _load_training(
     source: Checkpoint,
     task: Task,
     settings: Hyperparameters,
@@ -198,7 +202,7 @@ def _part(
     else:
         train = part_of(load_rows(task, TRAINED_ON, folder=data_dir), part)
     heldout = load_rows(task, HELD_OUT, folder=data_dir, limit=limit)
-    number = resolved(length or settings.max_length, [source], (train, heldout), readout)
+    number = resolved_length(length or settings.max_length, [source], (train, heldout), readout)
     if readout == LAST_LINEAR:
         tell_of_cut([source], train, number)
     return Training(train, heldout, replace(settings, max_length=number), readout)
@@ -209,9 +213,9 @@ def _under_label_words(source: Checkpoint, tasks: Sequence[Task], folder: str | 
 
     Raises BadRecipe for several tasks, and for a folder without such a head.
     """
-    heads = given_heads(folder, source)
+    heads = read_heads(folder, source)
     one = heads.get(tasks[0].name)
-    if len(tasks) > 1 or one is None or not words_of(one):
+    if len(tasks) > 1 or one is None or not verbalizer_of(one):
         expected = "one --task, and words that a T5 answers with"
         if source.family.whole is not None:
             expected = "no --heads-from: a CLIP is trained under a head made of its own texts"
@@ -219,7 +223,7 @@ def _under_label_words(source: Checkpoint, tasks: Sequence[Task], folder: str | 
             f"--heads-from {folder} has heads for {', '.join(heads)}, to train on "
             f"{', '.join(map(str, tasks))}; expected {expected}"
         )
-    return made_whole(source, None, tasks[0].name, heads)
+    return with_missing_parts(source, None, tasks[0].name, heads)
 
 
 def _with_questions(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoint, list[Training]]:
@@ -229,10 +233,10 @@ def _with_questions(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoi
     """
 
     def questions(rows: Rows) -> Rows:
-        return as_asked(source, rows, known=True)[1]
+        return as_questions(source, rows, known=True)[1]
 
     asked = [replace(p, train=questions(p.train), heldout=questions(p.heldout)) for p in parts]
-    return as_asked(source, parts[0].heldout)[0], asked
+    return as_questions(source, parts[0].heldout)[0], asked
 
 
 def _shown(progress: bool) -> ProgressStyle:
@@ -305,7 +309,7 @@ def _with_missing_layers(
     """
     known = encoder_digests(base)
     seed = int(join_digests(known), 16) % SEEDS
-    drawn = drawn_layers(base, seed, unit=kind_of(parts[0].task).unit)
+    drawn = initialised_layers(base, seed, unit=kind_of(parts[0].task).unit)
     if not drawn:
         return base, {"base_weights": known}
     digests = {name: tensor_digest(name, tensor) for name, tensor in drawn.items()}
@@ -323,10 +327,10 @@ def _request(
 
     A run resumes an interrupted one only if these values and the name are the same.
     """
-    readout, words, seen = parts[0].readout, words_of(source), rows_shown(source.path)
+    readout, words, seen = parts[0].readout, verbalizer_of(source), rows_shown(source.path)
     return {
         "tasks": [part.task.name for part in parts],
-        "base_digest": read_digest(source),
+        "base_digest": whole_base_digest(source),
         **encoder,
         "split": TRAINED_ON,
         **how,
@@ -363,7 +367,7 @@ def _of_labels(parts: Sequence[Training]) -> dict[str, Any]:
 
 def _write_model(model: Any, source: Checkpoint, folder: Path) -> None:
     """Write the trained model as transformers reads it, with the base's own processor."""
-    if words_of(source):
+    if verbalizer_of(source):
         # as transformers writes a T5, without the label words
         save_tensors(model, folder, source.family.bare)
         write_json(folder / "config.json", {**plain_config(source), "dtype": "float32"})
@@ -398,7 +402,7 @@ def _train(
     for number, part in enumerate(parts):
         if can_be_scored(part):
             made = scored(trainer, source, part, rows[number], number)
-            tell_of_constant(part, made)
+            warn_of_best_constant(part, made)
             scores[f"{part.task}@{HELD_OUT}"] = made
     return scores
 

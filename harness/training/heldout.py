@@ -17,11 +17,11 @@ from harness.training.single import Training, predictions
 from harness.types import HELD_OUT, Checkpoint, Score
 
 
-def tell_of_constant(part: Training, made: Score) -> None:
+def warn_of_best_constant(part: Training, made: Score) -> None:
     """Warn of a score that is no higher than that of the best constant prediction."""
     task, rows, kind = part.task, part.heldout, kind_of(part.task)
     constants = kind.constants(task, rows.labels)
-    units = kind.units(rows)
+    units = kind.unit_counts(rows)
     best = max(score(task, one, rows.labels, units).value for one in constants)
     if made.value <= best:
         told = (
@@ -37,7 +37,7 @@ def can_be_scored(part: Training) -> bool:
     """Whether the task's metrics are defined on its held-out rows."""
     rows = part.heldout
     try:
-        check_scored(part.task, rows.labels, kind_of(part.task).units(rows), str(part.task))
+        check_scored(part.task, rows.labels, kind_of(part.task).unit_counts(rows), str(part.task))
     except BadData:
         return False
     return True
@@ -59,4 +59,4 @@ def scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: 
     length = part.settings.max_length
     _, logits, seen = forward(trained, part.heldout, max_length=length, placement=there)
     values = finished(task, kind.predicted(logits), seen)
-    return score(task, values, part.heldout.labels, kind.units(part.heldout))
+    return score(task, values, part.heldout.labels, kind.unit_counts(part.heldout))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from harness.checkpoints.build import quiet
+from harness.checkpoints.build import without_progress_bars
 from harness.checkpoints.layout import IMAGE_FILES
 from harness.checkpoints.processor import open_image_processor, pixels
 from harness.data.images import decoded
@@ -57,7 +57,7 @@ def make_base(
         tokenizer = word_tokenizer(suite)
         model = untrained(len(tokenizer), width, layers)
         pretrain(model, suite, tokenizer, steps)
-        with quiet():
+        with without_progress_bars():
             model.bert.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
     return Path(out)
@@ -200,7 +200,7 @@ def make_image_base(
             return supervised(heads[turn](seen), torch.from_numpy(suite[turn].labels)[picked])
 
         descend(model, heads, loss, suite, steps, RATE_OF_IMAGES)
-        with quiet():
+        with without_progress_bars():
             model.save_pretrained(folder)
     return Path(out)
 

@@ -20,11 +20,11 @@ from torch.utils.data import ConcatDataset, DataLoader, Sampler
 
 from harness.checkpoints.build import HEAD_KEYS
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.layout import SINGLE
+from harness.checkpoints.layout import WEIGHTS_FILE
 from harness.checkpoints.named import to_family_names
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
-from harness.kinds import kind_of, one_space
+from harness.kinds import kind_of, share_label_space
 from harness.labels import same
 from harness.rng import rng
 from harness.training.single import Training, check_reads, collator, dataset, with_new_head
@@ -114,7 +114,7 @@ def save_tensors(model: Any, folder: Path, called: Callable[[str], str | None]) 
         for name, tensor in to_family_names(model, model.state_dict()).items()
         if (stored := called(name)) is not None
     }
-    save_file(tensors, folder / SINGLE, metadata={"format": "pt"})
+    save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
 def _aliases(model: torch.nn.Module) -> dict[str, str]:
@@ -199,7 +199,8 @@ def multi_task(
         source.family,
         {part.task.name: with_new_head(source, part.task, head_seed) for part in parts},
         [kind_of(part.task).loss for part in parts],
-        one_head=one_space(tasks) and all(same(one.labels, tasks[0].labels) for one in tasks),
+        one_head=share_label_space(tasks)
+        and all(same(one.labels, tasks[0].labels) for one in tasks),
     )
     for rows in (*train, *heldout.values()):
         check_reads(model, rows, collate, source)

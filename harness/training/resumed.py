@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from harness.checkpoints.layout import SINGLE, TOKENIZER_FILES
+from harness.checkpoints.layout import TOKENIZER_FILES, WEIGHTS_FILE
 from harness.errors import BrokenCheckpoint, NotFinite, OutputExists
 from harness.files import as_json, read_json
 from harness.folders import FILES, Layout, check_output
@@ -23,7 +23,7 @@ REQUEST_FILE, STATE_FILE = "request.json", "trainer_state.json"
 ARCHIVES = ("optimizer.pt", "scheduler.pt", "rng_state.pth")
 """Files of a checkpoint that torch writes, as zip archives."""
 OF_A_CHECKPOINT = (
-    SINGLE,
+    WEIGHTS_FILE,
     "pytorch_model.bin",
     "config.json",
     *ARCHIVES,
@@ -47,7 +47,9 @@ def workdir_of(out: Path) -> Path:
 
 
 @contextmanager
-def unfinished(out: Path, request: Mapping[str, Any], *, force: bool = False) -> Iterator[Path]:
+def resumable_folder(
+    out: Path, request: Mapping[str, Any], *, force: bool = False
+) -> Iterator[Path]:
     """The folder of an unfinished run, in which the block trains.
 
     It stays when the run is interrupted, and when it fails after a checkpoint, on a full disk, say.
@@ -80,7 +82,7 @@ def _clear(workdir: Path, request: Mapping[str, Any], force: bool) -> None:
         raise OutputExists(f"{workdir} is a link, expected the folder of a run, or none: remove it")
     check_output(workdir, UNFINISHED, force=True)
     last = last_checkpoint(workdir)
-    said = {**UNFINISHED.said(workdir), FILES: None} if last else {}
+    said = {**UNFINISHED.read_marker(workdir), FILES: None} if last else {}
     other = next(_differing(said, {**as_json(request), FILES: None}), None) if last else None
     if other and not force:
         name, before, now = other
@@ -126,7 +128,7 @@ def last_checkpoint(workdir: Path) -> Path | None:
     for path in sorted(numbered, key=lambda path: int(steps[path]), reverse=True):
         with suppress(BrokenCheckpoint, SafetensorError, zipfile.BadZipFile, FileNotFoundError):
             read_json(path / STATE_FILE, "the state of a training")
-            with safe_open(path / SINGLE, framework="pt"):
+            with safe_open(path / WEIGHTS_FILE, framework="pt"):
                 if not any(map(_spoilt, (path / name for name in ARCHIVES))):
                     return path
     return None
@@ -161,7 +163,7 @@ def saved_as_read(model: Any) -> Iterator[None]:
 def check_names(checkpoint: Path, model: Any) -> None:
     """Raise BrokenCheckpoint if a parameter of the model is not in the checkpoint: the Trainer
     would go on with that of the base."""
-    with safe_open(checkpoint / SINGLE, framework="pt") as file:
+    with safe_open(checkpoint / WEIGHTS_FILE, framework="pt") as file:
         saved = {*file.keys()}
     for name, _ in model.named_parameters():
         if name not in saved:

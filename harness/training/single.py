@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from harness.checkpoints.build import TEXT_HEAD, build_model, encoder_of, labelled
+from harness.checkpoints.build import TEXT_HEAD, build_model, config_with_labels, encoder_of
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.layout import refused
-from harness.checkpoints.network import classifier_on_meta, silent
+from harness.checkpoints.layout import one_line_errors
+from harness.checkpoints.network import classifier_on_meta, without_warnings
 from harness.checkpoints.text_heads import text_head
 from harness.checkpoints.tokenizer import open_tokenizer
-from harness.checkpoints.verbalizer import words_of
+from harness.checkpoints.verbalizer import verbalizer_of
 from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, NotFinite
 from harness.kinds import IGNORED, kind_of
@@ -122,10 +122,10 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     """
     from transformers import set_seed
 
-    if words_of(source):
+    if verbalizer_of(source):
         return build_model(source.config, source.weights, source.source)
     kind, encoder = kind_of(task), encoder_of(source, unit=kind_of(task).unit)
-    config = labelled(encoder.config, task.labels or ("value",))
+    config = config_with_labels(encoder.config, task.labels or ("value",))
     config["problem_type"] = kind.problem_type
     state, fixed = dict(encoder.weights), source.family.whole is not None
     if fixed:
@@ -135,7 +135,10 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     planned: Any = classifier_on_meta(config, source.source, unit=kind.unit)
     set_seed(seed)
     what = f"{source.source} cannot be loaded"
-    with refused(what, "expected an encoder in float32"), silent():  # a new head is intended
+    with (
+        one_line_errors(what, "expected an encoder in float32"),
+        without_warnings(),
+    ):  # a new head is intended
         # from tensors, since from_pretrained on the folder would read a head in it
         made = type(planned).from_pretrained(
             None, config=copy.deepcopy(planned.config), state_dict=state, dtype=torch.float32
@@ -160,7 +163,7 @@ def check_reads(
         picked = [int(np.argmax(counts)), int(np.argmax(ids))]
         what = f"a row of {max(counts)} tokens with ids up to {max(ids)}"
     what = f"{source.source} cannot read {what}"
-    with refused(what, "see its config.json and --max-length"), torch.no_grad():
+    with one_line_errors(what, "see its config.json and --max-length"), torch.no_grad():
         model.eval()(**collate([rows[place] for place in picked]))
 
 
@@ -210,7 +213,7 @@ def arguments(
     return made
 
 
-def trained_on(asked: Placement) -> torch.device:
+def training_device(asked: Placement) -> torch.device:
     """The device of a training: one GPU if there are several; with `auto`, also that of a Mac."""
     if asked.device == AUTO and torch.backends.mps.is_available():
         return torch.device("mps")
@@ -362,7 +365,7 @@ def dataset(rows: Rows, source: Checkpoint, max_length: int, readout: Readout = 
     from datasets import Dataset
 
     made = prepare(source, rows, max_length, readout)
-    count = kind_of(rows.task).outputs(rows.task)
+    count = kind_of(rows.task).output_count(rows.task)
     labels = row_labels(made, rows, range(count), count)
     data = Dataset.from_dict({**made.columns, "labels": labels, "length": made.costs})
     if not rows.task.image:

@@ -160,7 +160,9 @@ def generalized(
     models = _narrow([*matrices] if fixed is None else [*matrices, fixed])
     narrowed = len(models[0]) < len(matrices[0])
     before = _apart(models[: len(matrices)])
-    cores = None if turns or narrowed or len(starts) > 1 else _cores(models, models[starts[0]])
+    cores = (
+        None if turns or narrowed or len(starts) > 1 else _square_factors(models, models[starts[0]])
+    )
     models, basis = cores or (models, None)
     done = _analysed(models, len(matrices), starts, rules, along=turns or narrowed)
     if narrowed:
@@ -173,7 +175,7 @@ def generalized(
 
 
 @dataclass(frozen=True)
-class _Turned:
+class _TurnedMatrices:
     """Turned matrices, with their turns if these were asked for."""
 
     turns: Sequence[Turn]
@@ -183,7 +185,7 @@ class _Turned:
 
 def _analysed(
     given: list[torch.Tensor], count: int, starts: Sequence[int], rules: Rules, *, along: bool
-) -> _Turned:
+) -> _TurnedMatrices:
     """The first `count` of the given matrices, turned; with `along`, also turns for other rows.
 
     The list `given` is emptied, so that large matrices are freed as soon as they are turned.
@@ -193,24 +195,26 @@ def _analysed(
     # two starts may cancel in the mean, whose rank then depends on the rounding of these first
     # turns: `polar` is more exact
     factor = polar if len(references) > 1 else _factor_by_squares
-    begun = [_turned(turns_to(one, models, factor), models) for one in references]
+    begun = [_apply_turns(turns_to(one, models, factor), models) for one in references]
     reference = _mean([_mean(one.matrices) for one in begun])
     if rules.variant == "fixed_reference":
-        return _turned(turns_to(reference, models), models, min(2, rules.max_iter))
+        return _apply_turns(turns_to(reference, models), models, min(2, rules.max_iter))
     del references, models
     if len(reference) >= reference.shape[1]:
         return _continued(begun[0], reference, rules, along=along)
     return _continued_within(begun, reference, rules)
 
 
-def _turned(
+def _apply_turns(
     turns: Sequence[Turn], matrices: Sequence[torch.Tensor], iterations: int = 0
-) -> _Turned:
+) -> _TurnedMatrices:
     pairs = list(zip(turns, matrices, strict=True))
-    return _Turned(turns, spread(lambda pair: pair[0](pair[1]), pairs), iterations)
+    return _TurnedMatrices(turns, spread(lambda pair: pair[0](pair[1]), pairs), iterations)
 
 
-def _continued(begun: _Turned, reference: torch.Tensor, rules: Rules, *, along: bool) -> _Turned:
+def _continued(
+    begun: _TurnedMatrices, reference: torch.Tensor, rules: Rules, *, along: bool
+) -> _TurnedMatrices:
     """The passes after the first reference, for at least as many rows as columns."""
     rows, count = begun.matrices, len(reference)
     if along:
@@ -219,21 +223,23 @@ def _continued(begun: _Turned, reference: torch.Tensor, rules: Rules, *, along: 
             rows[place] = torch.cat([rows[place], turn(eye)])
     rows, iterations = _passes(rows, reference, rules)
     turns = [_by(one[count:]) for one in rows] if along else []
-    return _Turned(turns, [one[:count] for one in rows], iterations)
+    return _TurnedMatrices(turns, [one[:count] for one in rows], iterations)
 
 
-def _continued_within(begun: Sequence[_Turned], reference: torch.Tensor, rules: Rules) -> _Turned:
+def _continued_within(
+    begun: Sequence[_TurnedMatrices], reference: torch.Tensor, rules: Rules
+) -> _TurnedMatrices:
     """The passes for fewer rows than columns, within a row space that contains all matrices."""
     turns, matrices = begun[0].turns, begun[0].matrices
     if len(begun) > 1:  # matrices turned to one start lie outside of the mean's row space
-        again = _turned(turns_to(reference, matrices), matrices)
+        again = _apply_turns(turns_to(reference, matrices), matrices)
         turns, matrices = list(map(_then, turns, again.turns)), again.matrices
     basis = _row_space([reference, *matrices])
-    within = _Turned([_as_it_is] * len(matrices), [one @ basis for one in matrices])
+    within = _TurnedMatrices([_as_it_is] * len(matrices), [one @ basis for one in matrices])
     done = _continued(within, reference @ basis, rules, along=True)
     steps = [partial(_turned_in, basis, turn(_eye(basis))) for turn in done.turns]
     wide = [one @ basis.mT for one in done.matrices]
-    return _Turned(list(map(_then, turns, steps)), wide, done.iterations)
+    return _TurnedMatrices(list(map(_then, turns, steps)), wide, done.iterations)
 
 
 def _eye(matrix: torch.Tensor) -> torch.Tensor:
@@ -307,7 +313,7 @@ def _apart(matrices: Sequence[torch.Tensor]) -> float:
 # In narrower matrices ----------------------------------------------------------------------
 
 
-def _cores(
+def _square_factors(
     models: Sequence[torch.Tensor], reference: torch.Tensor
 ) -> tuple[list[torch.Tensor], torch.Tensor] | None:
     """Square factors L of matrices W = L Q^T with fewer rows than columns, and the reference's Q.

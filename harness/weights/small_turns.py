@@ -129,7 +129,7 @@ def _swept(
             raise _NotSmall
         if not math.isnan(last):
             frame = replace(frame, left=max(LEAST_LEFT, moved / last))
-        more, frame = _least_turned(products, _beyond_one(_out_of(frame, correction)), frame)
+        more, frame = _least_turned(products, _exp_minus_one(_out_of(frame, correction)), frame)
         beyond = more if beyond is None else torch.addmm(beyond + more, beyond, more)
         if moved * max(frame.left, swing) <= close * size:
             return beyond, frame
@@ -154,7 +154,7 @@ def _out_of(frame: Frame, correction: torch.Tensor) -> torch.Tensor:
     return (whole - whole.mT).div_(2)
 
 
-def _beyond_one(turn: torch.Tensor) -> torch.Tensor:
+def _exp_minus_one(turn: torch.Tensor) -> torch.Tensor:
     """exp(X) - 1 in float64, also computed in it where the rounding of float32 would matter."""
     norm = float(turn.norm())
     term = turn = turn if norm <= LARGE else turn.double()

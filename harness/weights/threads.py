@@ -26,7 +26,7 @@ class _Here(local):
     spare: Semaphore | None = None
 
 
-_here = _Here()
+_this_thread = _Here()
 
 
 def here(device: torch.device) -> bool:
@@ -79,17 +79,19 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
     """
     threads, own = torch.get_num_threads(), cores()
     workers = min(own, len(parts))
-    while _here.spare and workers < len(parts) and _here.spare.acquire(blocking=False):
+    while (
+        _this_thread.spare and workers < len(parts) and _this_thread.spare.acquire(blocking=False)
+    ):
         workers += 1
     if workers < 2:
         return [fn(part) for part in parts]
-    spare = _here.spare or Semaphore(own - workers)
+    spare = _this_thread.spare or Semaphore(own - workers)
     values: dict[int, T] = {}
     waiting, left = iter(enumerate(parts)), iter(range(workers - 1, -1, -1))
 
     def work() -> None:
         torch.set_num_threads(1)
-        _here.spare = spare
+        _this_thread.spare = spare
         try:
             for place, part in waiting:
                 values[place] = fn(part)
@@ -112,7 +114,7 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
 
 def cores() -> int:
     """How many cores `spread` shares parts among, in this thread."""
-    return _here.cores or torch.get_num_threads()
+    return _this_thread.cores or torch.get_num_threads()
 
 
 @contextmanager
@@ -122,14 +124,14 @@ def one_thread() -> Iterator[None]:
     The number of threads that share an operation affects the last bits of sums and decompositions.
     This way they are the same on any number of cores.
     """
-    threads, before = torch.get_num_threads(), _here.cores
-    _here.cores = cores()
+    threads, before = torch.get_num_threads(), _this_thread.cores
+    _this_thread.cores = cores()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        _here.cores = before
+        _this_thread.cores = before
 
 
 def once(fn: Callable[[], T]) -> Callable[[], T]:

@@ -9,7 +9,7 @@ import torch
 from harness.checking import toys
 from harness.merging.providers import ReadyProvider
 from harness.merging.stages import Stage
-from harness.methods import needs_of, resolved
+from harness.methods import needs_of, resolved_options
 from harness.options import parse_choice
 from harness.registry import STAGES
 from harness.types import StateDict
@@ -38,7 +38,7 @@ def run(stage: str, text: str, device: torch.device) -> Sequence[StateDict]:
     needs = [one.name for one in needs_of(entry)]
     family = toys.family(2 if choice.name == "slerp" else 3, needs)
     providers = tuple(ReadyProvider(one, family.needs[one.name]) for one in needs_of(entry))
-    made = Stage(entry, resolved(entry, choice), providers, device=device).run(
+    made = Stage(entry, resolved_options(entry, choice), providers, device=device).run(
         *([family.experts[0]] if stage == "postmerge" else []), family.experts, family.base
     )
     states = made if stage == "premerge" else [made]

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from harness.cli import main
-from harness.studies.outcomes import states_of
+from harness.studies.outcomes import outcomes_of
 from harness.studies.plan import read_plan
 from harness.training.miniature import make_base
 from tests.slurm.nodes import clear, cluster, ended, said, tasks, until
@@ -71,7 +71,7 @@ class Room:
 
     @property
     def states(self) -> dict[str, str]:
-        known = states_of(read_plan(self.out / "plans/latest/two.json"), self.out)
+        known = outcomes_of(read_plan(self.out / "plans/latest/two.json"), self.out)
         return {name: one.state for name, one in known.items()}
 
     @property

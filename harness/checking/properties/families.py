@@ -21,9 +21,9 @@ from harness.checking.properties.property import Broken, CheckedMethod, checks
 from harness.checking.toys import Tensors
 from harness.checkpoints.build import CLASS_OF_UNIT
 from harness.checkpoints.families.family import Unit
-from harness.checkpoints.families.known import KNOWN
+from harness.checkpoints.families.known import FAMILY_OF_TYPE
 from harness.checkpoints.named import parameters_of, to_memory_names
-from harness.checkpoints.network import network
+from harness.checkpoints.network import new_classifier
 from harness.errors import BadOption
 from harness.merging.plan import plan
 from harness.merging.providers import prepare
@@ -98,7 +98,7 @@ def family(method: CheckedMethod) -> str:
             try:
                 left = _left(method, mini)
             except BadOption:
-                if KNOWN[mini.config["model_type"]].stacks:
+                if FAMILY_OF_TYPE[mini.config["model_type"]].stacks:
                     continue
                 raise
             done.add(name)
@@ -115,7 +115,7 @@ def family(method: CheckedMethod) -> str:
 
 def models() -> list[tuple[str, Unit]]:
     """Pairs of a configuration and a unit of outputs; some families have no outputs for words."""
-    worded = {name for name, one in CONFIGS.items() if KNOWN[one["model_type"]].word}
+    worded = {name for name, one in CONFIGS.items() if FAMILY_OF_TYPE[one["model_type"]].word}
     return [
         (name, of) for name, of in product(CONFIGS, CLASS_OF_UNIT) if of != "word" or name in worded
     ]
@@ -137,7 +137,7 @@ class Miniature:
 
     def outputs(self, state: StateDict) -> torch.Tensor:
         """The logits of the network with these weights on toy rows or images."""
-        inputs = toys.inputs(KNOWN[self.config["model_type"]].inputs)
+        inputs = toys.inputs(FAMILY_OF_TYPE[self.config["model_type"]].inputs)
         made = next(self.network.parameters()).dtype
         with torch.inference_mode():
             logits: torch.Tensor = torch.func.functional_call(
@@ -161,7 +161,7 @@ def miniature(name: str, unit: Unit, dtype: torch.dtype, experts: int) -> Miniat
     """The miniature of a configuration of `CONFIGS`, as a classifier of rows or of words."""
     config = toys.labelled(CONFIGS[name], 3)
     with torch.random.fork_rng([]):
-        made = toys.exact_norms(network(config, name, unit).to(dtype).eval())
+        made = toys.exact_norms(new_classifier(config, name, unit).to(dtype).eval())
     # the class depends on the unit
     architecture = {"architectures": [type(made).__name__]}
     base, *tuned = [_drawn(made, seed, dtype) for seed in range(experts + 1)]
@@ -185,4 +185,4 @@ def _left(method: CheckedMethod, mini: Miniature) -> list[torch.Tensor]:
     with toys.handed_out(rows, shapes, method.experts), Spool(base) as spool:
         draft = plan(recipe_of(method, base, experts, heads="merge"), spool=spool)
         prepare([provider for stage in draft.stages for provider in stage.providers])
-        return [mini.outputs(body) for body in draft.bodies]
+        return [mini.outputs(body) for body in draft.merger_inputs]

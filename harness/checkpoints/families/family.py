@@ -102,7 +102,7 @@ class Family:
         return {"family": self.name} if self.name == GENERIC else {}
 
     @property
-    def words(self) -> str:
+    def token_embeddings(self) -> str:
         """The name of the token embeddings: the first in `axes`, which must not be empty."""
         return next(iter(self.axes))
 

@@ -10,8 +10,8 @@ import torch
 
 from harness.checkpoints.families.deberta import RELATIVE
 from harness.checkpoints.families.family import GENERIC, SETTINGS, Family, Top, Unit
-from harness.checkpoints.families.known import KNOWN
-from harness.checkpoints.network import classifier_on_meta, of_images
+from harness.checkpoints.families.known import FAMILY_OF_TYPE
+from harness.checkpoints.network import classifier_on_meta, is_image_type
 from harness.errors import BrokenCheckpoint, UnknownName
 
 _BY_RULES: dict[str, Family] = {}
@@ -27,13 +27,13 @@ def family_of(config: Mapping[str, Any], what: str = "the model") -> Family:
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         raise BrokenCheckpoint(f"{what} has no model_type in its config.json, expected its name")
-    if (family := KNOWN.get(model_type) or _BY_RULES.get(model_type)) is not None:
+    if (family := FAMILY_OF_TYPE.get(model_type) or _BY_RULES.get(model_type)) is not None:
         return family
     if (told := generic(config, what)) is None:
         raise UnknownName(
             f"{what} is of the architecture {model_type!r:.80}, expected one of "
-            f"{', '.join(KNOWN)}, or one of which transformers has a single classifier of text or "
-            "images, with one final linear layer in a head called classifier or "
+            f"{', '.join(FAMILY_OF_TYPE)}, or one of which transformers has a single classifier "
+            "of text or images, with one final linear layer in a head called classifier or "
             "classification_head, and an encoder below one prefix"
         )
     return _BY_RULES.setdefault(model_type, told)
@@ -73,7 +73,7 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         word=_top(of_words) if of_words is not None else None,
         pooler=next((name for name in modules if name.rpartition(".")[2] == "pooler"), None),
         settings={**SETTINGS, **RELATIVE},
-        inputs="image" if of_images(kind) else "text",
+        inputs="image" if is_image_type(kind) else "text",
     )
     rest = [name for name, _ in model.named_parameters() if not family.is_head(name)]
     one_encoder = all(name.startswith(prefix) or family.is_pooler(name) for name in rest)
@@ -105,7 +105,7 @@ def _on_meta(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Modul
         "word": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
     }
     kind = config["model_type"]
-    if kind not in known[unit] and not (unit == "row" and of_images(kind)):
+    if kind not in known[unit] and not (unit == "row" and is_image_type(kind)):
         return None
     return classifier_on_meta(config, what, unit=unit)
 

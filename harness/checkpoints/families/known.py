@@ -19,9 +19,11 @@ from harness.checkpoints.families.vit import VIT
 from harness.errors import BadOption
 
 FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT, ALBERT, CLIP, MODERNBERT, MPNET, T5)
-KNOWN: dict[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
+FAMILY_OF_TYPE: dict[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
 """All families by model_type, those of plug-ins too."""
-WHOLE: Mapping[str, Family] = {one.whole: one for one in FAMILIES if one.whole is not None}
+FAMILY_OF_WHOLE: Mapping[str, Family] = {
+    one.whole: one for one in FAMILIES if one.whole is not None
+}
 """The family of the encoder in a larger model, by the model_type of the larger one: `clip`."""
 
 
@@ -31,8 +33,8 @@ def add_family(family: Family) -> None:
     Raises BadOption for a model_type that another family has.
     """
     for name in family.model_types:
-        if KNOWN.setdefault(name, family) != family:
+        if FAMILY_OF_TYPE.setdefault(name, family) != family:
             raise BadOption(
                 f"the model_type {name!r:.80} of the family {family.name} is that of the family "
-                f"{KNOWN[name].name}; expected one of its own"
+                f"{FAMILY_OF_TYPE[name].name}; expected one of its own"
             )

@@ -23,18 +23,18 @@ from harness.errors import IncompatibleWeights, UnknownName
 from harness.types import StateDict
 from harness.weights import Axes, Layer, Spec, dual, floating, group_of, joined, specs, split
 
-NUMBER = re.compile(r"\.(\d+)\.")
+LAYER_NUMBER = re.compile(r"\.(\d+)\.")
 """The number of a layer, in the name of a tensor."""
 
 
 def in_any_layer(name: str) -> str:
     """The name of a tensor as in a family's table: with `{layer}` for the number of its layer."""
-    return NUMBER.sub(".{layer}.", name, count=1)
+    return LAYER_NUMBER.sub(".{layer}.", name, count=1)
 
 
 def layer_in(family: Family, name: str) -> Layer | None:
     """The layer that a tensor is in, by the first number in its name; None if it is in none."""
-    if (number := NUMBER.search(name)) is None:
+    if (number := LAYER_NUMBER.search(name)) is None:
         return None
     stack = next((one for one in family.stacks if f"{one}." in name), None)
     return f"{stack}.{number[1]}" if stack else int(number[1])
@@ -44,23 +44,23 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     """For each parameter of a classifier, the hidden group that each of its axes runs over.
 
     `state` are the parameters, head included, of a classifier of rows or of words; only headers are
-    read. The names are those of `in_table`. None marks an axis that must stay as it is. What may be
-    done with a group, and what must be done with two of them together, is described where they are
-    named (family.py).
+    read. The names are those of `split_parts`. None marks an axis that must stay as it is. What may
+    be done with a group, and what must be done with two of them together, is described where they
+    are named (family.py).
 
     Raises UnknownName for a family without a table, and IncompatibleWeights for a tensor that is
     not in it or has another shape than it says.
     """
     top = family.row if unit == "row" else family.word
     if not family.axes or top is None:
-        from harness.checkpoints.families.known import KNOWN
+        from harness.checkpoints.families.known import FAMILY_OF_TYPE
 
-        known = [name for name, one in KNOWN.items() if one.axes]
+        known = [name for name, one in FAMILY_OF_TYPE.items() if one.axes]
         raise UnknownName(
             f"the symmetries of {', '.join(family.model_types)} are not implemented, expected "
             f"one of {', '.join(known)}"
         )
-    state = in_table(family, state)
+    state = split_parts(family, state)
     table = {**family.axes, **top.axes}
     placed: dict[str, tuple[str | None, ...]] = {}
     for name in floating(state):
@@ -80,13 +80,13 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     return placed
 
 
-def in_table(family: Family, state: StateDict) -> StateDict:
+def split_parts(family: Family, state: StateDict) -> StateDict:
     """The state with each stored tensor that the family's table has in parts split into these."""
     return split(state, _parts(family, state))
 
 
 def joined_parts(family: Family, state: StateDict, stored: Iterable[str]) -> StateDict:
-    """The inverse of `in_table`, of a state whose names were `stored`."""
+    """The inverse of `split_parts`, of a state whose names were `stored`."""
     return joined(state, _parts(family, stored))
 
 
@@ -94,7 +94,7 @@ def _parts(family: Family, names: Iterable[str]) -> dict[str, list[str]]:
     """The names of the parts of each stored tensor that the table has in parts."""
     found = {}
     for name in names:
-        if (parts := family.parts.get(in_any_layer(name))) and (at := NUMBER.search(name)):
+        if (parts := family.parts.get(in_any_layer(name))) and (at := LAYER_NUMBER.search(name)):
             found[name] = [part.replace("{layer}", at[1]) for part in parts]
     return found
 
@@ -103,7 +103,7 @@ def readers_of(family: Family, names: Iterable[str]) -> dict[str, tuple[str, ...
     """The norms before layers of a model with tensors of these names, each with its readers."""
     found = {}
     for name in names:
-        number = NUMBER.search(name)
+        number = LAYER_NUMBER.search(name)
         module, _, kind = in_any_layer(name).rpartition(".")
         if kind == "weight" and module in family.readers:
             each = family.readers[module]

@@ -86,7 +86,7 @@ def is_tied(config: Mapping[str, Any]) -> bool:
     return config.get("model_type") == "t5" and all(config.get(key) is not False for key in keys)
 
 
-def of_words(config: Any, unit: family.Unit) -> torch.nn.Module | None:
+def verbalizer_classifier(config: Any, unit: family.Unit) -> torch.nn.Module | None:
     """A classifier of rows under the head of words of a configuration; None if it has none."""
     if unit == "word" or DECODER not in (getattr(config, "text_head", None) or {}):
         return None
@@ -144,5 +144,5 @@ T5 = family.Family(
     settings={"decoder_start_token_id": None, "eos_token_id": 1, "tie_word_embeddings": True},
     aliases=((r"\b(encoder|decoder)\.embed_tokens\b", "shared"),),
     stacks=("encoder", "decoder"),
-    make=of_words,
+    make=verbalizer_classifier,
 )

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from harness.checkpoints.mergekit import Config, Listed, read_config
+from harness.checkpoints.mergekit import Config, ModelEntry, read_config
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint
@@ -31,7 +31,7 @@ def recipe_of(values: Mapping[str, Any], path: str | Path) -> Recipe:
     """
     config = read_config(values, Path(path))
     if config.method not in TRANSLATED:
-        raise config.refuse(
+        raise config.unsupported_error(
             f"merge_method {config.method} has no equal here, expected one of "
             f"{', '.join(TRANSLATED)}; try --merger mergekit:{config.method}"
         )
@@ -59,7 +59,7 @@ def _check_embeddings(config: Config, models: Sequence[Checkpoint]) -> None:
     for checkpoint in models:
         words, rows = shared_tokenizer(checkpoint.processor), checkpoint.config.get("vocab_size")
         if rows != len(words):
-            raise config.refuse(
+            raise config.unsupported_error(
                 f"{checkpoint.source} has {rows} token embeddings for a tokenizer of {len(words)}, "
                 "and with a tokenizer_source mergekit cuts them; expected none"
             )
@@ -99,13 +99,13 @@ def _check_types(config: Config, models: Sequence[Checkpoint]) -> None:
         return
     if len(stored) > 1:
         mixed = ", ".join(f"{kind} ({source})" for kind, source in sorted(stored.items()))
-        raise config.refuse(f"the models hold {mixed}; expected one type")
+        raise config.unsupported_error(f"the models hold {mixed}; expected one type")
     (kind,) = stored
     works = _type(config.dtype or kind, config)
     writes = _type(config.out_dtype or config.dtype or kind, config)
     exact = works in ("float32", "float64") or config.method in ("linear", "slerp")
     if writes != kind or works not in (kind, "float32") or not exact:
-        raise config.refuse(
+        raise config.unsupported_error(
             f"mergekit computes in {works} and writes {writes}, where ours computes in float32 and "
             f"writes the models' {kind}; expected dtype: float32 and out_dtype: {kind}"
         )
@@ -126,35 +126,37 @@ def _check_parameters(config: Config, shared: tuple[str, ...], each: tuple[str, 
     known = (*shared, *each)
     for name in (one for one in config.parameters if one not in known):
         named = ", ".join(known)
-        raise config.refuse(f"parameter '{name}' is not one of {config.method}'s: {named}")
+        raise config.unsupported_error(
+            f"parameter '{name}' is not one of {config.method}'s: {named}"
+        )
     for model in config.models:
         for name in (one for one in model.parameters if one not in each):
             those = ", ".join(each) or "none"
             where = f"{config.method} reads of {model.model}"
-            raise config.refuse(f"parameter '{name}' is not one that {where}: {those}")
+            raise config.unsupported_error(f"parameter '{name}' is not one that {where}: {those}")
 
 
 def _read(
     config: Config,
     name: str,
     default: bool | float | None,
-    model: Listed | None = None,
+    model: ModelEntry | None = None,
 ) -> Any:
     """A parameter, set for a model, else for all, else by default; of the type of its default."""
     called, own = (model.model, model.parameters) if model else (config.method, {})
     value = own.get(name, config.parameters.get(name))
     value = default if value is None else value
     if value is None:
-        raise config.refuse(f"{called} has no {name}, which mergekit requires")
+        raise config.unsupported_error(f"{called} has no {name}, which mergekit requires")
     kind = bool if isinstance(default, bool) else float
     try:
         return Option(name, kind, default).read(value, f"parameter '{name}'")
     except BadOption as error:
-        raise config.refuse(str(error)) from None
+        raise config.unsupported_error(str(error)) from None
 
 
 def _each(
-    config: Config, models: Sequence[Listed], name: str, default: float | None = None
+    config: Config, models: Sequence[ModelEntry], name: str, default: float | None = None
 ) -> list[float]:
     """A parameter of each model."""
     return [_read(config, name, default, model) for model in models]
@@ -163,15 +165,17 @@ def _each(
 def _all_equal(config: Config, name: str, values: list[float]) -> float:
     if len(set(values)) > 1:
         found = ", ".join(f"{value:g}" for value in values)
-        raise config.refuse(f"parameter '{name}' differs ({found}), expected one for all models")
+        raise config.unsupported_error(
+            f"parameter '{name}' differs ({found}), expected one for all models"
+        )
     return values[0]
 
 
-def _needs_base(config: Config) -> str:
+def _required_base(config: Config) -> str:
     if config.base is None:
-        raise config.refuse(f"{config.method} needs base_model, found none")
+        raise config.unsupported_error(f"{config.method} needs base_model, found none")
     if not config.experts:
-        raise config.refuse(f"models names nothing but the base {config.base}")
+        raise config.unsupported_error(f"models names nothing but the base {config.base}")
     return config.base
 
 
@@ -184,7 +188,7 @@ SPARSE = ("normalize", "rescale", "int8_mask", "lambda")
 """Parameters of task arithmetic and its variants. int8_mask does not change the numbers."""
 
 
-def _names(models: Sequence[Listed]) -> list[str]:
+def _names(models: Sequence[ModelEntry]) -> list[str]:
     return [one.model for one in models]
 
 
@@ -192,7 +196,7 @@ def _linear(config: Config) -> Translated:
     """A base that is not in the list is one more model, with the weight given for all."""
     models = config.models
     if config.base is not None and config.base not in _names(models):
-        models = (*models, Listed(model=config.base))
+        models = (*models, ModelEntry(model=config.base))
     options: dict[str, Scalar] = {
         "weights": _each(config, models, "weight"),
         "normalize": _read(config, "normalize", True),
@@ -202,14 +206,16 @@ def _linear(config: Config) -> Translated:
 
 def _slerp(config: Config) -> Translated:
     """The base is the first of the two models, at t = 0."""
-    base = _needs_base(config)
+    base = _required_base(config)
     if len(config.experts) != 1:
-        raise config.refuse(f"slerp got {len(config.experts)} models beside the base, expected 1")
+        raise config.unsupported_error(
+            f"slerp got {len(config.experts)} models beside the base, expected 1"
+        )
     return [base, *_names(config.experts)], None, Choice("slerp", {"t": _read(config, "t", None)})
 
 
 def _task_arithmetic(config: Config) -> Translated:
-    base = _needs_base(config)
+    base = _required_base(config)
     weights = _each(config, config.experts, "weight")
     factor = _read(config, "lambda", 1.0)
     if _read(config, "normalize", False) and abs(sum(weights)) >= 1e-8:
@@ -220,7 +226,7 @@ def _task_arithmetic(config: Config) -> Translated:
 
 def _ties(config: Config) -> Translated:
     _no_rescale(config)
-    base = _needs_base(config)
+    base = _required_base(config)
     _read(config, "int8_mask", False)
     options: dict[str, Scalar] = {
         "trim": "tensor",
@@ -235,14 +241,16 @@ def _ties(config: Config) -> Translated:
 
 def _breadcrumbs(config: Config) -> Translated:
     _no_rescale(config)
-    base, experts = _needs_base(config), config.experts
+    base, experts = _required_base(config), config.experts
     weight = _all_equal(config, "weight", _each(config, experts, "weight"))
     density = _all_equal(config, "density", _each(config, experts, "density", 1.0))
     gamma = _all_equal(config, "gamma", _each(config, experts, "gamma", 0.01))
     if density >= 1:
         density, gamma = 1.0, 0.0
     if density + gamma > 1:
-        raise config.refuse(f"density {density:g} and gamma {gamma:g}: expected at most 1 together")
+        raise config.unsupported_error(
+            f"density {density:g} and gamma {gamma:g}: expected at most 1 together"
+        )
     scale = _read(config, "lambda", 1.0) * weight
     if _read(config, "normalize", False) and abs(weight * len(experts)) >= 1e-8:
         scale /= weight * len(experts)
@@ -253,7 +261,9 @@ def _breadcrumbs(config: Config) -> Translated:
 def _no_rescale(config: Config) -> None:
     """Raise BadRecipe for `rescale`, which our methods of these names lack."""
     if _read(config, "rescale", False):
-        raise config.refuse("parameter 'rescale' is true, which ours has not; expected false")
+        raise config.unsupported_error(
+            "parameter 'rescale' is true, which ours has not; expected false"
+        )
 
 
 Translation: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], Callable[[Config], Translated]]

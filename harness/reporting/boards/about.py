@@ -8,14 +8,14 @@ from harness.reporting.boards.board import Board
 from harness.reporting.grid import short_task
 from harness.reporting.names import CONSTANT
 from harness.reporting.sentences import rendered
-from harness.reporting.verdict import against_of, mean
+from harness.reporting.verdict import experts_and_bases, mean_score
 from harness.text import few, last_part, plain, points
 
 
 def about(board: Board) -> dict[str, str]:
     """Facts of a board by name: base, experts, test rows, merges, tasks, any half precision."""
     merges = board.scores.models("merged")
-    made_of = [line for row in merges for line in board.scores.by_row[row]]
+    made_of = [line for row in merges for line in board.scores.lines_of_row[row]]
     bases = [line.base for line in made_of] + [
         line.model for line in board.lines if line.role == "base"
     ]
@@ -49,11 +49,11 @@ def about_text(board: Board) -> str:
 def _low_experts(board: Board) -> dict[str, tuple[float, float]]:
     """By task with experts below the best constant: their mean score, and the constant's."""
     low = {}
-    for task, lines in against_of(board.lines).items():
+    for task, lines in experts_and_bases(board.lines).items():
         experts = [line for line in lines if line.role == "expert"]
         constant = board.tasks[task].majority if task in board.tasks else None
-        if experts and constant is not None and mean(experts) < constant:
-            low[short_task(task, board.scores.tasks)] = mean(experts), constant
+        if experts and constant is not None and mean_score(experts) < constant:
+            low[short_task(task, board.scores.tasks)] = mean_score(experts), constant
     return low
 
 

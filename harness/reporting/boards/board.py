@@ -19,14 +19,14 @@ from harness.reporting.boards.tested import (
     with_holm,
 )
 from harness.reporting.difference import Difference
-from harness.reporting.grid import Grid, GridCell, GridPlace, laid_out, named_rows
+from harness.reporting.grid import Grid, GridCell, GridPlace, board_row_names, grid_of_lines
 from harness.reporting.lines import CURRENT, Line, Setting, grouped, tasks_by
 from harness.reporting.names import AVERAGE_SINGLE, BEST_SINGLE, CONSTANT, MAX
-from harness.reporting.sets import in_sets
-from harness.reporting.verdict import Verdict, against_of, verdicts_on
+from harness.reporting.sets import with_set_numbers
+from harness.reporting.verdict import Verdict, experts_and_bases, verdicts_on
 from harness.types import HELD_OUT
 
-HOW = {
+COMPUTED_ROW_NOTES = {
     AVERAGE_SINGLE: "the mean over all experts with the labels of a task, each evaluated on it",
     BEST_SINGLE: f"the expert with the best Current Eval on {HELD_OUT}, over the tasks that "
     "the same experts are evaluated on",
@@ -104,7 +104,7 @@ class Board:
     @cached_property
     def rows_of_lines(self) -> list[str]:
         """The row of each line; the name of its model for a line that no row shows."""
-        return [self.joint_names.get(row, row) for row in named_rows(self.lines)]
+        return [self.joint_names.get(row, row) for row in board_row_names(self.lines)]
 
     @cached_property
     def best(self) -> Mapping[tuple[Setting, str], frozenset[str]]:
@@ -120,7 +120,7 @@ class Board:
     def gaps(self) -> Mapping[tuple[str, str], Difference]:
         """By row and column, FT-Classifier Eval minus Current Eval; empty without both."""
         heads = head_settings(self.scores)
-        return gaps(self.scores, self.scores.of_row, *heads) if heads else {}
+        return gaps(self.scores, self.scores.line_of_row, *heads) if heads else {}
 
     @cached_property
     def shares(self) -> tuple[HeadShare, ...]:
@@ -151,10 +151,10 @@ class Board:
 def board_of(lines: Sequence[Line]) -> Board:
     """The board of lines. Raises BrokenRecord if lines of a column are not comparable
     (`conditions`)."""
-    lines = in_sets(lines)
-    whole = laid_out(lines, by_method=True)
+    lines = with_set_numbers(lines)
+    whole = grid_of_lines(lines, by_method=True)
     called = same_rows(whole)
-    over = counterparts(whole.of_row)
+    over = counterparts(whole.line_of_row)
     unchanged = frozenset(row for row in called if called[row] == called.get(over.get(row, "")))
     over = {
         called.get(row, row): called.get(other, other)
@@ -174,7 +174,7 @@ def board_of(lines: Sequence[Line]) -> Board:
 
 def scores_of(lines: Sequence[Line]) -> Grid:
     """The grid of a board of these lines, with rows of the same scores folded."""
-    whole = laid_out(lines, by_method=True)
+    whole = grid_of_lines(lines, by_method=True)
     return folded(whole, same_rows(whole))
 
 
@@ -185,8 +185,8 @@ def same_rows(scores: Grid) -> dict[str, str]:
     score by chance: there, only models of the same weights.
     """
     groups: dict[object, list[str]] = {}
-    for row in (row for row in scores.rows if row in scores.by_row):
-        lines = scores.by_row[row]
+    for row in (row for row in scores.rows if row in scores.lines_of_row):
+        lines = scores.lines_of_row[row]
         cells = frozenset((one.setting, one.task, one.values) for one in lines)
         alone = lines[0].digest if len(cells) == 1 else ""
         key = lines[0].role, lines[0].made_on_test, lines[0].experts, cells, alone
@@ -209,10 +209,10 @@ def folded(scores: Grid, called: Mapping[str, str]) -> Grid:
 
 def shares_of(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
     """The shares of all rows with a verdict, setting by setting, grouped by protocol."""
-    against = against_of(lines)
+    against = experts_and_bases(lines)
     found = []
     for row in scores.rows:
-        mine = [one for one in scores.by_row.get(row, ()) if one.role in ("merged", "base")]
+        mine = [one for one in scores.lines_of_row.get(row, ()) if one.role in ("merged", "base")]
         found += [(row, one) for one in verdicts_on(mine, against)]
     families = grouped(found, lambda one: one[1].setting)
     protocols = [*dict.fromkeys(setting.protocol for setting in families)]

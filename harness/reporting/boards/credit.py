@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from harness.reporting.boards.tested import MOST, head_settings
+from harness.reporting.boards.tested import MOST_BOARD_ROWS, head_settings
 from harness.reporting.difference import (
     by_task,
     constants_of,
@@ -26,7 +26,7 @@ from harness.reporting.difference import (
 )
 from harness.reporting.lines import Line, Setting
 from harness.reporting.sentences import rendered
-from harness.reporting.verdict import against_of, compared
+from harness.reporting.verdict import compared_lines, experts_and_bases
 from harness.stats.estimate import Estimate, Prior
 from harness.stats.intervals import LEVEL, Ratio, credit, median_credit
 from harness.stats.ranks import places
@@ -291,26 +291,29 @@ def _places(values: Sequence[float], known: Mapping[tuple[int, int], int]) -> li
 def credits_of(board: Board) -> Credits | None:
     """The credits of the merges of a board that were evaluated on all of its tasks.
 
-    At most `MOST` merges, those with the highest scores under the tuned head. None without experts
-    or base, or where no merge was evaluated under a tuned head with three draws or more.
+    At most `MOST_BOARD_ROWS` merges, those with the highest scores under the tuned head. None
+    without experts or base, or where no merge was evaluated under a tuned head with three draws or
+    more.
     """
     heads = head_settings(board.scores)
     if heads is None:
         return None
-    against = against_of(board.lines)
+    against = experts_and_bases(board.lines)
     merges = board.scores.models("merged")
     found = {row: _scored(board, row, heads, against) for row in merges}
     scored = {row: one for row, one in found.items() if one is not None}
     if not scored:
         return None
-    kept = sorted(scored, key=lambda row: -fsum(one.point for one in scored[row].tuned))[:MOST]
+    kept = sorted(scored, key=lambda row: -fsum(one.point for one in scored[row].tuned))[
+        :MOST_BOARD_ROWS
+    ]
     tasks, whole = sorted(board.tasks), board.scores.columns[-1]
     lines = [board.tasks[task] for task in tasks]
     placed = ranked(
         {row: one for row, one in scored.items() if row in kept},
         setting=heads[-1],
         tasks=tasks,
-        transductive=[row for row in kept if board.scores.of_row[row].made_on_test],
+        transductive=[row for row in kept if board.scores.line_of_row[row].made_on_test],
         constants=constants_of(lines),
         several_metrics=not one_metric(lines),
         others=len(scored) - len(kept),
@@ -326,7 +329,7 @@ def _scored(
     cells = [board.scores.cells.get((row, one, task)) for one in settings for task in board.tasks]
     if not all(cells):
         return None
-    of = compared([line for one in cells if one for line in one.lines], against, settings[-1])
+    of = compared_lines([line for one in cells if one for line in one.lines], against, settings[-1])
     if of is None or not enough_draws([*of.adapted, *of.base]):
         return None
     found = by_task(of.base, of.current, of.adapted, of.experts)

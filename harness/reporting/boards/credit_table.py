@@ -102,10 +102,10 @@ def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str
         "scores": shown,
         "said": ", ".join(f"{name} {value}" for name, value in shown.items()),
         "credit": shaded_percent(one.credit)[0],
-        "away": away(one.credit),
+        "away": interval_text(one.credit),
         "in_full": in_percent(one.credit) if one.credit else "undefined",
         "tasks": [shaded_percent(of) for of in one.by_task],
-        "range": over_tasks(one, " %", " tasks"),
+        "range": range_over_tasks(one, " %", " tasks"),
         "current_place": span(one.current_place, "–"),
         "low": one.too_low,
         "high": one.too_high,
@@ -118,12 +118,12 @@ def _named(one: MergeCredit) -> str:
     return f"{bare}{NO_PLACE_MARK}" if one.transductive else one.name
 
 
-def away(credit: Ratio | None) -> str:
+def interval_text(credit: Ratio | None) -> str:
     """The interval of a credit in per cent, '' if it has none."""
     return span(credit.ends, times=100) if credit and credit.is_open else ""
 
 
-def over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:
+def range_over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:
     """The range of credit over tasks, with the number of tasks that have one, if not all have."""
     if len(one.by_task) < 2:
         return ""

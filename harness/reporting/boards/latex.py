@@ -73,7 +73,7 @@ def _gains(board: Board) -> Iterator[TexTable]:
     for setting in board.scores.headlines.values():
         groups: dict[object, list[str]] = {}
         for row, cells in board.under(setting):
-            line = board.scores.of_row.get(row)
+            line = board.scores.line_of_row.get(row)
             group = line.premerge if line and line.role == "merged" else "references"
             groups.setdefault(group, []).append(" & ".join([tex(row), *map(_with_gain, cells)]))
         caption, rows = f"{setting}: {_metrics(board)}", _grouped(groups.values())

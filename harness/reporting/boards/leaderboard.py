@@ -17,13 +17,13 @@ from harness.reporting.bases import by_base
 from harness.reporting.boards import latex, markdown, page
 from harness.reporting.boards.about import summary
 from harness.reporting.boards.board import Board, board_of
-from harness.reporting.boards.over import BoardCredits, credit_of, credits_over_boards
+from harness.reporting.boards.over import BoardCredits, board_credits, credits_over_boards
 from harness.reporting.boards.page import hash_of, shades
 from harness.reporting.boards.templates import source, template
 from harness.reporting.chosen import Chosen, read_lines
 from harness.reporting.difference import Difference
 from harness.reporting.frame import as_csv, table
-from harness.reporting.grid import named_rows
+from harness.reporting.grid import board_row_names
 from harness.reporting.lines import Line, grouped
 from harness.values import validated
 
@@ -86,7 +86,7 @@ def leaderboard(
                 check_ours({place / one: mark for one, mark in MARKS.items()})
                 board = board_of(lines)
                 said[called] = summary(board)
-                credits[called] = credit_of(board)
+                credits[called] = board_credits(board)
                 for file, content in rendered(board, place):
                     written.append(place / file)
                     yield place / file, content
@@ -144,10 +144,10 @@ def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, BoardCr
 
 def _table(board: Board, out: Path) -> pandas.DataFrame:
     """The tidy table of a board, with a column of gains and one of their significance, if any."""
-    made = table(board.lines, board.rows_of_lines, files(board.lines, out))
+    made = table(board.lines, board.rows_of_lines, relative_paths(board.lines, out))
     if not board.gained:
         return made
-    rows = zip(board.rows_of_lines, named_rows(board.lines), board.lines, strict=True)
+    rows = zip(board.rows_of_lines, board_row_names(board.lines), board.lines, strict=True)
     gains = [
         Difference(0.0, significant=False)
         if own in board.unchanged
@@ -160,7 +160,7 @@ def _table(board: Board, out: Path) -> pandas.DataFrame:
     return made.astype({"gain": "float64", "significant": "boolean"})
 
 
-def files(lines: Sequence[Line], start: Path) -> list[str]:
+def relative_paths(lines: Sequence[Line], start: Path) -> list[str]:
     """The path of the record of each line relative to the folder `start`, with / as separator."""
     root = os.path.realpath(start)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.reporting.boards.board import HOW, SAME, Board
+from harness.reporting.boards.board import COMPUTED_ROW_NOTES, SAME, Board
 from harness.reporting.difference import OPEN
 from harness.reporting.grid import Grid
 from harness.reporting.lines import Line, Setting, grouped
@@ -41,7 +41,7 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
         OPEN: rendered("open", board) if is_open else "",
         SAME.strip(): _folded(board) if board.joint_names else "",
         "base": BASE_HEADS_NOTE if _under_several_heads(board.scores) else "",
-        **{row: f"{text}." for row, text in HOW.items() if row in rows},
+        **{row: f"{text}." for row, text in COMPUTED_ROW_NOTES.items() if row in rows},
     }
     return [(term, text) for term, text in known.items() if text]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from harness.reporting.boards.about import about
 from harness.reporting.boards.board import Board
-from harness.reporting.boards.credit_table import away, shaded_percent
-from harness.reporting.grid import named_rows
+from harness.reporting.boards.credit_table import interval_text, shaded_percent
+from harness.reporting.grid import board_row_names
 from harness.reporting.lines import grouped
 from harness.reporting.sentences import p
 from harness.stats.intervals import LEVEL, Ratio
@@ -37,7 +37,7 @@ class BoardCredits(NamedTuple):
     staged: frozenset[str] = frozenset()
 
 
-def credit_of(board: Board) -> BoardCredits:
+def board_credits(board: Board) -> BoardCredits:
     """The credits of the methods of a board; rows that it folds into one are listed separately."""
     work = about(board)["base"], frozenset(board.tasks)
     if board.credits is None:
@@ -45,7 +45,7 @@ def credit_of(board: Board) -> BoardCredits:
     found = {one.name: one.credit for one in board.credits.defined if one.credit is not None}
     known = {row: found[name] for row, name in board.joint_names.items() if name in found}
     known |= {name: one for name, one in found.items() if name not in board.joint_names.values()}
-    rows = zip(named_rows(board.lines), board.lines, strict=True)
+    rows = zip(board_row_names(board.lines), board.lines, strict=True)
     staged = frozenset(row for row, line in rows if line.premerge)
     return BoardCredits(work, dict(sorted(known.items(), key=lambda one: -one[1].point)), staged)
 
@@ -115,7 +115,7 @@ def _named(boards: list[str]) -> str:
 
 def _cell(credit: Ratio | None) -> tuple[str, str, int]:
     text, shade = shaded_percent(credit)
-    return ("", "", 0) if credit is None else (text, away(credit), shade)
+    return ("", "", 0) if credit is None else (text, interval_text(credit), shade)
 
 
 def _widest(known: Mapping[str, BoardCredits]) -> dict[str, BoardCredits]:

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from harness.reporting.boards.about import about_text
-from harness.reporting.boards.board import HOW, Board, ShownCell
+from harness.reporting.boards.board import COMPUTED_ROW_NOTES, Board, ShownCell
 from harness.reporting.boards.credit import Credits
 from harness.reporting.boards.credit_table import SHADES, view
 from harness.reporting.boards.legend import legend, notes_by_setting
@@ -168,10 +168,10 @@ def _rows(board: Board) -> list[dict[str, Any]]:
     return [
         {
             "name": plain(row),
-            "role": line.role if (line := board.scores.of_row.get(row)) else "computed",
+            "role": line.role if (line := board.scores.line_of_row.get(row)) else "computed",
             "premerge": plain("+".join(line.premerge)) if line else "",
             "over": places.get(board.counterparts.get(row, ""), -1),
-            "is": HOW.get(row, ""),
+            "is": COMPUTED_ROW_NOTES.get(row, ""),
         }
         for row in places
     ]

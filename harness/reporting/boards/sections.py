@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from harness.reporting.boards.board import Board, ShownCell
 from harness.reporting.boards.legend import notes_by_setting
-from harness.reporting.boards.tested import MOST
+from harness.reporting.boards.tested import MOST_BOARD_ROWS
 from harness.reporting.grid import short_task
 from harness.reporting.sentences import rendered
 from harness.text import points
@@ -47,8 +47,9 @@ def sections(board: Board) -> Iterator[Section]:
     for protocol, setting in board.scores.headlines.items():
         rows = board.under(setting)
         note = known[setting] and f"{known[setting][0].upper()}{known[setting][1:]}."
-        if len(rows) > MOST:
-            note = f"{note} The references and the best merges: {MOST} of {len(rows)} rows.".strip()
+        if len(rows) > MOST_BOARD_ROWS:
+            some = f"{MOST_BOARD_ROWS} of {len(rows)} rows"
+            note = f"{note} The references and the best merges: {some}.".strip()
         yield Section(str(setting), note, [_table(board, _most(board, rows))])
         if share and any(one.verdict.setting.protocol == protocol for one in board.shares):
             yield share
@@ -80,14 +81,15 @@ def _table(board: Board, rows: Sequence[BoardRow]) -> BoardTable:
 
 
 def _most(board: Board, rows: Sequence[BoardRow]) -> list[BoardRow]:
-    """At most `MOST` rows in their order: references, then the merges with the highest means."""
+    """At most `MOST_BOARD_ROWS` rows in their order: references, then the merges with the highest
+    means."""
 
     def order(row: BoardRow) -> tuple[bool, float]:
-        line, last = board.scores.of_row.get(row[0]), row[1][-1]
+        line, last = board.scores.line_of_row.get(row[0]), row[1][-1]
         mean = -inf if last is None else last.cell.mean
         return line is not None and line.role == "merged", -mean
 
-    kept = {name for name, _ in sorted(rows, key=order)[:MOST]}
+    kept = {name for name, _ in sorted(rows, key=order)[:MOST_BOARD_ROWS]}
     return [row for row in rows if row[0] in kept]
 
 
@@ -96,7 +98,7 @@ def share_of(board: Board) -> Section | None:
     tables = []
     for setting, group in groupby(board.shares, key=lambda one: one.setting):
         rows = []
-        for share in [*group][:MOST]:
+        for share in [*group][:MOST_BOARD_ROWS]:
             one, differences = share.verdict, (share.lost, share.recovered)
             shown = [points(value) for value in (one.experts, one.current, one.adapted)]
             shown += [f"{points(gain.points)}{gain.mark}" for gain in differences]

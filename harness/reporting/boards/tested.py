@@ -26,7 +26,7 @@ from harness.stats.tests import holm, p_value
 K = TypeVar("K")
 Priors: TypeAlias = Mapping[tuple[Setting, str], Prior | None]
 """By setting and column, what variances of differences over sets of experts are shrunk towards."""
-MOST = 60
+MOST_BOARD_ROWS = 60
 """The most merges of which all pairs are tested: with more, Holm leaves hardly any significant."""
 
 
@@ -71,7 +71,7 @@ def _behind(first: str, cells: Mapping[str, GridCell], prior: Prior | None) -> I
     rows, lines = [*cells], [*chain(*(one.lines for one in cells.values()))]
     each = by_task(*(one.lines for one in cells.values())) if lines else None
     sets = {frozenset(line.set for line in one.lines) for one in cells.values()}
-    if each is not None and len(sets) == 1 and len(rows) <= MOST and enough_draws(lines):
+    if each is not None and len(sets) == 1 and len(rows) <= MOST_BOARD_ROWS and enough_draws(lines):
         at = rows.index(first)
         for pair in significant_pairs(each, prior):
             if at in pair:

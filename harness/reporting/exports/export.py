@@ -16,9 +16,9 @@ from harness.reporting.chosen import EVERYTHING, Chosen, read_lines
 from harness.reporting.exports import every_eval_ever, lm_eval, model_index
 from harness.reporting.exports.results import by_model
 from harness.reporting.frame import as_csv, table
-from harness.reporting.grid import named_rows
+from harness.reporting.grid import board_row_names
 from harness.reporting.lines import Line
-from harness.reporting.verdict import against_of, verdicts_on
+from harness.reporting.verdict import experts_and_bases, verdicts_on
 from harness.text import plain
 
 Format: TypeAlias = Literal["model-index", "every-eval-ever", "lm-eval", "csv"]
@@ -62,7 +62,7 @@ def export(
         )
     lines = read_lines(places, which)
     if format == "csv":
-        every = table(lines, named_rows(lines), [line.path for line in lines])
+        every = table(lines, board_row_names(lines), [line.path for line in lines])
         texts = {"records.csv": as_csv(every)}
     else:
         texts = _documents(lines, format, organization or "")
@@ -76,7 +76,7 @@ def export(
 def _documents(lines: Sequence[Line], format: Format, organization: str) -> dict[str, str]:
     every = partial(every_eval_ever.rendered, organization=organization, at=_now())
     writers: dict[str, tuple[str, Writer]] = {
-        "model-index": ("README.md", partial(_card, against_of(lines))),
+        "model-index": ("README.md", partial(_card, experts_and_bases(lines))),
         "every-eval-ever": ("every_eval_ever.json", every),
         "lm-eval": ("results.json", lm_eval.rendered),
     }

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from harness.reporting.exports.results import digests, limit, note, parts, under
+from harness.reporting.exports.results import digests, limit, note, parts, setting_text
 from harness.reporting.lines import Line, grouped
 from harness.stats.intervals import variances
 from harness.text import plain
@@ -63,7 +63,7 @@ def _error(line: Line) -> float | None:
 
 
 def _filter(line: Line) -> str:
-    return under(line).replace(", ", "-").replace(" ", "-").replace(",", "-")
+    return setting_text(line).replace(", ", "-").replace(" ", "-").replace(",", "-")
 
 
 def _config(task: str, lines: Sequence[Line]) -> dict[str, str | bool | None]:

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.evaluation.records import DECODER
+from harness.evaluation.records import IMAGE_LIBRARY
 from harness.kinds import KINDS
-from harness.reporting.exports.results import NAMES, filled, limit, note, parts, repository, under
+from harness.reporting.exports.results import (
+    NAMES,
+    filled,
+    limit,
+    note,
+    parts,
+    repository,
+    setting_text,
+)
 from harness.reporting.lines import Line
 from harness.text import markdown, plain
 
@@ -45,7 +53,7 @@ def _results(lines: Sequence[Line]) -> Iterator[object]:
             ends = {"interval": [round(end / 100, 4) for end in line.interval], "level": line.level}
         fit = {"protocol": plain(line.setting), "draws": len(line.values), **ends}
         kind = KINDS.get(line.kind, KINDS["classification"])
-        hub_task = IMAGES if DECODER in dict(line.versions) else kind.hub_task
+        hub_task = IMAGES if IMAGE_LIBRARY in dict(line.versions) else kind.hub_task
         for metric, value in scores.items():
             yield EvalResult(
                 task_type=hub_task,
@@ -57,6 +65,6 @@ def _results(lines: Sequence[Line]) -> Iterator[object]:
                 dataset_args=filled({**rows, "digest": plain(line.rows_of)}),
                 metric_type=IDS.get(metric, metric),
                 metric_value=round(value, 4),
-                metric_name=f"{NAMES.get(metric, metric)} ({under(line)})",
+                metric_name=f"{NAMES.get(metric, metric)} ({setting_text(line)})",
                 metric_args=filled({**fit, "note": note(line)}),
             )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from harness.reporting.boards.legend import line_notes
 from harness.reporting.lines import Line, grouped
 from harness.reporting.mixed import check_columns
-from harness.reporting.names import experts_of, told_apart
+from harness.reporting.names import distinct_names, experts_of
 from harness.text import plain
 
 SEVERAL = ("ensemble", "ceiling")
@@ -30,7 +30,7 @@ NAMES = {
 }
 
 
-def under(line: Line) -> str:
+def setting_text(line: Line) -> str:
     """The protocol with its options and shots; `transductive` if the scored rows were used."""
     return plain(f"{line.setting}, transductive" if line.saw_the_scored else line.setting)
 
@@ -77,7 +77,9 @@ def by_model(lines: Iterable[Line]) -> list[tuple[str, list[Line]]]:
     model that was evaluated on a task in two ways.
     """
     known = [line for line in lines if line.role not in SEVERAL]
-    names = dict(zip(map(id, known), told_apart(known, [one.model for one in known]), strict=True))
+    names = dict(
+        zip(map(id, known), distinct_names(known, [one.model for one in known]), strict=True)
+    )
     found = []
     for alike in grouped(known, lambda line: plain(names[id(line)])).values():
         for name, model in _named(plain(names[id(alike[0])]), _models(alike)):

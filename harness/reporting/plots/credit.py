@@ -11,9 +11,14 @@ from typing import Any
 from harness.errors import MissingScores
 from harness.reporting.boards.board import board_of
 from harness.reporting.boards.credit import Credits, MergeCredit, ScorePart
-from harness.reporting.boards.credit_table import UNDEFINED, away, over_tasks, shaded_percent
+from harness.reporting.boards.credit_table import (
+    UNDEFINED,
+    interval_text,
+    range_over_tasks,
+    shaded_percent,
+)
 from harness.reporting.difference import CI
-from harness.reporting.figures import Axes, Figure, wrapped
+from harness.reporting.figures import Axes, Figure, wrapped_title
 from harness.reporting.lines import CURRENT, TUNED, Line
 from harness.reporting.plots.marks import (
     BLACK,
@@ -22,9 +27,9 @@ from harness.reporting.plots.marks import (
     PALE,
     RIM,
     add_legend_entry,
-    broken,
     drawn_rows,
     height_of,
+    name_in_lines,
     width_of,
 )
 from harness.reporting.plots.scores import View
@@ -86,7 +91,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     counts = {line.rows for line in board.tasks.values()}
     each = " each" if len(board.tasks) > 1 else ""
     rows = f", {counts.pop():,} test rows{each}" if len(counts) == 1 else ""
-    unit, title = board.scores.unit(column), board.scores.title(column)
+    unit, title = board.scores.metric_label(column), board.scores.title(column)
     return draw(board.credits, f"{unit}, {title}{rows}")
 
 
@@ -118,7 +123,7 @@ def draw(credits: Credits, unit: str) -> Figure:
         if inside:
             _row(moves, 0, (1.0,), ["place and score under Current Eval"], ha="left", **bold)
             _moves(moves, [*inside.values()], [*inside])
-        finding = "\n".join(wrapped(plain(text), sum(widths)) for text in credits.finding)
+        finding = "\n".join(wrapped_title(plain(text), sum(widths)) for text in credits.finding)
         aside = (0.35 - width_of(names)) / WIDTHS[0]
         bars.set_title(finding, loc="left", fontsize=9, x=aside, pad=24, linespacing=1.4)
         figure.set_figheight(figure.get_figheight() + 0.7 + 0.19 * finding.count("\n"))
@@ -149,7 +154,7 @@ def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
 def _numbers(one: MergeCredit) -> list[str]:
     """Credit in percent, its interval, its range over tasks, and the place by credit."""
     at = span(one.place) or UNDEFINED
-    return [shaded_percent(one.credit)[0], away(one.credit), over_tasks(one), at]
+    return [shaded_percent(one.credit)[0], interval_text(one.credit), range_over_tasks(one), at]
 
 
 def _row(axes: Axes, y: float, columns: Sequence[float], texts: Sequence[str], **how: Any) -> None:
@@ -166,4 +171,4 @@ def _moves(axes: Axes, merges: Sequence[MergeCredit], places: Sequence[float]) -
         _row(axes, y, (1.3, 1.85), [span(one.current_place), points(one.current)])
         turned = {"▼": one.too_low, "▲": one.too_high}
         signs = [f" {sign}{count}" for sign, count in turned.items() if count]
-        _row(axes, y, (2.1,), [broken(one.name) + "".join(signs)], ha="left")
+        _row(axes, y, (2.1,), [name_in_lines(one.name) + "".join(signs)], ha="left")

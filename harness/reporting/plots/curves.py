@@ -67,7 +67,7 @@ def draw(
     looks = marks(dict.fromkeys(name for name, _ in curves.values()))
     step, middle = DODGE * (max(ticks.values()) - min(ticks.values())), (len(looks) - 1) / 2
     with figure_of(title, [*spots], (2.6, 2.1), left=0.5, most=4) as (figure, panels):
-        units = [scores.unit(column) for _, column in spots.values()]
+        units = [scores.metric_label(column) for _, column in spots.values()]
         for axes, (name, (row, column)), unit in zip(panels, spots.items(), units, strict=True):
             for at, (curve, look) in enumerate(looks.items()):
                 aside = step * (at - middle)

@@ -13,7 +13,7 @@ import numpy as np
 from harness.reporting.boards.tested import with_holm
 from harness.reporting.difference import Difference, enough_draws
 from harness.reporting.figures import Axes, Figure
-from harness.reporting.grid import laid_out
+from harness.reporting.grid import grid_of_lines
 from harness.reporting.lines import CURRENT, Line, Setting
 from harness.reporting.names import marked
 from harness.reporting.plots.marks import BLACK, SKY, drawn_rows, height_of, whisker
@@ -57,7 +57,7 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
     view names another protocol; with intervals where there are enough draws. Raises MissingScores
     where no expert of a merge was evaluated on a task of the merge.
     """
-    known = laid_out(lines_under(lines, view, CURRENT), by_method=True)
+    known = grid_of_lines(lines_under(lines, view, CURRENT), by_method=True)
     setting = one_setting("drop", known, view)
     read = [line for line in lines if line.setting == setting]
     experts = {(one.task, one.digest): one for one in read if one.role == "expert"}

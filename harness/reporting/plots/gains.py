@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from harness.reporting.boards.board import Board, board_of
 from harness.reporting.difference import OPEN, Difference
-from harness.reporting.figures import Axes, Figure, wrapped
-from harness.reporting.grid import named_rows
+from harness.reporting.figures import Axes, Figure, wrapped_title
+from harness.reporting.grid import board_row_names
 from harness.reporting.lines import CURRENT, Line, grouped
 from harness.reporting.plots.marks import (
     BLACK,
@@ -21,7 +21,7 @@ from harness.reporting.plots.marks import (
 from harness.reporting.plots.scores import View, lacking, lines_under, one_setting
 from harness.text import plain
 
-PALE = 0.35
+PALE_OPACITY = 0.35
 """The opacity of a bar that is not significant."""
 BAR, CLOSER = 0.14, 0.05
 """Inches: the thickness of a bar, and how much closer bars of a merger are than other rows."""
@@ -60,7 +60,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     with drawn_rows(
         title if len(columns) == 1 else f"{title} (each panel on a scale of its own)",
         [name for name, _ in rows],
-        [(scores.title(one), scores.unit(one)) for one in columns],
+        [(scores.title(one), scores.metric_label(one)) for one in columns],
         1.9,
         [height_of([name]) - (0 if row is None else CLOSER) for name, row in rows],
         most=6,
@@ -78,7 +78,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                     _bar(axes, gain, y, looks[stages[row]])
         if board.unchanged:
             silent = f"Not drawn, as no score changes: {', '.join(sorted(board.unchanged))}"
-            text = wrapped(plain(silent), figure.get_figwidth())
+            text = wrapped_title(plain(silent), figure.get_figwidth())
             figure.suptitle(f"{figure.get_suptitle()}\n{text}")
     return figure
 
@@ -91,7 +91,7 @@ def _unfolded(board: Board) -> dict[str, str]:
 def _stages(board: Board) -> dict[str, str]:
     """By row, the pre-merging stages that its counterpart lacks."""
     plain_row, over = _unfolded(board), board.counterparts
-    lines = dict(zip(named_rows(board.lines), board.lines, strict=True))
+    lines = dict(zip(board_row_names(board.lines), board.lines, strict=True))
     known = {row: lines[plain_row.get(row, row)].premerge for row in (*over, *over.values())}
     return {row: "+".join(known[row][: len(known[row]) - len(known[over[row]])]) for row in over}
 
@@ -106,10 +106,10 @@ def _bar(axes: Axes, gain: Difference, y: float, look: Mark) -> None:
         edgecolor="white" if look.hatch else look.colour,
         hatch=look.hatch,
         linewidth=0,
-        alpha=PALE if unsure else 1,
+        alpha=PALE_OPACITY if unsure else 1,
     )
     if unsure:
-        add_legend_entry(axes, f"{OPEN} and pale: not significant", linewidth=6, alpha=PALE)
+        add_legend_entry(axes, f"{OPEN} and pale: not significant", linewidth=6, alpha=PALE_OPACITY)
     whisker(axes, y, gain)
     right = gain.points >= 0
     ends = sorted((gain.points, *(gain.within or ())))

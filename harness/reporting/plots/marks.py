@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any, Literal
 
 from harness.reporting.difference import CI, Difference
-from harness.reporting.figures import Axes, Figure, settle, styled, wrapped
+from harness.reporting.figures import Axes, Figure, settle, styled, wrapped_title
 from harness.reporting.grid import GridCell
 from harness.reporting.lines import CURRENT
 from harness.reporting.names import CONSTANT
@@ -116,10 +116,10 @@ def figure_of(
         for above in every[len(panels) - columns : len(panels)]:
             above.tick_params(labelbottom=True)  # no panel is below it
         for axes, name in zip(every, panels, strict=False):
-            axes.set_title(broken(name))
+            axes.set_title(name_in_lines(name))
             axes.set_axisbelow(True)
             axes.spines[["top", "right"]].set_visible(False)
-        figure.suptitle(wrapped(plain(title), width))
+        figure.suptitle(wrapped_title(plain(title), width))
         yield figure, every[: len(panels)]
         _legend(figure)
         settle(figure)
@@ -148,7 +148,7 @@ def drawn_rows(
         shown,
     ):
         for axes in shown:
-            axes.set_yticks(middles, [broken(row) for row in rows])
+            axes.set_yticks(middles, [name_in_lines(row) for row in rows])
             axes.set_ylim(ends[-1], 0)
             axes.tick_params(axis="y", length=0)
             axes.grid(axis="x", color=PALE, linewidth=0.5)
@@ -170,7 +170,7 @@ LINE, LINES = 28, 3
 """The most letters of a line of a name, and lines of a name: longer ones are cut."""
 
 
-def broken(name: str) -> str:
+def name_in_lines(name: str) -> str:
     """A name in lines that end between the parts of a method."""
     lines = [""]
     for part in breaks(name):
@@ -182,12 +182,12 @@ def broken(name: str) -> str:
 
 def height_of(names: Iterable[str]) -> float:
     """The inches that a row takes: the lines of its longest name, and space to the next row."""
-    return 0.085 + 0.15 * max((broken(name).count("\n") + 1 for name in names), default=1)
+    return 0.085 + 0.15 * max((name_in_lines(name).count("\n") + 1 for name in names), default=1)
 
 
 def width_of(names: Iterable[str]) -> float:
     """The inches that the longest line of some names takes."""
-    lines = [line for name in names for line in broken(name).splitlines()]
+    lines = [line for name in names for line in name_in_lines(name).splitlines()]
     return 0.25 + 0.072 * max(map(len, lines), default=0)
 
 
@@ -197,7 +197,7 @@ LEGEND_LINE = 0.2
 """The height of a line of the legend, in inches."""
 
 
-def named(label: str) -> str:
+def legend_label(label: str) -> str:
     """The label of a series; matplotlib leaves out labels that begin with an underscore."""
     return f" {plain(label)}" if label.startswith("_") else plain(label)
 
@@ -262,7 +262,7 @@ def draw_scores(
     """
     places, means = [place for place, _ in cells], [cell.mean for _, cell in cells]
     xs, ys = (means, places) if along == "x" else (places, means)
-    axes.plot(xs, ys, label=named(label), **look.dots, **how)
+    axes.plot(xs, ys, label=legend_label(label), **look.dots, **how)
     deviations = [cell.deviation or 0 for _, cell in cells]
     if any(deviations):
         bars: Any = {f"{along}err": deviations, "ecolor": look.colour, "elinewidth": 1}

@@ -59,12 +59,12 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         return float("-inf") if cell is None else cell.mean
 
     rows = [*sorted(merges, key=height, reverse=True), *scores.models("base")]
-    known_gaps = gaps(scores, scores.of_row, first, last)
+    known_gaps = gaps(scores, scores.line_of_row, first, last)
     looks = marks(one.protocol for one in known)
     with drawn_rows(
         f"The same encoders under Current Eval and under {last}",
         rows,
-        [(scores.title(column), scores.unit(column)) for column in columns],
+        [(scores.title(column), scores.metric_label(column)) for column in columns],
         2.45,
         [height_of(rows) + BELOW] * len(rows),
     ) as (figure, panels, places):

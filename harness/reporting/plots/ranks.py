@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from harness.reporting.figures import Figure
-from harness.reporting.grid import Grid, laid_out
+from harness.reporting.grid import Grid, grid_of_lines
 from harness.reporting.lines import CURRENT, TUNED, Line, Setting
 from harness.reporting.plots.marks import BLUE, GREY, SERIES, drawn_rows
 from harness.reporting.plots.scores import View, headline, lacking, lines_under
@@ -21,7 +21,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     A bar at the right joins merges that do not differ significantly, unless it would join all;
     where no two differ, the title says so, and whether the tasks are too few.
     """
-    scores = laid_out(lines_under(lines, view, CURRENT, TUNED), by_method=True)
+    scores = grid_of_lines(lines_under(lines, view, CURRENT, TUNED), by_method=True)
     methods, rankings = ranks(scores, view)
     tasks, fewest = len(scores.tasks), fewest_tasks(len(methods))
     title = f"Mean rank over {tasks} tasks"

@@ -9,7 +9,7 @@ from pydantic import PositiveInt
 
 from harness.data.shots import counted
 from harness.errors import MissingScores
-from harness.reporting.chosen import Chosen, of_all_rows
+from harness.reporting.chosen import Chosen, takes_all_rows
 from harness.reporting.grid import Grid
 from harness.reporting.lines import HEADLINE_SHOTS, Line, Setting, headlines, in_order
 from harness.types import Shots
@@ -48,7 +48,7 @@ def headline(known: Iterable[Setting], shots: Shots | None = None) -> list[Setti
     known = list(known)
     nearest = headlines(known, HEADLINE_SHOTS if shots is None else shots)
     for one in in_order(nearest.values()):
-        if shots is not None and one.shots not in (0, shots) and not of_all_rows(one.protocol):
+        if shots is not None and one.shots not in (0, shots) and not takes_all_rows(one.protocol):
             counts = (str(other.shots) for other in known if other.protocol == one.protocol)
             raise MissingScores(
                 f"no record of {one.protocol} has {counted(shots)}, found {', '.join(counts)}; "

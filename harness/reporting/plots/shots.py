@@ -8,7 +8,7 @@ from math import log
 from harness.data.shots import amount
 from harness.errors import BadOption
 from harness.reporting.figures import Figure
-from harness.reporting.grid import laid_out
+from harness.reporting.grid import grid_of_lines
 from harness.reporting.lines import Line
 from harness.reporting.plots.curves import draw
 from harness.reporting.plots.scores import View, lacking
@@ -23,7 +23,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     """
     if view.shots is not None:
         raise BadOption("shots shows every number of shots, found one of them; leave out --shots")
-    scores = laid_out(lines, by_method=True)
+    scores = grid_of_lines(lines, by_method=True)
     drawn = [one for one in scores.settings if one.shots]
     counts = sorted({one.shots for one in drawn}, key=amount)
     if len(counts) < 2 or not scores.models("merged", "base"):

@@ -29,11 +29,11 @@ from harness.reporting.plots.marks import (
     Mark,
     add_legend_entry,
     figure_of,
+    legend_label,
     marks,
-    named,
 )
 from harness.reporting.plots.scores import View, headline, lacking
-from harness.reporting.sets import in_sets
+from harness.reporting.sets import with_set_numbers
 from harness.stats.estimate import Estimate, mean_of, over_sets
 from harness.stats.intervals import Ends, interval
 
@@ -95,7 +95,7 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
     read = [*read]
     having = [
         (line, one)
-        for line, (_, one) in zip(in_sets([line for line, _ in read]), read, strict=True)
+        for line, (_, one) in zip(with_set_numbers([line for line, _ in read]), read, strict=True)
         if line.role == "merged" and option_key(one, view.option) is not None
         if view.protocols or line.protocol == CURRENT
     ]
@@ -310,7 +310,9 @@ def draw(shown: Sweep) -> Figure:
             look, xs = looks.get(name, MEAN), [places[point.x] for point in points]
             ys = [point.y for point in points]
             wide = 2.2 if look is MEAN else 1.2
-            axes.plot(xs, ys, label=named(name), linestyle=look.line, linewidth=wide, **look.dots)
+            axes.plot(
+                xs, ys, label=legend_label(name), linestyle=look.line, linewidth=wide, **look.dots
+            )
             lows, highs = zip(*(point.within for point in points), strict=True)
             axes.vlines(xs, lows, highs, color=look.colour, linewidth=1, alpha=0.6)
         add_legend_entry(axes, CI, marker="|", linewidth=0)

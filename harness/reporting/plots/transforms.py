@@ -12,7 +12,7 @@ from dataclasses import replace
 from harness.files import parse_json
 from harness.options import parse_choice
 from harness.reporting.figures import Figure
-from harness.reporting.grid import laid_out
+from harness.reporting.grid import grid_of_lines
 from harness.reporting.lines import Line, Setting
 from harness.reporting.names import marked
 from harness.reporting.plots.curves import draw
@@ -36,7 +36,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     A panel for every merge, or for every task of a single one. Raises MissingScores unless the
     probe was evaluated with two transformations.
     """
-    scores, probes = laid_out(lines, by_method=True), _probes(lines, view)
+    scores, probes = grid_of_lines(lines, by_method=True), _probes(lines, view)
     names = [name for name in STRICTER if name in {name for _, name in probes.values()}]
     if len(names) < 2 or not scores.models("merged", "base"):
         do = f"make them with harness evaluate --model MODEL --protocols current,{ASKED}"

@@ -25,7 +25,7 @@ from harness.kinds import kind_of
 from harness.passes.workload import Workload
 from harness.reporting.figures import Axes, Figure, readable
 from harness.reporting.grid import short_task
-from harness.reporting.plots.marks import BLACK, GREY, PALETTE, figure_of, named
+from harness.reporting.plots.marks import BLACK, GREY, PALETTE, figure_of, legend_label
 from harness.rng import rng
 from harness.text import plain
 from harness.types import Array, Array64, Choice, Progress, Rows, Units
@@ -41,12 +41,13 @@ EXPERT, MODEL = "o", "^"
 class Cloud:
     """The 2-D points of a task, [models, units, 2]: first of its expert, then of the model.
 
-    `of` is the class of each unit as an index into `classes`, which lists only classes with units.
+    `class_numbers` are the units' classes as indices into `classes`, which lists only classes with
+    units.
     """
 
     task: str
     classes: tuple[str, ...]
-    of: Units
+    class_numbers: Units
     models: tuple[str, str]
     points: Array64
 
@@ -109,12 +110,12 @@ def clouds(run: Run, most: int, progress: Progress | None = None) -> list[Cloud]
 def _cloud(expert: Cell, merge: Cell, most: int, progress: Progress | None) -> Cloud:
     rows, seed = merge.data.test, merge.run.seed
     drawn_units = balanced(rows, most, seed)
-    row_of = np.repeat(np.arange(len(rows)), kind_of(rows.task).units(rows))
+    row_of = np.repeat(np.arange(len(rows)), kind_of(rows.task).unit_counts(rows))
     picked = sorted({int(row_of[unit]) for unit in drawn_units})
     some = take(rows, picked)
     place = {int(u): at for at, u in enumerate(np.flatnonzero(np.isin(row_of, picked)))}
     reader, what = Reader(Workload(progress)), f"{merge.data.name}, {len(some)} rows"
-    read = [reader.through(one.evaluated, one, some, what)[0] for one in (expert, merge)]
+    read = [reader.member_features(one.evaluated, one, some, what)[0] for one in (expert, merge)]
     seen = [
         (place[unit], name)
         for unit, name in drawn_units.items()
@@ -180,19 +181,19 @@ def draw(shown: Sequence[Cloud]) -> Figure:
             _scatter(axes, cloud)
             axes.set_xlabel(_key(cloud.classes), fontsize=7, color=GREY)
             for sign, face, name in zip((EXPERT, MODEL), ("none", BLACK), called, strict=True):
-                axes.plot([], [], sign, markerfacecolor=face, label=named(name), **how)
+                axes.plot([], [], sign, markerfacecolor=face, label=legend_label(name), **how)
     return figure
 
 
 def _scatter(axes: Axes, cloud: Cloud) -> None:
-    colours = [PALETTE[number % len(PALETTE)] for number in cloud.of]
+    colours = [PALETTE[number % len(PALETTE)] for number in cloud.class_numbers]
     expert, merge = cloud.points
     hollow: Any = {"facecolors": "none", "edgecolors": colours, "linewidths": 0.8}
     axes.scatter(expert[:, 0], expert[:, 1], s=13, marker=EXPERT, **hollow)
     axes.scatter(merge[:, 0], merge[:, 1], s=13, marker=MODEL, c=colours, linewidths=0)
     for number in range(len(cloud.classes)):
         for points, shape, filled in ((expert, "circle", False), (merge, "square", True)):
-            _badge(axes, number, points[cloud.of == number], shape, filled=filled)
+            _badge(axes, number, points[cloud.class_numbers == number], shape, filled=filled)
 
 
 def _badge(axes: Axes, number: int, points: Array64, shape: str, *, filled: bool) -> None:
