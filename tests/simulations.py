@@ -21,8 +21,8 @@ from harness.evaluation.resamples import to_estimate as recorded
 from harness.evaluation.resamples import to_resamples
 from harness.stats.estimate import Estimate, mean_of, minus, over_sets
 from harness.stats.intervals import Ends, interval, median_credit, ratio, variances
+from harness.stats.priors import prior_of
 from harness.stats.ranks import interval_over_tasks, pairs_over_tasks, ranks, sign_flip_p
-from harness.stats.sets import prior_of
 from harness.stats.tests import detectable, holm, p_value
 from harness.types import Array64, Units
 

@@ -20,6 +20,7 @@ from harness.stats.intervals import (
     ratio,
     variances,
 )
+from harness.stats.priors import prior, prior_of
 from harness.stats.ranks import (
     fewest_tasks,
     friedman,
@@ -32,7 +33,6 @@ from harness.stats.ranks import (
     tie_groups,
     win_rates,
 )
-from harness.stats.sets import prior, prior_of
 from harness.stats.tests import detectable, holm, outcome, p_value, sets_needed, units_needed
 from harness.types import Array64
 from tests.simulations import two_alike

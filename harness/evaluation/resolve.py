@@ -13,7 +13,6 @@ from itertools import product
 
 from harness.checkpoints.align import in_all, whole_base
 from harness.checkpoints.bases import check_bases
-from harness.checkpoints.described import register_recorded_tasks, register_task_files
 from harness.checkpoints.heads import kept_heads
 from harness.checkpoints.ingredients import Ingredients, Sources, open_ingredients
 from harness.checkpoints.layout import EXPERT_LAYOUT, MERGE_LAYOUT, MERGEKIT_FILE
@@ -26,6 +25,7 @@ from harness.checkpoints.provenance import (
     records_in,
     rows_shown,
 )
+from harness.checkpoints.recorded_tasks import register_recorded_tasks, register_task_files
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.checkpoints.verbalizer import verbalizer_of
 from harness.code import code_of_plugins, is_ours

@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.checkpoints.described import register_recorded_tasks, register_task_files
 from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.recorded_tasks import register_recorded_tasks, register_task_files
 from harness.data.groups import expanded
 from harness.errors import BadOption, LabelMismatch
 from harness.evaluation.evaluate import evaluate

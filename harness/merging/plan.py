@@ -15,13 +15,13 @@ from harness import weights
 from harness.checkpoints import align
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.build import check_configured
-from harness.checkpoints.described import register_recorded_tasks, register_task_files
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.known import FAMILIES
 from harness.checkpoints.families.symmetry import joined_parts, split_parts
 from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.pooling import check_poolings
+from harness.checkpoints.recorded_tasks import register_recorded_tasks, register_task_files
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.checkpoints.verbalizer import verbalizer_of
 from harness.data.claims import check_claim

@@ -14,7 +14,7 @@ from typing import Any
 from harness import weights
 from harness.entries import Method
 from harness.errors import BadOption
-from harness.merging.draws import check_shared_initialisation
+from harness.merging.initialisation import check_shared_initialisation
 from harness.merging.plan import MergePlan, compose_merge, spool_rereads, with_merged_state
 from harness.merging.providers import prepare
 from harness.merging.recipes import Recipe, methods_of, with_choices

@@ -16,11 +16,11 @@ import yaml
 from harness import weights
 from harness.checkpoints.bases import ENCODER, POOLER, encoder_digests, recorded_base
 from harness.checkpoints.build import HEAD_KEYS
-from harness.checkpoints.described import task_fields
 from harness.checkpoints.layout import MERGE_LAYOUT, SHARD_INDEX, WEIGHTS_FILE
 from harness.checkpoints.pooling import copy_modules
 from harness.checkpoints.processor import copy_processor
 from harness.checkpoints.provenance import MERGE_FILE, rows_shown
+from harness.checkpoints.recorded_tasks import task_fields
 from harness.checkpoints.stream import write_file
 from harness.checkpoints.verbalizer import plain_config, verbalizer_of
 from harness.data.apart import texts_digest

@@ -17,10 +17,10 @@ import torch
 from harness import weights
 from harness.checkpoints.align import under_prefix
 from harness.checkpoints.build import check_ready
-from harness.checkpoints.described import register_recorded_tasks, register_task_files
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import Part, check_weights_unchanged, read_expert_json
+from harness.checkpoints.recorded_tasks import register_recorded_tasks, register_task_files
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.code import code_of, file_of
 from harness.data.claims import check_claim

@@ -15,11 +15,15 @@ from safetensors import SafetensorError
 from harness import presets
 from harness.checkpoints.bases import encoder_digests, whole_base_digest
 from harness.checkpoints.build import TEXT_HEAD, initialised_layers, without_progress_bars
-from harness.checkpoints.described import register_recorded_tasks, register_task_files, task_fields
 from harness.checkpoints.layout import EXPERT_LAYOUT
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
 from harness.checkpoints.provenance import Part, rows_shown
+from harness.checkpoints.recorded_tasks import (
+    register_recorded_tasks,
+    register_task_files,
+    task_fields,
+)
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.checkpoints.verbalizer import as_questions, plain_config, verbalizer_of
 from harness.data.apart import check_apart

@@ -20,7 +20,7 @@ from harness.reporting.lines import CURRENT, Line, Setting, grouped
 from harness.reporting.names import CONSTANT
 from harness.stats.estimate import Prior, mean_of
 from harness.stats.intervals import LEVEL
-from harness.stats.sets import prior_of
+from harness.stats.priors import prior_of
 from harness.stats.tests import holm, p_value
 
 K = TypeVar("K")
