@@ -1,5 +1,4 @@
-"""Which code a function belongs to, and hashes of plug-in code as it runs: results of different
-code have different identities.
+"""Hashes of plug-in code as it runs: results of different code have different identities.
 
 "Ours" is the harness itself; a plug-in is any other code that registers something.
 """
@@ -7,29 +6,27 @@ code have different identities.
 from __future__ import annotations
 
 import ast
-import dis
 import importlib.util
-import re
 import sys
 import sysconfig
 import types
-from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, cached_property, partial, partialmethod
+from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from harness.functions import PYTHONS, file_of, inner_function, is_ours, module_of
+from harness.objects import ObjectWalk
+
 SIBLING_PACKAGES = ("harness.protocols", "harness.tasks")
 """Packages that lie beside this one in the repository, and inside it once installed."""
 PREFIX = "harness_plugins_"
 """Prefix of the package names under which folders of plug-ins are imported."""
 HERE = Path(__file__).resolve().parent
-PYTHONS = sys.stdlib_module_names | {"distutils"}
-"""Modules of Python. A library may stand in for `distutils`, which newer versions lack."""
 
 
 def sibling_folders() -> dict[str, Path]:
@@ -37,24 +34,6 @@ def sibling_folders() -> dict[str, Path]:
     installed."""
     names = {package: package.rpartition(".")[2] for package in SIBLING_PACKAGES}
     return {one: HERE.parent / name for one, name in names.items() if not (HERE / name).is_dir()}
-
-
-def is_ours(function: Callable[..., Any]) -> bool:
-    """Whether a function belongs to the harness itself."""
-    return _module(function).partition(".")[0] == __name__.partition(".")[0]
-
-
-def file_of(function: Callable[..., Any]) -> Path | None:
-    """The file that defines a function; None for one typed interactively: in a notebook, or at
-    Python's prompt."""
-    module = sys.modules.get(_module(function))
-    written = getattr(getattr(_inner(function), "__code__", None), "co_filename", None)
-    if (file := getattr(module, "__file__", None)) is None or not Path(file).is_file():
-        return None
-    # after a script under `python -i`, what is typed joins the script's module
-    added = _module(function) == "__main__" and written is not None
-    typed = added and not _is_of(str(written), file)
-    return None if typed else Path(file)
 
 
 def code_of(function: Callable[..., Any]) -> str | None:
@@ -68,7 +47,7 @@ def code_of(function: Callable[..., Any]) -> str | None:
     """
     if is_ours(function):
         return ""
-    file, module = file_of(function), _module(function)
+    file, module = file_of(function), module_of(function)
     if file is None:
         return _typed(function)
     folder, package = file.parent, module
@@ -109,7 +88,7 @@ def keep(function: Callable[..., Any]) -> None:
     """Keep the code of a function that is being registered: `code_of` uses it until the file is
     imported again."""
     if not is_ours(function):
-        keep_module(_module(function))
+        keep_module(module_of(function))
         if file_of(function) is None:
             _typed(function)  # reads, and so keeps, the files of modules that it names
 
@@ -130,22 +109,16 @@ def stamps_of(folder: Path) -> dict[Path, tuple[int, int]]:
     return {path: (known.st_mtime_ns, known.st_size) for path, known in stats.items()}
 
 
-def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function inside any number of `functools.partial`."""
-    while isinstance(function, partial):
-        function = function.func
-    return function
-
-
-def _is_of(written: str, file: str) -> bool:
-    """Whether code whose recorded file is `written` comes from `file`, or from another file that
-    exists (a decorator's)."""
-    return Path(written).name == Path(file).name or Path(written).is_file()
-
-
-def _module(function: Callable[..., Any]) -> str:
-    """The name of the module that defines a function."""
-    return str(getattr(_inner(function), "__module__", None))
+def _typed(function: Callable[..., Any]) -> str | None:
+    """A hash of a function without a file: of its instructions and constants, of all objects that
+    it names, and of the files of modules that these name. None for a built-in function."""
+    if inner_function(function).__class__ is types.BuiltinFunctionType:
+        return None
+    walk = ObjectWalk()
+    walk.describe(function)
+    said = [str(one).encode("utf-8", "backslashreplace") for one in walk.texts]
+    texts = [*said, *_imported_texts(sorted(walk.modules), {})]
+    return xxhash.xxh3_128_hexdigest(b"\0".join(texts))
 
 
 # Files -----------------------------------------------------------------------------------
@@ -293,134 +266,3 @@ def _installed(path: Path) -> bool:
     return bool({"site-packages", "dist-packages"} & {*path.parts}) or any(
         path.is_relative_to(root) for root in roots
     )
-
-
-# Functions typed interactively -----------------------------------------------------------
-
-
-def _typed(function: Callable[..., Any]) -> str | None:
-    """A hash of a function without a file: of its instructions and constants, of all objects that
-    it names, and of the files of modules that these name. None for a built-in function."""
-    if _inner(function).__class__ is types.BuiltinFunctionType:
-        return None
-    walk = _Walk()
-    walk.describe(function)
-    said = [str(one).encode("utf-8", "backslashreplace") for one in walk.said]
-    texts = [*said, *_imported_texts(sorted(walk.modules), {})]
-    return xxhash.xxh3_128_hexdigest(b"\0".join(texts))
-
-
-class _Walk:
-    """A description of objects by their parts, recursively, in the order of the visit.
-
-    A value of a library's type, such as an array, is described by its type alone, and one that is
-    too long or nested too deep by its type and length.
-    """
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self.modules: set[str] = set()
-        self.seen: dict[int, tuple[int, Any]] = {}  # holds the thing, so that its id is not reused
-        self.depth = 0
-
-    def describe(self, thing: Any) -> None:
-        """Add the description of a thing to `said`, and the modules that it names to `modules`."""
-        kind = type(thing)
-        if kind in PLAIN:
-            self.said.append(_plain(thing))
-            return
-        if id(thing) in self.seen:
-            self.said.append(f"the same as {self.seen[id(thing)][0]}")
-            return
-        self.seen[id(thing)] = (len(self.seen), thing)
-        try:
-            names, inner = self._parts(thing, kind)
-        except Exception:  # attributes of a user's class may raise anything
-            names, inner = (), ()
-        self.said += [_QUALNAME(kind), *names, str(len(inner))]
-        if self.depth < DEEPEST and len(inner) <= LONGEST:
-            self.depth += 1
-            for one in inner:
-                self.describe(one)
-            self.depth -= 1
-
-    def _parts(self, thing: Any, kind: type) -> tuple[Sequence[str], Sequence[Any]]:
-        """The texts that describe a thing itself, and its parts."""
-        if issubclass(kind, types.ModuleType):
-            self.modules.add(str(thing.__name__))
-            return [thing.__name__], ()
-        if issubclass(kind, types.CodeType):
-            counts = thing.co_argcount, thing.co_posonlyargcount, thing.co_kwonlyargcount
-            shape = [thing.co_code.hex(), *map(str, counts), str(thing.co_flags)]
-            self.modules.update(_looked_up(thing, "IMPORT_NAME"))
-            return [*shape, *thing.co_names, *thing.co_varnames], thing.co_consts
-        if issubclass(kind, (tuple, list)):
-            return (), [*thing]
-        if issubclass(kind, (set, frozenset)):
-            return sorted(map(_plain, thing)) if len(thing) <= LONGEST else (), ()
-        if kind in (dict, OrderedDict, defaultdict, Counter, types.MappingProxyType):
-            return (), [part for item in thing.items() for part in item]
-        if issubclass(kind, (partial, partialmethod)):
-            return (), [thing.func, thing.args, thing.keywords]
-        if issubclass(kind, types.MethodType):
-            return (), [thing.__func__, thing.__self__]
-        if issubclass(kind, (staticmethod, classmethod)):
-            return (), [thing.__func__]
-        if issubclass(kind, property):
-            return (), [thing.fget, thing.fset, thing.fdel]
-        if issubclass(kind, cached_property):
-            return (), [thing.func]
-        if issubclass(kind, (type, types.FunctionType)) and not _was_typed(thing):
-            self.modules.add(_module(thing))
-            return [_module(thing), thing.__qualname__], ()
-        if issubclass(kind, type):
-            kept = [name for name in vars(thing) if not name.startswith(NO_MEMBERS)]
-            return kept, [kind, *thing.__bases__, *(vars(thing)[name] for name in kept)]
-        if issubclass(kind, types.FunctionType):
-            cells = [one.cell_contents for one in thing.__closure__ or () if one != _EMPTY]
-            scope = thing.__globals__
-            found = _looked_up(thing.__code__, "LOAD_GLOBAL", "LOAD_NAME")
-            named = [scope[name] for name in found if name in scope]
-            given = [thing.__defaults__, thing.__kwdefaults__, vars(thing)]
-            return (), [thing.__code__, *given, *cells, *named]
-        own = _was_typed(kind) or callable(thing) or issubclass(kind, types.SimpleNamespace)
-        slots = [getattr(thing, name, None) for name in getattr(kind, "__slots__", ())] * own
-        inner = [kind, getattr(thing, "__dict__", {}) if own else {}, *slots]
-        return [_plain(thing)] * callable(thing), inner
-
-
-PLAIN: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes, type(...))
-PLAIN += (bytearray, range, slice, re.Pattern)
-"""Types of values whose `repr` describes them fully and always in the same way."""
-DEEPEST, LONGEST = 50, 10_000
-"""Objects nested deeper, or with more parts, are described by the number of their parts."""
-NO_MEMBERS = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__pydantic_")
-"""Prefixes of class attributes that are not written in the class body, or do not affect results."""
-_EMPTY = types.CellType()
-
-
-_QUALNAME: Callable[[type], str] = vars(type)["__qualname__"].__get__  # no metaclass overrides it
-
-
-def _plain(thing: Any) -> str:
-    """The description of a plain value or of an element of a set; for all else, its name."""
-    if type(thing) is int:
-        return hex(thing)  # unlike `repr`, for integers of any size
-    if type(thing) in PLAIN:
-        return repr(thing)
-    if type(thing) in (tuple, frozenset):
-        each = [_plain(one) for one in thing]
-        return f"({' '.join(each if type(thing) is tuple else sorted(each))})"
-    return f"{_module(thing)} {getattr(thing, '__qualname__', type(thing).__qualname__)}"
-
-
-def _looked_up(code: types.CodeType, *how: str) -> list[str]:
-    """The names that code, and code nested in it, uses by the opcodes `how`: globals or imports."""
-    found = [str(one.argval) for one in dis.get_instructions(code) if one.opname in how]
-    within = [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return [*dict.fromkeys([*found, *(name for one in within for name in _looked_up(one, *how))])]
-
-
-def _was_typed(thing: Any) -> bool:
-    """Whether a function or class has no file and does not belong to Python."""
-    return _module(thing).partition(".")[0] not in PYTHONS and file_of(thing) is None

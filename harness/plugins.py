@@ -25,14 +25,13 @@ import xxhash
 from harness.code import (
     HERE,
     PREFIX,
-    file_of,
-    is_ours,
     keep_module,
     kept_unless_broken,
     sibling_folders,
     stamps_of,
 )
 from harness.errors import BrokenPlugin, HarnessError, UnknownName
+from harness.functions import file_of, is_ours
 
 FOLDERS = "HARNESS_PLUGINS"
 """Environment variable with folders of a user's plug-ins, separated as in PATH."""

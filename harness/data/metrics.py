@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from harness.code import is_ours
 from harness.entries import Metric
 from harness.errors import BadData, NotFinite
+from harness.functions import is_ours
 from harness.kinds import IGNORED, check_labels, kind_of
 from harness.kinds.tagging import OUTSIDE, entities
 from harness.plugins import calling

@@ -15,7 +15,6 @@ import numpy as np
 
 from harness.checkpoints.build import check_ready
 from harness.checkpoints.processor import check_inputs, pillow
-from harness.code import is_ours
 from harness.data.apart import check_apart
 from harness.data.metrics import finished
 from harness.data.splits import parse_task
@@ -44,6 +43,7 @@ from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import ProtocolConfig, TaskSplit, protocols_of
 from harness.files import check_below, check_place, nameless, version
+from harness.functions import is_ours
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
 from harness.passes.placement import check_placement

@@ -28,7 +28,7 @@ from harness.checkpoints.provenance import (
 from harness.checkpoints.recorded_tasks import register_recorded_tasks, register_task_files
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.checkpoints.verbalizer import verbalizer_of
-from harness.code import code_of_plugins, is_ours
+from harness.code import code_of_plugins
 from harness.data.apart import among, texts_digest
 from harness.data.claims import called_in, tell_of_other_rows
 from harness.data.groups import expanded
@@ -37,6 +37,7 @@ from harness.errors import BadRecipe, MissingHead
 from harness.evaluation.evaluated import OpenedModel, recipe_of
 from harness.evaluation.records import Role
 from harness.evaluation.run import Run
+from harness.functions import is_ours
 from harness.methods import code_of_methods
 from harness.registry import NEEDS, STAGES
 from harness.types import Checkpoint, Task

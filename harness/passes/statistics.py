@@ -22,7 +22,7 @@ from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import Part, check_weights_unchanged, read_expert_json
 from harness.checkpoints.recorded_tasks import register_recorded_tasks, register_task_files
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
-from harness.code import code_of, file_of
+from harness.code import code_of
 from harness.data.claims import check_claim
 from harness.data.parts import part_of
 from harness.data.rows import load_rows, take
@@ -30,6 +30,7 @@ from harness.data.splits import parse_task
 from harness.entries import Merger
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights, NotFinite, OutputExists
 from harness.files import check_name, check_place, version
+from harness.functions import file_of
 from harness.kinds import kind_of
 from harness.methods import needs_of, resolved_options
 from harness.options import options, parse_choice, resolve

@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 from harness.checkpoints.layout import MERGE_LAYOUT
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
-from harness.code import code_of, is_ours
+from harness.code import code_of
 from harness.errors import BadRecipe, BrokenRecord, HarnessError, OutputExists
 from harness.evaluation.run import DEFAULTS
 from harness.files import read_json, write_json
+from harness.functions import is_ours
 from harness.hashes import digest_of
 from harness.methods import functions_run
 from harness.registry import METRICS, PROTOCOLS, STAGES, Registry
