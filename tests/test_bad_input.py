@@ -1146,10 +1146,12 @@ LINES = {
         'not_entailment; if its outputs are in that order, write "id2label": {"0": "entailment", '
         '"1": "not_entailment"} into its config.json, or say so to evaluate with --labels by-index'
     ),
-    "MissingHead: no head": "SHELF/base has no head for glue/rte; give one with --experts",
-    "MissingTeacher: no teacher": "'ft-classifier' needs an expert of 'glue/rte': give --experts",
+    "MissingHead: no head": ("SHELF/base has no head for glue/rte; give an expert with --experts"),
+    "MissingTeacher: no teacher": (
+        "the protocol 'ft-classifier' needs an expert of 'glue/rte', found none; give --experts"
+    ),
     "BadRecipe: flags too": (
-        "--merger and PLACE/recipe.yaml both say what to merge; expected one of them"
+        "--merger is given, and PLACE/recipe.yaml sets it too; leave out one of them"
     ),
     "BadData: no column": (
         "glue/rte@validation has no column 'sentence2'; found sentence1, label; expected "

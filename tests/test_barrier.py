@@ -247,7 +247,7 @@ def test_the_command_leaves_ordinary_records_a_table_and_a_picture(
 def test_mistakes_are_a_line_and_leave_nothing(room: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     three = model(tmp_path / "three", ["x", "y", "z"], near=room / "base")
-    with mistake(LabelMismatch, "heads of", "three have other labels; expected experts of one"):
+    with mistake(LabelMismatch, "heads of", "three have different labels; expected experts of one"):
         along(room, "e0", str(three), out, points=3)
     with mistake(BadOption, "--points is 2, expected 3"):
         along(room, "e0", "e1", out, points=2)

@@ -130,7 +130,7 @@ def test_a_base_is_chosen_by_name_or_source(one: str, tmp_path: Path) -> None:
     records = stored(tmp_path / "records", of(ONE), of(TWO, better=-0.1))
     compare = ["compare", "average-0", "ties-0", f"--records={records}"]
     plot = ["plot", "protocols", records, f"--out={tmp_path}/fig"]
-    refused(compare, BrokenRecord, "'average-0' is of two models", "--base hub/one --base hub/two")
+    refused(compare, BrokenRecord, "'average-0' names two models", "--base hub/one --base hub/two")
     refused(plot, BrokenRecord, "two sets of experts", "--base hub/one --base hub/two")
     board = ["leaderboard", records, f"--out={tmp_path}/board"]
     csv = ["export", records, "--format=csv", f"--out={tmp_path}/csv"]

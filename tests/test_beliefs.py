@@ -715,7 +715,7 @@ def test_a_head_that_can_be_read_is_read_with_experts_beside_it(
 def test_a_head_that_an_expert_replaces_is_named(trained: Path, tmp_path: Path) -> None:
     wide = one_label_more(trained / "a", tmp_path / "wide")
     known = {"experts": (str(trained / "b"),), "base": str(trained / "base")}
-    with pytest.warns(UserWarning, match="more and is not that of toy/first: .* head of .*/b"):
+    with pytest.warns(UserWarning, match="more, not those of toy/first: .* head of .*/b"):
         scores(tmp_path, wide, tasks=(FIRST.name,), **known)
     assert {"expert", "own"} <= {*harness.read_records(tmp_path / "records")["head"]}
 

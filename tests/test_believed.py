@@ -186,9 +186,9 @@ def ends(low: float, high: float, **given: Any) -> list[dict[str, Any]]:
 
 
 UNTRUE = {
-    "a score of 100": ({"scores": [score(97.3)]}, "accuracy 97.3, expected one of 0 to 1"),
-    "below the least": ({"scores": [score(-0.1)]}, "accuracy -0.1, expected one of 0 to 1"),
-    "a constant of 100": ({"majority": score(50.0)}, "accuracy 50, expected one of 0 to 1"),
+    "a score of 100": ({"scores": [score(97.3)]}, "accuracy 97.3; expected 0 to 1"),
+    "below the least": ({"scores": [score(-0.1)]}, "accuracy -0.1; expected 0 to 1"),
+    "a constant of 100": ({"majority": score(50.0)}, "accuracy 50; expected 0 to 1"),
     "a mean of nothing": ({"scores": [score(0.9) | {"value": 0.8}]}, "expected 0.9, the mean of"),
     "another metric": ({"scores": [{"value": 0.9, "parts": {"f1": 0.9}}]}, "scores of f1, exp"),
     "no metric": ({"scores": [{"value": 0.9, "parts": {}}]}, "scores of nothing, expected"),
@@ -209,11 +209,11 @@ UNTRUE = {
     "ends elsewhere": ({"intervals": ends(0.1, 0.7)}, "has the interval 0.1 to 0.7"),
     "ends of 100": ({"intervals": ends(0.2, 97)}, "has the interval 0.2 to 97"),
     "no level": ({"intervals": ends(0.7, 0.9, level=95)}, "field 'intervals.0.level'"),
-    "ends of no score": ({"intervals": ends(0.7, 0.9, shots=5)}, "an interval of no score"),
+    "ends of no score": ({"intervals": ends(0.7, 0.9, shots=5)}, "an interval without a score"),
     "draws without rows": ({"settings": SETTINGS}, "settings of draws and no adaptation"),
     "rows without draws": (
         {"adaptation": ADAPTED.model_dump(mode="json")},
-        "an adaptation that its scores cannot be of",
+        "an adaptation to drawn rows and scores without shots",
     ),
 }
 

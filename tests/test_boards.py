@@ -880,7 +880,7 @@ def test_boards_of_several_places_have_a_page_over_them(
     assert "index.html exists and is not of this program" in capsys.readouterr().err
     twins = ["leaderboard", str(places[1]), str(written(tmp_path / "x" / "two", tied)), "--each"]
     assert main([*twins, "--out", str(tmp_path / "new")]) == 2
-    assert "would be one board; expected places of other names" in capsys.readouterr().err
+    assert "would be one board; expected folders of other names" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 
@@ -931,7 +931,8 @@ def test_the_order_of_the_places_is_kept_and_files_are_sorted(tmp_path: Path) ->
         ("[]", "holds a list, expected a record"),
         (
             "{}",
-            "is not a record of this project, or a folder of such: field 'model': Field required",
+            "is not a record of `harness evaluate`, nor a folder of records: "
+            "field 'model': Field required",
         ),
         (None, "does not exist"),
     ],

@@ -462,13 +462,13 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "protocol": (
         None,
         [*GOOD, "--protocol", "knn"],
-        "of 'good', no record is of protocol 'knn', expected current",
+        "'good': no record has the protocol 'knn', expected current",
     ),
     "no protocol": (None, [*GOOD, "--protocol", "nearest"], "no protocol is called 'nearest'"),
     "task": (
         None,
         [*GOOD, "--tasks", "toy/z"],
-        "of 'good', no record is of task 'toy/z', expected one of toy/a@test",
+        "'good': no record has the task 'toy/z', expected one of toy/a@test",
     ),
     "shots": (
         None,
@@ -489,19 +489,19 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "splits": (
         other(task="toy/a@dev"),
         ["good", "odd"],
-        "all models share no task under",
+        "the models share no task under",
     ),
     "split": (
         other(task="toy/a@dev"),
         ["good", "odd", "--tasks", "toy/a"],
         "shots: 'good' on toy/a@test with no shots; 'odd' on toy/a@dev with no shots",
     ),
-    "resamples": (drop, GOOD, "keeps no resamples, expected one for each of [None]"),
+    "resamples": (drop, GOOD, "keeps no resamples; expected some for each number of shots, [None]"),
     "design": (redrawn, GOOD, "on toy/a@test has scores on other resampled test units"),
     "two": (
         twice,
         ["good", "odd"],
-        "'odd' is of two models, odd on toy/a@test and odd on toy/a@test, which differ in weights",
+        "'odd' names two models, odd on toy/a@test and odd on toy/a@test, which differ in weights",
     ),
     "elsewhere": (
         elsewhere,
@@ -511,7 +511,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None] | None, list[str], str]] = {
     "models": (
         None,
         ["good", "."],
-        "'.' is of two models, fair on toy/a@test and good on toy/a@test, which differ in name",
+        "'.' names two models, fair on toy/a@test and good on toy/a@test, which differ in name",
     ),
 }
 

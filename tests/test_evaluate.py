@@ -717,7 +717,7 @@ def test_a_changed_data_set_is_scored_anew(room: Room, evaluate: Evaluate, tmp_p
 @pytest.mark.filterwarnings("default:no expert of")
 def test_a_plain_classifier_needs_only_its_task(room: Room, evaluate: Evaluate) -> None:
     _, err = evaluate(room.rte[0], "--tasks", "glue/rte")
-    assert "no expert of glue/rte is known, so nothing is evaluated by ft-classifier" in err
+    assert "no expert of glue/rte is known, so nothing is evaluated under ft-classifier" in err
     found = evaluate.records(room.rte[0], "--tasks", "glue/rte")
     assert [(r["role"], r["protocol"]) for r in found] == [("merged", "current"), ("merged", "knn")]
     assert found[0]["method"] == "given"

@@ -376,7 +376,7 @@ def test_heads_of_other_tasks_and_poolers_are_left_out_by_name(
     assert f"none in {other}" in out[1]["bert.pooler.dense.bias"]
     assert main(["inspect", *map(str, [rows["a"], rows["c"], words["a"]])]) == 0
     lines = " ".join(capsys.readouterr().out.split())
-    assert "Left out of 1 and 2, as shapes differ or one has none: classifier.bias" in lines
+    assert "Left out of 1 and 2, as shapes differ or one lacks them: classifier.bias" in lines
     assert "Left out of 1 and 3; 2 and 3, as" in lines
 
 

@@ -761,7 +761,7 @@ def test_words_that_are_cut_off_are_no_entities_and_are_counted(room: Path, tmp_
     assert "52 words are cut off at 5 tokens" in cut_off, "once, whatever is read"
     # for each protocol and model, in one line
     assert len({*drawn}) == 1
-    assert re.search(r"of \d+ words that are drawn \d+ are cut off or make no token", drawn[0])
+    assert re.search(r"of \d+ drawn words \d+ are cut off or have no token", drawn[0])
     rows = load_rows(TAGS, "test")
     places = [place for words in rows.texts for place in range(len(words))]
     cut = np.array(places) >= 3

@@ -186,7 +186,7 @@ def test_records_of_before_have_none_and_spoilt_ones_are_named(tmp_path: Path) -
         "has a loss on resampled units that cannot be read: ?": {
             "loss_resamples": record.resamples[0].model_copy(update={"values": "?"})
         },
-        "has no loss on 7 resamples": {
+        "losses on resamples expected 7": {
             "loss_resamples": record.resamples[0].model_copy(update={"count": 7})
         },
     }

@@ -249,12 +249,12 @@ def test_no_name_leads_out_of_the_folder(name: str | None, tmp_path: Path) -> No
 
 def faults() -> Iterator[tuple[str, Any]]:
     yield "two files of one name", packs(["a.json", "a.json"])
-    yield "in another order", packs(["b.json", "a.json"])
+    yield "not in the order of their names", packs(["b.json", "a.json"])
     yield "other columns", packs(["a.json"], more=["x"])
     yield "other columns", packs(["a.json"], text=pyarrow.array([1]))
     yield "a.json has other resamples", packs(["a.json"], numbers=[[b"1"]])
     yield "other resamples", packs(["a.json"], text=[b'{"values": ""}'], numbers=[[b"1", b"2"]])
-    yield "is not a record of this project", packs(["a.json"])
+    yield "is not a record of `harness evaluate`", packs(["a.json"])
     yield "cannot be read as a record", packs(["a.json"], text=[b"\xff"])
     yield "cannot be read as a record", packs(["a.json"], text=[b"{"])
 

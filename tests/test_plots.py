@@ -466,7 +466,7 @@ def test_what_changes_nothing_anywhere_is_said_and_not_drawn(first: str) -> None
     assert mpl.colors.same_color(bar.get_facecolor(), marks.BLUE)  # the first is not kept for them
     said = "Not drawn, as no score changes: p[average], q:a=1[average]"
     assert figure.get_suptitle().replace("\n", " ").endswith(said)
-    found = r"found only p\[average\], q:a=1\[average\] with the scores of the same without"
+    found = r"found only p\[average\], q:a=1\[average\], with the same scores as without"
     with pytest.raises(MissingScores, match=found):
         picture(gains, read_all[:3])
 
@@ -1150,16 +1150,16 @@ BAD: dict[str, tuple[str, list[str]]] = {
     ),
     "unlike any": ("nosuch {records}", ["no picture is called 'nosuch'; known: credit, protocols"]),
     "no place": ("shots {records}/nowhere", ["does not exist"]),
-    "no records": ("shots", ["shots is drawn of records, found no records"]),
-    "a model": ("shots {records} --model x", ["drawn of records, found a model"]),
-    "no model": ("tsne", ["drawn of the features of a model, found none", "--model"]),
+    "no records": ("shots", ["plot shots needs records alone, found none"]),
+    "a model": ("shots {records} --model x", ["needs records alone, found a model"]),
+    "no model": ("tsne", ["needs a model alone, found none", "--model"]),
     "records for features": ("tsne {records} --model x", ["found records"]),
     "an option of a sweep": (
         "tsne --model x --option merger.scale",
         ["tsne has --option", "records"],
     ),
     "no such model": ("tsne --model ./nowhere", ["nowhere does not exist"]),
-    "task": ("shots {records} --tasks cola", ["no record is of task 'cola'", RTE]),
+    "task": ("shots {records} --tasks cola", ["no record has the task 'cola'", RTE]),
     "protocol": (
         "shots {records} --protocols probe",
         ["'probe'", "expected one of current, knn, ft-classifier"],
@@ -1194,7 +1194,7 @@ BAD: dict[str, tuple[str, list[str]]] = {
     "one merge": ("ranks {alone}", ["found 1 on all of 1", "harness evaluate"]),
     "an option of a model": (
         "protocols {records} --device cpu",
-        ["plot protocols has --device, which is of features of a model (tsne)"],
+        ["plot protocols has --device, which is for features of a model (tsne) only"],
     ),
     "an option of records": ("tsne --model m --shots 5", ["plot tsne has --shots, which is of"]),
     "shots where none are drawn": (

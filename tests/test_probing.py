@@ -313,7 +313,7 @@ def test_a_head_tuned_on_the_scored_rows_bears_no_verdict(room: Path, tmp_path: 
 def test_fewer_rows_than_dimensions_are_warned_of_once(room: Path, tmp_path: Path) -> None:
     """However many models and draws there are."""
     expected = (
-        r"probe was fitted to fewer rows .* on turned/regression@test to 0.31 rows a dimension"
+        r"probe was fitted to fewer rows .* on turned/regression@test to 0.31 rows per dimension"
     )
     with pytest.warns(UserWarning, match=expected) as told:
         read(room, "regression", tmp_path, "probe", "probe:transform=affine", shots=(1,))

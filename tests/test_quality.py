@@ -442,7 +442,7 @@ def test_a_report_is_a_table_in_points() -> None:
         "\n"
         "In points, the mean over tasks with 5 shots; 95% intervals over draws, "
         "or 10 parts of the test rows\n"
-        "where nothing is drawn. Against a baseline, less than 0.5 is the same.\n"
+        "where nothing is drawn. A difference from a baseline of less than 0.5 is 'same'.\n"
         "A note."
     )
 

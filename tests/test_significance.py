@@ -103,7 +103,7 @@ def test_two_models_of_one_name_are_no_sets(tmp_path: Path) -> None:
     read_once(tmp_path, "plain", "toy/a", 0.3, rows=400, experts=experts, digest="other")
     for names in (["plain", "dropped"], ["plain", "dropped", "worse"]):
         read_once(tmp_path, "worse", "toy/a", 0.5, rows=400)
-        with pytest.raises(BrokenRecord, match="'plain' is of two models"):
+        with pytest.raises(BrokenRecord, match="'plain' names two models"):
             harness.compare(names, records=tmp_path)
 
 

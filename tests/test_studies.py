@@ -1479,7 +1479,7 @@ def test_how_many_sets_a_difference_takes(room: Path, capsys: pytest.CaptureFixt
     assert knn.deviation == pytest.approx(stdev(apart) / 0.75)  # of one degree of freedom
     assert knn.needed == sets_needed(knn.deviation, 2.0)
     assert main(["study", "status", str(room / "out"), "--spread", "2"]) == 0
-    assert "points take about" in capsys.readouterr().out
+    assert "points would be significant with about" in capsys.readouterr().out
     refused(["study", "status", room / "out", "--spread", "0"], BadRecipe, "--spread", "0")
 
 

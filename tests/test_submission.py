@@ -290,8 +290,8 @@ FORGERIES: dict[str, tuple[str, Forgery, bool, str]] = {
     # name -> protocol, what is done, whether intervals are made to fit, what is said
     "score": ("current", raised, False, "has the interval "),
     "score of draws": ("knn", raised, False, "has the interval "),
-    "score, intervals": ("current", raised, True, "has the deviation"),
-    "score of no rows": ("current", lambda s: scored(s, lambda v: v + 1e-4), True, "of 2000 rows"),
+    "score, intervals": ("current", raised, True, "has the standard deviation"),
+    "score of no rows": ("current", lambda s: scored(s, lambda v: v + 1e-4), True, "on 2000 rows"),
     "resamples": ("current", lifted, False, "has the mean"),
     "resamples, intervals": ("current", lifted, True, "has the mean"),
     "level": ("current", other_level, False, "has the intervals "),
@@ -318,7 +318,7 @@ FORGERIES: dict[str, tuple[str, Forgery, bool, str]] = {
     ),
     "no version": ("current", changed(versions={}), True, "has None as the version"),
     "fitted to test rows": ("probe", as_drawn, True, "adapted to (split"),
-    "no option": ("probe", without_rows, True, "does not say transform of probe"),
+    "no option": ("probe", without_rows, True, "lacks the options transform of probe"),
     "rows, options": (
         "probe",
         as_drawn_by_its_options,
@@ -335,12 +335,12 @@ FORGERIES: dict[str, tuple[str, Forgery, bool, str]] = {
         "was shown textcls/ag_news",
     ),
     "tuned on test rows": ("current", tuned_on_test, True, "was made with textcls/ag_news@test"),
-    "rows it was shown": ("current", changed(shown=[]), True, "was shown no rows; expected those"),
-    "tuned on nothing": ("current", tuned_on_nothing, True, "was tuned by scale on no rows"),
+    "rows it was shown": ("current", changed(shown=[]), True, "no rows were shown; expected those"),
+    "tuned on nothing": ("current", tuned_on_nothing, True, "has scale tuned on no rows"),
     "no digest": ("surgery", changed(digest="mine"), True, "has the digest 'mine'"),
     "no experts": ("current", changed(experts=[]), True, "has no recipe, or no experts"),
     "another teacher": ("ft-classifier", other_teacher, True, "has no record of its control"),
-    "no merger": ("current", unknown_merger, True, "has a recipe of what is not known here"),
+    "no merger": ("current", unknown_merger, True, "has a recipe with unknown methods"),
     "no recipe": ("current", changed(recipe=None), True, "has no recipe"),
     "method": ("current", changed(method="average"), True, "is called average; expected regmean"),
     "weights": ("current", changed(digest="0" * 32), True, "as the weights of regmean"),
@@ -428,9 +428,9 @@ def unmarked_in_all(said: Said) -> None:
 @pytest.mark.parametrize(
     ("forgery", "said"),
     [
-        (unmarked, "was shown textcls/ag_news@test, which is scored, and has transductive false"),
-        (unmarked_and_not_shown, "was made with textcls/ag_news@test, unmarked"),
-        (unmarked_without_the_option, "does not say the rows of adamerging"),
+        (unmarked, "was shown textcls/ag_news@test, which is scored, but has transductive false"),
+        (unmarked_and_not_shown, "was made with textcls/ag_news@test, which is scored;"),
+        (unmarked_without_the_option, "lacks the option rows of adamerging"),
     ],
 )
 def test_a_merge_made_with_the_scored_rows_is_marked(

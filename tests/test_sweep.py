@@ -311,7 +311,7 @@ def test_mistakes_are_a_line(room: Room, tmp_path: Path) -> None:
     ties = [room.folder(f"ties:density={d}") for d in (0.1, 0.2)]
     with mistake(BadOption, "found none", "--option merger.density"):
         swept(ties)
-    with mistake(MissingScores, "values of merger.densty, found no merge whose record says it"):
+    with mistake(MissingScores, "values of merger.densty, found no merge whose record has it"):
         swept(ties, option="merger.densty")
     with mistake(MissingScores, "two or more values of ties.density, found 0.1"):
         swept(ties[:1], option="ties.density")
@@ -324,10 +324,10 @@ def test_mistakes_are_a_line(room: Room, tmp_path: Path) -> None:
         BadOption, "premerge.drop_rate is dare.drop_rate and della.drop_rate", "one of these"
     ):
         swept([both], option="premerge.drop_rate")
-    with mistake(BadOption, "plot ranks has --option, which is of sweep"):
+    with mistake(BadOption, "plot ranks has --option, which is for sweep only"):
         plot.plot("ranks", ties, out=tmp_path / "fig", view=View(option="ties.density"))
     without = [(line, one.model_copy(update={"recipe": None})) for line, one in read_both(ties)]
-    with mistake(MissingScores, "found no merge whose record says it", "merge.json"):
+    with mistake(MissingScores, "found no merge whose record has it", "merge.json"):
         sweep(without, View(option="ties.density"))
     other = room.folder("average", experts=1)
     with mistake(MissingScores, "the larger lacks an expert of the smaller"):

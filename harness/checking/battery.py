@@ -148,14 +148,16 @@ def _check_said(stage: StageName, entry: Method) -> None:
     for need in needs_of(entry):
         if need.toy is None:
             raise HarnessError(
-                f"{entry.called} '{entry.name}' asks for '{need.name}', of which there is no toy "
-                f"to test with; expected @need('{need.name}', toy=...)"
+                f"{entry.called} '{entry.name}' needs '{need.name}', which has no toy data to test "
+                f"with; expected @need('{need.name}', toy=...)"
             )
     known = [checked.name for checked in PROPERTIES.values() if stage in checked.stages]
     for name in [*entry.breaks, *chain(*entry.breaks_with.values())]:
         if name not in known:
             called = f"{entry.called} '{entry.name}'"
-            raise UnknownName(f"{called} breaks '{name}', no property; {hint(name, known)}")
+            raise UnknownName(
+                f"{called} declares '{name}', which is no property; {hint(name, known)}"
+            )
 
 
 def _on_enough(method: CheckedMethod) -> CheckedMethod:

@@ -66,7 +66,7 @@ FLOOR = 0.005
 DIGITS = 6
 STEPS = 100
 """Steps of the progress bar for each merge and each evaluation, which alone know their work."""
-AGAIN = "restore it, or record it again with --record"
+AGAIN = "restore the baseline, or record it again with --record"
 DEVICE = "cpu"
 """The device on which the baselines were recorded, also on a machine with a GPU."""
 
@@ -138,7 +138,7 @@ class Report:
         legend = (
             f"In points, the mean over tasks with {HEADLINE_SHOTS} shots; {LEVEL:.0%} intervals "
             f"over draws, or {PARTS} parts of the test rows\nwhere nothing is drawn. "
-            f"Against a baseline, less than {points(100 * FLOOR)} is the same."
+            f"A difference from a baseline of less than {points(100 * FLOOR)} is 'same'."
         )
         return "\n".join([table, "", legend, *self.notes])
 
@@ -222,7 +222,7 @@ def measure(
         try:
             if len(experts) < 2:
                 raise BadOption(
-                    f"{choice.name} reads {len(experts)} of its tasks, expected 2 or more"
+                    f"{choice.name} can merge {len(experts)} of its experts, expected 2 or more"
                 )
             merge(recipe, out=out, force=True, progress=merging)
         except BadOption as error:
@@ -339,7 +339,7 @@ def _notes(measured: Quality, kept: Quality | None, path: Path, recorded: bool) 
     else:
         mine, theirs = ({*chain(*one.scores.values())} for one in (measured, kept))
         for name in sorted(mine ^ theirs):
-            yield f"{path} and this evaluation do not share the protocol '{name}': not compared."
+            yield f"Only one of {path} and this evaluation has the protocol '{name}': not compared."
 
 
 # Baselines ---------------------------------------------------------------------------------

@@ -13,16 +13,20 @@ from harness.cli.flags import Names, argument, fields_of, option, several
 @app.command()
 def barrier(
     experts: list[str] = argument("Two folders or Hub ids, of one architecture.", metavar="A B"),
-    tasks: Names = several("T1,T2@split,...: where both heads are read.", of="tasks"),
-    premerge: list[str] | None = option("NAME[:key=value,...]; repeat to compare.", of="premerge"),
-    points: int = option("Merges along the line, both ends included.", 11),
-    base: str | None = option("The base, for alignments that read it."),
+    tasks: Names = several("T1,T2@split,...; default: the tasks in the record of A.", of="tasks"),
+    premerge: list[str] | None = option(
+        "An alignment to try first, NAME[:key=value,...]; repeat for several.", of="premerge"
+    ),
+    points: int = option("Number of merges along the line, both ends included.", 11),
+    base: str | None = option("The base, for alignments that need it."),
     seed: int = option("Seed of methods that draw random numbers.", 0),
     limit: int | None = flags.ROWS,
     first: bool = flags.FIRST,
     device: str = flags.DEVICE,
     dtype: flags.Dtype = flags.DTYPE,
-    output: Path = option("For records, table and picture.", Path("barrier"), "--output-path"),
+    output: Path = option(
+        "The folder for records, table and picture.", Path("barrier"), "--output-path"
+    ),
     allow_pickle: bool = flags.ALLOW_PICKLE,
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,

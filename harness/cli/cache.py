@@ -46,14 +46,18 @@ def info(as_json: bool = JSON) -> None:
 
 @cache.command()
 def clear(
-    all_: bool = flag("Every entry.", "--all"),
-    older_than: float | None = option("Entries last used so many DAYS ago or more.", min=0),
+    all_: bool = flag("Delete every entry.", "--all"),
+    older_than: float | None = option(
+        "Delete entries that were last used this many days ago or earlier.", min=0
+    ),
 ) -> None:
-    """Delete entries; what is needed again is computed again."""
+    """Delete entries of the cache; later commands compute again what they need."""
     from harness.caches import cleared
 
     if all_ == (older_than is not None):
-        raise BadOption("say what is to be cleared: --all, or --older-than DAYS")
+        raise BadOption(
+            "cache clear has neither or both of its options; expected --all or --older-than"
+        )
     print(f"cleared {_size(cleared(older_than or 0))}")
 
 

@@ -13,10 +13,12 @@ from harness.errors import BadOption
 
 @app.command()
 def check(
-    stage: Literal["merger", "premerge", "postmerge"] = argument(),
+    stage: Literal["merger", "premerge", "postmerge"] = argument("The kind of method."),
     name: str = argument("NAME or module:function[:key=value,...]"),
-    baselines: Path = option("Where the recorded scores of mergers are.", Path("tests/baselines")),
-    record: bool = flag("Write the merger's scores there as its baseline.", "--record"),
+    baselines: Path = option(
+        "The folder with the recorded scores of mergers.", Path("tests/baselines")
+    ),
+    record: bool = flag("Record the merger's scores in --baselines.", "--record"),
     plugins: list[Path] | None = PLUGINS,
 ) -> int:
     """Test the properties of a method and, of a merger, its quality; exit 1 if a test fails."""
@@ -24,7 +26,7 @@ def check(
     from harness.options import parse_choice
 
     if record and stage != "merger":
-        raise BadOption(f"--record is for mergers: a {stage} method has no baseline of its own")
+        raise BadOption(f"--record is for mergers, found a {stage} method; leave it out")
     choice = parse_choice(name)
     tests = battery(stage, choice)
     findings = []

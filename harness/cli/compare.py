@@ -27,8 +27,8 @@ def compare(
     max_length: int | None = flags.READ_LENGTH,
     models: Names = several("M1,M2,...: the same as MODELS."),
     base: Names = flags.BASE,
-    records: Path = option("The records that evaluate wrote.", Path("records")),
-    margin: float | None = option("Points within which two models are practically equal."),
+    records: Path = option("The folder of records that evaluate wrote.", Path("records")),
+    margin: float | None = option("Two models are practically equal within so many points."),
     as_json: bool = flags.JSON,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:

@@ -28,32 +28,32 @@ def evaluate(
     other_base: bool = flags.OTHER_BASE,
     heads_from: str | None = flags.HEADS_FROM,
     references: Names = several("Other models to evaluate on the same tasks."),
-    ceilings: Names = chosen("emr,tall:threshold=0.4: masks for each task, as references."),
+    ceilings: Names = chosen("emr,tall:threshold=0.4: references with masks for each task."),
     best_single: bool = flag("Add the expert that scores best on heldout10.", "--best-single"),
     singles: bool = flag("Also evaluate each expert on every task with its labels.", "--singles"),
-    tasks: Names = several("T1,T2@split,...", of="tasks"),
+    tasks: Names = several("T1,T2@split,...; default: those of the folder.", of="tasks"),
     protocols: Names = chosen(
         "P1,P2:key=value,...; default: current,knn,ft-classifier.", of="protocols"
     ),
     shots: str = option("Rows per class that a protocol adapts to, or all.", "1,5,10"),
     metrics: Names = several("Metrics, instead of the tasks' own.", of="metrics"),
     preset: flags.PresetFlag = flags.PRESET,
-    draws: int = option("How often these rows are drawn.", 5),
-    seed: int = option("The first draw's seed.", 0),
+    draws: int = option("Number of draws of rows for each number of shots.", 5),
+    seed: int = option("Seed of the first draw; others follow.", 0),
     unstratified: bool = flag("Draw rows regardless of their labels.", "--unstratified"),
     labels: Literal["by-name", "by-index"] = option(
-        "by-index: trust the order of LABEL_n.", "by-name"
+        "by-index: LABEL_n of the model is label n of the task.", "by-name"
     ),
     limit: int | None = flags.ROWS,
     first: bool = flags.FIRST,
     train_limit: int | None = option("Draw shots, also `all`, from N training rows only."),
     max_length: str | None = flags.MAX_LENGTH,
     batch_size: str = option(
-        "Rows per forward pass, or auto: a budget of tokens or images.", "auto"
+        "Rows per forward pass; auto: as many as a budget of tokens or images allows.", "auto"
     ),
     device: str = flags.DEVICE,
     dtype: flags.Dtype = flags.DTYPE,
-    output: Path = option("Where records are written.", Path("records"), "--output-path"),
+    output: Path = option("The folder for records.", Path("records"), "--output-path"),
     allow_pickle: bool = flags.ALLOW_PICKLE,
     data_dir: str | None = flags.DATA_DIR,
     as_json: bool = flags.flag("Print the records as JSON, without resamples.", "--json"),

@@ -17,16 +17,18 @@ def finetune(
     task: str | None = option("The task, as `harness list tasks` names it.", of="tasks"),
     tasks: Names = several("T1,T2,...: one encoder, a head for each label space.", of="tasks"),
     seed: int = option("Seed of the order of the data and of dropout.", 0),
-    head_seed: int | None = option("Initialises the head (default: the seed)."),
+    head_seed: int | None = option("Seed of the head's first weights. Default: --seed."),
     learning_rate: float | None = option("Default: the task's."),
     epochs: float | None = option("Default: the task's."),
     batch_size: int | None = option("Default: the task's."),
-    warmup: float | None = option("Warmup, as a share of the steps."),
+    warmup: float | None = option("Warmup, as a share of the steps. Default: the task's."),
     weight_decay: float | None = option("Default: the task's."),
     max_length: str | None = flags.MAX_LENGTH,
     heads_from: str | None = flags.HEADS_FROM,
     limit: int | None = option("Use N rows of each split."),
-    part: str | None = option("1/2 or 2/2: rows of which one part has most of a class."),
+    part: str | None = option(
+        "1/2 or 2/2: one of two parts of the rows; 1/2 has most rows of one class."
+    ),
     device: str = flags.DEVICE,
     bf16: bool = flag("Train in mixed bfloat16: weights stay float32.", "--bf16"),
     preset: flags.PresetFlag = flags.PRESET,
@@ -50,4 +52,4 @@ def finetune(
         print(f"wrote {out}: {split} {parts} ({score['rows']} rows)")
     scored = {split.partition("@")[0] for split in record["scores"]}
     for name in (name for name in record["tasks"] if name not in scored):
-        print(f"wrote {out}: {name}@heldout10 leaves nothing to score, so there is no score")
+        print(f"wrote {out}: {name}@heldout10 has no rows to score, so there is no score")

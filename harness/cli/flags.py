@@ -128,35 +128,38 @@ PresetFlag: TypeAlias = Literal["procrustes", "regmean", "rotation", "ft-classif
 
 RECORDS = argument("Record files, or folders of them.")
 DATA_DIR = option("Local data: DIR/<suite>/<task>/<split>.parquet.", parser=_folder, metavar="DIR")
-PRESET = option("The defaults and quirks of a paper's code.")
+PRESET = option("Use the defaults and quirks of a paper's published code.")
 PLUGINS = option(
     "A folder of Python files with your own tasks, protocols or methods; repeat for several.",
     callback=_load_plugins,
     is_eager=True,
 )
 MAX_LENGTH = option(
-    "Tokens, or auto: what the model and the rows need. Default: the task's.", metavar="N|auto"
+    "Most tokens of a row; auto: the longest row's, within the model's. Default: the task's.",
+    metavar="N|auto",
 )
 ROWS = option("Score N rows only, drawn from each split.")
 FIRST = flag("With --limit: the first N rows, instead of a draw.", "--first")
-DEVICE = option("auto, cpu, cuda or cuda:N.", "auto")
+DEVICE = option("Where models run: auto, cpu, cuda or cuda:N.", "auto")
 MERGE_DEVICE = option("Where methods compute: cpu, cuda, ...", "cpu")
-DTYPE = option("In which type models run.", "float32")
+DTYPE = option("Number type that models run in.", "float32")
 HEADS_FROM = option("A folder of heads for models that have none: see `harness heads`.")
 OTHER_BASE = flag("Accept models that were made from another base.", "--other-base")
 OTHER_TASKS = flag("Accept --tasks other than those the experts were trained on.", "--other-tasks")
-ALLOW_PICKLE = flag("Read pickles, as weights only.", "--allow-pickle")
-FORCE = flag("Replace what an earlier run wrote there.", "--force")
-JSON = flag("Print JSON, for machines.", "--json")
+ALLOW_PICKLE = flag("Also read weights from pickle files, as weights only.", "--allow-pickle")
+FORCE = flag("Replace what an earlier run wrote to the same place.", "--force")
+JSON = flag("Print JSON, for other programs.", "--json")
 
 # Flags that select records.
 TASKS = several("T1,T2@split,...; default: all.", of="tasks")
 PROTOCOLS = chosen("P1,P2:key=value,...; default: all.", of="protocols")
 MODELS = several("M1,M2,... or M*: these merges, with their experts and references.")
-BASE = several("B1,B2,...: what belongs to these bases, by name or by source; default: all.")
-LIMIT = limit("N: records of evaluate --limit N; all: of all rows.", "--limit")
-READ_LENGTH = option("N: records of evaluate --max-length N.")
-DRAWS = option("N: what adapts, of evaluate --draws N.")
+BASE = several("B1,B2,...: only records of these bases, by name or by source; default: all.")
+LIMIT = limit("N: only records of evaluate --limit N; all: only those of all rows.", "--limit")
+READ_LENGTH = option("N: only records of evaluate --max-length N.")
+DRAWS = option("N: of protocols that draw rows, only records of evaluate --draws N.")
 TRAIN_LIMIT = limit(
-    "N: what adapts, of evaluate --train-limit N; all: of all training rows.", "--train-limit"
+    "N: of protocols that draw rows, only records of evaluate --train-limit N; all: only those "
+    "without a limit.",
+    "--train-limit",
 )

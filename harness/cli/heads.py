@@ -14,25 +14,27 @@ from harness.cli.flags import ALLOW_PICKLE, FORCE, PLUGINS, argument, option, pa
 @app.command()
 def heads(
     family: Literal["clip", "verbalizer"] = argument(
-        "Texts that name the classes, of a whole CLIP, or words that a T5 answers with."
+        "clip: a head of texts that name the classes; verbalizer: of words that a T5 answers with."
     ),
     base: str = option("The pretrained checkpoint: a whole CLIP, or a T5 that makes text.", ...),
     task: str = option("The task, as `harness list tasks` names it.", ..., of="tasks"),
     out: Path = option("The folder of the head.", ...),
     templates: list[str] | None = option(
-        "'a photo of a {class}.'; repeat for several. Default: the task's. Of a verbalizer one: "
-        "'review: {text}', with {pair} for a second text and, where each label holds or not, "
-        "{label}. Default: '{text}'.",
+        "clip: 'a photo of a {class}.'; repeat for several. Default: the task's. verbalizer: one, "
+        "as 'review: {text}', with {pair} for a second text and, for a multi-label task, {label}. "
+        "Default: '{text}'.",
         None,
         "--template",
     ),
     words: list[str] | None = option(
-        "What a T5 answers for a label, one token; repeat for all labels in their order. Default: "
-        "their names; no and yes, where each holds or not.",
+        "verbalizer: the T5's answer for a label, one token; repeat for all labels in their order. "
+        "Default: their names or, for a multi-label task, no and yes.",
         None,
         "--word",
     ),
-    prefix: str = option("What all answers of a T5 begin with: '<extra_id_0>'.", ""),
+    prefix: str = option(
+        "verbalizer: what all answers of the T5 begin with, as '<extra_id_0>'.", ""
+    ),
     preset: flags.PresetFlag = flags.PRESET,
     force: bool = FORCE,
     allow_pickle: bool = ALLOW_PICKLE,

@@ -17,7 +17,7 @@ def inspect(
     base: str | None = option("The checkpoint they were fine-tuned from: adds task vectors."),
     other_base: bool = flags.OTHER_BASE,
     out: Path | None = option("The folder for inspect.json and heat maps."),
-    units: Names = several("LAYER,...: also draw every feed-forward unit with every other."),
+    units: Names = several("LAYER,...: also draw all feed-forward units of these layers."),
     force: bool = flags.FORCE,
     allow_pickle: bool = flags.ALLOW_PICKLE,
     as_json: bool = flags.JSON,

@@ -35,11 +35,13 @@ def leaderboard(
 
     if submit_check:
         if given := [name.replace("_", "-") for name, value in asked.items() if value]:
-            raise BadOption(f"--submit-check reads all and writes nothing; leave out --{given[0]}")
+            raise BadOption(
+                f"--submit-check reads all records, writes no board; leave out --{given[0]}"
+            )
         _print_findings(records, board or [])
         return
     if board:
-        raise BadOption("--board is the board that records are to join; expected --submit-check")
+        raise BadOption("--board is given alone; expected --submit-check beside it")
     if out is None:
         raise BadOption("leaderboard has no --out; expected the folder for the board")
     for path in run(records, bases=asked.pop("base"), **asked):

@@ -15,7 +15,7 @@ from harness.cli.flags import JSON, PLUGINS, argument
 def list_(
     what: Literal[
         "mergers", "premerge", "postmerge", "needs", "tasks", "protocols", "metrics", "families"
-    ] = argument(),
+    ] = argument("What to list."),
     as_json: bool = JSON,
     plugins: list[Path] | None = PLUGINS,
 ) -> None:

@@ -29,7 +29,7 @@ def merge(
         "NAME[:key=value,...], after the merger; repeat for several.", of="postmerge"
     ),
     heads: Literal["auto", "merge", "average", "keep", "none"] | None = option(
-        "What to do with the heads."
+        "What to do with the experts' heads."
     ),
     heads_from: str | None = flags.HEADS_FROM,
     tasks: Names = several("T1,T2,...: the task of each expert, or one for all.", of="tasks"),
@@ -40,9 +40,9 @@ def merge(
     tune: str | None = option("[METHOD.]OPTION=FIRST:LAST:STEP or =[A,B]: try all, keep the best."),
     tune_on: Names = several("T1@SPLIT,...: where candidates are scored. Default: @heldout10."),
     tune_limit: int | None = option("Score candidates on N rows of each split."),
-    examples_limit: int | None = option("Show methods N rows of each expert at most."),
+    examples_limit: int | None = option("Let methods read N rows of each expert at most."),
     device: str | None = option("Where statistics are computed and candidates scored."),
-    dtype: flags.Dtype | None = option("In which type models run there. Default: float32."),
+    dtype: flags.Dtype | None = option("Number type that models run in there. Default: float32."),
     merge_device: str | None = option("Where methods compute: cpu (default), cuda, ..."),
     no_drift: bool = flag("Skip measuring how far the experts' logits move.", "--no-drift"),
     other_base: bool = flags.OTHER_BASE,
@@ -100,5 +100,5 @@ def _recipe(experts: Sequence[str], said: Mapping[str, Any]) -> Recipe:
     recipe, says = recipe_and_fields(experts[0])
     if both := [name for name in given if name not in MACHINE_FLAGS and name in says]:
         flag = both[0].replace("_", "-")
-        raise BadRecipe(f"--{flag} and {experts[0]} both say what to merge; expected one of them")
+        raise BadRecipe(f"--{flag} is given, and {experts[0]} sets it too; leave out one of them")
     return validated(Recipe, {**dict(recipe), **given}, "merge")

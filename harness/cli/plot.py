@@ -36,7 +36,7 @@ def _check_flags(context: typer.Context, what: str, strangers: Sequence[str]) ->
         if source is not None and source.name == "COMMANDLINE":
             called = f"--{name.replace('_', '-')}"
             of = "features of a model (tsne)" if name in OF_A_MODEL else "records"
-            raise BadOption(f"plot {what} has {called}, which is of {of}; leave it out")
+            raise BadOption(f"plot {what} has {called}, which is for {of} only; leave it out")
 
 
 @app.command()
@@ -50,7 +50,7 @@ def plot(
     records: list[Path] | None = argument("Record files, or folders of them; tsne: none.", None),
     tasks: Names = flags.TASKS,
     protocols: Names = chosen(
-        "P1,P2:key=value,...; default: those of the picture.", of="protocols"
+        "P1,P2:key=value,...; default: those that the figure needs.", of="protocols"
     ),
     shots: str | None = option("Rows per class, or all. Default: the number nearest to 5."),
     limit: flags.Limit = flags.LIMIT,
@@ -59,12 +59,12 @@ def plot(
     max_length: int | None = flags.READ_LENGTH,
     models: Names = flags.MODELS,
     base: Names = flags.BASE,
-    option: str = option("sweep: METHOD.OPTION, merger.OPTION or experts.", ""),
-    loss: bool = flag("sweep: the loss instead of the score.", "--loss"),
+    option: str = option("sweep: what varies, METHOD.OPTION, merger.OPTION or experts.", ""),
+    loss: bool = flag("sweep: draw the loss instead of the score.", "--loss"),
     model: str | None = option("tsne: a folder that merge wrote, or any HF classifier."),
     experts: Names = several("tsne: the experts, if the folder does not name them."),
-    rows: int = option("tsne: rows of each task, by class.", 500),
-    seed: int = option("tsne: draws the rows and starts the layout.", 0),
+    rows: int = option("tsne: number of rows of each task, by class.", 500),
+    seed: int = option("tsne: seed of the drawn rows and of the layout.", 0),
     preset: flags.PresetFlag = flags.PRESET,
     device: str = option("tsne: auto, cpu, cuda, ...", "auto"),
     data_dir: str | None = flags.DATA_DIR,

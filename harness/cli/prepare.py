@@ -11,7 +11,7 @@ from harness.cli.flags import PLUGINS, Names, option, several
 @app.command()
 def prepare(
     tasks: Names = several("T1,T2,...", ..., of="tasks"),
-    data_dir: Path = option("Where the data goes.", ...),
+    data_dir: Path = option("The folder to write the data to.", ...),
     plugins: list[Path] | None = PLUGINS,
 ) -> None:
     """Fetch data sets from the Hub into a local folder, for use with no network."""

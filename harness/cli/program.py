@@ -31,7 +31,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, e
 NO_NAME = (errno.ENAMETOOLONG, errno.EILSEQ)
 """Errors of the system for a name that no file can have."""
 GO_ON = (
-    "interrupted; the same command goes on where it can: records that were written stay, and a "
+    "interrupted; the same command goes on where it can: records that were written are kept, and "
     "training resumes from its last checkpoint"
 )
 INTERRUPTED = 128 + signal.SIGINT
@@ -88,7 +88,7 @@ def _run(arguments: Sequence[str]) -> int:
             said = f"{error.filename}: {error.strerror}; expected a shorter name, of plain letters"
         elif error.filename is None:
             _discard_output()
-            said = f"the system takes no more of what is written: {error.strerror}"
+            said = f"the output cannot be written: {error.strerror}"
     _print_error(said)
     return status
 
@@ -103,7 +103,7 @@ def _printed(status: int) -> int:
     error = _refused(sys.stdout.flush)
     if error is None:
         return status
-    _print_error(f"what is printed cannot be written: {error.strerror}")
+    _print_error(f"the output cannot be printed: {error.strerror}")
     return status or 2
 
 
@@ -178,7 +178,8 @@ def _check_words(arguments: Sequence[str]) -> None:
     flag, word = [*arguments, ""][:2]
     if flag in OF_THE_SHELL and word and not word.startswith("-"):
         raise BadOption(
-            f"{flag} takes no name, found '{word}'; run it in bash, zsh, fish or PowerShell"
+            f"{flag} is for the shell it runs in, found '{word}'; expected no name: run it in "
+            "bash, zsh, fish or PowerShell"
         )
 
 

@@ -17,7 +17,7 @@ app.add_typer(records)
 def pack(
     folders: list[Path] = argument("Folders of records, or packs."),
     out: Path = option("The file to write, ending in .parquet.", ...),
-    resamples: int | None = option("Keep the first N resamples alone: a smaller file.", None),
+    resamples: int | None = option("Keep only the first N resamples, for a smaller file.", None),
 ) -> None:
     """Pack records into one file, which every command reads like a folder of them."""
     from harness.evaluation.records import pack as run

@@ -16,10 +16,10 @@ def statistics(
     task: str = option("The task on whose training rows they are computed.", ..., of="tasks"),
     out: Path = option("The file: FILE.safetensors.", ...),
     merger: str | None = option(
-        "Which merger they are for, with its options: regmean.", of="mergers"
+        "The merger that they are for, with its options, as regmean.", of="mergers"
     ),
-    need: str | None = option("NAME[:key=value,...]: the need itself, instead of a merger."),
-    base: str | None = option("The base, if the expert leaves tensors to it."),
+    need: str | None = option("NAME[:key=value,...]: the need, in place of a merger."),
+    base: str | None = option("The base, if the expert's folder lacks tensors."),
     heads_from: str | None = flags.HEADS_FROM,
     preset: flags.PresetFlag = flags.PRESET,
     max_length: str | None = flags.MAX_LENGTH,

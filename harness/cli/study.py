@@ -27,13 +27,13 @@ FILE = argument("The study: a YAML file, or the name of one that is shipped.")
 FOLDER = argument("The study's folder, as `study run` made it.")
 OUT = option("The study's folder. Default: its name.")
 BASE = option("The base to fine-tune, in place of the study's; repeat for several.")
-SEEDS = option("So many seeds of every expert, in place of the study's.")
+SEEDS = option("Number of seeds of every expert, in place of the study's.")
 LEAST_SPREAD = 0.01
 """The smallest difference that `study status --spread` accepts, in points."""
-RETRY_FAILED = flag("Do again what failed.", "--retry-failed")
-REMAKE = flag("Make again merges by plug-ins whose code changed.", "--remake-changed")
-ROWS = option("Train on, merge by and score N rows only.")
-EPOCHS = option("Train for so many epochs, in place of the study's.")
+RETRY_FAILED = flag("Run failed steps again.", "--retry-failed")
+REMAKE = flag("Make merges by plug-ins again if their code changed.", "--remake-changed")
+ROWS = option("Use N rows only to train, to merge and to score.")
+EPOCHS = option("Number of epochs of training, in place of the study's.")
 
 
 def _planned(
@@ -157,11 +157,13 @@ def plan(
     limit: int | None = ROWS,
     seeds: int | None = SEEDS,
     epochs: int | None = EPOCHS,
-    write: bool = flag("Write it, and print its chunks by stage, for `harness work`.", "--write"),
+    write: bool = flag(
+        "Write the plan, and print its chunks by stage, for `harness work`.", "--write"
+    ),
     data_dir: str | None = flags.DATA_DIR,
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
-    """Print what a study takes: steps, cells, rows through models, bytes, time; run nothing."""
+    """Print what a study needs: steps, cells, rows through models, bytes, time; run nothing."""
     given = locals()
     from harness.studies import outcomes, status
     from harness.studies.plan import write_plan
@@ -179,7 +181,7 @@ def plan(
 def run(
     files: list[str] = argument("Studies: YAML files, or names of those that are shipped."),
     out: Path | None = OUT,
-    jobs: int = option("So many workers at a time.", 1),
+    jobs: int = option("Number of workers at a time.", 1),
     base: list[str] | None = BASE,
     limit: int | None = ROWS,
     seeds: int | None = SEEDS,
@@ -219,9 +221,11 @@ def run(
 @study.command()
 def submit(
     file: str = FILE,
-    header: Path = option("What jobs begin with: #!/bin/bash, partition, account, modules.", ...),
+    header: Path = option(
+        "A file with the first lines of jobs: #!/bin/bash, partition, account, modules.", ...
+    ),
     out: Path | None = OUT,
-    parallel: int = option("So many workers at a time.", 16),
+    parallel: int = option("Number of workers at a time.", 16),
     base: list[str] | None = BASE,
     limit: int | None = ROWS,
     seeds: int | None = SEEDS,
@@ -254,7 +258,7 @@ def submit(
 def status(
     folder: Path = FOLDER,
     spread: float | None = option(
-        "POINTS: how many sets of experts would make that difference significant."
+        "POINTS: also print how many sets of experts make such a difference significant."
     ),
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
@@ -277,8 +281,8 @@ def status(
             where = ", ".join(filter(None, (board, one.base, one.protocol)))
             print(
                 f"{where}: differences of {one.merges} merges vary by {one.deviation:.1f} points "
-                f"(median sd over {one.sets} sets of experts); {spread:g} points take about "
-                f"{one.needed} sets"
+                f"(median sd over {one.sets} sets of experts); a difference of {spread:g} points "
+                f"would be significant with about {one.needed} sets"
             )
         every |= known
     if tasks := slurm.tasks_of(folder):
@@ -312,7 +316,7 @@ def board(folder: Path = FOLDER, plugins: list[Path] | None = flags.PLUGINS) -> 
 @app.command()
 def work(
     plan: Path = argument("The plan: FOLDER/plans/*.json."),
-    chunk: int = option("Which of its chunks, from 0.", ...),
+    chunk: int = option("The chunk to run, numbered from 0.", ...),
     device: str = flags.DEVICE,
     merge_device: str = flags.MERGE_DEVICE,
     data_dir: str | None = flags.DATA_DIR,
@@ -328,7 +332,7 @@ def work(
         raise BadRecipe(f"--chunk is {chunk}, expected a number from 0 to {len(made.chunks) - 1}")
     folder = plan.resolve().parent.parent
     if plan.resolve().parent.name != PLANS:
-        raise BadRecipe(f"{plan} is in no folder '{PLANS}'; expected FOLDER/{PLANS}/*.json")
+        raise BadRecipe(f"{plan} is not in a folder '{PLANS}'; expected FOLDER/{PLANS}/*.json")
     _check_devices(device, merge_device)
     if not run(made, chunk, folder, where=_where(given), say=print):
         raise typer.Exit(3)

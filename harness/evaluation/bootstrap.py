@@ -127,7 +127,7 @@ def _design(drawn: _Drawn) -> Design:
     size = max(1, min(count, BLOCK // units))
     whole = Design(np.ones((1, units), dtype=np.uint8), known.documents, "")
     if not _defined(drawn, whole).all():
-        raise BrokenRecord(f"{known.task} has nothing to score, expected labels with {of}")
+        raise BrokenRecord(f"the labels of {known.task} leave {of} undefined; expected others")
     counts, filled = np.empty((count, units), dtype=np.uint8), 0
     for first in range(0, TRIES * count, size):
         made = _taken(drawn.seed, units, first, size)

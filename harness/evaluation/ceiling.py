@@ -59,13 +59,19 @@ def check_ceilings(run: Run, model: OpenedModel) -> None:
         options_of(asked)
     named = ", ".join(dict.fromkeys(one.name for one in run.ceilings))
     if model.base is None:
-        raise BadRecipe(f"{named} need the base of {model.name}, not known: give --base")
+        raise BadRecipe(
+            f"the ceilings {named} need the base of {model.name}, found none; give --base"
+        )
     if (count := sum(map(bool, model.expert_tasks))) < 2:
-        raise BadRecipe(f"{named} need two experts, found {count} of {model.name}: give --experts")
+        raise BadRecipe(
+            f"the ceilings {named} need two experts or more, found {count} of {model.name}; give "
+            "--experts"
+        )
     for task in model.expert_tasks:
         if (count := model.expert_tasks.count(task)) > 1:
             raise BadRecipe(
-                f"{named} take one expert of a task, found {count} of {task}: leave out --ceilings"
+                f"the ceilings {named} need one expert of each task, found {count} of {task}; "
+                "leave out --ceilings"
             )
     _encoders(model)
 

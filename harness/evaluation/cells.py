@@ -225,8 +225,8 @@ class Cell:
         unseen = sorted(pool.places[unit] if pool else unit for unit in gone)
         if unseen and self.protocol.has_draws and not self.adapts_to_sentences:
             warnings.warn(
-                f"{saw.split}: of {len(wanted)} words that are drawn {len(unseen)} are cut off or "
-                "make no token, and nothing is fitted to them: see --max-length auto",
+                f"{saw.split}: of {len(wanted)} drawn words {len(unseen)} are cut off or have no "
+                "token, and nothing is fitted to them; --max-length auto cuts off fewest",
                 stacklevel=2,
             )
         return {**values, "adaptation": saw.model_copy(update={"unseen": unseen})}
@@ -294,7 +294,7 @@ def _check_embeddings(run: Run, cells: Sequence[Cell]) -> None:
             "linear-probe, fresh-head, probe, cosine"
         )
     if names:
-        warnings.warn(f"{called}, so it is not evaluated by {names}", stacklevel=4)
+        warnings.warn(f"{called}, so it is not evaluated under {names}", stacklevel=4)
 
 
 def _with_length(run: Run, data: TaskSplit, models: Sequence[EvaluatedModel]) -> TaskSplit:
@@ -326,7 +326,8 @@ def _best_single_cells(
     for data, experts in several:
         if share_rows(data.task, data.split, HELD_OUT):
             raise BadRecipe(
-                f"{HELD_OUT} chooses experts, found {data.name}; expected another split"
+                f"--best-single chooses experts on {HELD_OUT}, which shares rows with {data.name}; "
+                "expected another split in --tasks"
             )
         rows = load_rows(data.task, HELD_OUT, folder=run.data_dir, limit=run.limit)
         held = _with_length(run, TaskSplit(data.task, HELD_OUT, rows), experts)
@@ -343,18 +344,21 @@ def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
     untaught = list(dict.fromkeys(cell.data.task.name for cell in taught if not cell.teachers))
     teaching = list(dict.fromkeys(cell.protocol.name for cell in taught))
     if untaught and run.protocols:
-        raise MissingTeacher(f"'{teaching[0]}' needs an expert of '{untaught[0]}': give --experts")
+        raise MissingTeacher(
+            f"the protocol '{teaching[0]}' needs an expert of '{untaught[0]}', found none; give "
+            "--experts"
+        )
     known = {cell.data.task.name for cell in taught if cell.teachers}
     if known and (without := [name for name in untaught if name not in known]):
         warnings.warn(
-            f"no expert of {', '.join(without)} is known, so nothing is evaluated there by "
-            f"{', '.join(teaching)}; name it with --experts",
+            f"no expert of {', '.join(without)} is known, so nothing is evaluated there under "
+            f"{', '.join(teaching)}; name one with --experts",
             stacklevel=3,
         )
     for task in (name for name in untaught if name in known):
         alone = [c.evaluated.name for c in taught if c.data.task.name == task and not c.teachers]
         warnings.warn(
-            f"{', '.join(dict.fromkeys(alone))} has no expert to teach it on {task}, so it is not "
-            f"evaluated there by {', '.join(teaching)}; name one with --experts",
+            f"{', '.join(dict.fromkeys(alone))} has no expert to be fitted to on {task}, so it is "
+            f"not evaluated there under {', '.join(teaching)}; name one with --experts",
             stacklevel=3,
         )

@@ -109,8 +109,8 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     if lost:
         others = f", and {len(lost) - 1} more" if lost[1:] else ""
         warnings.warn(
-            f"predictions of a record could not be made again ({lost[0]}{others}); it stays as "
-            "it is: to compare models on this machine, evaluate into another --output-path",
+            f"predictions of a record could not be made again ({lost[0]}{others}); the record is "
+            "kept: to compare models on this machine, evaluate into another --output-path",
             stacklevel=2,
         )
     if failures:
@@ -131,7 +131,7 @@ def _warn_of_few_rows(records: Sequence[Record]) -> None:
         _, share, task = min(one for one in few if one[0] == protocol)
         warnings.warn(
             f"{protocol} was fitted to fewer rows than features have dimensions, as on {task} to "
-            f"{share:.2f} rows a dimension, which leaves the map open: see --shots",
+            f"{share:.2f} rows per dimension, so part of the map may be chance; give more --shots",
             stacklevel=3,
         )
 
@@ -143,7 +143,7 @@ def _warn_of_no_expert(cells: Sequence[Cell], protocols: Sequence[ProtocolConfig
     if teaching and alone:
         tasks = ", ".join(dict.fromkeys(one.data.task.name for one in cells))
         warnings.warn(
-            f"no expert of {tasks} is known, so nothing is evaluated by {', '.join(teaching)}; "
+            f"no expert of {tasks} is known, so nothing is evaluated under {', '.join(teaching)}; "
             "name one with --experts",
             stacklevel=3,
         )
@@ -274,7 +274,7 @@ def _odd(one: object, task: Task, shape: tuple[int, ...]) -> str | None:
         found = getattr(values, "dtype", type(values).__name__)
         return f"predictions that are a {found}, expected an array of numbers"
     if values.shape != shape:
-        return f"predictions {values.shape}, expected {shape} as the labels"
+        return f"predictions of the shape {values.shape}, expected {shape}, that of the labels"
     classes = 2 if values.ndim > 1 else len(task.labels) if kind_of(task).integer_labels else None
     if classes is None:
         return None
@@ -305,7 +305,7 @@ def _scores(data: TaskSplit, predictions: Sequence[Predictions]) -> tuple[DrawSc
             raise NotFinite("predictions are NaN or infinite, expected finite ones")
         if not np.isfinite([*prediction.facts.values()]).all():
             facts = ", ".join(f"{name} {value}" for name, value in prediction.facts.items())
-            raise NotFinite(f"the facts of a fit are {facts}; expected finite numbers")
+            raise NotFinite(f"the fit reports {facts}; expected finite numbers")
     return tuple(data.score(prediction) for prediction in predictions)
 
 

@@ -106,8 +106,8 @@ class OpenedModel:
             return own, "own"
         if labels is not None and not self.kept:
             warnings.warn(
-                f"the head of {own.source} has the labels {few(labels) or 'of a regression'} and "
-                f"is not that of {task}: it is evaluated under the head of {experts[0].source}",
+                f"the head of {own.source} has the labels {few(labels) or 'of a regression'}, not "
+                f"those of {task}: it is evaluated under the head of {experts[0].source}",
                 stacklevel=3,
             )
         return with_head(own, experts[0], self.base), "expert"
@@ -214,7 +214,9 @@ def evaluated_as(
         if member.pooling is not None:
             return EvaluatedModel(name, role, method or role, members, ((),), "none", shown=shown)
         if member.labels is None:
-            raise MissingHead(f"{member.source} has no head for {task}; give one with --experts")
+            raise MissingHead(
+                f"{member.source} has no head for {task}; give an expert with --experts"
+            )
         by_index = run.labels == "by-index"
         order = kind_of(task).output_columns(task, member.labels, member.source, by_index=by_index)
         orders.append(tuple(order))

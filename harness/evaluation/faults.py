@@ -46,12 +46,12 @@ def _faults(record: Record) -> Iterator[str]:
 
 def _in_settings(record: Record) -> Iterator[str]:
     if record.task in record.shown and not record.transductive:
-        yield f"was shown {record.task}, which is scored, and has transductive false, expected true"
+        yield f"was shown {record.task}, which is scored, but has transductive false; expected true"
     limit, left = record.settings.get("limit"), record.settings.get("left_out")
     if limit is not None and (type(limit) is not int or limit < record.rows):
         yield f"has {record.rows} rows under the limit {limit!r}, expected as many or fewer"
     if "drawn" in record.settings and (limit is None or record.settings["drawn"] is not True):
-        yield "has settings.drawn, expected it to be true and beside a limit"
+        yield "has settings.drawn; expected true, beside settings.limit"
     lists = left.values() if isinstance(left, dict) else (left,)
     rows = [row for each in lists for row in (each if isinstance(each, list) else [each])]
     if left is not None and not (
@@ -64,7 +64,7 @@ def _in_settings(record: Record) -> Iterator[str]:
 
 def _in_adaptation(said: Adaptation) -> Iterator[str]:
     if not all(map(_is_number, said.drawn)):
-        yield f"has an adaptation with draws of {', '.join(said.drawn)}, expected their seeds"
+        yield f"has an adaptation with the draws {', '.join(said.drawn)}; expected their seeds"
 
 
 def _is_number(text: str) -> bool:
@@ -80,9 +80,9 @@ def _in_draws(record: Record) -> Iterator[str]:
         yield "has a score with shots and no seed, expected both"
     said = record.adaptation
     if said is None and "pool" in record.settings:
-        yield "has settings of draws and no adaptation, expected to be told which rows were drawn"
+        yield "has settings of draws and no adaptation; expected one with the rows that were drawn"
     if said is not None and not (said.transductive or drawn):
-        yield "has an adaptation that its scores cannot be of, expected shots where rows were drawn"
+        yield "has an adaptation to drawn rows and scores without shots; expected both or neither"
 
 
 def _in_score(one: DrawScore, metrics: Sequence[str]) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _in_score(one: DrawScore, metrics: Sequence[str]) -> Iterator[str]:
     for metric, value in one.parts.items():
         low, high = range_of([metric])
         if not low - CLOSE <= value <= high + CLOSE:
-            yield f"has the {metric} {value:g}, expected one of {low:g} to {high:g}, not of 100"
+            yield f"has the {metric} {value:g}; expected {low:g} to {high:g}, not per cent"
     mean = fsum(one.parts.values()) / len(one.parts)
     if not isclose(one.value, mean, rel_tol=1e-9, abs_tol=CLOSE):
         yield f"has the score {one.value}, expected {mean}, the mean of its metrics"
@@ -102,7 +102,7 @@ def _in_intervals(record: Record) -> Iterator[str]:
     least, most = range_of(record.metrics)
     known = [one.shots for one in record.intervals]
     if len({*known}) < len(known) or not {*known} <= {*record.shots}:
-        yield "has an interval of no score, or two of one, expected one for each number of shots"
+        yield "has an interval without a score, or two for one; expected one for each of its shots"
         return
     for one in record.intervals:
         values = record.values(one.shots)
@@ -119,12 +119,12 @@ def _in_resamples(record: Record) -> Iterator[str]:
     kept, shots = record.resamples, [*dict.fromkeys(one.shots for one in record.scores)]
     if [one.shots for one in kept] != shots:
         found = f"resamples of the shots {[one.shots for one in kept]}" if kept else "no resamples"
-        yield f"keeps {found}, expected one for each of {shots}: evaluate again"
+        yield f"keeps {found}; expected some for each number of shots, {shots}: evaluate again"
         return
     for one in kept:
         if one.units > record.rows or one.step > MAX_SCORE:
             counts = f"{one.units} units in steps of {one.step}"
-            yield f"has resamples of {counts}, expected at most {record.rows} in smaller ones"
+            yield f"has resamples of {counts}; expected {record.rows} at most, in smaller steps"
             return
         if not DESIGN.fullmatch(one.design):
             yield f"has resamples of the design '{one.design:.40}', expected 16 hexadecimal digits"
@@ -137,7 +137,7 @@ def _in_resamples(record: Record) -> Iterator[str]:
         alone = said.by_draw.shape
         if len(said.resamples) != one.count or (len(draws) == 1) != (alone == (1, 0)):
             found = f"{len(said.resamples)} and {alone[0]} x {alone[1]}"
-            yield f"has {found} scores on {one.count} resamples and {len(draws)} draws"
+            yield f"has {found} scores on resamples; expected {one.count}, of {len(draws)} draws"
             return
 
 
@@ -149,6 +149,6 @@ def _in_loss(record: Record) -> Iterator[str]:
         yield f"has a loss on resampled units that cannot be read: {error}"
         return
     if found and kept and len(found.resamples) != kept.count:
-        yield f"has no loss on {kept.count} resamples, expected one on each"
+        yield f"has {len(found.resamples)} losses on resamples; expected {kept.count}, as it says"
     if kept and kept.design not in {one.design for one in record.resamples}:
         yield "has a loss on other resamples than its scores, expected the same"

@@ -54,7 +54,7 @@ def unpacked(path: Path) -> Iterator[File]:
     """The files in a pack, sorted by the parts of their paths. Raises BrokenRecord if damaged."""
     file = _opened(path)
     if _metadata(file).get(ABOUT) != PACK or not file.schema_arrow.equals(_schema()):
-        raise _broken(path, "it has other columns than those")
+        raise _broken(path, "it has other columns or no mark of a pack")
     names = [name for part in _parts(file, path, ["name"]) for (name,) in part]
     for name in names:
         if fault := _fault(name):
@@ -62,11 +62,11 @@ def unpacked(path: Path) -> Iterator[File]:
     if len({*names}) < len(names):
         raise _broken(path, "it has two files of one name")
     if names != sorted(names, key=PurePosixPath):
-        raise _broken(path, "its files are in another order")
+        raise _broken(path, "its files are not in the order of their names")
     for part in _parts(file, path, ["name", "text", "numbers"]):
         for name, text, numbers in part:
             if (content := _whole(text, numbers)) is None:
-                raise _broken(path, f"{name} has other resamples than stand beside it")
+                raise _broken(path, f"{name} has other resamples than its text has places for")
             yield name, content
 
 
@@ -80,7 +80,7 @@ def write_pack(path: Path, files: Iterable[File]) -> int:
     import pyarrow.parquet
 
     if path.suffix != SUFFIX:
-        raise OutputExists(f"{path} does not end in {SUFFIX}, expected the name of a pack")
+        raise OutputExists(f"{path} does not end in {SUFFIX}; expected NAME{SUFFIX}")
     check_ours({path: re.escape(PACK)})
     check_place(path.absolute().parent)
     known: dict[str, bytes] = {}
@@ -88,7 +88,9 @@ def write_pack(path: Path, files: Iterable[File]) -> int:
         if fault := _fault(name):
             raise BrokenRecord(f"{name!r:.80} cannot be packed: {fault}")
         if known.setdefault(name, content) != content:
-            raise BrokenRecord(f"two files are called {name} and differ; pack their folders apart")
+            raise BrokenRecord(
+                f"two different files are called {name}; expected one: pack each folder alone"
+            )
     schema, names = _schema().with_metadata({ABOUT: PACK}), sorted(known, key=PurePosixPath)
     usual: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
     usual |= {"data_page_size": MAX_FILE_BYTES, "write_statistics": False, "use_dictionary": False}
@@ -116,7 +118,9 @@ def unpack(path: Path, out: Path) -> list[Path]:
         if not os.path.lexists(place):
             continue
         if place.is_symlink() or not place.is_file() or place.read_bytes() != content:
-            raise OutputExists(f"{place} is there and differs; expected a new folder: name another")
+            raise OutputExists(
+                f"{place} exists, with other content; expected a new folder: name another"
+            )
     write_files((place, files[place]) for place in files if not os.path.lexists(place))
     return [*files]
 
@@ -127,12 +131,12 @@ def unpack(path: Path, out: Path) -> list[Path]:
 def _fault(name: object) -> str | None:
     """Why a name is not the relative path of a record below a folder; None if it is."""
     if not isinstance(name, str) or not name or not name.isprintable():
-        return "expected the way to a file in letters"
+        return "expected the path of a file in printable characters"
     parts = name.split("/")
     if PurePosixPath(name).is_absolute() or "\\" in name or PureWindowsPath(name).drive:
-        return "expected a way from the folder of the pack, with /"
+        return "expected a path relative to the folder of the pack, with /"
     if any(part in ("", ".", "..") for part in parts):
-        return "which leads elsewhere; expected a file below the folder of the pack"
+        return "which leads out of it; expected a file below the folder of the pack"
     return None if name.endswith(".json") else "expected a record, ending in .json"
 
 
@@ -195,7 +199,7 @@ def _parts(file: Any, path: Path, columns: Sequence[str]) -> Iterator[Iterator[t
 
     for number in range(file.num_row_groups):
         if file.metadata.row_group(number).total_byte_size > 5 * MAX_FILE_BYTES:
-            raise _broken(path, "it holds more than records are")
+            raise _broken(path, "a part of it is larger than records are")
         try:
             group = file.read_row_group(number, columns=list(columns))
             yield zip(*(group[name].to_pylist() for name in columns), strict=True)

@@ -135,7 +135,7 @@ def read_predictions(record: Record, path: Path) -> Predicted:
         table = pyarrow.parquet.ParquetFile(path).read()
         about = (table.schema.metadata or {}).get(ABOUT)
         if about is None:
-            raise TypeError("it does not say its kind of task")
+            raise TypeError("it does not name the kind of its task")
         task = _task(record, about, path)
         columns = {name: _values(table[name]) for name in table.column_names}
     except (pyarrow.ArrowException, ValueError, TypeError, KeyError, OSError) as error:
@@ -172,13 +172,13 @@ def mismatch_with_record(record: Record, predicted: Predicted) -> str | None:
             of = f" ({_name(key)})" if one.shots else ""
             return f"scores {made:.4f}{of}, the record {one.value:.4f}"
     if record.predictions not in (None, predicted.content):
-        return "differs from what the record was made with"
+        return "has other labels or predictions than the record was made with"
     return None
 
 
 def _wrong(path: Path, fault: str) -> WrongPredictions:
     return WrongPredictions(
-        f"{path} is not of its record: it {fault}; remove it, and evaluate again"
+        f"{path} does not belong to its record: it {fault}; remove it, and evaluate again"
     )
 
 

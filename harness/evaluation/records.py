@@ -300,7 +300,9 @@ def parse_record(text: str | bytes, path: Path) -> Record:
     check_values(free, str(path), "a record", error=BrokenRecord)
     check_record(record, str(path))
     if (named := NAMED.search(path.name)) and not identity_of(record).startswith(named[1]):
-        raise BrokenRecord(f"{path} does not match the hash in its name; remove it, and evaluate")
+        raise BrokenRecord(
+            f"{path} does not match the hash in its name; remove it, and evaluate again"
+        )
     return record
 
 
@@ -310,7 +312,9 @@ def _broken(error: ValidationError, path: Path) -> BrokenRecord:
     field = ".".join(str(one) for one in first["loc"] if str(one).replace("_", "a").isalnum())
     fault = f"field '{field}': {first['msg']}"
     if first["loc"] == (field,) and first["type"] == "missing":  # a JSON of another program
-        return BrokenRecord(f"{path} is not a record of this project, or a folder of such: {fault}")
+        return BrokenRecord(
+            f"{path} is not a record of `harness evaluate`, nor a folder of records: {fault}"
+        )
     return BrokenRecord(f"{path}: {fault}")
 
 
@@ -330,7 +334,7 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
         called = identity_of(record)
         other, theirs = known.setdefault(called, (path, values))
         if values != theirs:
-            raise BrokenRecord(f"{path} and {other} are one cell with different scores: keep one")
+            raise BrokenRecord(f"{path} and {other} have different scores of one cell; keep one")
         # a file and a pack may hold the same record; one cell counts as two rows of a table if it
         # has two names, or options that were tuned in one merge and given in the other
         cell = called, record.model, (*record.recipe.tuned,) if record.recipe else ()
@@ -346,7 +350,7 @@ def _tell_of_others(others: Sequence[Path], *, none: bool) -> None:
         raise BrokenRecord(f"{others[0]} holds no records; expected JSON files that evaluate wrote")
     if others:
         shown = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
-        warnings.warn(f"no records, and left out: {shown}", stacklevel=4)
+        warnings.warn(f"files that are no records are left out: {shown}", stacklevel=4)
 
 
 def files_in(

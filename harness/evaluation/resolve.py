@@ -119,8 +119,8 @@ def _tell_of_other_code(source: str, merged: MergeJson | None) -> None:
     if gone:
         if any(not is_ours(one.function) for of in STAGES.values() for one in of.values()):
             warnings.warn(
-                f"{source} was made with '{gone[0]}', which no plug-in that is loaded has: whether "
-                "its code is another now is not known",
+                f"{source} was made with '{gone[0]}', which no plug-in that is loaded has: its "
+                "code may have changed since; load it with --plugins",
                 stacklevel=3,
             )
         return
@@ -129,8 +129,8 @@ def _tell_of_other_code(source: str, merged: MergeJson | None) -> None:
     now = code_of_methods(methods)
     if now and merged.code not in (without, now):
         warnings.warn(
-            f"{source} was made before the code in the folder of its plug-in changed; merge it "
-            "again for a merge of the code that is there",
+            f"{source} was made before the code in the folder of its plug-in changed; merge "
+            "again to use the present code",
             stacklevel=3,
         )
 
@@ -151,7 +151,8 @@ def _splits(run: Run, checkpoint: Checkpoint, merged: MergeJson | None) -> list[
             what = "images" if task.image else "texts"
             same = "" if tuned.startswith(f"{task.name}@") else f", which has the same {what}"
             raise BadRecipe(
-                f"{run.model} was tuned on {tuned}; expected none of {task}@{split}{same}"
+                f"{run.model} was tuned on {tuned}, rows of which are to be scored; expected "
+                f"another split than {task}@{split}{same}"
             )
     return splits
 
@@ -174,18 +175,24 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
             continue
         here = [task.name for task in tasks if called_in(expert, task, run.data_dir)]
         if len(expert.tasks) > 1:
-            raise BadRecipe(f"{expert.source} is of {len(expert.tasks)} tasks: see --references")
+            raise BadRecipe(
+                f"the expert {expert.source} was trained on {len(expert.tasks)} tasks, expected "
+                "one; name it with --references instead"
+            )
         said = (merged, *here, *expert.tasks)
         known = [one for one in (*(n for n in said if n in names), *said, typed) if one is not None]
         if not known:
-            raise BadRecipe(f"the task of {expert.source} is not known; name each with --tasks")
+            raise BadRecipe(
+                f"the task of {expert.source} is not known; name that of each with --tasks"
+            )
         found.append(known[0])
     by_user = any(found) and made_of.merged is None and not made_of.by_mergekit
     if by_user and not run.singles and not {*found} & {*names}:
         wrong = next(place for place, name in enumerate(found) if name)
         raise BadRecipe(
-            f"{experts[wrong].source} is of {found[wrong]} by its own record, found "
-            f"{', '.join(names)} in --tasks; to evaluate others on them: --singles, --references"
+            f"{experts[wrong].source} was trained on {found[wrong]} by its own record, found "
+            f"{', '.join(names)} in --tasks; to evaluate it on other tasks, use --singles or "
+            "--references"
         )
     return tuple(found)
 
@@ -240,10 +247,10 @@ def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
         embeds = reference.checkpoint.pooling is not None
         if not embeds and not any(reference.has_head(task) for task in tasks):
             raise MissingHead(
-                f"the reference {source} has no head for {', '.join(map(str, tasks))}, expected one"
+                f"the reference {source} has no head for {', '.join(map(str, tasks))}; leave it out"
             )
         if reference.checkpoint.path.resolve() in taken:
-            raise BadRecipe(f"the reference {source} is in the run already; expected another")
+            raise BadRecipe(f"the reference {source} is in the run already; leave it out")
         if (reference.name, reference.method) in called:
             raise BadRecipe(
                 f"two models are called '{reference.name} ({reference.method})'; rename {source}"

@@ -54,7 +54,7 @@ class Run(Request):
     @classmethod
     def _first_of_some(cls, first: bool, run: ValidationInfo) -> bool:
         if first and run.data.get("limit") is None:
-            raise ValueError("there is no limit to take the first rows of; give --limit N")
+            raise ValueError("it takes the first rows of a limit, found none; give --limit N")
         return first
 
     @property

@@ -287,7 +287,7 @@ def protocols_of(run: Run) -> list[ProtocolConfig]:
     known = preset(run.preset).protocols or usual
     chosen = run.protocols or tuple(Choice(name) for name in known)
     if run.draws < 1 or not run.shots or min(map(amount, run.shots)) < 1:
-        raise BadRecipe(f"shots {run.shots} with {run.draws} draws; expected one of each or more")
+        raise BadRecipe(f"shots are {run.shots} with {run.draws} draws; expected 1 or more of each")
     if run.draws > MOST_DRAWS:
         raise BadRecipe(f"draws is {run.draws:,}, expected {MOST_DRAWS:,} at most")
     protocols = [configured(faithful(choice, run.preset)) for choice in chosen]
@@ -299,8 +299,8 @@ def protocols_of(run: Run) -> list[ProtocolConfig]:
             )
         if one.outside_ratio != 1 and not run.stratified:
             raise BadOption(
-                f"{one.name} draws {one.outside_ratio} times as many words of no entity, and "
-                "unstratified draws ignore labels; leave out one of them"
+                f"{one.name} draws {one.outside_ratio} times as many words outside entities, and "
+                "unstratified draws ignore labels; leave out the option or --unstratified"
             )
     return protocols
 
@@ -344,7 +344,7 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
             of = "images" if task.image else "one text" if texts == 1 else f"{texts} texts"
             raise BadOption(
                 f"{one.name} says how alike two texts are, and {task} is a {task.kind} of {of}; "
-                "expected a regression of two, as glue/stsb"
+                "expected a regression of two texts, as glue/stsb"
             )
     seeds = range(run.seed, run.seed + run.draws)
     out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
@@ -352,7 +352,10 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         apart = all(one.entry.apart for one in protocols)
         return TaskSplit(task, split, test, left_out=out, data_dir=run.data_dir, apart=apart)
     if share_rows(task, split, TRAINED_ON):
-        raise BadRecipe(f"shots are drawn from {task}@{TRAINED_ON}; expected another split")
+        raise BadRecipe(
+            f"shots are drawn from {task}@{TRAINED_ON}, which shares rows with the scored split "
+            f"{split}; expected another"
+        )
     train = load_rows(task, TRAINED_ON, folder=run.data_dir, limit=run.train_limit)
     pools = {}
     for one in {one.pool_key: one for one in protocols if one.has_draws}.values():
@@ -370,12 +373,14 @@ def _check_units(protocol: ProtocolConfig, task: Task) -> None:
     """Raise BadOption for an option of a protocol that the units of the task do not fit."""
     if protocol.readout != LAST_LINEAR and kind_of(task).split_into_words:
         raise BadOption(
-            f"{protocol.name} has {protocol.readout.option} of rows, {task} is of words"
+            f"{protocol.name} has {protocol.readout.option}, features of whole rows, and {task} "
+            "has labels of words; leave it out"
         )
     if kind_of(task).outside(task) is not None:
         return
     for option in protocol.entry.of_tags:
         if option in protocol.unusual:
             raise BadOption(
-                f"{option}={protocol.options[option]} is of words outside entities, {task} has none"
+                f"{option}={protocol.options[option]} is for words outside entities, {task} has "
+                "none; leave it out"
             )

@@ -42,9 +42,9 @@ def barrier(
     labels, and three points.
     """
     if len(recipe.experts) != 2:
-        raise BadOption(f"a barrier is of two models, found {len(recipe.experts)}; name two")
+        raise BadOption(f"a barrier lies between two models, found {len(recipe.experts)}; name two")
     if points < 3:
-        raise BadOption(f"--points is {points}, expected 3 or more: the ends and between")
+        raise BadOption(f"--points is {points}, expected 3 or more: both ends and one between")
     out = Path(run.output)
     check_place(out.absolute())
     check_pictures(out / "barrier")
@@ -53,7 +53,7 @@ def barrier(
     alike = ordered_as(ends[1], ends[0].labels)  # a merge orders it so, too
     if not same(ends[0].labels or (), alike.labels or ()):
         called = " and ".join(one.source for one in ends)
-        told = "have other labels; expected experts of one task"
+        told = "have different labels; expected experts of one task"
         raise LabelMismatch(f"the heads of {called} {told}")
     register_recorded_tasks(ends, register_task_files(run.tasks))
     if not (tasks := run.tasks or ends[0].tasks):

@@ -100,7 +100,7 @@ def inspect(
     if out is not None:
         check_output(Path(out), INSPECTION, force=force)
     elif units:
-        raise BadOption("the units of a layer are drawn, and there is no --out; name a folder")
+        raise BadOption("--units draws pictures, and there is no --out; name a folder for them")
     opened = [_opened(source, allow_pickle, base) for source in models]
     checkpoints = _in_one_order([one for one, _ in opened])
     origin = [_opened(base, allow_pickle)] if base is not None else []

@@ -46,7 +46,7 @@ def show(
         raise BadOption(f"a task is shown with all its splits, found '{task}'; name the task alone")
     asked = found.finetune.max_length if max_length is None else length_of(max_length)
     if found.image and max_length is not None:
-        raise BadOption("max_length is in tokens, which images have none of; leave it out")
+        raise BadOption("max_length is in tokens, and images have none; leave it out")
     if model is None and max_length is not None:
         raise BadOption("max_length is in tokens of a model; name it with --model, or leave it out")
     checkpoint = None if model is None else open_checkpoint(model)

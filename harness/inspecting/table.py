@@ -21,7 +21,7 @@ def report(inspection: Inspection, columns: int | None = None) -> str:
         parts += [_layers(pair, one, wide) for one in measures if one.name != "distance"]
         parts += [wrapped(plain(text), wide) for text in _units(pair)]
     else:
-        parts.append("With two models every layer is shown; with more, see --json or --out.")
+        parts.append("Layers are shown for two models only; for more, see --json or --out.")
     parts += [wrapped(plain(text), wide) for text in (*_left_out(inspection), *remarks(inspection))]
     return "\n\n".join(parts)
 
@@ -97,5 +97,5 @@ def _left_out(inspection: Inspection) -> list[str]:
         names = tuple(name.partition(" ")[0] for name in pair.left_out)
         pairs.setdefault(names, []).append(_numbers(inspection, pair).replace(", ", " and "))
     pairs.pop((), None)
-    why = "as shapes differ or one has none"
+    why = "as shapes differ or one lacks them"
     return [f"Left out of {'; '.join(of)}, {why}: {', '.join(n)}." for n, of in pairs.items()]

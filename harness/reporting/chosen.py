@@ -97,7 +97,9 @@ def chosen_lines(lines: Sequence[Line], which: Chosen) -> list[Line]:
             raise _missing(what, wanted, there or ["none"])
         kept = [one for one in kept if of(one) in ("", str(wanted))]
     if asked and not kept:
-        raise MissingScores(f"no record has the chosen {' and '.join(asked)} together; name fewer")
+        raise MissingScores(
+            f"no record has the chosen {' and '.join(asked)} together; choose fewer"
+        )
     return _of_models(kept, which.models) if which.models else kept
 
 
@@ -170,7 +172,7 @@ def _missing(what: str, name: object, known: Iterable[str]) -> MissingScores:
     """The error for a chosen name that no record has; `known` are the names there are."""
     there = [*known]
     these = f"{'one of ' if len(there) > 1 else ''}{', '.join(map(str, there))}"
-    return MissingScores(f"no record is of {what} '{name}', expected {these}")
+    return MissingScores(f"no record has the {what} '{name}', expected {these}")
 
 
 def read_both(

@@ -86,7 +86,7 @@ def compare(
     """
     if margin is not None and not (len(models) == 2 and 0 < margin < math.inf):
         raise BadOption(
-            f"margin is {margin} of {len(models)} models, expected points above 0, and two models"
+            f"margin is {margin} for {len(models)} models, expected points above 0, and two models"
         )
     if len(models) < 2 or len({*models}) < len(models):
         said = f"{', '.join(models)} cannot be compared, expected" if models else "name"
@@ -149,7 +149,7 @@ def _among(name: str, lines: Sequence[Line], which: Chosen) -> list[Line]:
             line for line in chosen_lines(lines, which) if line.setting.protocol in which.protocols
         ]
     except MissingScores as error:
-        raise MissingScores(f"of '{name}', {error}") from None
+        raise MissingScores(f"'{name}': {error}") from None
 
 
 def _shared(sides: Sides, shots: Shots | None) -> Sides:
@@ -162,20 +162,27 @@ def _shared(sides: Sides, shots: Shots | None) -> Sides:
             f"'{name}' on {', '.join(tasks_by(of)) or 'none'} with {_counts(of)} shots"
             for name, of in sides.items()
         )
-        raise BrokenRecord(f"all models share no task under one protocol and shots: {each}")
+        raise BrokenRecord(
+            f"the models share no task under one protocol and number of shots: {each}; evaluate "
+            "them on the same tasks"
+        )
     drawn = min(
         shared, key=lambda one: shots_distance(one, HEADLINE_SHOTS if shots is None else shots)
     )
     if shots not in (None, drawn):
         counts = _counts(chain(*sides.values()))
-        raise BadOption(f"shots is {shots}, but models were evaluated with {counts} shots")
+        raise BadOption(
+            f"shots is {shots}, but models were evaluated with {counts} shots; choose of these"
+        )
     wanted = {(task, drawn) for task in tasks}
     sides = {n: [one for one in of if (one.task, one.shots) in wanted] for n, of in sides.items()}
     check_columns(chain(*sides.values()))
     _check_presets(sides)
     sets = _on_all(sides, lambda line: line.set)
     if not sets and any(len({line.set for line in lines}) > 1 for lines in sides.values()):
-        raise BrokenRecord(f"{', '.join(sides)} share no set of experts, expected one or more")
+        raise BrokenRecord(
+            f"{', '.join(sides)} share no set of experts; expected merges of the same experts"
+        )
     return {
         name: _one_each(name, [line for line in lines if not sets or line.set in sets])
         for name, lines in sides.items()
@@ -221,10 +228,10 @@ def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
             if differing := [keys[k] for k in keys if getattr(line, k) != getattr(other, k)]:
                 how = of_bases.base_options(lines)
                 raise BrokenRecord(
-                    f"'{name}' is of two models, {other.model} on {other.task} and {line.model} on "
+                    f"'{name}' names two models, {other.model} on {other.task} and {line.model} on "
                     f"{line.task}, which differ in {differing[0]} and not by the seeds of their "
-                    "experts; expected one: name the folder of its records, or its tasks, or move "
-                    f"one away: {other.path}, {line.path}"
+                    "experts alone; expected one: name the folder of its records, or its tasks, or "
+                    f"move one away: {other.path}, {line.path}"
                     f"{how and f', or choose with {how}'}"
                 )
     return [*cells.values()]

@@ -249,7 +249,7 @@ def grid_of_lines(lines: Sequence[Line], *, by_method: bool) -> Grid:
             if (other := of.setdefault(line.set, line)).values != line.values:
                 raise BrokenRecord(
                     f"'{row}' has two scores on {line.task} under {line.setting}, in {other.path} "
-                    f"and {line.path}; expected one: name a folder of one, or --plugins"
+                    f"and {line.path}; expected one: name a folder with one, or give --plugins"
                 )
     cells = {place: _over_sets([of[n] for n in sorted(of)]) for place, of in every.items()}
     experts: dict[tuple[Setting, str], dict[str, GridCell]] = {}

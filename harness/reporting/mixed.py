@@ -40,7 +40,7 @@ def check_columns(lines: Iterable[Line]) -> None:
         files = f", or leave out one of {other.path} and {line.path}" if line.path else ""
         how = f"choose {chosen}" if chosen else f"evaluate them alike{files}"
         if differing == "code":
-            how = f"evaluate both with the code that is there, and give --plugins{files}"
+            how = f"evaluate both with the present code, and give --plugins{files}"
         raise BrokenRecord(
             f"{line.task} under {line.setting}: '{line.model}' was evaluated with "
             f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "
@@ -70,7 +70,7 @@ def _check_sets(lines: Sequence[Line]) -> None:
             f"records are of two sets of experts: '{line.model}' of {line.task} has the weights "
             f"{other.digest[:8]} in {other.path or 'one'} and {line.digest[:8]} in "
             f"{line.path or 'another'}; expected one set, or sets that differ by "
-            "their seeds alone: name a folder of one"
+            "their seeds alone: name a folder with one set"
             f"{how and f', or choose its merges with {how}'}"
         )
 

@@ -73,11 +73,13 @@ def findings(
             continue
         code = record.settings.get("code")
         if code is not None and loaded_code(record) not in ("", code):
-            found[path] = [f"{path} was scored by other code than is loaded; leave it out"]
+            found[path] = [
+                f"{path} was scored by other code than is loaded; expected the same: leave it out"
+            ]
             continue
         sent.append((str(path), record))
         found[path] = [f"{path} {said}" for said in _alone(record, path)]
-    found |= {path: [f"{path} is no record; expected what evaluate wrote"] for path in others}
+    found |= {path: [f"{path} is no record; expected one that evaluate wrote"] for path in others}
     known = [(str(path), one) for path, one in each_record(board)] if board else []
     told = [*_beside(known, sent)]
     if not told and not any(found.values()):  # refused records would be missing, too
@@ -94,7 +96,7 @@ def findings(
 def _alone(record: Record, path: Path) -> Iterator[str]:
     """The faults that a record has by itself."""
     if not NAMED.search(path.name):
-        yield "has no hash in its name; expected it as evaluate called it"
+        yield "has no hash in its name; expected the name that evaluate gave it"
     sources = [one.digest for one in (*record.experts, record.base) if one]
     if odd := [one for one in (record.digest, *sources) if not DIGEST.fullmatch(one)]:
         yield f"has the digest '{odd[0]}'; expected 32 hexadecimal digits"
@@ -105,7 +107,7 @@ def _alone(record: Record, path: Path) -> Iterator[str]:
             least = min((one.step for one in record.resamples), default=None)
             again = kept_resamples(read_predictions(record, beside), record.scores, least)
         except BrokenRecord as error:
-            yield f"has predictions beside it that do not give it; expected its own: {error}"
+            yield f"has predictions beside it that do not fit its scores; expected its own: {error}"
         else:
             if again != record.resamples:
                 yield "has other resamples than its predictions give; expected the same"
@@ -116,12 +118,12 @@ def _in_draws(record: Record) -> Iterator[str]:
     `all` for the first seed alone."""
     asked = record.settings
     if asked.get("shots", [None]) != record.shots:
-        yield f"has scores of {record.shots} shots; expected {asked.get('shots')}, as it was asked"
+        yield f"has scores of {record.shots} shots; expected {asked.get('shots')}, by its settings"
     for shots in record.shots if record.shots != [None] else ():
         seeds = [one.seed or 0 for one in record.scores if one.shots == shots]
         first, count = asked.get("seed"), 1 if shots == ALL else asked.get("draws")
         if (first, count) != (seeds[0], len(seeds)) or seeds[-1] != seeds[0] + len(seeds) - 1:
-            yield f"has the draws {seeds}; expected all {count} from {first} on, as it was asked"
+            yield f"has the draws {seeds}; expected {count}, from seed {first} on, by its settings"
 
 
 def _in_resamples(record: Record) -> Iterator[str]:
@@ -154,10 +156,10 @@ def _in_resamples(record: Record) -> Iterator[str]:
         # the mean over draws may vary less than each of them
         low = likely - far if len(one.values) == 1 else 0
         if exact and kept.units == record.rows and not low <= spread <= likely + far:
-            yield f"has the deviation {spread:.4f} on resamples; expected {likely:.4f}"
+            yield f"has the standard deviation {spread:.4f} on resamples; expected {likely:.4f}"
     right = np.array([one.value for one in record.scores]) * record.rows
     if exact and np.abs(right - np.rint(right)).max() > CLOSE * record.rows:
-        yield f"has {right[0]:.3f} right of {record.rows} rows; expected whole numbers"
+        yield f"has {right[0]:.3f} right answers on {record.rows} rows; expected whole numbers"
 
 
 def _in_marks(record: Record) -> Iterator[str]:
@@ -167,14 +169,14 @@ def _in_marks(record: Record) -> Iterator[str]:
     if any(one.options.get("rows") == "test" for _, one in (recipe.stages if recipe else ())):
         seen += [f"{one.task}@{record.task.partition('@')[2]}" for one in record.experts]
     if not record.transductive and (scored := [one for one in seen if _shared(record.task, one)]):
-        yield f"was made with {scored[0]}, unmarked; expected transductive: true"
+        yield f"was made with {scored[0]}, which is scored; expected transductive: true"
     if record.protocol not in PROTOCOLS:
-        yield f"is of the protocol '{record.protocol}'; expected one of --plugins, or known"
+        yield f"is of the protocol '{record.protocol}', not known; expected its --plugins"
         return
     entry = PROTOCOLS[record.protocol]
     chosen = record.options
     if lacking := ", ".join(sorted(options(entry.function).keys() - chosen.keys())):
-        yield f"does not say {lacking} of {record.protocol}; expected all options"
+        yield f"lacks the options {lacking} of {record.protocol}; expected all"
         return
     config, chose = ProtocolConfig(entry, chosen), record.settings.get("stratified") is not False
     read = LABEL_USES[config.has_draws and chose, config.has_draws and entry.adapts == "labeled"]
@@ -196,24 +198,24 @@ def _in_recipe(record: Record) -> Iterator[str]:
     """Faults unless a merge is named by its recipe, and says which rows its methods read."""
     recipe = record.recipe
     if record.role == "merged" and not (recipe and record.experts):
-        yield "has no recipe, or no experts; expected both: what it was made with is not known"
+        yield "has no recipe, or no experts; expected both, to know how the merge was made"
     if recipe is None:
         return
     if recipe.tuned and not recipe.tuned_on:
-        yield f"was tuned by {', '.join(recipe.tuned)} on no rows; expected them"
+        yield f"has {', '.join(recipe.tuned)} tuned on no rows; expected the rows in tuned_on"
     try:
         methods = [(STAGES[kind][one.name], one.options) for kind, one in recipe.stages]
         called = str(stages_of(recipe))
     except HarnessError as error:
-        yield f"has a recipe of what is not known here; expected --plugins: {error}"
+        yield f"has a recipe with unknown methods; expected their plug-in in --plugins: {error}"
         return
     if record.method != called:
         yield f"is called {record.method}; expected {called}, by its recipe"
     for entry, chosen in methods:
         if "rows" in resolved_options(entry, Choice(entry.name)).keys() - chosen.keys():
-            yield f"does not say the rows of {entry.name}; expected all options"
+            yield f"lacks the option rows of {entry.name}; expected all options"
         if any(one.rows not in ("none", "shared") for one in needs_of(entry)) and not record.shown:
-            yield f"was shown no rows; expected those that {entry.name} reads"
+            yield f"says that no rows were shown; expected those that {entry.name} reads"
 
 
 # Beside others -----------------------------------------------------------------------------
@@ -268,7 +270,10 @@ def _incomplete(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple
         for row, has in rows.items():
             if row in own and (lacking := few(sorted(wanted - has))):
                 line = own[row]
-                yield line.path, f"is of {line.model} without {lacking}; expected these as well"
+                yield (
+                    line.path,
+                    f"is of {line.model}, sent without {lacking}; expected these as well",
+                )
 
 
 def _facts(record: Record, line: Line, where: str) -> Iterator[tuple[object, str, object]]:
@@ -300,7 +305,7 @@ def _facts(record: Record, line: Line, where: str) -> Iterator[tuple[object, str
     weights, scores = line.digest[:8], ", ".join(f"{one:.4f}" for one in line.values)
     read = asked, line.digest, line.head, line.labels, line.teachers
     yield read, f"scores of {weights}", scores
-    made_on = f"an answer whether {weights} was made with the rows of {line.task}"
+    made_on = f"the answer to whether {weights} was made with the rows of {line.task}"
     yield (line.digest, line.task), made_on, line.made_on_test
     if record.recipe:
         made = record.recipe.model_dump_json(), line.made_of, line.head, line.task

@@ -28,7 +28,7 @@ def shapes(method: CheckedMethod) -> None:
     states = method(family)
     expected = weights.specs(family.base)
     if len(states) != (1 if method.makes_one else method.experts):
-        raise Broken(f"{len(states)} experts come out of {method.experts}")
+        raise Broken(f"the method returned {len(states)} models for {method.experts} experts")
     for place, state in enumerate(states):
         same_names(state, family.base)
         told = weights.specs(state)
@@ -168,7 +168,9 @@ def memory(method: CheckedMethod) -> None:
     for state in states:
         weights.specs(state)
     if watch.reads:
-        raise Broken(f"{watch.reads} tensors are read when the function is called, expected none")
+        raise Broken(
+            f"{watch.reads} tensors are read when the function is called, expected none yet"
+        )
     bound = watch.states + 2 if method.makes_one else 4 * watch.states
     for again in (False, True):
         for name in states[0]:
@@ -176,10 +178,12 @@ def memory(method: CheckedMethod) -> None:
             for state in states:
                 state[name]
             if again and watch.reads == before:
-                raise Broken(f"'{name}' is asked for again and nothing is read: it was kept")
+                raise Broken(
+                    f"'{name}' is asked for again and nothing is read: it was kept in memory"
+                )
             if watch.most > bound:
                 alive = f"{watch.most} tensors of {watch.states} inputs are alive"
-                raise Broken(f"{alive} at '{name}', expected at most {bound}")
+                raise Broken(f"{alive} at '{name}', expected at most {bound} in memory")
 
 
 class LiveTensors:

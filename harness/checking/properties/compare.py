@@ -19,7 +19,7 @@ def same_names(state: StateDict, expected: StateDict, where: str = "") -> None:
     if missing := sorted(set(expected) - set(state)):
         raise Broken(f"{where}'{missing[0]}' is missing")
     if extra := sorted(set(state) - set(expected)):
-        raise Broken(f"{where}'{extra[0]}' is there, which no input has")
+        raise Broken(f"{where}'{extra[0]}' is in the result and in no input")
 
 
 def alike(
@@ -78,6 +78,6 @@ def all_alike(
 ) -> None:
     """Raise Broken, prefixed by `when` and the expert, if one of several states differs."""
     if len(states) != len(expected):
-        raise Broken(f"{when}{len(states)} experts come out, expected {len(expected)}")
+        raise Broken(f"{when}{len(states)} models are returned, expected {len(expected)}")
     for place, (have, want) in enumerate(zip(states, expected, strict=True)):
         alike(have, want, where=f"{when}{method.which(place)}", tolerance=tolerance)

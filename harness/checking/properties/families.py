@@ -105,7 +105,7 @@ def family(method: CheckedMethod) -> str:
             for place, moved in enumerate(map(gap, mini.before, left), start=1):
                 if not moved <= bound:
                     raise Broken(
-                        f"outputs of expert {place}, a {name} for each {unit}, move by "
+                        f"outputs of expert {place}, a {name} for each {unit}, change by "
                         f"{moved:.2g} of the largest in {dtype_name(dtype)}"
                     )
                 largest[dtype] = max(largest[dtype], moved)

@@ -156,7 +156,7 @@ def exact(method: CheckedMethod) -> str:
             moved = gap(said[place], outputs(after))
             if not moved <= DRIFT:
                 where = f"expert {place + 1} (heads: {heads})"
-                raise Broken(f"outputs of {where} move by {moved:.2g} of the largest")
+                raise Broken(f"outputs of {where} change by {moved:.2g} of the largest")
             largest = max(largest, moved)
             touched += sum(not torch.equal(after[name], old[name]) for name in old)
     return f"by {largest:.1g} of the largest at most, with {touched // 2} tensors changed"
@@ -228,10 +228,10 @@ def errors(method: CheckedMethod) -> None:
     family = _damaged(method, "NaN")
     *others, last = family.experts
     watched = weights.Observed(last, "the last expert")  # checks every tensor as it is read
-    told = f"NaN in '{WRONG}' of the last expert is swallowed, or the tensor never read"
+    told = f"NaN in '{WRONG}' of the last expert raises no error, or the tensor is never read"
     _refused(method, replace(family, experts=[*others, watched]), BrokenCheckpoint, told)
     if method.stage == "merger":
-        told = f"called with another shape of '{WRONG}' in the last expert, it makes do"
+        told = f"called with another shape of '{WRONG}' in the last expert, it raises no error"
         # torch raises many types for shapes that do not fit
         _refused(method, _damaged(method, "another shape"), Exception, told)
 

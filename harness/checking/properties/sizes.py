@@ -69,7 +69,7 @@ def _check_even(name: str, marked: torch.Tensor) -> None:
     if mixed and plain:
         start = min(plain[0], WINDOWS - 1) * windows.shape[1]
         raise Broken(
-            f"'{name}' of {len(marked)} entries is as it was in {shares[plain[0]]:.0%} of those "
+            f"'{name}' of {len(marked)} entries is unchanged in {shares[plain[0]]:.0%} of those "
             f"after entry {start}, and in {mixed[0]:.0%} of others"
         )
 

@@ -82,7 +82,9 @@ def leaderboard(
                 called = "-".join(filter(None, (name, base)))
                 place = made.setdefault(called, folder / called)
                 if called in said:
-                    raise BadRecipe(f"two boards would be {place}; expected places of other names")
+                    raise BadRecipe(
+                        f"two boards would be {place}; expected records in folders of other names"
+                    )
                 check_ours({place / one: mark for one, mark in MARKS.items()})
                 board = board_of(lines)
                 said[called] = summary(board)
@@ -106,7 +108,7 @@ def _by_name(places: Sequence[str | Path]) -> dict[str, list[str | Path]]:
     boards = grouped(places, lambda place: Path(place).absolute().name.removesuffix(SUFFIX))
     if doubled := next((of for of in boards.values() if len(of) > 1), None):
         raise BadRecipe(
-            f"{doubled[0]} and {doubled[1]} would be one board; expected places of other names"
+            f"{doubled[0]} and {doubled[1]} would be one board; expected folders of other names"
         )
     return boards
 

@@ -57,7 +57,7 @@ def export(
     if given != (format == "every-eval-ever") or (given and not plain(organization).strip()):
         said = "is missing" if organization is None else f"is '{organization}'"
         raise BadOption(
-            f"the organization {said}; expected one for every-eval-ever, who made the results, and "
+            f"the organization {said}; expected who made the results, for every-eval-ever, and "
             "none for another format"
         )
     lines = read_lines(places, which)

@@ -36,11 +36,11 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     board = board_of(lines_under(lines, view, CURRENT))
     scores, over = board.scores, board.counterparts
     if not over:
-        same = f"only {', '.join(sorted(board.unchanged))} with the scores of the same without"
+        same = f"only {', '.join(sorted(board.unchanged))}, with the same scores as without"
         none = f"no such pair among {', '.join(scores.models('merged')) or 'no merges'}"
         raise lacking(
             "gains",
-            "merges with something before them beside the same without",
+            "merges with a pre-merging method beside the same merges without it",
             [same if board.unchanged else none],
             "make them with harness merge EXPERTS --merger M --out MERGED, once with --premerge P "
             "and once without, and harness evaluate of both",

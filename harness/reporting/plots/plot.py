@@ -48,10 +48,12 @@ def plot(
     if what == OF_FEATURES:
         return save(_of_run(records, run, view, progress), stem)
     if run is not None or not records:
-        given = "a model" if run is not None else "no records"
-        raise BadRecipe(f"{what} is drawn of records, found {given}; name files or folders of them")
+        given = "a model" if run is not None else "none"
+        raise BadRecipe(f"plot {what} needs records alone, found {given}; name files or folders")
     if what != "sweep" and (view.option or view.loss):
-        raise BadOption(f"plot {what} has --{'loss' if view.loss else 'option'}, which is of sweep")
+        raise BadOption(
+            f"plot {what} has --{'loss' if view.loss else 'option'}, which is for sweep only"
+        )
     module = importlib.import_module(f"{__package__}.{what}")
     read = records if what == "sweep" else read_lines(records, view)
     return save(module.picture(read, view), stem)
@@ -84,7 +86,6 @@ def _of_run(
     if records or run is None:
         given = "records" if records else "none"
         raise BadRecipe(
-            f"{OF_FEATURES} is drawn of the features of a model, found {given}; name one with "
-            "--model"
+            f"plot {OF_FEATURES} needs a model alone, found {given}; name it with --model"
         )
     return draw(clouds(run, view.rows, progress))

@@ -22,7 +22,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     for one number.
     """
     if view.shots is not None:
-        raise BadOption("shots shows every number of shots, found one of them; leave out --shots")
+        raise BadOption("plot shots shows every number of shots, found --shots; leave it out")
     scores = grid_of_lines(lines, by_method=True)
     drawn = [one for one in scores.settings if one.shots]
     counts = sorted({one.shots for one in drawn}, key=amount)

@@ -89,7 +89,7 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
     """
     if not view.option:
         raise BadOption(
-            "sweep is over the values of an option, found none; name one: --option merger.density, "
+            "sweep needs an option that varies, found none; name one: --option merger.density, "
             f"--option dare.drop_rate, --option {EXPERTS}"
         )
     read = [*read]
@@ -101,7 +101,7 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
     ]
     shown = headline([line.setting for line, _ in having], view.shots)
     if len(shown) != 1:
-        found = [*map(str, shown)] or ["no merge whose record says it"]
+        found = [*map(str, shown)] or ["no merge whose record has it"]
         do = "name one with --protocols, and an option as merge.json has it"
         raise lacking("sweep", f"one protocol over values of {view.option}", found, do)
     having = [(line, one) for line, one in having if line.setting == shown[0]]
@@ -114,7 +114,7 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
         if other.digest != line.digest:
             raise MissingScores(
                 f"{other.path} and {line.path} both have {view.option} {value}, and are not of "
-                "several sets of experts; expected one of a value: choose with --models"
+                "several sets of experts; expected one for each value: choose with --models"
             )
     values = in_order({value for of in tasks.values() for value in of})
     if len(values) < 2:
@@ -213,7 +213,7 @@ def check_differ_only_in(read: Sequence[LineAndRecord], option: str) -> None:
             or "--models"
         )
         raise MissingScores(
-            f"sweep is of merges that differ in {option} alone, found {what} "
+            f"sweep shows merges that differ in {option} alone, found {what} "
             f"{' and '.join(values[:FIRST])}; choose with {how}"
         )
     pairs = [pair for of in sets.values() for pair in pairwise(sorted(of, key=len))]

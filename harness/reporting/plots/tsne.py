@@ -100,7 +100,7 @@ def clouds(run: Run, most: int, progress: Progress | None = None) -> list[Cloud]
         if not experts:
             raise BadRecipe(
                 f"tsne shows a model beside an expert of its task, found none of {part.name}; name "
-                "it with --experts"
+                "one with --experts"
             )
         pairs.append((experts[0], own[0]))
     check_cells([cell for pair in pairs for cell in pair])
@@ -148,7 +148,7 @@ def in_the_plane(features: Sequence[Array], seed: int, task: str) -> Array64:
     stacked = np.concatenate(features).astype(np.float64)
     if len(stacked) < FEWEST:
         raise BadData(
-            f"tsne lays out {len(stacked)} points of {task}, expected {FEWEST} or more; "
+            f"tsne has {len(stacked)} points of {task}, expected {FEWEST} or more; "
             "ask for more with --rows"
         )
     perplexity = min(PERPLEXITY, (len(stacked) - 1) / 3)
