@@ -1139,7 +1139,7 @@ LINES = {
         "expected (24,) as in SHELF/a"
     ),
     "BrokenCheckpoint: nan in an expert": (
-        f"'{DENSE}' of PLACE/copies/b has NaN entries, expected finite weights"
+        f"'{DENSE}' of PLACE/copies/b has NaN entries, expected finite numbers"
     ),
     "LabelMismatch: generic labels": (
         "SHELF/nameless has the labels LABEL_0, LABEL_1; glue/rte expects entailment, "

@@ -522,7 +522,7 @@ def test_records_tell_draws_apart_that_weights_do_not(trained: Path, tmp_path: P
     record = said(tmp_path / "bare-b")
     record["drawn"][POOLER] = "another"
     (tmp_path / "bare-b" / "expert.json").write_text(json.dumps(record))
-    with mistake(IncompatibleWeights, POOLER, "bare-a bare-b by their records bare"):
+    with mistake(IncompatibleWeights, POOLER, "bare-a bare-b their records bare"):
         merged(tmp_path, tmp_path / "m", "bare-a", "bare-b", base="bare")
 
 

@@ -455,7 +455,7 @@ def test_a_dry_run_reads_headers_alone_and_writes_nothing(
     assert str(broken) in printed.out
     assert printed.err == ""
     lines = printed.out.splitlines()
-    assert "heads    average: averaged, beside the method" in lines
+    assert "heads    average: averaged, whatever the method" in lines
     names(lines[-2], "1 ties, density=0.2, scale=1.0,")
     files = "model.safetensors, config.json, tokenizer.json, tokenizer_config.json, merge.json"
     assert lines[-1] == (

@@ -389,8 +389,8 @@ def test_alone_it_teaches_itself(
         (["--tasks", "glue/sst2,glue/rte@validation"], ["train90", "validation"]),
         (["--task", SST2, "--tasks", "glue/rte,glue/stsb"], ["--task glue/sst2", "--tasks"]),
         (["--task", SST2, "--tasks", SST2], ["--task glue/sst2", "--tasks glue/sst2"]),
-        ([], ["found none", "--task", "--tasks"]),
-        (["--tasks", ","], ["found none"]),
+        ([], ["found no task", "--task", "--tasks"]),
+        (["--tasks", ","], ["found no task"]),
         (
             ["--tasks", "glue/cola,glue/rte"],
             ["learning_rate (glue/cola 2e-05, glue/rte 5e-05)", "give --learning-rate"],

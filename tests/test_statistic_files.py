@@ -140,8 +140,8 @@ def test_statistics_are_taken_on_what_dare_left(loud: Loud, minis: Minis, tmp_pa
 
 
 BAD: dict[str, tuple[list[str], list[str]]] = {
-    "of another model": (["{a},{a}"], ["b hashes statistics"]),
-    "one for two": (["{a}"], ["1 files statistics 2 experts"]),
+    "of another model": (["{a},{a}"], ["b digest statistics"]),
+    "one for two": (["{a}"], ["1 file of statistics 2 experts"]),
     "another kind": (["{a-fisher},{a}"], ["fisher statistics gram"]),
     "not there": (["{a},nowhere.safetensors"], ["nowhere.safetensors missing"]),
     "no statistics": (["{a},{weights}"], ["statistics"]),
@@ -329,7 +329,7 @@ GRAMS: dict[str, tuple[Change, list[str]]] = {
     ),
     "shared and there": (
         lambda _, said: said["shared"].update({DENSE: QUERY}),
-        [f"'{DENSE}' has the tensor of", "too many"],
+        [f"'{DENSE}' shares the tensor of", "itself"],
     ),
 }  # fmt: skip
 #: what is done to the Fisher of the first expert -> what is said

@@ -751,7 +751,7 @@ def test_what_was_read_and_is_another_now_is_refused(room: Path, what: str) -> N
     else:
         (room / "mine.yaml").write_text(json.dumps({**task, "metric": "macro_f1"}))
     called = "base" if what == "base" else "mine.yaml"
-    refused(again, BadRecipe, called, "is not what it was", "out/", "--out")
+    refused(again, BadRecipe, called, "has changed since", "out/", "--out")
     assert main(["study", "status", str(room / "out")]) == 0  # what it was is still there
 
 

@@ -253,10 +253,10 @@ WEIGHT = torch.zeros(2, 3)
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({}, "b has no tensor 'w' of a; expected the same in both"),
+        ({}, "b has no tensor 'w', which a has; expected the same tensors in both"),
         (
             {"w": WEIGHT, "extra": WEIGHT},
-            "b has a tensor 'extra' that is none of a; expected the same in both",
+            "b has a tensor 'extra' that a does not have; expected the same tensors in both",
         ),
         ({"w": torch.zeros(3, 2)}, "'w' is (3, 2) in b, expected (2, 3) as in a"),
         ({"w": torch.tensor(0.0)}, "'w' is () in b, expected (2, 3) as in a"),

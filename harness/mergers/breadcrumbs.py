@@ -38,7 +38,7 @@ def breadcrumbs(
     if density + gamma > 1:
         raise BadOption(
             f"density {density:g} and gamma {gamma:g} of breadcrumbs add up to "
-            f"{density + gamma:g}, expected at most 1: the largest entries cannot stay and fall"
+            f"{density + gamma:g}, expected at most 1: no entry can be kept and dropped"
         )
 
     middle = _middle if per == "tensor" else _middle_of_rows

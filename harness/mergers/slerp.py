@@ -28,7 +28,9 @@ def slerp(experts: Sequence[StateDict], base: StateDict, *, t: Share = 0.5) -> S
     By hand: (2, 0) and (0, 4) at t = 1/2 give (2, 4) / sqrt(2), where the average is (1, 2).
     """
     if len(experts) != 2:
-        raise BadOption(f"slerp got {len(experts)} experts, expected 2; linear takes any")
+        raise BadOption(
+            f"slerp got {len(experts)} experts, expected 2; linear takes any number of experts"
+        )
 
     def interpolate(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         cosine = _cosine(first, second)

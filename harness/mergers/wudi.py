@@ -55,7 +55,7 @@ def wudi(
     """
     own = {"steps": (steps, STEPS), "learning_rate": (learning_rate, LEARNING_RATE)}
     idle, other = ({"ridge": (ridge, 0.0)}, "exact") if solver == "adam" else (own, "adam")
-    weights.check_idle("wudi", f"solver={solver}, which has none", f"solver={other}", **idle)
+    weights.check_idle("wudi", f"solver={solver}", f"solver={other}", **idle)
     report: dict[str, Any] = {"condition": {}} if solver == "exact" else {}
 
     def merge(name: str, vectors: weights.Vectors) -> torch.Tensor:

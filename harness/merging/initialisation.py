@@ -38,20 +38,21 @@ def check_shared_initialisation(plan: MergePlan) -> None:
             if how is None and (alike := cosine(*pair, name)) < MIN_SHARED_COSINE <= cosine(
                 *pair, rest[-1]
             ):
-                how = f"a cosine of {alike:.2f}"
+                how = f"their cosine is {alike:.2f}"
             if how:
                 raise IncompatibleWeights(
-                    f"'{name}' of {first.source} and {second.source} was initialised apart "
-                    f"({how}), {_lacking(plan, name)}; expected one initialisation: all trained by "
-                    "`harness finetune`, or all by one script, after set_seed(0) of transformers; "
-                    "or experts of different tasks and their base, where each keeps its own"
+                    f"'{name}' of {first.source} and {second.source} was initialised differently "
+                    f"({how}), {_lacking(plan, name)}; expected the same initialisation: train all "
+                    "with `harness finetune`, or all with one script that calls set_seed(0) of "
+                    "transformers; or merge experts of different tasks with their base, where each "
+                    "expert keeps its own"
                 )
 
 
 def _lacking(plan: MergePlan, name: str) -> str:
     if plan.base is None:
-        return "and no base is given that has it"
-    has = "has one of its own" if name in plan.base.weights else "has none"
+        return "and no base is given that has one"
+    has = "has another one" if name in plan.base.weights else "has none"
     return f"and {plan.base.source} {has}"
 
 
@@ -62,8 +63,8 @@ def _apart(first: Checkpoint, second: Checkpoint, name: str) -> str | None:
     """
     both = [read_expert_json(one.path) or ExpertJson() for one in (first, second)]
     if all(name in one.drawn for one in both):
-        return "by their records" if both[0].drawn[name] != both[1].drawn[name] else ""
+        return "as their records say" if both[0].drawn[name] != both[1].drawn[name] else ""
     began = {name in one.drawn: POOLER in one.base_weights for one in both}
     if began == {True: False, False: True}:  # one drew it, and the base of the other had it
-        return "by their records"
+        return "as their records say"
     return "" if all(POOLER in one.base_weights for one in both) else None

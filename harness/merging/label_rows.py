@@ -20,9 +20,9 @@ def warn_of_mixed_schemes(experts: Sequence[Checkpoint]) -> None:
     if len({scheme for of in known.values() for scheme in of}) > 1:
         told = ", ".join(f"{source}: {'/'.join(dict.fromkeys(of))}" for source, of in known.items())
         warnings.warn(
-            f"the heads that are merged were trained on entities that are written in several ways "
-            f"({told}): of IOB1 some begin with I-, of IOB2 none; expected one way, or tags mean "
-            "several things",
+            f"the heads to merge were trained on entities that are tagged in different schemes "
+            f"({told}): in IOB1 some begin with I-, in IOB2 none; expected one scheme, else a tag "
+            "has different meanings",
             stacklevel=3,
         )
 

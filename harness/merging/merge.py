@@ -48,7 +48,7 @@ def merge(
     anything is written, or for NaN and Inf while streaming, with no partial output left.
     """
     if not isinstance(recipe, (Recipe, str, Path)):
-        raise BadRecipe(f"a recipe is {recipe!r:.80}, expected harness.Recipe(...) or its file")
+        raise BadRecipe(f"the recipe is {recipe!r:.80}, expected harness.Recipe(...) or its file")
     asked = recipe if isinstance(recipe, Recipe) else recipe_and_fields(recipe)[0]
     check_output(Path(out), MERGE_LAYOUT, force=force)
     grid(asked)  # may raise BadOption, before a file is read
@@ -62,11 +62,14 @@ def merge(
         draft = planned(asked)
         for part in (*draft.experts, *([draft.base] if draft.base else [])):
             if part.path.resolve().is_relative_to(os.path.realpath(out)):
-                raise OutputExists(f"{out} holds {part.source}, an expert; expected another --out")
+                raise OutputExists(
+                    f"{out} holds {part.source}, which the merge reads; expected another --out"
+                )
         tried = candidates(draft, planned)
         if len(draft.experts) == 1:
             alone = f"there is one expert, {draft.experts[0].source}, and nothing to merge it with"
-            warnings.warn(f"{alone}: {short_method(draft.recipe)} is done to it", stacklevel=2)
+            applied = f"{short_method(draft.recipe)} is applied to it alone"
+            warnings.warn(f"{alone}: {applied}", stacklevel=2)
         places = [expert.path.resolve() for expert in draft.experts]
         if often := {one: n for one, n in Counter(places).items() if n > 1}:
             told = ", ".join(f"{one} is merged {n} times" for one, n in often.items())

@@ -151,7 +151,7 @@ def plan(
         whole, experts = experts, align.with_shared_poolers(base, experts)
         if sum(len(one.weights) for one in experts) < sum(len(one.weights) for one in whole):
             warnings.warn(
-                "not all of these models have a pooler, and no embedding is read through it: the "
+                "not all of these models have a pooler, and their embeddings do not use it: the "
                 "merge has none",
                 stacklevel=2,
             )
@@ -177,7 +177,8 @@ def checked_recipe(recipe: Recipe) -> Recipe:
     for entry, choice in methods_of(recipe) if recipe.base is None else ():
         if reads_base(entry, choice.options):
             raise BadRecipe(
-                f"{_without_defaults(entry, choice)} is given the base, too; name it with --base"
+                f"{_without_defaults(entry, choice)} reads the base, and none is given; name it "
+                "with --base"
             )
     return recipe
 
@@ -188,8 +189,8 @@ def check_family(recipe: Recipe, family: Family) -> None:
         if reads_norms(entry, choice.options) and not family.readers:
             known = ", ".join(one.name for one in FAMILIES if one.readers)
             raise BadOption(
-                f"{_without_defaults(entry, choice)} is of models with norms before layers "
-                f"({known}), found {family.name}; expected such a model, or other options"
+                f"{_without_defaults(entry, choice)} works only on models with norms before their "
+                f"layers ({known}), found {family.name}; expected such a model, or other options"
             )
 
 
@@ -258,7 +259,7 @@ def spool_rereads(draft: MergePlan, spool: Spool) -> MergePlan:
 
 def _checked_result(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
     """What a method made, checked to have the names and shapes that went in."""
-    weights.check_same([given, made], ["the experts", f"what {stage.entry.name} makes"])
+    weights.check_same([given, made], ["the experts", f"the result of {stage.entry.name}"])
     return made
 
 
@@ -303,7 +304,8 @@ def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
         named = tuple(parse_task(name)[0] for name in recipe.tasks)
         if len(named) not in (1, len(experts)):
             raise BadRecipe(
-                f"{len(named)} tasks, expected one or {len(experts)}: as many as experts"
+                f"found {len(named)} tasks for {len(experts)} experts; expected one task for all, "
+                "or one for each expert"
             )
         each = named * len(experts) if len(named) == 1 else named
         for expert, task in zip(experts, each, strict=True):
@@ -325,20 +327,22 @@ def _heads(
         unread = all(need.rows == "none" for need in needs)
         if (recipe.tasks and unread) or recipe.heads not in ("auto", "none"):
             flag = "--tasks" if recipe.tasks and unread else "--heads"
-            raise BadRecipe(f"{experts[0].source} is an embedding model, of no task; omit {flag}")
+            raise BadRecipe(
+                f"{experts[0].source} is an embedding model, without a head or a task; omit {flag}"
+            )
         return "none"
     if verbalizer_of(experts[0]):
         if recipe.heads not in ("auto", "none"):
             raise BadRecipe(
-                f"{experts[0].source} answers by its lm_head, which is merged with the rest, "
-                "whatever the task; omit --heads"
+                f"{experts[0].source} answers in words by its lm_head, which is merged like every "
+                "other layer; omit --heads"
             )
         return "none"
     for expert in experts:
         if recipe.heads == "none" and expert.labels is not None:
             raise BadRecipe(f"{expert.source} has a head; leave out --heads none")
         if expert.labels is None and not (recipe.heads == "none" and expert.family.stacks):
-            raise MissingHead(f"{expert.source} has no head; expected one, or --heads-from")
+            raise MissingHead(f"{expert.source} has no head; expected a head, or --heads-from")
     if recipe.heads == "none":  # of models that generate text
         return "none"
     first = experts[0]
@@ -350,11 +354,14 @@ def _heads(
         if not tasks:
             raise BadRecipe("kept heads are stored by task; name one task per expert with --tasks")
         if repeated:
-            raise BadRecipe(f"two experts of {repeated[0]}, and heads kept; merge these two first")
+            raise BadRecipe(
+                f"several experts are of {repeated[0]}, and one head is kept for each task; merge "
+                "these experts first"
+            )
         return "keep"
     if odd is not None:
         unnamed = next((one.source for one in (odd, first) if generic(one.labels or ())), None)
-        tip = "for different tasks name one per expert with --tasks"
+        tip = "if their tasks differ, name the task of each expert with --tasks"
         raise LabelMismatch(
             f"{odd.source} has the labels {', '.join(odd.labels or ()) or 'none (regression)'}, "
             f"expected {', '.join(first.labels or ()) or 'none (regression)'} as {first.source}; "
@@ -458,7 +465,9 @@ def _premerged(
     seen = [split_parts(family, one) if by_table else one for one in (*wholes, given)]
     changed: Sequence[StateDict] = stage.run(seen[:-1], seen[-1])
     if len(changed) != len(wholes):
-        raise IncompatibleWeights(f"{name} makes {len(changed)} experts, expected {len(wholes)}")
+        raise IncompatibleWeights(
+            f"{name} returned {len(changed)} experts, expected {len(wholes)}, as it was given"
+        )
     if by_table:
         changed = [joined_parts(family, *pair) for pair in zip(changed, wholes, strict=True)]
     for index, pair in enumerate(zip(wholes, changed, strict=True), start=1):

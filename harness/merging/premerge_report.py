@@ -83,7 +83,8 @@ def measure_premerge(plan: MergePlan, known: Sequence[Squares]) -> tuple[Premerg
         merger = plan.merger_stage.entry
         if "absorbed" in step.report and getattr(merger, "task_vectors", False):
             how = f"experts whose norms {step.stage.entry.name} absorbed"
-            said = f"{merger.name} subtracted the base from {how}; expected one like average"
+            expected = "a merger that does not read the base, such as average"
+            said = f"{merger.name} subtracted the base from {how}; expected {expected}"
             warnings.warn(said, stacklevel=2)
     reports = (one.report for one in plan.steps)
     return tuple(map(PremergeReport, distances, seconds, reports, _drifts(plan)))
@@ -101,7 +102,7 @@ def _call_out(step: PremergeStep, before: float, after: float) -> None:
     method, options = step.stage.entry, step.stage.options
     if "symmetry" in method.needs and after > before * MAX_DISTANCE_GROWTH:
         instead = [
-            "leave it out (experts of one base are mostly in one order)",
+            "leave it out (the units of experts of one base are mostly in one order)",
             *(["try fewer layers (layers=last:1)"] if options.get("layers") == "all" else []),
             *(["try more rows (examples=N)"] if "activations" in method.needs else []),
         ]

@@ -49,7 +49,9 @@ def check_kinds(need: Need, tasks: Sequence[str]) -> None:
         task = parse_task(name)[0]
         if task.kind not in need.kinds:
             known = " or ".join(need.kinds)
-            raise BadRecipe(f"{need.name} reads rows of {known}, found {task}, a {task.kind}")
+            raise BadRecipe(
+                f"{need.name} reads rows of {known} tasks, found {task}, a {task.kind} task"
+            )
 
 
 @dataclass(frozen=True)
@@ -89,8 +91,8 @@ class JointProvider(RowsProvider):
     def __post_init__(self) -> None:
         known, same = len(self.recipe.tasks), self.need.rows == "same"
         if not known or (not same and known != len(self.checkpoints)):
-            whose = "the first expert's task" if same else "each expert's own task"
-            raise BadRecipe(f"{self.need.name} needs rows of {whose}; name it with --tasks")
+            whose = "the first expert's task; name it" if same else "each expert's task; name them"
+            raise BadRecipe(f"{self.need.name} needs rows of {whose} with --tasks")
         check_kinds(self.need, self.recipe.tasks)
 
     @cached_property
@@ -178,17 +180,27 @@ class StatisticsProvider(RowsProvider):
 
     def _check_tasks(self) -> None:
         if len(self.recipe.tasks) != len(self.checkpoints):
-            raise BadRecipe(f"{self.need.name} is of tasks; expected --tasks, or --statistics")
+            raise BadRecipe(
+                f"{self.need.name} needs rows of each expert's task; expected --tasks, or "
+                "--statistics"
+            )
         check_kinds(self.need, self.recipe.tasks)
 
     def _check_files(self) -> None:
         for file in self.files:
             if odd := self._odd_option(file):
                 found = f"{file.source} was computed with {odd}={file.header.options.get(odd)}"
-                raise BadOption(f"{found}, expected {self.chosen[odd]}: give that, or another file")
+                raise BadOption(
+                    f"{found}, expected {self.chosen[odd]}: give the method the value of the file, "
+                    "or give another file"
+                )
         count, files = len(self.checkpoints), len(self.files)
         if files != count:
-            raise BadRecipe(f"{files} files of statistics for {count} experts; expected one each")
+            plural = "s" * (files != 1)
+            raise BadRecipe(
+                f"found {files} file{plural} of statistics for {count} experts; expected one for "
+                "each expert"
+            )
 
     def _odd_option(self, file: Statistic) -> str | None:
         """An option, except the seed, with another value in the file than asked for, if any."""
@@ -217,9 +229,9 @@ class StatisticsProvider(RowsProvider):
             if self.elsewhere:
                 return None
             raise BadRecipe(
-                f"{checkpoint.source} hashes to {digest[:12]} as it enters the merge, found "
-                f"statistics of {_listed(files)}; expected some of this very model, after "
-                "pre-merging methods"
+                f"{checkpoint.source} has the digest {digest[:12]} as it enters the merge, found "
+                f"statistics of {_listed(files)}; expected statistics of this very model, as it is "
+                "after the pre-merging methods"
             )
         self._check_rows(of_it, index)
         check_statistic(of_it, checkpoint)
@@ -231,10 +243,11 @@ class StatisticsProvider(RowsProvider):
         task, _, split = file.header.task.partition("@")
         tasks = self.recipe.tasks
         if split != TRAINED_ON or (tasks and task != tasks[index]):
-            wanted = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"a task's @{TRAINED_ON}"
+            wanted = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"TASK@{TRAINED_ON}"
             trained = self.checkpoints[index].source
             raise BadRecipe(
-                f"{file.source} is of {file.header.task}, expected {wanted}, as of {trained}"
+                f"{file.source} was computed on {file.header.task}, expected {wanted}, the rows of "
+                f"{trained}"
             )
 
     def _tell_of_other_rows(self, file: Statistic, index: int) -> None:
@@ -255,7 +268,7 @@ class StatisticsProvider(RowsProvider):
         if file.header.facts.rows not in ("", here):
             warnings.warn(
                 f"{file.source} was computed on other rows than {task}@{TRAINED_ON} has now: make "
-                "it again with `harness statistics`, or give the data that it was of",
+                "it again with `harness statistics`, or give the data that it was computed on",
                 stacklevel=2,
             )
 
@@ -287,6 +300,6 @@ def prepare(providers: Sequence[Provider]) -> None:
     files = {file.source: file for provider in own for file in provider.files}.values()
     if unused := [file for file in files if (file.need, file.header.digest) not in taken]:
         raise BadRecipe(
-            f"{_listed(unused)} was computed on no expert as it enters a method that asks for "
-            f"{unused[0].need}; expected these very models, with the method's options"
+            f"{_listed(unused)} belongs to no expert as it enters a method that needs "
+            f"{unused[0].need}; expected statistics of these very models, by the method's options"
         )

@@ -99,10 +99,12 @@ def unused_fields(recipe: Recipe) -> dict[str, str]:
     if recipe.tune is None and "shared" not in rows:
         of_scores = {"tune_on": recipe.tune_on, "tune_limit": recipe.tune_limit}
         found = {
-            name: "nothing is tuned, and it scores nothing" for name in of_scores if of_scores[name]
+            name: "no option is tuned, and no merge is scored"
+            for name in of_scores
+            if of_scores[name]
         }
     if recipe.examples_limit and not any(map(has_examples, needs)):
-        found[LIMIT] = "it is shown no examples"
+        found[LIMIT] = "it reads no examples"
     if recipe.placement.recorded and recipe.tune is None and rows <= {"none"}:
         found["dtype"] = "it runs no model"
     return found
@@ -172,7 +174,7 @@ def _from_its_place(recipe: Recipe, file: Path) -> Recipe:
             return beside
         if os.path.exists(source):
             way = os.path.relpath(source, file.parent)
-            raise BadRecipe(f"{file} names {source}, expected the way from the recipe: {way}")
+            raise BadRecipe(f"{file} names {source}, expected its path from the recipe: {way}")
         return os.path.join(file.parent, source) if source.startswith(".") else source
 
     def task(name: str) -> str:

@@ -84,7 +84,7 @@ def _state(made: Any, whose: str, function: Callable[..., Any]) -> StateDict:
         if isinstance(made, weights.Lazy) and one.shape != made.specs[name].shape:
             found, said = tuple(one.shape), made.specs[name].shape
             raise IncompatibleWeights(
-                f"{whose} made '{name}' {found}, expected {said} as its specs say"
+                f"{whose} made '{name}' of shape {found}, expected {said} as its specs say"
             )
         return one
 
@@ -145,16 +145,16 @@ class StageBuilder:
         reading = [need for need in self.needs if need.rows != "none"]
         headed = [need for need in reading if first.pooling is None or not need.embeds]
         if first.labels is None and (headed or self.recipe.tune is not None):
-            why = f"as its need '{headed[0].name}' does" if headed else "as it is tuned by scores"
+            why = f"for its need '{headed[0].name}'" if headed else "to score what is tuned"
             raise BadRecipe(
-                f"{self._called} takes classifiers, {why}, and {first.source} has no head; "
-                "expected a method of weights alone, or regmean of embedding models"
+                f"{self._called} runs classifiers, {why}, and {first.source} has no head; "
+                "expected a method that reads weights alone, or regmean for embedding models"
             )
         for need in self.needs:
             self.recipe.placement.check(need)
         for name, reason in unused_fields(self.recipe).items():
             flag = name.replace("_", "-")
-            raise BadRecipe(f"--{flag} is of no use to {self._called}: {reason}; leave it out")
+            raise BadRecipe(f"--{flag} has no effect on {self._called}: {reason}; leave it out")
 
     @property
     def _called(self) -> str:
@@ -227,8 +227,8 @@ def unreported_split(name: str) -> tuple[Task, str]:
     for reported in task.splits:
         if share_rows(task, split, reported):
             raise BadRecipe(
-                f"{task}@{split} has rows of {task}@{reported}, which is reported; expected "
-                f"others: --tune-on {task}@{HELD_OUT}"
+                f"{task}@{split} has rows of {task}@{reported}, whose scores are reported; "
+                f"expected other rows: --tune-on {task}@{HELD_OUT}"
             )
     return task, split
 
@@ -249,7 +249,10 @@ def scorer_of(
         task, split = unreported_split(name)
         of_task = [e for e, t in zip(experts, recipe.tasks, strict=False) if t == task.name]
         if recipe.heads == "keep" and not of_task:
-            raise BadRecipe(f"no expert is of task {task}, so no head is kept that reads it")
+            raise BadRecipe(
+                f"no expert is of task {task}, so there is no kept head to score it with; expected "
+                "a task of an expert: --tune-on"
+            )
         template, read = (
             of_task[0] if of_task else experts[0],
             task_under_preset(task, recipe.preset),

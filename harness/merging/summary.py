@@ -16,9 +16,9 @@ from harness.weights import size
 
 HEADS = {
     "merge": "merged with the encoder",
-    "average": "averaged, beside the method",
+    "average": "averaged, whatever the method",
     "keep": "kept, one for each task",
-    "none": "none beside the models, which are merged whole",
+    "none": "no separate heads: the models are merged whole",
 }
 """What is done with heads, by the value of the recipe's `heads`."""
 WHOSE: Mapping[Whose, str] = {

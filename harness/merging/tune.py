@@ -131,12 +131,18 @@ def grid(recipe: Recipe) -> tuple[str, list[Scalar]]:
     of = of or recipe.merger.name
     methods = {entry.name: entry for entry, _ in methods_of(recipe)}
     if [choice.name for _, choice in methods_of(recipe)].count(of) != 1:
-        raise BadOption(f"--tune is of {of}; expected a method of the merge: {', '.join(methods)}")
+        raise BadOption(
+            f"--tune names the method {of}; expected one that the merge has exactly once: "
+            f"{', '.join(methods)}"
+        )
     known = options(methods[of].function)
     numbers = [one.name for one in known.values() if type(one.default) in (int, float)]
     if option not in numbers and isinstance(values[0], float):
         these = ", ".join(numbers) or "it has none"
-        raise BadOption(f"'{option}' of {of} cannot be tuned; expected a number: {these}")
+        raise BadOption(
+            f"'{option}' of {of} cannot be tuned in steps; expected an option that is a number: "
+            f"{these}"
+        )
     read = [resolve("method", Choice(of, {option: v}), methods[of].function) for v in values]
     return name, [one[option] for one in read] if isinstance(values[0], str) else values
 

@@ -36,7 +36,8 @@ def _check(chosen: Mapping[str, Scalar]) -> None:
     """Warn of the estimator `soft`, which is zero but for rounding."""
     if chosen["estimator"] == "soft":
         warnings.warn(
-            "the estimator 'soft' has a gradient of zero and holds only rounding: to compare with",
+            "the estimator 'soft' has a gradient of zero, and what it finds is rounding alone: use "
+            "it only to compare",
             stacklevel=2,
         )
 

@@ -37,7 +37,7 @@ def _fault(gram: torch.Tensor) -> str | None:
     if bool(((gram - gram.T).abs() > SLACK * bound).any()):
         return "is not symmetric, expected inner products of inputs"
     if bool((gram.abs() > (1 + SLACK) * bound).any()):
-        return "has entries that its diagonal does not allow, expected inner products of inputs"
+        return "has entries too large for its diagonal, expected inner products of inputs"
     return None
 
 

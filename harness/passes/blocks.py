@@ -57,7 +57,9 @@ def blocks_of(checkpoint: Checkpoint) -> Blocks:
     if checkpoint.family.stacks:  # of any depth; each block is a ModuleList, too
         stacks = [name for name in lists if name.endswith(".block")]
     if len(stacks) != 1 and not checkpoint.family.stacks:
-        raise UnknownName(f"{source} has {len(stacks)} lists of its {count} layers, expected one")
+        raise UnknownName(
+            f"{source} has {len(stacks)} lists of modules for its {count} layers, expected one list"
+        )
     return Blocks({name: len(lists[name]) for name in stacks}, checkpoint.family)
 
 

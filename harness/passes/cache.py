@@ -82,7 +82,8 @@ def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any
         cause = error.__cause__
         reason = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
         _warn_once(
-            f"{path.parent} cannot be written ({reason}): nothing is kept; see HARNESS_CACHE_DIR"
+            f"the cache {path.parent} cannot be written ({reason}): nothing is kept there; set "
+            "HARNESS_CACHE_DIR to another folder"
         )
         return False
     return True

@@ -330,7 +330,7 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
         fault = readout.fault(model, final, tokenizer, max_length)
     if fault:
         raise BrokenCheckpoint(
-            f"{source} {fault}, to read features '{readout.name}' of; leave out {readout.option}"
+            f"{source} {fault}, to read features '{readout.name}'; leave out {readout.option}"
         )
 
 
@@ -356,9 +356,10 @@ def forward_errors(what: str) -> Iterator[None]:
     BrokenCheckpoint, in one line."""
     # transformers' models raise many types of error for a configuration that does not fit itself or
     # the rows: positions for fewer tokens than a row has, numbers of heads, of chunks, ...
-    fits = "a config.json that fits, positions for the longest row (--max-length)"
+    fits = "a config.json that fits the weights, positions for the longest row (--max-length)"
+    memory = "enough memory (--batch-size)"
     with (
-        one_line_errors(f"{what} cannot be run", f"expected {fits}, and memory (--batch-size)"),
+        one_line_errors(f"{what} cannot be run", f"expected {fits}, and {memory}"),
         full_float32(),
     ):
         yield

@@ -83,7 +83,7 @@ class LayerwiseGram:
 
         def made() -> CachedTensors:
             stored, shared = self._at(block)[place].gram(step)
-            whose = f"what comes through to {expert.source}"
+            whose = f"the Gram matrices of {expert.source}"
             for name, tensor in stored.items():
                 weights.check_finite(name, tensor, whose, NotFinite)
             return stored, {SHARED: dict(shared)}

@@ -77,8 +77,8 @@ def resolved_length(
         return asked
     if readout != LAST_LINEAR:
         raise BadOption(
-            f"max_length is {AUTO}, and features '{readout.name}' are of one number of tokens in "
-            f"every row; expected a number, or leave out {readout.option}"
+            f"max_length is {AUTO}, and features '{readout.name}' need the same number of tokens "
+            f"in every row; expected a number, or leave out {readout.option}"
         )
     longest = max(
         max(token_counts(o, rows)) for rows in several for o in _by_tokenizer(checkpoints)

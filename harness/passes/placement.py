@@ -108,7 +108,10 @@ class Placement(Frozen):
     def check(self, need: Need) -> None:
         """Raise BadOption for gradients in a half precision, where small ones are lost."""
         if need.gradients and self.recorded:
-            raise BadOption(f"'{need.name}' takes gradients in float32: no --dtype {self.dtype}")
+            raise BadOption(
+                f"need '{need.name}' computes gradients, in float32 only; leave out --dtype "
+                f"{self.dtype}"
+            )
 
     @property
     def _queues(self) -> bool:
@@ -175,8 +178,8 @@ def check_arithmetic(asked: Placement) -> None:
 def _unusable(what: str, error: Exception) -> BadOption:
     reason = first_line(error)
     return BadOption(
-        f"{what}, which torch cannot use here ({reason:.80}); expected auto, cpu, or cuda:N with "
-        "such a GPU"
+        f"{what}, which torch cannot use here ({reason:.80}); expected auto, cpu, or cuda:N of a "
+        "GPU on this machine"
     )
 
 
@@ -190,7 +193,7 @@ def warn_if_slow(dtype: DType, flag: str, *, gradients: bool = False) -> None:
     if times > SLOWER:
         warnings.warn(
             f"{dtype} takes {times:.0f} times as long as {FULL_PRECISION} on this processor, "
-            f"by a small product: leave out {flag}, or use a GPU",
+            f"as a small layer shows: leave out {flag}, or use a GPU",
             stacklevel=3,
         )
 

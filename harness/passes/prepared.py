@@ -106,9 +106,9 @@ def prepare(
     known, last = checkpoint.config.get("vocab_size"), int(made.flat["input_ids"].max(initial=0))
     if isinstance(known, int) and last >= known:
         raise BrokenCheckpoint(
-            f"the tokenizer of {checkpoint.source} makes token {last} of a row of "
-            f"{rows.task}, and the model has embeddings for {known}; expected the tokenizer it was "
-            "trained with"
+            f"the tokenizer of {checkpoint.source} gives the token {last} for a row of "
+            f"{rows.task}, and the model has embeddings for {known} tokens; expected the tokenizer "
+            "that it was trained with"
         )
     if checkpoint.family.stacks and not words and texts is rows.texts:
         _check_ends(checkpoint, rows, made.columns["input_ids"])
@@ -124,8 +124,8 @@ def check_positions(model: torch.nn.Module, prepared: Prepared, source: str) -> 
     known, longest = positions(model), max(prepared.costs, default=0)
     if known is not None and longest > known:
         raise BrokenCheckpoint(
-            f"{source} has positions for {known} tokens, and a row has {longest}; expected no row "
-            f"that is longer: --max-length {known}"
+            f"{source} has positions for {known} tokens, and a row has {longest}; expected no "
+            f"longer row: --max-length {known}"
         )
 
 
@@ -141,7 +141,7 @@ def _check_ends(checkpoint: Checkpoint, rows: Rows, encoded: Sequence[Sequence[i
             raise BadData(
                 f"the row '{row}' of {rows.task}@{rows.split} has the token {end}, which ends a "
                 f"row for {checkpoint.source}, {count} times, expected {expected}: "
-                + ("take it out of the text" if count else "does its tokenizer end rows?")
+                + ("take it out of the text" if count else "check that its tokenizer adds it")
             )
 
 

@@ -129,8 +129,8 @@ def parse_statistic(path: Path, tensors: StateDict, description: Mapping[str, An
     for name, place in said.shared.items():
         if place not in tensors or name in tensors:
             raise BrokenCheckpoint(
-                f"{path} says that '{name}' has the tensor of '{place}', which is not there or one "
-                f"too many; expected {what}"
+                f"{path} says that '{name}' shares the tensor of '{place}', which is missing, or "
+                f"has one itself; expected {what}"
             )
     return Statistic(said, tensors, str(path), description)
 
@@ -151,7 +151,7 @@ def check_statistic(statistic: Statistic, checkpoint: Checkpoint) -> None:
     if code and not statistic.header.code:
         warnings.warn(
             f"{statistic.source} does not say which code of the need '{need.name}' computed it, as "
-            "files of before: make it again if that changed",
+            "older files do not: make it again if that code has changed",
             stacklevel=2,
         )
     elif statistic.header.code != code:
@@ -164,8 +164,8 @@ def check_statistic(statistic: Statistic, checkpoint: Checkpoint) -> None:
     for name, spec in known.items():
         if name not in have and name not in statistic.header.facts.not_run:
             raise BrokenCheckpoint(
-                f"{statistic.source} has no '{name}' and does not say that nothing reached it; "
-                f"expected the statistics of all of {checkpoint.source}"
+                f"{statistic.source} has no '{name}' and does not say that no input reached it; "
+                f"expected statistics of all of {checkpoint.source}"
             )
         if name in have and have[name] != spec:
             raise BrokenCheckpoint(
@@ -182,7 +182,8 @@ def check_statistic(statistic: Statistic, checkpoint: Checkpoint) -> None:
         raise BrokenCheckpoint(f"{statistic.source} holds only zeros, expected statistics of rows")
     if SEAL in statistic.description and not is_whole(statistic.stored, statistic.description):
         raise BrokenCheckpoint(
-            f"{statistic.source} is not as it was written; make it again with `harness statistics`"
+            f"{statistic.source} was changed since it was written; make it again with "
+            "`harness statistics`"
         )
 
 

@@ -169,8 +169,8 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     if odd := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
         precise = f"; try --dtype {FULL_PRECISION}" * (reading.placement.dtype != FULL_PRECISION)
         raise NotFinite(
-            f"need '{need.name}' in {reading.placement.dtype} has NaN or infinite '{odd[0]}' of "
-            f"{reading.checkpoint.source} on {reading.rows.task}{precise}"
+            f"need '{need.name}', computed in {reading.placement.dtype}, has NaN or infinite "
+            f"entries in '{odd[0]}' of {reading.checkpoint.source} on {reading.rows.task}{precise}"
         )
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)
@@ -278,7 +278,10 @@ def statistic(
     given = None if base is None else open_checkpoint(base, allow_pickle=allow_pickle)
     checkpoint = with_missing_parts(checkpoint, given, parsed.name, read_heads(heads_from, given))
     if "@" in task and split != TRAINED_ON:
-        raise BadRecipe(f"statistics are computed on {parsed}@{TRAINED_ON}, found '@{split}'")
+        raise BadRecipe(
+            f"statistics are computed on {parsed}@{TRAINED_ON}, found '@{split}'; name the task "
+            "without a split"
+        )
     if out is not None:
         _check_free(Path(out))
     check_inputs(checkpoint, parsed)
@@ -310,12 +313,14 @@ def _asked(
     if need is not None:
         if merger is not None or preset is not None:
             other = "a merger" if merger is not None else "a preset of mergers"
-            raise BadRecipe(f"a need and {other} both say what to compute; expected one of them")
+            raise BadRecipe(
+                f"a need and {other} are both given, and each says what to compute; expected one"
+            )
         choice = parse_choice(need) if isinstance(need, str) else need
         asked = NEEDS[choice.name]
         if asked.rows != "own":
             own = " or ".join(name for name, one in NEEDS.items() if one.rows == "own")
-            raise BadRecipe(f"{asked.name} is no statistic of one expert; expected {own}")
+            raise BadRecipe(f"{asked.name} is not a statistic of a single expert; expected {own}")
         return asked, resolve("need", choice, asked.function)
     choice = parse_choice(merger) if isinstance(merger, str) else merger or Choice("regmean")
     entry = MERGERS[choice.name]
@@ -342,4 +347,6 @@ def _check_free(path: Path) -> None:
         try:
             read_statistic(path)
         except BrokenCheckpoint as error:
-            raise OutputExists(f"{path} is no file of statistics: choose another --out") from error
+            raise OutputExists(
+                f"{path} exists and is no file of statistics: choose another --out"
+            ) from error

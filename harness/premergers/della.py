@@ -73,7 +73,7 @@ def _pruned(
     if not 0 <= low <= high <= 1:
         raise BadOption(
             f"drop_rate {drop_rate:g} and epsilon {epsilon:g} of della drop with probabilities "
-            f"{low:g} to {high:g}, expected a window within [0, 1]"
+            f"{low:g} to {high:g}, expected probabilities within [0, 1]"
         )
 
     def prune(index: int, name: str, weight: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:

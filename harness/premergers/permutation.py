@@ -70,19 +70,19 @@ def permutation(
     """
     asked = {"ffn": ffn, "heads": heads, "residual": residual}
     if not any(asked.values()):
-        raise BadOption("permutation leaves all as it is; expected one of ffn, heads and residual")
+        raise BadOption("permutation would change nothing; expected ffn, heads or residual true")
     if rotated and not heads:
-        raise BadOption("rotated is about the order of heads; expected heads=true with it")
+        raise BadOption("rotated only applies to heads; expected heads=true as well")
     given = {"rotated": rotated, "residual": residual, "cycle_consistent": cycle_consistent}
     if len(both := [name for name, one in given.items() if one]) > 1:
         raise BadOption(
-            f"{both[0]} and {both[1]} are both given, and no objective is for both; "
-            "expected one of them, or one after the other: the width first"
+            f"{both[0]} and {both[1]} are both true, and there is no objective for both at once; "
+            "expected one of them, or two permutations in turn, residual first"
         )
     if layers != "all" and not (ffn or heads):
         raise BadOption(
-            f"layers is '{layers}', and only the width is permuted, which all layers share; "
-            "expected ffn=true or heads=true with it, or leave it out"
+            f"layers is '{layers}', and residual permutes only the width, which all layers share; "
+            "expected ffn=true or heads=true as well, or leave layers out"
         )
     what = weights.alignment(experts, base, symmetry, anchor)
     units = _units(symmetry, layers, asked)

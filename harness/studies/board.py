@@ -99,9 +99,9 @@ def check_figures(study: Study, steps: Sequence[Step]) -> None:
             )
         if figure.sweep and not curves_of({step.name: step for step in steps}, figure):
             raise study.fault(
-                f"figures: no two merges differ in {figure.sweep} alone; expected an option of "
-                f"theirs with several values, as METHOD.OPTION: ties.density, or {EXPERTS} of sets "
-                "that grow"
+                f"figures: no two merges differ in {figure.sweep} alone; expected METHOD.OPTION of "
+                f"an option with several values, such as ties.density, or {EXPERTS} for sets that "
+                "grow"
             )
 
 
@@ -114,7 +114,7 @@ def figures(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> tuple[lis
         for name, records in records_of(plan, known, folder, figure).items():
             what, out = figure.plot or "sweep", folder / BOARDS / name
             if not records:
-                missing.append(f"no figure {name}: all that it is of failed")
+                missing.append(f"no figure {name}: all evaluations for it failed")
                 continue
             try:
                 made += plot(what, sorted(records), out=out, view=view)

@@ -40,7 +40,7 @@ def evaluations(
     tasks = [task for task in known_tasks if _has_head(study, reading, one, task)]
     if one.has_unrecorded and not tasks:
         raise study.fault(
-            f"the folders of {one.name} do not each say one task; name all, "
+            f"the folders of {one.name} do not each say one task; name the tasks to score: "
             f"score_on: {{{name}: {{tasks: [...]}}}}"
         )
     flags = _flags(study, reading)
@@ -124,9 +124,9 @@ def warn_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | No
         for board, tasks in told.items()
     ]
     if lines and not scored:
-        raise study.fault(f"{lines[0]}; expected tasks that have labels of the experts' tasks")
+        raise study.fault(f"{lines[0]}; expected tasks with the labels of an expert's task")
     for line in lines:
-        warnings.warn(f"{line}: not scored there", stacklevel=4)
+        warnings.warn(f"{line}: these are not scored", stacklevel=4)
     asked = [one for one in study.evaluations.values() if "best-single" in study.references_of(one)]
     if asked and not any(_has_several(study, reading, one) for reading in asked for one in sets):
         told_of = "no task has several experts to choose from: best-single is left out"
@@ -144,8 +144,8 @@ def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...],
             raise study.fault(f"shots of {choice.name} are {odd[0]!r}, expected numbers or {ALL}")
         entry, asked = PROTOCOLS[choice.name], ":".join(several)
         if asked and (entry.all_rows or entry.adapts == "nothing"):
-            trained = "trains on all rows" if entry.all_rows else "adapts to none"
-            raise study.fault(f"{choice.name} has shots {asked} and {trained}; leave them out")
+            trained = "trains on all rows" if entry.all_rows else "does not adapt to any rows"
+            raise study.fault(f"{choice.name} has shots {asked} and {trained}; leave shots out")
         shots = tuple(ALL if one == ALL else int(one) for one in several if one)
         made.setdefault(shots, []).append(Choice(choice.name, given))
     return made or {(): []}

@@ -77,13 +77,16 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
     """All sets of experts of a study, base by base. Raises BadRecipe for fields that do not fit."""
     experts = study.experts
     if bool(experts.folders) == bool(experts.tasks):
-        found = "both" if experts.tasks else "neither"
-        raise study.fault(f"experts has {found} of tasks and folders; expected one")
+        found = "both tasks and folders" if experts.tasks else "neither tasks nor folders"
+        raise study.fault(f"experts has {found}; expected one of the two")
     if experts.folders:
         if study.sets != Sets():
-            raise study.fault("sets are of experts that are trained; folders say what is merged")
+            raise study.fault(
+                "sets is for experts that the study trains, and experts has folders, each of which "
+                "is one set; leave sets out"
+            )
         if len(study.base) > 1:
-            raise study.fault("folders of experts have one base; found several")
+            raise study.fault("experts in folders have one base; found several")
         base = relative(study.base[0], folder) if study.base else ""
         for name, places in experts.folders.items():
             said = [recorded_tasks(Path(place)) for place in places if os.path.isdir(place)]
@@ -94,7 +97,10 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
     if not study.base:
         raise study.fault("names no base to fine-tune; expected one: --base")
     if study.sets.by == "partition" and not experts.partition:
-        raise study.fault(f"sets are by partition; expected experts.partition: {len(PARTS)}")
+        raise study.fault(
+            f"sets.by is partition, and experts are not partitioned; expected experts.partition: "
+            f"{len(PARTS)}"
+        )
     tasks = expanded(experts.tasks, data_dir)
     _check(study, tasks)
     for source in study.base:
@@ -117,12 +123,18 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
     many, members, grow = study.sets.at_once, group.members, study.sets.grow
     if grow and (many or study.sets.disjoint or study.sets.by == "partition"):
         raise study.fault(
-            "sets grow by seed or by task; leave out choose, disjoint, pairs and partition"
+            "sets.grow is for sets by seed or by task; leave out choose, disjoint, pairs and "
+            "partition"
         )
     if many is not None and many > len(members):
-        raise study.fault(f"sets.choose is {many} of {group.name}, expected at most {len(members)}")
+        raise study.fault(
+            f"sets.choose is {many}, and {group.name} has {len(members)} experts; expected at most "
+            "as many"
+        )
     if study.sets.disjoint and many is None:
-        raise study.fault("disjoint sets have no size; expected choose, or by: pairs")
+        raise study.fault(
+            "sets.disjoint is true without a size of sets; expected sets.choose, or sets.by: pairs"
+        )
     if study.sets.disjoint and many and len(members) % many:
         found = f"{group.name} has {len(members)} experts"
         raise study.fault(
@@ -139,7 +151,8 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
         chosen = (members[first : first + many] for first in range(0, len(members), many))
     elif (count := comb(len(members), many)) > MAX_COMBINATIONS:
         raise study.fault(
-            f"sets of {many} of {group.name} are {count:,}; expected {MAX_COMBINATIONS:,} at most"
+            f"sets of {many} experts of {group.name} number {count:,}; expected "
+            f"{MAX_COMBINATIONS:,} at most"
         )
     else:
         chosen = combinations(members, many)
@@ -154,16 +167,20 @@ def _check(study: Study, tasks: Sequence[str]) -> None:
     """Raise a HarnessError for an unknown task, and for a flag that `finetune` does not accept."""
     experts = study.experts
     if odd := experts.by_task.keys() - {*tasks}:
-        raise study.fault(f"experts.by_task names {min(odd)}; expected some of {', '.join(tasks)}")
+        raise study.fault(
+            f"experts.by_task names {min(odd)}; expected tasks of the study: {', '.join(tasks)}"
+        )
     known = {*inspect.signature(finetune).parameters, *asdict(Hyperparameters())} - SAID_ELSEWHERE
     for task in tasks:
         named, split = parse_task(task)
         if "@" in task:
-            raise study.fault(f"experts are trained on {named}, found '@{split}'")
+            raise study.fault(
+                f"experts are trained on {named}, found '@{split}'; name the task without a split"
+            )
         flags = {**experts.finetune, **experts.by_task.get(task, {})}
         if unknown := flags.keys() - known:
             these = ", ".join(sorted(known))
-            raise study.fault(f"finetune has no '{min(unknown)}'; known: {these}")
+            raise study.fault(f"finetune has no option '{min(unknown)}'; known: {these}")
         for name, value in flags.items():
             if name in asdict(Hyperparameters()) and (expected := unfit(name, value)):
                 raise study.fault(f"{name} is {value}, expected {expected}")
@@ -177,7 +194,9 @@ def check_excluded(study: Study, folder: Path, data_dir: str | None) -> None:
         known = [one.base if key == "base" else one.name for one in sets]
         if value not in (*known, *map(leaf, known)):
             near = hint(value, {*map(leaf, known)})
-            raise study.fault(f"exclude names the {key} '{value}', which is none of its; {near}")
+            raise study.fault(
+                f"exclude names the {key} '{value}', which the study does not have; {near}"
+            )
 
 
 def _expert(study: Study, base: str, home: str, task: str, seed: int, part: str) -> Expert:

@@ -66,7 +66,9 @@ def warn_of_downloads(steps: Sequence[Step], folder: Path, data_dir: str | None)
     where = local(data_dir)
     tasks = (task_of(one, folder) for one in named)
     if far := dict.fromkeys(task.name for task in tasks if _is_far(task, where)):
-        told = f"the rows of {few(far)} are to be fetched from the Hub, as there is no --data-dir"
+        told = (
+            f"the rows of {few(far)} are still to be fetched from the Hub: no --data-dir is given"
+        )
         warnings.warn(told, stacklevel=4)
 
 

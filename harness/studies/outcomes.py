@@ -67,7 +67,9 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
     try:
         known = Outcome(**{**said, "records": tuple(said["records"])})
     except (KeyError, TypeError) as error:
-        raise BrokenRecord(f"{path} is no outcome of a step; expected it unchanged") from error
+        raise BrokenRecord(
+            f"{path} is not the outcome of a step; expected the file as a study wrote it"
+        ) from error
     # an input without a hash, such as a Hub model that was not fetched, counts as the same
     other = [one for one, of in step.inputs.items() if known.inputs.get(one, of) != of]
     then, now = dict(known.request), dict(step.request)
@@ -81,13 +83,13 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
         return Outcome("missing", step.request)
     if other:
         raise BadRecipe(
-            f"{other[0]}, or what it names, is not what it was when {folder / step.name} was made; "
-            "expected the same model or data: put it back, or choose another --out"
+            f"{other[0]}, or a file that it names, has changed since {folder / step.name} was "
+            "made; expected the same model or data: put it back, or choose another --out"
         )
     before, after = ({name: one.get(name) for name in apart} for one in (then, now))
     raise BadRecipe(
-        f"{folder / step.name} was made otherwise: {difference(before, after)}; "
-        f"expected the same: choose another --out, or another name{_rename_advice(step)}"
+        f"{folder / step.name} was made with other settings: {difference(before, after)}; "
+        f"expected the same settings: choose another --out, or another name{_rename_advice(step)}"
     )
 
 
@@ -96,7 +98,7 @@ def _rename_advice(step: Step) -> str:
     if step.verb == "evaluate":
         return " for the board (score_on)"
     merged = step.verb == "merge"
-    return f" for what is {'merged (sets.called)' if merged else 'trained (experts.called)'}"
+    return f" for the {'sets (sets.called)' if merged else 'experts (experts.called)'}"
 
 
 def check_same_requests(plan: Plan, before: Sequence[Plan]) -> None:
@@ -107,7 +109,7 @@ def check_same_requests(plan: Plan, before: Sequence[Plan]) -> None:
             if one != two:
                 raise BadRecipe(
                     f"{other.study} and {plan.study} both make {name}, with {difference(one, two)}"
-                    "; expected the same, or another name (called) for the experts of one"
+                    "; expected the same settings, or other names (called) in one of the studies"
                 )
 
 

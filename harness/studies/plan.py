@@ -185,7 +185,7 @@ def plans_in(folder: Path) -> list[Plan]:
     if not paths:
         raise BadRecipe(
             f"no study was ever run or planned in {folder}, which has no {PLANS}/{LATEST}; "
-            "expected the folder of one"
+            "expected the folder of a study"
         )
     return [read_plan(path) for path in paths]
 
@@ -208,9 +208,13 @@ def read_plan(path: Path) -> Plan:
         figures = tuple(validated(Figure, one, str(path)) for one in said.get("figures", ()))
         plan = Plan(said["study"], steps, chunks, said["keep_merges"], figures, said.get("paper"))
     except (AttributeError, KeyError, TypeError) as error:
-        raise BadRecipe(f"{path} is no plan of a study: {error} is missing or odd") from error
+        raise BadRecipe(
+            f"{path} is no plan of a study: {error} is missing or wrong; plan again"
+        ) from error
     if named != {*steps} or plan.digest != said.get("digest"):
-        raise BadRecipe(f"{path} was changed since it was planned; expected it unchanged")
+        raise BadRecipe(
+            f"{path} was changed since it was written; expected it unchanged: plan again"
+        )
     return plan
 
 

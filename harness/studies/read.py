@@ -71,8 +71,10 @@ def read_study(
     experts, less = study.experts, {} if epochs is None else {"epochs": epochs}
     for name, given in (("seeds", seeds), ("epochs", epochs)):
         if given is not None and experts.folders:  # it may be meant for another study
-            told = f"{study.study}: --{name} is of experts that are trained, and has folders"
-            warnings.warn(f"{told}: it changes nothing here", stacklevel=2)
+            told = (
+                f"{study.study}: --{name} is for experts that a study trains, and these are folders"
+            )
+            warnings.warn(f"{told}: it changes nothing", stacklevel=2)
     trained: dict[str, Any] = {
         "finetune": {**experts.finetune, **less},
         "by_task": {task: {**flags, **less} for task, flags in experts.by_task.items()},
@@ -94,7 +96,9 @@ def _file_of(file: str | Path) -> Path:
     named = DESIGNS / f"{file}{YAML[0]}"
     if not named.is_file():
         known = ", ".join(sorted(one.stem for one in DESIGNS.glob(f"*{YAML[0]}"))) or "none"
-        raise BadRecipe(f"no study is called '{file}'; expected a file {YAML[0]}, or of {known}")
+        raise BadRecipe(
+            f"no study is called '{file}'; expected a file {YAML[0]}, or one of {known}"
+        )
     return named
 
 
@@ -132,7 +136,7 @@ def _check_names(study: Study, where: str) -> None:
                 registry[name]
     if study.paper and not (PAPERS / f"{study.paper}{YAML[0]}").is_file():
         papers = sorted(one.stem for one in PAPERS.glob(f"*{YAML[0]}"))
-        found = f"no design of a paper is called '{study.paper}'"
+        found = f"paper is '{study.paper}', which is no paper's design"
         raise BadRecipe(f"{where}: {found}; {hint(study.paper, papers)}")
     for name in (name for one in readings for name in study.references_of(one)):
         near = get_close_matches(name.replace("_", "-"), REFERENCES, n=1, cutoff=0.8)

@@ -129,11 +129,16 @@ def queue_table(tasks: Mapping[tuple[str, str], Sequence[str]]) -> list[list[str
 def check_slurm(folder: Path) -> None:
     """Raise BadRecipe where there is no Slurm, or arrays of the study still wait or run."""
     if shutil.which("sbatch") is None:
-        raise BadRecipe("there is no sbatch on the PATH; expected Slurm, or call `harness work`")
+        raise BadRecipe(
+            "there is no sbatch on the PATH; expected a machine with Slurm, or use `harness work`"
+        )
     tasks = [one for key, names in tasks_of(folder).items() if key[0] in WORKING for one in names]
     if tasks:
         arrays = " ".join(dict.fromkeys(one.partition("_")[0] for one in tasks))
-        raise BadRecipe(f"{len(tasks)} tasks of {folder} wait or run; end them: scancel {arrays}")
+        raise BadRecipe(
+            f"{len(tasks)} tasks of {folder} still wait or run; expected none: end them with "
+            f"scancel {arrays}"
+        )
 
 
 def _slurm_output(words: Sequence[str], given: str = "") -> str:
@@ -143,7 +148,7 @@ def _slurm_output(words: Sequence[str], given: str = "") -> str:
             words, input=given, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BadRecipe(f"{words[0]} does not answer: {error}; expected Slurm here") from error
+        raise BadRecipe(f"{words[0]} does not answer: {error}; expected a working Slurm") from error
     if done.returncode:
         reason = done.stderr.strip() or f"exit status {done.returncode}"
         raise BadRecipe(f"{words[0]} refused: {reason}")

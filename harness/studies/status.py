@@ -54,7 +54,7 @@ def _time_text(whole: SecondsEstimate, unknown: int) -> str:
     else:
         known = f"{seconds / HOUR:.1f} h"
     known = f"at most {known}" if whole.at_most else known
-    more = f"{unknown} steps without an estimate" if unknown else ""
+    more = f"{unknown} step{'s' * (unknown > 1)} without an estimate" if unknown else ""
     return " + ".join(part for part in (known if seconds else "", more) if part) or known
 
 
@@ -78,15 +78,15 @@ def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
     failed = list[tuple[str, str]]()
     for name in (name for name, one in known.items() if one.state == "failed"):
         waiting = len(plan.with_dependents([name])) - 1
-        needed = f" ({waiting} steps need it)" * bool(waiting)
+        needed = f" (needed by {waiting} step{'s' * (waiting > 1)})" * bool(waiting)
         failed.append((name, f"{known[name].reason}{needed}"))
     made = [(plan.steps[name], one) for name, one in known.items() if one.state == "done"]
     old = [one.name for one, of in made if one.verb == "merge" and of_other_code(one, of, Path())]
-    kept = f"made before the code in the folder of their plug-ins changed, and kept: {few(old)}"
+    kept = f"made before the code of their plug-ins changed, and kept: {few(old)}"
     alike = grouped(failed, itemgetter(1))
     lines = [f"failed: {', '.join(name for name, _ in of)}: {why}" for why, of in alike.items()]
-    lines += ["what failed is done again with --retry-failed"] * bool(failed)
-    return lines + [f"{kept}; for new ones add --remake-changed"] * bool(old)
+    lines += ["failed steps are done again with --retry-failed"] * bool(failed)
+    return lines + [f"{kept}; to make them again, add --remake-changed"] * bool(old)
 
 
 def amounts(plan: Plan, folder: Path) -> str:
@@ -163,7 +163,10 @@ def spreads(
     each = {name: spreads_of(read_records(*sorted(of)), points) for name, of in boards.items()}
     made = {name: of for name, of in each.items() if of}
     if not made:
-        raise BadRecipe(f"{folder} has no two merges of two sets of experts; expected more seeds")
+        raise BadRecipe(
+            f"{folder} has no two merges that were each made of two sets of experts; expected more "
+            "seeds"
+        )
     return made
 
 

@@ -72,7 +72,7 @@ def _matches(merge: MergerAxis, said: Mapping[str, str], one: ExpertSet) -> bool
         "postmerge": _stage_names(merge.postmerge),
     }
     if odd := said.keys() - known.keys():
-        raise BadRecipe(f"exclude names '{min(odd)}'; expected some of {', '.join(known)}")
+        raise BadRecipe(f"exclude has the field '{min(odd)}'; expected some of {', '.join(known)}")
     return all(value in known[key] for key, value in said.items())
 
 
@@ -93,14 +93,17 @@ def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[St
         known = made.setdefault(step.name, step)
         if known.digest != step.digest:
             apart = difference(known.request, step.request)
-            raise study.fault(f"two steps are called {step.name}, with {apart}; expected one")
+            raise study.fault(
+                f"two different steps have the name {step.name}, with {apart}; expected one step "
+                "of each name"
+            )
     if study.mergers is not None and not any(step.verb == "merge" for step in made.values()):
-        raise study.fault("mergers and exclude leave no merge; expected some")
+        raise study.fault("mergers and exclude leave no merge; expected one at least")
     merges = [step.request for step in made.values() if step.verb == "merge"]
     for name, value in study.merge.items():
         used = any(name in request for request in merges) or value == _default(name)
         if merges and not used:
-            raise study.fault(f"merge: no merge has a use for {name}; leave it out")
+            raise study.fault(f"merge: no merge uses {name}; leave it out")
     return list(made.values())
 
 
@@ -173,7 +176,7 @@ def _check_mergers(study: Study, merges: Sequence[MergerAxis]) -> None:
     for board, reading in study.evaluations.items():
         if odd := [name for name in reading.mergers if name not in known]:
             raise study.fault(
-                f"score_on.{board} names the merger '{odd[0]}', which is none of its; "
+                f"score_on.{board} names the merger '{odd[0]}', which the study does not have; "
                 f"expected some of {', '.join(dict.fromkeys(map(_name, merges)))}"
             )
 
@@ -186,7 +189,8 @@ def _warn_of_fewer_examples(merges: Sequence[MergerAxis], limit: int | None) -> 
     said = [(registry[one.name], one) for registry, one in chosen if EXAMPLES in one.options]
     shown = {str(one): resolved_options(entry, one)[EXAMPLES] for entry, one in said}
     if undercut := [name for name, count in shown.items() if limit and cast(int, count) > limit]:
-        warnings.warn(f"{limit} examples at most are shown to {few(undercut)}", stacklevel=3)
+        told = f"{limit} examples at most are shown to {few(undercut)}, which ask for more"
+        warnings.warn(told, stacklevel=3)
 
 
 # Training ----------------------------------------------------------------------------------
@@ -212,7 +216,10 @@ def _references(
     for name in names:
         if name == "mtl":
             if not one.members[0].request:
-                raise study.fault("mtl is trained beside experts, found folders")
+                raise study.fault(
+                    "the reference mtl is trained beside experts that the study trains, found "
+                    "folders of experts; leave mtl out"
+                )
             seed = one.members[0].seed
             place = f"experts/{one.name}-mtl"
             request = {"base": one.base, "tasks": list(one.tasks), "seed": seed}
@@ -244,7 +251,10 @@ def _layered(
         tuned = {name for name, of in merge.tune.items() if name.endswith(f".{OF_LAYERS}")}
         spread = [one for one in chain(*stages) if one.options.get(OF_LAYERS) == EACH]
         if both := [one for one in spread if f"{one.name}.{OF_LAYERS}" in tuned]:
-            raise study.fault(f"{both[0]} is of {EACH} and tuned as well; expected one of the two")
+            raise study.fault(
+                f"{both[0]} has a merge for {EACH} layer, and layers are tuned as well; expected "
+                "one of the two"
+            )
         if not spread and EACH not in (merge.tune[name] for name in tuned):
             made.append((merge, merge))
             continue
@@ -266,9 +276,9 @@ def _depth(study: Study, base: str, folder: Path) -> int:
     place = place_of(base, folder)
     count = layers_of(opened_config(place) or open_checkpoint(place)) if base else None
     if count is None:
-        found = base or "experts that name none"
+        found = f"the base {base}" if base else "no base"
         raise study.fault(
-            f"{OF_LAYERS}={EACH} with {found}; expected a base of one stack of layers"
+            f"{OF_LAYERS}={EACH} is given with {found}; expected a base with one stack of layers"
         )
     return count
 
@@ -296,8 +306,8 @@ def _merge_step(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str |
         tuned = {"tune": f"{name}={values}"}
         if merge.on and not one.tasks:
             raise study.fault(
-                f"on is {merge.on}, and folders of experts say their tasks themselves, of which "
-                f"{HELD_OUT} chooses: leave out on"
+                f"on is {merge.on}, and experts in folders say their tasks themselves; values are "
+                f"chosen on the {HELD_OUT} of these: leave on out"
             )
         if merge.on:
             tuned["tune_on"] = [f"{task}@{merge.on}" for task in one.tasks]

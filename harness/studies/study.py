@@ -99,7 +99,9 @@ def _flags_without(*fields: str) -> AfterValidator:
 
     def check(flags: Flags) -> Flags:
         if said := [name for name in flags if name in fields]:
-            raise ValueError(f"'{said[0]}' is said by other fields of a study, or by its command")
+            raise ValueError(
+                f"'{said[0]}' is set by other fields of a study, or by its command; leave it out"
+            )
         _check_positive(flags, "limit", "train_limit", "tune_limit", "examples_limit")
         return flags
 
@@ -164,7 +166,7 @@ class Experts(Frozen):
         said = sorted(self.model_fields_set - {"folders"})
         if self.folders and said:
             raise ValueError(
-                f"{said[0]} is of experts that are trained; leave it out beside folders"
+                f"{said[0]} is for experts that the study trains; leave it out beside folders"
             )
         return self
 
@@ -211,7 +213,7 @@ class MergerAxis(Frozen):
     @model_validator(mode="after")
     def _of_choices(self) -> MergerAxis:
         if self.on and not self.tune:
-            raise ValueError(f"on is {self.on}, and nothing is chosen there; expected tune as well")
+            raise ValueError(f"on is {self.on}, and nothing is tuned there; expected tune as well")
         return self
 
 

@@ -72,7 +72,7 @@ def _do_unless_done(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -
         say(f"left out: {name}, which needs {lacking[0]}")
         return False
     if other := changed(step, here, where["data_dir"]):
-        say(f"left out: {name}: {other} is not what it was when this was planned; plan it again")
+        say(f"left out: {name}: {other} has changed since the study was planned; plan it again")
         return False
     made = _do(step, here, where)
     gc.collect()  # readers of tensors form cycles: a chunk of merges would keep those of all merges

@@ -220,9 +220,9 @@ def _under_label_words(source: Checkpoint, tasks: Sequence[Task], folder: str | 
     heads = read_heads(folder, source)
     one = heads.get(tasks[0].name)
     if len(tasks) > 1 or one is None or not verbalizer_of(one):
-        expected = "one --task, and words that a T5 answers with"
+        expected = "one --task, and a head of words that a T5 answers with"
         if source.family.whole is not None:
-            expected = "no --heads-from: a CLIP is trained under a head made of its own texts"
+            expected = "no --heads-from: a CLIP is trained under a head of its own texts"
         raise BadRecipe(
             f"--heads-from {folder} has heads for {', '.join(heads)}, to train on "
             f"{', '.join(map(str, tasks))}; expected {expected}"
@@ -257,13 +257,16 @@ def _tasks(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) 
     for a task with a split.
     """
     if (task is None) == (not tasks):
-        given = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "none"
+        given = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "no task"
         raise BadRecipe(f"found {given} to train on; expected one --task, or several --tasks")
     found_tasks = []
     for name in expanded(tasks, data_dir) or (task or "",):
         found_task, split = parse_task(name)
         if "@" in name:
-            raise BadRecipe(f"experts train on {found_task}@{TRAINED_ON}, found '@{split}'")
+            raise BadRecipe(
+                f"experts train on {found_task}@{TRAINED_ON}, found '@{split}'; name the task "
+                "without a split"
+            )
         if found_task in found_tasks:
             raise BadRecipe(f"--tasks names {found_task} twice; expected each task once")
         found_tasks.append(found_task)
@@ -430,7 +433,9 @@ def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperpa
     given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
     for name, value in given.items():
         if name not in asdict(default):
-            raise BadOption(f"no hyperparameter is '{name}'; known: {', '.join(asdict(default))}")
+            raise BadOption(
+                f"there is no hyperparameter '{name}'; known: {', '.join(asdict(default))}"
+            )
         if expected := unfit(name, value):
             raise BadOption(f"{name} is {value}, expected {expected}")
     return replace(default, **given)
@@ -447,5 +452,6 @@ def _full_disk_errors(out: Path) -> Iterator[None]:
             if not any(words in reason for words in WRITING_FAILED):
                 raise
             raise CannotWrite(
-                f"{out} cannot be written: {reason}; expected room for an expert and its optimizer"
+                f"{out} cannot be written: {reason}; expected disk space for an expert and its "
+                "optimizer"
             ) from error

@@ -26,10 +26,10 @@ def warn_of_best_constant(part: Training, made: Score) -> None:
     if made.value <= best:
         told = (
             f"the expert scores {points(100 * made.value)}, no more than the best constant "
-            f"prediction ({points(100 * best)}): train it longer or otherwise"
+            f"prediction ({points(100 * best)}): train it longer, or with other options"
         )
         if best == 1:
-            told = f"its {len(rows.labels)} labels are all alike, which says nothing of an expert"
+            told = f"its {len(rows.labels)} labels are all alike, so the score says nothing"
         warnings.warn(f"{task}@{HELD_OUT}: {told}", stacklevel=2)
 
 

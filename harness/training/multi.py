@@ -163,9 +163,10 @@ def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters])
     """Raise BadRecipe if tasks differ in a field of `SHARED`, or in their unit (row or word)."""
     units = {kind_of(task).unit: task for task in tasks}
     if len(units) > 1:
-        shown = ", ".join(f"{task} by the {unit}" for unit, task in units.items())
+        shown = ", ".join(f"{task} has one for each {unit}" for unit, task in units.items())
         raise BadRecipe(
-            f"the tasks have no encoder in common, expected all of rows or all of words: {shown}"
+            "the tasks have no encoder in common, expected a label for each row in all, or for "
+            f"each word in all: {shown}"
         )
     for field in SHARED:
         values = {task: getattr(one, field) for task, one in settings.items()}

@@ -68,8 +68,8 @@ def resumable_folder(
             _remove(workdir)
         elif not isinstance(error, BrokenCheckpoint):
             warnings.warn(
-                f"{workdir} keeps the last checkpoint: the same command goes on from it; to begin "
-                "anew, remove it",
+                f"{workdir} keeps the last checkpoint: the same command continues from it; to "
+                "start anew, remove this folder",
                 stacklevel=2,
             )
         raise
@@ -88,8 +88,8 @@ def _clear(workdir: Path, request: Mapping[str, Any], force: bool) -> None:
         name, before, now = other
         raise OutputExists(
             f"{workdir} holds an unfinished training whose {name} is {before!s:.80}, found "
-            f"{now!s:.80}; with what it had it goes on; to begin anew remove it, or give finetune "
-            "--force"
+            f"{now!s:.80}; give the old value to continue it; to start anew, remove this folder or "
+            "give finetune --force"
         )
     last = None if other else last
     _remove_checkpoints(workdir, but=last)
@@ -168,6 +168,6 @@ def check_names(checkpoint: Path, model: Any) -> None:
     for name, _ in model.named_parameters():
         if name not in saved:
             raise BrokenCheckpoint(
-                f"{checkpoint} has no '{name}', expected one that this release of the harness and "
-                f"of transformers wrote; remove {checkpoint.parent}, and train again"
+                f"{checkpoint} has no '{name}', expected a checkpoint that these releases of the "
+                f"harness and of transformers wrote; remove {checkpoint.parent}, and train again"
             )

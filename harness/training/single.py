@@ -230,7 +230,7 @@ def check_bf16(where: torch.device) -> None:
     if where.type == "cpu":
         warn_if_slow("bfloat16", "--bf16", gradients=True)
     elif not is_torch_bf16_gpu_available():
-        raise BadOption("--bf16 needs a GPU with bfloat16, which this one has not; leave it out")
+        raise BadOption("--bf16 needs a GPU with bfloat16, and this one has none; leave it out")
 
 
 # Divergence --------------------------------------------------------------------------------
@@ -279,7 +279,8 @@ def predictions(task: Task, outputs: Any) -> Array64:
     logits = kind.labelled(outputs.predictions, outputs.label_ids)
     if not np.isfinite(logits).all():
         raise NotFinite(
-            f"outputs for {task} are NaN or infinite; nothing is written: lower --learning-rate"
+            f"outputs for {task} are NaN or infinite; nothing is written: try a lower "
+            "--learning-rate"
         )
     return kind.predicted(logits)
 

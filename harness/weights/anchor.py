@@ -91,7 +91,9 @@ def alignment(
     different tasks are not merged. Raises BadOption for the number of an expert that is not there.
     """
     if isinstance(anchor, int) and not 1 <= anchor <= len(experts):
-        raise BadOption(f"anchor is {anchor}, expected an expert from 1 to {len(experts)}")
+        raise BadOption(
+            f"anchor is {anchor}, expected the number of an expert, from 1 to {len(experts)}"
+        )
     report: dict[str, Any] = {}
 
     def place() -> int | None:

@@ -98,7 +98,7 @@ def widened(*states: StateDict) -> dict[str, Spec]:
         if lacking := next((name for name in first if name not in other), None):
             raise IncompatibleWeights(
                 f"'{lacking}' is not in every state of an entrywise formula; expected it in all: "
-                "the base has no head, where weights.where_shared leaves that as it is"
+                "the base has no head, and weights.where_shared leaves alone what the base lacks"
             )
     types = {name: [known[name].dtype for known in (first, *others)] for name in first}
     return {
@@ -146,7 +146,9 @@ def check_weights(method: str, given: Sequence[float], count: int, what: str = "
     """Raise BadOption as `check_one_each` does, and for a number too large for float32."""
     check_one_each(method, given, count, what)
     if (largest := max(map(abs, given), default=0)) > LARGEST:
-        raise BadOption(f"{what} of {method} has {largest:g}, expected {LARGEST:g} at most")
+        raise BadOption(
+            f"the {what} of {method} are as large as {largest:g}, expected {LARGEST:g} at most"
+        )
 
 
 def one_each(
@@ -171,8 +173,8 @@ def check_idle(method: str, where: str, expected: str, **given: tuple[float, flo
     """
     for name, (value, default) in given.items():
         if value != default:
-            found = f"{name} of {method} is {str(value).lower()} with {where}"
-            raise BadOption(f"{found}; expected {expected}, or leave it out")
+            found = f"{name} of {method} is {str(value).lower()} and has no effect with {where}"
+            raise BadOption(f"{found}; expected {expected}, or leave {name} out")
 
 
 def check_not_all_zero(method: str, given: Sequence[float]) -> None:

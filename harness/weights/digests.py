@@ -49,7 +49,7 @@ def check_finite(
         low, high = torch.aminmax(tensor)
         if not (torch.isfinite(low) and torch.isfinite(high)):
             kind = "NaN" if torch.isnan(low) or torch.isnan(high) else "infinite"
-            raise error(f"'{name}' of {where} has {kind} entries, expected finite weights")
+            raise error(f"'{name}' of {where} has {kind} entries, expected finite numbers")
 
 
 class Observed(Lazy):

@@ -229,12 +229,13 @@ def check_same(states: Sequence[StateDict], called: Sequence[str]) -> None:
         other = specs(state)
         for missing in sorted(first.keys() - other.keys()):
             raise IncompatibleWeights(
-                f"{name} has no tensor '{missing}' of {called[0]}; expected the same in both"
+                f"{name} has no tensor '{missing}', which {called[0]} has; expected the same "
+                "tensors in both"
             )
         for extra in sorted(other.keys() - first.keys()):
             raise IncompatibleWeights(
-                f"{name} has a tensor '{extra}' that is none of {called[0]}; "
-                "expected the same in both"
+                f"{name} has a tensor '{extra}' that {called[0]} does not have; expected the same "
+                "tensors in both"
             )
         for key, spec in first.items():
             found = other[key]

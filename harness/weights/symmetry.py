@@ -177,8 +177,8 @@ class Symmetry:
             if [*map(called, self.within("all", *ATTENTION))].count(name) > len(alike[name]):
                 raise BadOption(
                     f"layers is '{layers}', and the heads of all layers of the "
-                    f"{name.partition('.')[2] or 'encoder'} of {self.model_type} have one order; "
-                    "expected all of them, or heads=false"
+                    f"{name.partition('.')[2] or 'encoder'} of {self.model_type} share one order; "
+                    "expected all of these layers, or heads=false"
                 )
             alike[name] += (name,)
         return alike
@@ -271,7 +271,10 @@ def absorbed(state: StateDict, readers: Mapping[str, Sequence[str]]) -> StateDic
     norm_of = {reader: norm for norm, each in readers.items() for reader in each}
     for reader, norm in norm_of.items():
         if f"{reader}.weight" in known and f"{reader}.bias" not in known:
-            raise IncompatibleWeights(f"'{reader}.bias' is missing; the bias of '{norm}' needs it")
+            raise IncompatibleWeights(
+                f"'{reader}.bias' is missing, which would absorb the bias of '{norm}'; expected a "
+                "model with this bias"
+            )
 
     def compute(name: str) -> torch.Tensor:
         module, _, kind = name.rpartition(".")

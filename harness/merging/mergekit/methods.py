@@ -42,8 +42,8 @@ def family(method: str) -> Merger:
         """
         for name, value in parameters.items():
             if isinstance(value, list) and len(value) != len(experts):
-                found = f"mergekit:{method} got {len(value)} values of {name}"
-                raise BadOption(f"{found}; expected one for all, or {len(experts)}")
+                found = f"mergekit:{method} got a list of {len(value)} for {name}"
+                raise BadOption(f"{found}; expected one value for all experts, or {len(experts)}")
         command, version = installed()
         config = _config(method, len(experts), parameters)
         states = [*experts, base] if reads_base else experts
@@ -83,7 +83,7 @@ def _run(
         (folder / "config.yml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
         _call(command, str(config["merge_method"]), folder, seed)
         merged = open_weights(folder / "out")
-        check_same([states[0], merged], ["the experts", "what mergekit wrote"])
+        check_same([states[0], merged], ["the experts", "the result of mergekit"])
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -122,14 +122,14 @@ def installed() -> tuple[Path, str]:
     else:
         on_path = shutil.which(SCRIPT)
         beside = [Path(sys.executable).parent, *([Path(on_path).parent] if on_path else [])]
-        what = f"no {SCRIPT} beside {sys.executable} or on the path"
+        what = f"there is no {SCRIPT} beside {sys.executable} or on the PATH"
     for folder in beside:
         for name in (SCRIPT, f"{SCRIPT}.exe"):
             if (folder / name).is_file():
                 return (folder / name).absolute(), _version(folder / name)
     raise BadRecipe(
         f"mergekit is not installed: {what}; install it in an environment of its own "
-        f"(python -m venv DIR, DIR/bin/pip install mergekit) and say so with {VARIABLE}=DIR"
+        f"(python -m venv DIR, DIR/bin/pip install mergekit) and set {VARIABLE}=DIR"
     )
 
 

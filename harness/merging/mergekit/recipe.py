@@ -32,7 +32,7 @@ def recipe_of(values: Mapping[str, Any], path: str | Path) -> Recipe:
     config = read_config(values, Path(path))
     if config.method not in TRANSLATED:
         raise config.unsupported_error(
-            f"merge_method {config.method} has no equal here, expected one of "
+            f"merge_method {config.method} has no equivalent in the harness, expected one of "
             f"{', '.join(TRANSLATED)}; try --merger mergekit:{config.method}"
         )
     shared, each, translate = TRANSLATED[config.method]
@@ -60,8 +60,8 @@ def _check_embeddings(config: Config, models: Sequence[Checkpoint]) -> None:
         words, rows = shared_tokenizer(checkpoint.processor), checkpoint.config.get("vocab_size")
         if rows != len(words):
             raise config.unsupported_error(
-                f"{checkpoint.source} has {rows} token embeddings for a tokenizer of {len(words)}, "
-                "and with a tokenizer_source mergekit cuts them; expected none"
+                f"{checkpoint.source} has {rows} token embeddings for a tokenizer of {len(words)} "
+                "tokens, and mergekit would cut them; expected no tokenizer_source"
             )
 
 
@@ -77,8 +77,9 @@ def _warn_of_few(
     few = [name for name, size in sizes if int(density * size) and not int(gamma * size)]
     if few:
         warnings.warn(
-            f"{config.path}: gamma {gamma:g} takes no entry of {len(few)} tensors, as {few[0]}: "
-            f"mergekit before 0.1.5 drops these task vectors, this merge keeps {density:g} of them",
+            f"{config.path}: gamma {gamma:g} takes no entry of {len(few)} tensors, such as "
+            f"{few[0]}: mergekit before 0.1.5 drops their task vectors, this merge keeps the share "
+            f"{density:g}",
             stacklevel=2,
         )
 
@@ -99,22 +100,28 @@ def _check_types(config: Config, models: Sequence[Checkpoint]) -> None:
         return
     if len(stored) > 1:
         mixed = ", ".join(f"{kind} ({source})" for kind, source in sorted(stored.items()))
-        raise config.unsupported_error(f"the models hold {mixed}; expected one type")
+        raise config.unsupported_error(
+            f"the models hold weights of the types {mixed}; expected one type"
+        )
     (kind,) = stored
     works = _type(config.dtype or kind, config)
     writes = _type(config.out_dtype or config.dtype or kind, config)
     exact = works in ("float32", "float64") or config.method in ("linear", "slerp")
     if writes != kind or works not in (kind, "float32") or not exact:
         raise config.unsupported_error(
-            f"mergekit computes in {works} and writes {writes}, where ours computes in float32 and "
-            f"writes the models' {kind}; expected dtype: float32 and out_dtype: {kind}"
+            f"mergekit computes in {works} and writes {writes}, and the harness computes in "
+            f"float32 and writes {kind} as in the models; expected dtype: float32 and out_dtype: "
+            f"{kind}"
         )
 
 
 def _type(name: str, config: Config) -> str:
     kind = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(kind, torch.dtype):
-        raise BadRecipe(f"{config.path}: dtype {name} is not known, expected float32 or the like")
+        raise BadRecipe(
+            f"{config.path}: dtype or out_dtype {name} is not known, expected a type of torch, "
+            "such as float32"
+        )
     return str(kind)[6:]
 
 
@@ -127,13 +134,15 @@ def _check_parameters(config: Config, shared: tuple[str, ...], each: tuple[str, 
     for name in (one for one in config.parameters if one not in known):
         named = ", ".join(known)
         raise config.unsupported_error(
-            f"parameter '{name}' is not one of {config.method}'s: {named}"
+            f"parameter '{name}' is not one of {config.method}; known: {named}"
         )
     for model in config.models:
         for name in (one for one in model.parameters if one not in each):
             those = ", ".join(each) or "none"
-            where = f"{config.method} reads of {model.model}"
-            raise config.unsupported_error(f"parameter '{name}' is not one that {where}: {those}")
+            where = f"{config.method} reads for {model.model}"
+            raise config.unsupported_error(
+                f"parameter '{name}' is not one that {where}; known: {those}"
+            )
 
 
 def _read(
@@ -166,7 +175,7 @@ def _all_equal(config: Config, name: str, values: list[float]) -> float:
     if len(set(values)) > 1:
         found = ", ".join(f"{value:g}" for value in values)
         raise config.unsupported_error(
-            f"parameter '{name}' differs ({found}), expected one for all models"
+            f"parameter '{name}' differs ({found}), expected one value for all models"
         )
     return values[0]
 
@@ -175,7 +184,9 @@ def _required_base(config: Config) -> str:
     if config.base is None:
         raise config.unsupported_error(f"{config.method} needs base_model, found none")
     if not config.experts:
-        raise config.unsupported_error(f"models names nothing but the base {config.base}")
+        raise config.unsupported_error(
+            f"models names nothing but the base {config.base}; expected models to merge"
+        )
     return config.base
 
 
@@ -262,7 +273,7 @@ def _no_rescale(config: Config) -> None:
     """Raise BadRecipe for `rescale`, which our methods of these names lack."""
     if _read(config, "rescale", False):
         raise config.unsupported_error(
-            "parameter 'rescale' is true, which ours has not; expected false"
+            "parameter 'rescale' is true, which the harness's merger does not have; expected false"
         )
 
 
