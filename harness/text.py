@@ -74,6 +74,11 @@ def few(names: Collection[str]) -> str:
     return f"{told} and {rest} others" if rest > 1 else told
 
 
+def is_whole_number(text: str) -> bool:
+    """Whether a text is a whole number of at most 18 digits; Python refuses thousands of them."""
+    return re.fullmatch("[0-9]{1,18}", text) is not None
+
+
 def last_part(source: str) -> str:
     """The last part of a path or Hub id: the name of a folder, or of a model on the Hub."""
     return source.rstrip("/").rpartition("/")[2]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -96,9 +97,25 @@ def fewer_rows(records: Path, path: Path) -> None:
     pq.write_table(pq.read_table(path).slice(0, 150), path)
 
 
+def words_elsewhere(row: int) -> Callable[[Path, Path], None]:
+    """Predictions of words whose first is of a row that is none of the record's."""
+
+    def spoil(records: Path, path: Path) -> None:
+        table = pq.read_table(path)
+        rows = [row, *([0] * (len(table) - 1))]
+        about = json.loads(table.schema.metadata[b"harness"])
+        metadata = {b"harness": json.dumps({**about, "kind": "tagging"}).encode()}
+        table = table.append_column("row", pa.array(rows, pa.int64()))
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+
+    return spoil
+
+
 @pytest.mark.parametrize(
     ("spoil", "known"),
     [
+        (words_elsewhere(-1), True),
+        (words_elsewhere(10**12), True),
         (of_another, True),
         (reversed_rows, True),
         (fewer_rows, True),

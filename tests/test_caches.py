@@ -172,7 +172,14 @@ def test_no_cache_is_an_empty_one(
 
 
 @pytest.mark.parametrize(
-    "flags", [[], ["--all", "--older-than", "3"], ["--older-than", "-1"], ["--older-than", "x"]]
+    "flags",
+    [
+        [],
+        ["--all", "--older-than", "3"],
+        ["--older-than", "-1"],
+        ["--older-than", "x"],
+        ["--older-than", "nan"],
+    ],
 )
 def test_it_has_to_be_said_what_is_cleared(flags: list[str], cache: Path) -> None:
     before = names(cache)

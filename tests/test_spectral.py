@@ -18,6 +18,7 @@ import harness
 from harness import Recipe, StateDict, merge, weights
 from harness.cli import main
 from harness.errors import BadOption, BadRecipe
+from harness.merging.tune import values_of
 from harness.merging.validation import ValidationScorer
 from harness.weights import Lazy, ScaledMerge, compact_svd, digest, isometry, specs
 from tests.mistakes import mistake
@@ -674,6 +675,12 @@ def test_what_a_sweep_scores_and_writes_are_merges_at_that_scale(
     assert weights_of(tmp_path / "-0.35") == weights_of(tmp_path / "out")
     assert alone[1].get("report") == record.get("report")
     assert alone[1]["merger"] == record["merger"]
+
+
+@pytest.mark.parametrize("values", ["0:1:inf", "0:inf:1", "0:10:1e-999999", "0:1:nan", "1:0:1"])
+def test_steps_that_are_no_numbers_are_one_line(values: str) -> None:
+    with mistake(BadOption, "--tune", f"scale={values}", "FIRST:LAST:STEP"):
+        values_of(f"scale={values}")
 
 
 def weights_of(folder: Path) -> bytes:

@@ -54,7 +54,7 @@ def clear(
     """Delete entries of the cache; later commands compute again what they need."""
     from harness.caches import cleared
 
-    if all_ == (older_than is not None):
+    if all_ == (older_than is not None) or not (older_than or 0) >= 0:  # NaN is no age
         raise BadOption(
             "cache clear has neither or both of its options; expected --all or --older-than"
         )

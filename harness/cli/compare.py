@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.cli import flags
 from harness.cli.app import app
 from harness.cli.console import width
-from harness.cli.flags import Names, argument, option, passed_on, several, shots_of
+from harness.cli.flags import Names, argument, one_shots_of, option, passed_on, several
 
 
 @app.command()
@@ -38,7 +38,7 @@ def compare(
 
     made = run(
         [*(names or ()), *models],
-        shots=next(iter(shots_of(shots)), None),
+        shots=one_shots_of(shots),
         bases=base,
         **passed_on(given, "names", "models", "shots", "base", "as_json"),
     )

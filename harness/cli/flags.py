@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import typer
 
 from harness.errors import BadOption
+from harness.text import is_whole_number
 from harness.types import ALL, Shots
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def limit(text: str, name: str) -> Any:
     """An option with a number of rows or `all` as its value. Raises BadOption for any other."""
 
     def read(said: str) -> Shots:
-        if said != ALL and not (said.isdecimal() and int(said)):
+        if said != ALL and not (is_whole_number(said) and int(said)):
             raise BadOption(f"{name} is '{said}', expected a number of rows, or all")
         return ALL if said == ALL else int(said)
 
@@ -89,9 +90,17 @@ def methods(text: str | Sequence[str]) -> Sequence[str]:
 def shots_of(text: str | None) -> tuple[Shots, ...]:
     """The numbers of shots in `1,5,all`. Raises BadOption for any other text."""
     parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdecimal() or part == ALL for part in parts):
+    if not all(part == ALL or is_whole_number(part) for part in parts):
         raise BadOption(f"--shots is '{text}', expected whole numbers or all, separated by commas")
     return tuple(ALL if part == ALL else int(part) for part in parts)
+
+
+def one_shots_of(text: str | None) -> Shots | None:
+    """The one number of shots in a text, or None. Raises BadOption for several."""
+    shots = shots_of(text)
+    if len(shots) > 1:
+        raise BadOption(f"--shots is '{text}', expected one number, or all")
+    return shots[0] if shots else None
 
 
 def passed_on(given: Mapping[str, Any], *but: str) -> dict[str, Any]:

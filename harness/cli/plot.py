@@ -79,7 +79,7 @@ def plot(
     from harness.values import validated
 
     _check_flags(context, what, OF_SCORES if what == OF_FEATURES else OF_A_MODEL)
-    drawn = next(iter(flags.shots_of(shots)), None)
+    drawn = flags.one_shots_of(shots)
     run = None
     if model is not None:
         of_run = {name: value for name, value in given.items() if name not in OF_SCORES}

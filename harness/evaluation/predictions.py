@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import xxhash
 
-from harness.errors import BrokenRecord, WrongPredictions
+from harness.errors import BrokenRecord, UnknownName, WrongPredictions
 from harness.evaluation.counting import scored
 from harness.evaluation.faults import CLOSE
 from harness.evaluation.records import Record
@@ -166,7 +166,7 @@ def mismatch_with_record(record: Record, predicted: Predicted) -> str | None:
         key = one.shots, one.seed
         try:
             made = scored(predicted, key)
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, UnknownName) as error:  # a plug-in's metric, say
             return f"cannot be scored: {error}"
         if not abs(made - one.value) <= CLOSE * max(1, abs(one.value)):
             of = f" ({_name(key)})" if one.shots else ""
@@ -215,7 +215,10 @@ def _units(record: Record, task: Task, columns: Mapping[str, Array64], path: Pat
         return np.ones(len(columns[LABEL]), dtype=np.int64)
     if ROW not in columns:
         raise BrokenRecord(f"{path} lacks the column '{ROW}'; evaluate into another folder")
-    counts = np.bincount(columns[ROW].astype(np.int64), minlength=record.rows)
+    rows = columns[ROW]
+    if not ((rows >= 0) & (rows < record.rows)).all():
+        raise _wrong(path, f"has words of rows that are not from 0 to {record.rows - 1}")
+    counts = np.bincount(rows.astype(np.int64), minlength=record.rows)
     return np.asarray(counts, dtype=np.int64)
 
 

@@ -189,7 +189,10 @@ class StatisticsProvider(RowsProvider):
     def _check_files(self) -> None:
         for file in self.files:
             if odd := self._odd_option(file):
-                found = f"{file.source} was computed with {odd}={file.header.options.get(odd)}"
+                value = file.header.options.get(odd)
+                found = f"{file.source} was computed with {odd}={value}"
+                if value is None:
+                    found = f"{file.source} does not record {odd}"
                 raise BadOption(
                     f"{found}, expected {self.chosen[odd]}: give the method the value of the file, "
                     "or give another file"

@@ -226,9 +226,11 @@ def unreported_split(name: str) -> tuple[Task, str]:
     task, split = parse_task(name)
     for reported in task.splits:
         if share_rows(task, split, reported):
+            free = not share_rows(task, HELD_OUT, reported) and split != HELD_OUT
+            other = f": --tune-on {task}@{HELD_OUT}" if free else ""
             raise BadRecipe(
                 f"{task}@{split} has rows of {task}@{reported}, whose scores are reported; "
-                f"expected other rows: --tune-on {task}@{HELD_OUT}"
+                f"expected other rows{other}"
             )
     return task, split
 

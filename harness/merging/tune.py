@@ -7,7 +7,7 @@ import gc
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -157,10 +157,12 @@ def values_of(text: str) -> tuple[str, list[Scalar]]:
         return name.strip(), [one.strip() for one in listed[1].split(",")]
     try:
         first, last, step = map(Decimal, spelled.split(":"))
-        fits = bool(equals) and first.is_finite() and last >= first and step > 0
-    except (InvalidOperation, ValueError):
+        known = first.is_finite() and last.is_finite() and step.is_finite()
+        fits = bool(equals) and known and last >= first and step > 0
+        fits = fits and (last - first) / step < TRIALS
+    except (ArithmeticError, ValueError):  # of Decimal: InvalidOperation, Overflow
         fits = False
-    if not fits or (last - first) / step >= TRIALS:
+    if not fits:
         raise BadOption(
             f"--tune is '{text}', expected OPTION=FIRST:LAST:STEP with FIRST <= LAST, a positive "
             f"STEP and at most {TRIALS} values: scale=0.1:1.0:0.1, or a list: density=[0.1,1]"

@@ -93,8 +93,12 @@ def chosen_lines(lines: Sequence[Line], which: Chosen) -> list[Line]:
         if wanted is None:
             continue
         there = dict.fromkeys(said for one in kept if (said := of(one)))
+        if not there:
+            raise MissingScores(
+                f"--{what} is {wanted}, and no record adapts to drawn rows; omit it"
+            )
         if str(wanted) not in there:
-            raise _missing(what, wanted, there or ["none"])
+            raise _missing(what, wanted, there)
         kept = [one for one in kept if of(one) in ("", str(wanted))]
     if asked and not kept:
         raise MissingScores(

@@ -17,7 +17,7 @@ from harness.studies.experts import ExpertSet, leaf
 from harness.studies.inputs import rows_of
 from harness.studies.step import Step
 from harness.studies.study import OF_EXPERTS, ScoreOn, Study, choice_of
-from harness.text import few
+from harness.text import few, is_whole_number
 from harness.types import ALL, Choice, Shots
 from harness.values import validated
 
@@ -140,7 +140,7 @@ def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...],
         choice = choice_of(text)
         given = {name: value for name, value in choice.options.items() if name != "shots"}
         several = [one.strip() for one in str(choice.options.get("shots", "")).split(":")]
-        if odd := [one for one in several if one and one != ALL and not one.isdecimal()]:
+        if odd := [one for one in several if one and one != ALL and not is_whole_number(one)]:
             raise study.fault(f"shots of {choice.name} are {odd[0]!r}, expected numbers or {ALL}")
         entry, asked = PROTOCOLS[choice.name], ":".join(several)
         if asked and (entry.all_rows or entry.adapts == "nothing"):

@@ -66,13 +66,14 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
     said = read_json(path, "the outcome of a step", error=BrokenRecord)
     try:
         known = Outcome(**{**said, "records": tuple(said["records"])})
-    except (KeyError, TypeError) as error:
+        then = dict(known.request)
+        # an input without a hash, such as a Hub model that was not fetched, counts as the same
+        other = [one for one, of in step.inputs.items() if known.inputs.get(one, of) != of]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BrokenRecord(
             f"{path} is not the outcome of a step; expected the file as a study wrote it"
         ) from error
-    # an input without a hash, such as a Hub model that was not fetched, counts as the same
-    other = [one for one, of in step.inputs.items() if known.inputs.get(one, of) != of]
-    then, now = dict(known.request), dict(step.request)
+    now = dict(step.request)
     if then == now and not other:
         # if plug-in code changed, score again: records have its hash, so the older ones stay
         again = step.verb == "evaluate" and of_other_code(step, known, folder)

@@ -104,14 +104,16 @@ def tasks_of(folder: Path) -> dict[tuple[str, str], list[str]]:
     found = defaultdict[tuple[str, str], list[str]](list)
     if not (folder / JOBS).is_file():
         return found
-    jobs = read_json(folder / JOBS, "the arrays of a study", error=BadRecipe).get("jobs", [])
+    jobs = read_json(folder / JOBS, "the arrays of a study", error=BadRecipe).get("jobs")
+    if not isinstance(jobs, list):
+        return found
     try:
         said = _slurm_output(["squeue", "-h", "-r", "--states=all", "-o", "%i|%T|%r"])
     except BadRecipe:
         return found
     for line in said.splitlines():
         task, state, reason = [*line.strip().split("|", 2), "", ""][:3]
-        if task.partition("_")[0] in jobs:
+        if task.partition("_")[0] in map(str, jobs):
             found[state, "" if reason == "None" else reason].append(task)
     return found
 

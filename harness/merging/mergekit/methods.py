@@ -97,9 +97,14 @@ def _call(command: Path, method: str, folder: Path, seed: int) -> None:
     asked = [str(command), "config.yml", "out", "--random-seed", str(seed)]
     # mergekit visits tensors in the order of a set: hashes decide which random numbers each gets
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run(
-        asked, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    try:
+        done = subprocess.run(
+            asked, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise BadRecipe(
+            f"{command} cannot be run: {error.strerror}; expected mergekit's"
+        ) from error
     if done.returncode:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         reason = said[-1].strip() if said else f"it ended with status {done.returncode}"

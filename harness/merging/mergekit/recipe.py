@@ -60,8 +60,8 @@ def _check_embeddings(config: Config, models: Sequence[Checkpoint]) -> None:
         words, rows = shared_tokenizer(checkpoint.processor), checkpoint.config.get("vocab_size")
         if rows != len(words):
             raise config.unsupported_error(
-                f"{checkpoint.source} has {rows} token embeddings for a tokenizer of {len(words)} "
-                "tokens, and mergekit would cut them; expected no tokenizer_source"
+                f"{checkpoint.source} has {rows or 'unknown'} token embeddings for a tokenizer of "
+                f"{len(words)} tokens, and mergekit would cut them; expected no tokenizer_source"
             )
 
 
