@@ -99,6 +99,7 @@ def limit() -> float:
         if (most := float(said or LIMIT_GB)) >= 0:  # false for nan
             return most
     warnings.warn(
-        f"HARNESS_CACHE_GB is {said!r}, expected a number; {LIMIT_GB:.0f} is taken", stacklevel=2
+        f"HARNESS_CACHE_GB is {said!r}, expected a number of at least 0; {LIMIT_GB:.0f} is used",
+        stacklevel=2,
     )
     return LIMIT_GB

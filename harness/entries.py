@@ -146,7 +146,7 @@ class EvaluationProtocol(Entry):
         if self.transductive and self.adapts == "labeled":
             raise HarnessError(
                 f"{self.called} '{self.name}' adapts to labels and may adapt to scored rows, whose "
-                "labels none may read; expected adapts='unlabeled'"
+                "labels no protocol may read; expected adapts='unlabeled'"
             )
 
 

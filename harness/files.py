@@ -130,7 +130,7 @@ class KeysOnce(yaml.SafeLoader):
         for key, count in counts.most_common(1):
             if count > 1:
                 where = node.start_mark.line + 1
-                raise ValueError(f"the key '{key}' is there twice, from line {where}")
+                raise ValueError(f"the key '{key}' occurs twice in what begins at line {where}")
         return super().construct_mapping(node, deep)
 
 
@@ -198,7 +198,7 @@ def _fault(value: object, most: int | None) -> str | None:
                 below += one
             elif isinstance(one, str):
                 if not one.isascii() and not is_text(one):
-                    return f"has the text {one[:40]!r}, which is no Unicode"
+                    return f"has the text {one[:40]!r}, which is not valid Unicode"
             elif isinstance(one, int) and one.bit_length() > MAX_INT_BITS:
                 return f"has a whole number of {one.bit_length()} bits"
             elif not isinstance(one, int):
@@ -224,7 +224,7 @@ def is_text(text: str) -> bool:
 def check_text(text: str, error: type[HarnessError]) -> None:
     """Raise `error` for a name from the operating system that cannot be encoded in UTF-8."""
     if not is_text(text):
-        spelled = f"'{text}' is no text in {sys.getfilesystemencoding()}"
+        spelled = f"'{text}' cannot be encoded in {sys.getfilesystemencoding()}"
         raise error(f"{spelled}; expected UTF-8: rename it, or set LC_ALL=C.UTF-8")
 
 
@@ -244,7 +244,7 @@ def as_cannot_write(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise CannotWrite(
-            f"{path} cannot be written: {reason}; expected room and the right"
+            f"{path} cannot be written: {reason}; expected free space and permission to write"
         ) from error
 
 
@@ -400,7 +400,7 @@ def check_place(folder: Path) -> None:
     if not taken.is_dir():
         raise OutputExists(f"{taken} is a file, expected a folder: choose another output")
     if not os.access(taken, os.W_OK):
-        raise CannotWrite(f"{taken} may not be written to; expected a folder that is yours")
+        raise CannotWrite(f"{taken} may not be written to; expected a folder that you may write to")
 
 
 def check_below(root: Path, paths: Iterable[Path]) -> None:
@@ -423,4 +423,6 @@ def check_ours(marks: Mapping[Path, bytes]) -> None:
         with as_cannot_write(path):
             there = path.read_bytes() if path.is_file() else b""  # reading a pipe would block
         if not re.search(mark, there):
-            raise OutputExists(f"{path} exists and is not of this program; expected another place")
+            raise OutputExists(
+                f"{path} exists and this program did not write it; choose another place"
+            )

@@ -79,8 +79,8 @@ class Layout:
         hashes = said.pop(FILES, None)
         if not isinstance(hashes, dict):
             raise OutputExists(
-                f"{marker} does not list '{FILES}', as older versions did not; move {folder} away, "
-                "or choose another output"
+                f"{marker} does not list '{FILES}': an older version wrote it, say; move {folder} "
+                "away, or choose another output"
             )
         edited = self.is_edited(folder) or marker.is_symlink()
         odd = {self.marker: "edited"} if edited else {}
@@ -120,7 +120,9 @@ def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
     check_name(place)
     check_place(place.parent)
     if place == Path.cwd() or place in Path.cwd().parents:
-        raise OutputExists(f"{out} is the folder you are in, expected one of its own: name another")
+        raise OutputExists(
+            f"{out} is or contains the folder you are in, expected another folder: name another"
+        )
     if place.is_mount():
         raise OutputExists(f"{out} is a mount point, expected a folder below it: name another")
     if not os.path.lexists(place):
@@ -142,10 +144,12 @@ def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise OutputExists(
             f"{out} holds {layout.what} and beside it {shown}, expected nothing but what "
-            f"{layout.marker} lists: move it away, or choose another --out"
+            f"{layout.marker} lists: move the rest away, or choose another --out"
         )
     if not force:
-        raise OutputExists(f"{out} holds {layout.what} already; choose another --out, or --force")
+        raise OutputExists(
+            f"{out} holds {layout.what} already; choose another --out, or --force to replace it"
+        )
 
 
 @contextmanager

@@ -55,8 +55,8 @@ def functions(entry: Method) -> tuple[Callable[..., Any], ...]:
             if default != option.default:
                 whose = "" if first == asked else f", which {asked} asks for,"
                 raise BrokenPlugin(
-                    f"{first}{whose} has an option '{name}' ({default}), which is one "
-                    f"of {called}, too ({option.default}); expected the same, or another name"
+                    f"{first}{whose} has an option '{name}' with the default {default}, and "
+                    f"{called} has one with {option.default}; expected one default, or another name"
                 )
     return tuple(function for _, function in parts)
 
@@ -83,7 +83,9 @@ def condition_holds(entry: Method, condition: str, chosen: Mapping[str, Scalar])
     name, equals, value = condition.partition("=")
     if name not in known:
         called = f"{entry.called} '{entry.name}'"
-        raise UnknownName(f"{called} declares for '{name}', no option; {hint(name, known)}")
+        raise UnknownName(
+            f"{called} declares something for '{name}', no option of it; {hint(name, known)}"
+        )
     if not equals:
         return chosen[name] != known[name].default
     if value == SEVERAL:

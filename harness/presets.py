@@ -132,7 +132,8 @@ def task_under_preset(task: Task, name: PresetName | None) -> Task:
     settings = preset(name)
     if settings.readout.fault is not None and kind_of(task).split_into_words:
         raise BadRecipe(
-            f"{task} is tagged word by word, which '{name}' does not read: leave out --preset"
+            f"{task} has tags word by word, and the preset '{name}' reads whole rows: leave out "
+            "--preset"
         )
     if settings.last_text and len(task.text) > 1:
         task = replace(task, text=task.text[-1:], read=None)

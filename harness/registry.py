@@ -82,8 +82,8 @@ class Registry(Mapping[str, V], Generic[V]):
         module, colon, _ = name.partition(":")
         if colon and module not in self.families:
             raise UnknownName(
-                f"{where} names the {self.kind} '{name}', which no file may import; expected a "
-                "registered one: type this on the command line"
+                f"{where} names the {self.kind} '{name}', and no file may import code; expected a "
+                "registered name: type this one on the command line"
             )
 
     def holds(self, value: V) -> bool:
@@ -184,7 +184,7 @@ class Registry(Mapping[str, V], Generic[V]):
         taken = self._origins.get(value.name)
         if taken is not None and not taken.endswith(YAML):
             thing = f"{self.kind} '{value.name}'"
-            raise HarnessError(f"{name} describes the {thing}, registered by {taken}; rename it")
+            raise HarnessError(f"{name} describes the {thing}, which {taken} registered; rename it")
         self._origins.pop(value.name, None)
         self._asked = {text: one for text, one in self._asked.items() if one.name != value.name}
         self._asked[name] = self.add(value, name)
@@ -328,7 +328,9 @@ def _adding(registry: Registry[Any], entry: Callable[..., Any]) -> Any:
 
     def named(name: str, **said: Any) -> Callable[[F], F]:
         if not isinstance(name, str):
-            raise HarnessError(f"a {registry.kind} is {name!r:.80}, expected @...('NAME') above it")
+            raise HarnessError(
+                f"the name of a {registry.kind} is {name!r:.80}, expected text: write @...('NAME')"
+            )
 
         def register(function: F) -> F:
             keep(function)

@@ -195,7 +195,7 @@ def _fault(task: Task) -> str | None:
     if task.text and task.image:
         return f"text and the image '{task.image}', expected rows of one of them"
     if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
-        return f"the split '{odd[0]}', expected a plain name beside {' and '.join(DERIVED)}"
+        return f"the split '{odd[0]}', expected a plain name other than {' and '.join(DERIVED)}"
     if task.reported not in (*task.splits, HELD_OUT):
         return f"reported='{task.reported}', expected one of {', '.join(task.splits) or 'splits'}"
     return None
@@ -327,7 +327,7 @@ def _need_fault(made: Need) -> str | None:
     """What is wrong with a need, and what was expected; None if it is valid."""
     known = typing.get_args(Whose)
     if not made.name.isidentifier():
-        return "can be the name of no parameter, expected letters, digits and _"
+        return "cannot be the name of a parameter, expected letters, digits and _"
     if made.rows not in known:
         return f"has rows={made.rows!r}, expected {' or '.join(known)}"
     if made.rows == "own" and made.shapes is None:

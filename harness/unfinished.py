@@ -84,7 +84,7 @@ def new(place: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
         except FileNotFoundError:
             if not left:
                 raise
-    raise FileExistsError(f"{place} is taken away by other runs as often as it is made")
+    raise FileExistsError(f"{place} was removed by another run each time that it was made")
 
 
 def unfinished_outputs(place: Path) -> Iterator[tuple[Path, bool | None]]:

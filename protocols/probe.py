@@ -31,7 +31,9 @@ def _check(*, fit: str, distance: str, **options: object) -> None:
     """Raise BadOption for options of the gradient fit with the closed one."""
     odd = [name for name, usual in GRADIENT.items() if options[name] != usual]
     if fit == "closed" and odd:
-        raise BadOption(f"probe has {odd[0]}={options[odd[0]]}, fit=closed; expected fit=gradient")
+        raise BadOption(
+            f"probe has {odd[0]}={options[odd[0]]} with fit=closed, expected fit=gradient"
+        )
     if fit == "closed" and distance != "squared":
         raise BadOption(f"probe has distance={distance} with fit=closed, expected fit=gradient")
 
@@ -95,7 +97,9 @@ def probe(
     for draw in encoded.draws:
         units = list(draw.units)
         if not units:
-            raise BadData(f"protocol 'probe' has no row of '{encoded.task}' to fit to")
+            raise BadData(
+                f"protocol 'probe' has no row of '{encoded.task}' to fit to; expected one"
+            )
         x = encoded.pool.x[units].astype(np.float64)
         targets = [teacher.x[units].astype(np.float64) for teacher in encoded.teachers]
         maps = [solve(x, y) for y in targets]
@@ -113,8 +117,8 @@ def _check_widths(width: int, teachers: Sequence[Teacher], transform: str) -> No
     if transform not in ANY_WIDTH:
         for other in {teacher.x.shape[1] for teacher in teachers} - {width}:
             raise IncompatibleWeights(
-                f"features have {width} dimensions and an expert's {other}; expected as many for "
-                f"transform={transform}: {' and '.join(ANY_WIDTH)} take any"
+                f"features have {width} dimensions and an expert's {other}; expected equal numbers "
+                f"for transform={transform}: {' and '.join(ANY_WIDTH)} map between any"
             )
 
 

@@ -89,10 +89,10 @@ def _check(encoded: Encoded) -> None:
     width = encoded.test.x.shape[1]
     for other in {teacher.x.shape[1] for teacher in encoded.teachers} - {width}:
         raise IncompatibleWeights(
-            f"features are {width} wide and an expert's {other}; expected as many"
+            f"features have {width} dimensions and an expert's {other}; expected equal numbers"
         )
     if not all(draw.units for draw in encoded.draws):
-        raise BadData(f"protocol 'surgery' has no row of '{encoded.task}' to fit to")
+        raise BadData(f"protocol 'surgery' has no row of '{encoded.task}' to fit to; expected one")
 
 
 # The fit -----------------------------------------------------------------------------------

@@ -378,7 +378,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Change | None, str]] = {
     "the other half": ({}, halved, "base_model lora_A"),
     "a vector": ({}, flat, "product rank 3"),
     "a layer that lacks": ({}, one_layer, f"{QUERY.format(1)}.weight 3 2"),
-    "no factors at all": ({}, no_factors, "no factors of any matrix"),
+    "no factors at all": ({}, no_factors, "no LoRA factors"),
     "half a pair": ({}, dropped, "base_model lora_B"),
     "another base": ({}, stranger, "base layer.7"),
     "another width": ({}, wide, "(24, 16) base's"),

@@ -237,7 +237,7 @@ def test_the_command_leaves_ordinary_records_a_table_and_a_picture(
             (out / "barrier.svg").rename(tmp_path / "barrier.svg")
         capsys.readouterr()
         assert main(asked) == 2
-        assert f"{name} exists and is not of this program" in capsys.readouterr().err
+        assert f"{name} exists and this program did not write it" in capsys.readouterr().err
         assert (out / name).read_text() == "precious"
         (out / name).write_bytes(ours)
         if name == "barrier.png":

@@ -824,7 +824,7 @@ def test_a_board_takes_the_place_of_a_board_alone(
         (out / name).write_text("precious")
         capsys.readouterr()
         assert main(command) == 2
-        said = f"{out / name} exists and is not of this program"
+        said = f"{out / name} exists and this program did not write it"
         assert said in capsys.readouterr().err
         assert (out / name).read_text() == "precious"
         (out / name).unlink()
@@ -877,7 +877,7 @@ def test_boards_of_several_places_have_a_page_over_them(
     ).read_text().replace("\n  ", " ")
     (out / "index.html").write_text("precious")
     assert main(command) == 2
-    assert "index.html exists and is not of this program" in capsys.readouterr().err
+    assert "index.html exists and this program did not write it" in capsys.readouterr().err
     twins = ["leaderboard", str(places[1]), str(written(tmp_path / "x" / "two", tied)), "--each"]
     assert main([*twins, "--out", str(tmp_path / "new")]) == 2
     assert "would be one board; expected folders of other names" in capsys.readouterr().err

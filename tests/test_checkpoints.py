@@ -156,7 +156,7 @@ def test_a_gap_between_layers_is_named(tmp_path: Path) -> None:
     folders = [model(tmp_path / name, ["a", "b"]) for name in ("first", "second")]
     for folder in folders:
         stored(folder, lambda name: name.replace("encoder.layer.1.", "encoder.layer.2."))
-    with mistake(BrokenCheckpoint, "2 layers", "expected 2", "layer 1 is of one alone"):
+    with mistake(BrokenCheckpoint, "2 layers", "expected 2", "layer 1 is in one"):
         merge(Recipe(experts=tuple(map(str, folders))), out=tmp_path / "out")
 
 
@@ -164,14 +164,14 @@ def test_a_stack_that_is_not_as_its_config_says_is_named(tmp_path: Path) -> None
     folders = [t5(tmp_path / name, ["a", "b"]) for name in ("first", "second")]
     merge(Recipe(experts=tuple(map(str, folders))), out=tmp_path / "out")
     with_config(folders[1], num_decoder_layers=3)
-    with mistake(BrokenCheckpoint, str(folders[1]), "2 layers of its decoder", "expected 3"):
+    with mistake(BrokenCheckpoint, str(folders[1]), "2 layers in its decoder", "expected 3"):
         merge(Recipe(experts=tuple(map(str, folders))), out=tmp_path / "other")
 
 
 @pytest.mark.parametrize("wrapper", ["module.", "_orig_mod.", "model."])
 def test_a_model_inside_another_is_named(wrapper: str, tmp_path: Path) -> None:
     folder = stored(model(tmp_path / "expert", ["a", "b"]), lambda name: wrapper + name)
-    with mistake(BrokenCheckpoint, str(folder), f"'{wrapper}'", "save the one inside"):
+    with mistake(BrokenCheckpoint, str(folder), f"'{wrapper}'", "save the model inside"):
         open_checkpoint(folder)
 
 
@@ -210,5 +210,5 @@ def test_what_is_no_model_says_where_one_is(tmp_path: Path) -> None:
 def test_places_of_labels_may_be_texts(tmp_path: Path) -> None:
     folder = with_config(model(tmp_path / "expert", ["a", "b"]), label2id={"a": "0", "b": "1"})
     assert open_checkpoint(folder).labels == ("a", "b")
-    with mistake(BrokenCheckpoint, "label2id", "'a' in the place"):
+    with mistake(BrokenCheckpoint, "label2id", "'a' with the number"):
         open_checkpoint(with_config(folder, label2id={"a": "1", "b": "0"}))

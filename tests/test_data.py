@@ -419,7 +419,7 @@ def test_of_too_few_rows_all_are_taken_and_that_is_said() -> None:
 
 
 def test_a_class_or_bin_without_rows_is_drawn_empty_and_that_is_said() -> None:
-    said = "2 with label bin 0, 0 with label bin 1, .* and one without rows has no neighbours"
+    said = "2 with label bin 0, 0 with label bin 1, .* and a class without rows has no neighbours"
     with pytest.warns(UserWarning, match=said):
         pool, (drawn,) = draw(labelled([0.0, 0.1, 10.0], VALUES), (3,), (0,))
     assert [len(group) for group in drawn.rows] == [2, 0, 0, 0, 1]

@@ -352,7 +352,7 @@ def test_an_option_is_not_one_of_a_need_with_another_default(room: Path) -> None
 
     harness.merger("mine")(mine)
     command = ["merge", "a", "b", "--base", "base", "--merger", "mine", "--out", "one"]
-    refused(command, BrokenPlugin, "mine 'examples' (3) 'gram' (1024)")
+    refused(command, BrokenPlugin, "mine 'examples' 3 'gram' 1024")
 
 
 def test_two_needs_have_no_option_in_common_with_other_defaults(room: Path) -> None:
@@ -365,7 +365,7 @@ def test_two_needs_have_no_option_in_common_with_other_defaults(room: Path) -> N
     harness.need("widths", rows="none")(widths)
     harness.merger("mine")(mine)
     command = ["merge", "a", "b", "--base", "base", "--merger", "mine", "--out", "one"]
-    refused(command, BrokenPlugin, "gram merger mine 'examples' (1024) 'widths' (3)")
+    refused(command, BrokenPlugin, "gram merger mine 'examples' 1024 'widths' 3")
 
 
 def test_a_protocol_that_raises_leaves_the_others(room: Path) -> None:

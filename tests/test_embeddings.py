@@ -195,7 +195,7 @@ def test_newer_folders_leave_the_length_to_the_tokenizer(one: Path) -> None:
 
 def test_embeddings_of_two_stacks_are_refused_before_they_are_merged(tmp_path: Path) -> None:
     folders = [str(as_embedding(t5(tmp_path / name))) for name in ("one", "two")]
-    with mistake(BrokenCheckpoint, folders[0], "'t5'", "an encoder"):
+    with mistake(BrokenCheckpoint, folders[0], "'t5'", "without a decoder"):
         harness.merge(Recipe(experts=tuple(folders)), out=tmp_path / "out")
 
 
@@ -670,7 +670,9 @@ def test_a_row_is_cut_where_the_model_cuts_it(room: Path, one: Path, tmp_path: P
 def test_models_that_read_other_lengths_are_told_of(room: Path, one: Path, tmp_path: Path) -> None:
     put(one / "sentence_bert_config.json", {"max_seq_length": 6})
     asked = Recipe(experts=(str(room / "a"), str(one)), merger=Choice("average"))
-    with pytest.warns(UserWarning, match=rf"a {LEN}, .* 6\): their merge says that of the first"):
+    with pytest.warns(
+        UserWarning, match=rf"a {LEN}, .* 6\): their merge gets the number of the first"
+    ):
         merge(asked, out=tmp_path / "out")
     assert open_checkpoint(tmp_path / "out").pooling == open_checkpoint(room / "a").pooling
 

@@ -158,5 +158,5 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_rules_do_not_fit_is_refused_by_name(kind: str) -> None:
     config, said = REFUSED[kind]
-    with pytest.raises(UnknownName, match=f"^here is of the architecture '{kind}', .*{said}"):
+    with pytest.raises(UnknownName, match=f"^here has the architecture '{kind}', .*{said}"):
         family_of({"model_type": kind, **config}, "here")

@@ -184,15 +184,15 @@ UNFIT: dict[str, tuple[dict[str, Any], Sequence[str]]] = {
     "no such metric": ({"metrics": ("acuracy",)}, ["did you mean 'accuracy'"]),
     "of classes": (
         {"kind": "regression", "labels": (), "metrics": ("pearson", "accuracy")},
-        ["'toy' is a regression, not one for accuracy", "expected pearson, spearman"],
+        ["'toy' is a regression task, not one for accuracy", "expected pearson, spearman"],
     ),
     "of values": (
         {"metrics": ("accuracy", "pearson")},
-        ["'toy' is a classification, not one for pearson"],
+        ["'toy' is a classification task, not one for pearson"],
     ),
     "of two classes": (
         {"labels": SEVEN, "metrics": ("accuracy", "f1")},
-        ["'toy' has 7 classes, f1 is of 2; use macro_f1 or micro_f1"],
+        ["'toy' has 7 classes, f1 is for 2; use macro_f1 or micro_f1"],
     ),
 }
 

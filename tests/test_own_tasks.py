@@ -396,7 +396,7 @@ BAD: dict[str, tuple[str, str]] = {
         "text: body\nlabel: verdict\nfiles: .\nmetric: span_f1",
         "classification span_f1 accuracy",
     ),
-    "one label": ("text: body\nlabel: verdict\nfiles: .\nlabels: [good]", "1 labels"),
+    "one label": ("text: body\nlabel: verdict\nfiles: .\nlabels: [good]", "1 label"),
     "a label that is not listed": (
         "text: body\nlabel: verdict\nfiles: .\nlabels: [good, bad]",
         "label so-so good bad labels renamed: {'so-so': 'good'}",

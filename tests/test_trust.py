@@ -1178,7 +1178,7 @@ def test_metrics_are_asked_for(room: Path) -> None:
 UNFIT_TASKS: dict[str, tuple[dict[str, Any], str]] = {
     "kind": ({"kind": "clasification"}, "kind clasification classification"),
     "name": ({"name": "../toy"}, "name letters"),
-    "one label": ({"labels": ("yes",)}, "1 labels"),
+    "one label": ({"labels": ("yes",)}, "1 label"),
     "label twice": ({"labels": ("a", "b", "a")}, "once"),
     "labels of values": ({"kind": "regression"}, "regression"),
     "no metric": ({"metrics": ()}, "metrics"),

@@ -152,7 +152,7 @@ def test_a_metric_of_a_plug_in_that_has_no_value_is_refused(tmp_path: Path, as_f
         return float(np.float64((labels == 1).sum()) / (labels == 1).sum())
 
     task = with_test_rows(TOY, ("mine",), {"label": 0})
-    refused(expert(tmp_path / "m", task), task, "labels of which the right ones have no score")
+    refused(expert(tmp_path / "m", task), task, "even right predictions have no score")
 
 
 # What is no fault of the rows ------------------------------------------------------------------

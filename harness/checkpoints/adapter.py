@@ -77,7 +77,7 @@ OF_TEXT = "SEQ_2_SEQ_LM"
 UNIT_OF_TASK_TYPE: Mapping[str, Unit] = {"SEQ_CLS": "row", "TOKEN_CLS": "word"}
 """By peft's task type, what a classifier has an output for."""
 INSTEAD = (
-    "merge it into its base with peft, PeftModel.from_pretrained(model, ADAPTER)"
+    "merge the adapter into its base with peft, PeftModel.from_pretrained(model, ADAPTER)"
     ".merge_and_unload().save_pretrained(FOLDER), and give that folder"
 )
 
@@ -128,7 +128,7 @@ def open_adapter(
     for name in whole:
         new = model.family.is_pooler(name) and name not in known
         if not (model.family.is_head(name) or new) or ".lora_" in name:
-            raise bad_value(folder, "tensor", name, f"factors of matrices and a head; {INSTEAD}")
+            raise bad_value(folder, "tensor", name, f"LoRA factors and a head alone; {INSTEAD}")
     head = renamed(adapter.weights, whole)
     changed = _adapted_matrices(adapter, known, model.family)
     weights = select(union(head, changed, known), [*known, *head])
@@ -172,16 +172,16 @@ def _read(folder: Path) -> Adapter:
                 raise bad_value(file, key, value, expected)
         elif not any(value == one and type(value) is type(one) for one in PLAIN.get(key, NOTHING)):
             raise BrokenCheckpoint(
-                f"{file} has the {key!s:.80} {value!r:.80}, and only W + (alpha / r) B A is "
-                f"computed; {INSTEAD}"
+                f"{file} has the {key!s:.80} {value!r:.80}, expected a plain LoRA adapter, which "
+                f"adds (alpha / r) B A to W: {INSTEAD}"
             )
     for key in ("r", "lora_alpha"):
         value = said.get(key, 8)
         if value is None or not 0 < value < 2**24:
-            raise bad_value(file, key, value, "a number above 0")
+            raise bad_value(file, key, value, f"a number above 0 and below {2**24}")
     if not (folder / WEIGHTS).is_file():
         raise BrokenCheckpoint(
-            f"{folder} has no {WEIGHTS}, expected it: write it with safe_serialization=True"
+            f"{folder} has no {WEIGHTS}; expected it: save the adapter with safe_serialization=True"
         )
     weights = open_file(folder / WEIGHTS)
     for name in weights:
@@ -203,7 +203,9 @@ def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool)
     beside = adapter.file.parent / str(named)
     place = given if given is not None else str(beside) if beside.is_dir() else str(named)
     if Path(place).is_dir() and is_adapter(Path(place)):
-        raise BrokenCheckpoint(f"{place}, the base of {adapter.file}, is an adapter; {INSTEAD}")
+        raise BrokenCheckpoint(
+            f"{place}, the base of {adapter.file}, is an adapter, too; {INSTEAD}"
+        )
     revision = adapter.config.get("revision") if given is None else None
     try:
         return open_checkpoint(place, revision=revision, allow_pickle=allow_pickle)
@@ -211,7 +213,7 @@ def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool)
         if given is not None:
             raise
         raise BrokenCheckpoint(
-            f"{error}; {adapter.file} names it: say where it is with --base"
+            f"{error}; {adapter.file} names this base: say where it is with --base"
         ) from error
 
 
@@ -234,14 +236,17 @@ def _adapted_matrices(adapter: Adapter, encoder: StateDict, family: Family) -> S
             raise two_names_error(folder / WEIGHTS, first, places[place][0])
         half = next((one for one in (first, second) if one not in own), None)
         if place not in known or half is not None:
-            lacking, expected = f"the base has no '{name}'", "the base that it was trained on"
+            lacking, expected = (
+                f"the base has no '{name}'",
+                "the base that the adapter was trained on",
+            )
             if half:
                 lacking, expected = f"there is no '{half}'", "both factors"
             raise BrokenCheckpoint(f"{folder} adapts '{name}', and {lacking}; expected {expected}")
         if not adapter.targets(module):
             raise BrokenCheckpoint(
                 f"{folder} adapts '{name}', which its {ADAPTER_FILE} leaves out (target_modules, "
-                "exclude_modules, layers_to_transform); expected those that it names alone"
+                "exclude_modules, layers_to_transform); expected only modules that the file names"
             )
         shape = known[place].shape
         # peft has other names for the factors of embeddings
@@ -251,22 +256,22 @@ def _adapted_matrices(adapter: Adapter, encoder: StateDict, family: Family) -> S
         if not fits or not floats or own[second].shape != (shape[0], rank):
             raise BrokenCheckpoint(
                 f"'{name}' of {folder} has the factors {own[second].shape} and {own[first].shape}, "
-                f"expected a product of rank {rank} of the shape {shape} of the base's"
+                f"expected floats, a product of rank {rank} with the shape {shape} of the base's"
             )
         places[place] = first, second
     wanted = dict.fromkeys(_across_layers(adapter, known, modules, family))
     if missing := [one for one in wanted if one not in places]:
         raise BrokenCheckpoint(
-            f"{folder} has no factors of '{missing[0]}', which its {ADAPTER_FILE} names as it does "
-            f"those of other layers; expected {len(places) + len(missing)} pairs, not {len(places)}"
+            f"{folder} has no factors of '{missing[0]}', which its {ADAPTER_FILE} names, too; "
+            f"expected {len(places) + len(missing)} pairs of factors, not {len(places)}"
         )
     if not places:
-        raise BrokenCheckpoint(f"{folder} has no factors of any matrix; expected those of some")
+        raise BrokenCheckpoint(f"{folder} has no LoRA factors; expected those of some matrices")
     for module in adapter.config.get("modules_to_save") or ():
         if any(f".{module}." in f".{name}" for name in known):
             raise BrokenCheckpoint(
-                f"{adapter.file} has {module!r:.80} among modules_to_save, and the base has it; "
-                f"expected a head there alone: {INSTEAD}"
+                f"{adapter.file} has {module!r:.80} among modules_to_save, a part of the base; "
+                f"expected only a head there: {INSTEAD}"
             )
 
     def compute(name: str) -> torch.Tensor:
@@ -304,8 +309,8 @@ def _check_wanted(
         modules = dict.fromkeys(bare(name).partition(".")[0] for name in own)
         raise BrokenCheckpoint(
             f"{folder} has no tensor '{missing}', nor has its base "
-            f"{base.source}, and a classifier needs it; expected the adapter to save it: train it "
-            f"with modules_to_save={json.dumps([*modules])} in peft's LoraConfig"
+            f"{base.source}, and a classifier needs it; expected the adapter to have it: train the "
+            f"adapter with modules_to_save={json.dumps([*modules])} in peft's LoraConfig"
         )
 
 

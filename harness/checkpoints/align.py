@@ -21,7 +21,7 @@ def check_architecture(models: Sequence[Checkpoint]) -> None:
         model_type, expected = other.config.get("model_type"), first.config.get("model_type")
         if model_type != expected:
             raise IncompatibleWeights(
-                f"{other.source} is a {model_type}, expected {expected} as {first.source}"
+                f"{other.source} is a {model_type} model, expected {expected} as {first.source} is"
             )
     check_tokens(models)
     check_settings(models)
@@ -61,8 +61,8 @@ def _check_depth(base: Checkpoint, expert: Checkpoint, rest: Collection[str]) ->
         kind = in_any_layer(name)
         if kind != name and kind in kinds:
             raise IncompatibleWeights(
-                f"the base {base.source} has a layer with '{name}', which {expert.source} has not; "
-                "expected the checkpoint that the experts were fine-tuned from, as deep as they are"
+                f"the base {base.source} has a layer with '{name}', which {expert.source} lacks; "
+                "expected the checkpoint that the experts were fine-tuned from, with as many layers"
             )
 
 

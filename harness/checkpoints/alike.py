@@ -72,7 +72,7 @@ def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
         where, here, there = apart
         raise IncompatibleWeights(
             f"the tokenizer of {other.source} has {where} {here!r:.80}, expected {there!r:.80} as "
-            f"{first.source}; take models with one tokenizer, as merging and comparing need"
+            f"{first.source} has: only models with one tokenizer can be merged or compared"
         )
 
 

@@ -167,7 +167,7 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
         for key in ("decoder_start_token_id", "pad_token_id"):
             token = getattr(model.config, key, None)
             if not isinstance(token, int) or not 0 <= token < tokens:
-                expected = f"a token below {tokens}, which the decoder is given"
+                expected = f"the number of a token, below {tokens}, for the input of the decoder"
                 raise bad_value(checkpoint.path / "config.json", key, token, expected)
 
 
@@ -194,7 +194,7 @@ def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
     for name in said if isinstance(said, list) else ():
         if str(name).endswith(other[0]):
             raise BrokenCheckpoint(
-                f"{what} is a {name!s:.80} ({other[1]}) by its config.json, expected "
+                f"{what} is a {name!s:.80} ({other[1]}) according to its config.json, expected "
                 f"{CLASS_OF_UNIT[unit][1]}: a model ...{CLASS_OF_UNIT[unit][0]}"
             )
 
@@ -228,10 +228,10 @@ def check_configured(model: Checkpoint) -> None:
         have = _layers(family, encoder, stack)
         said = _layers(family, wanted, stack)
         if have and have != said:  # a T5 tagger has no decoder
-            whose = f" of its {stack}" * bool(stack)
+            whose = f" in its {stack}" * bool(stack)
             raise BrokenCheckpoint(
                 f"{model.source} has {len(have)} layers{whose}, expected {len(said)} as its "
-                f"config.json says: layer {min(have ^ said)} is of one alone"
+                f"config.json says: layer {min(have ^ said)} is in one of the two alone"
             )
 
 

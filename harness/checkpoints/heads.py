@@ -38,8 +38,8 @@ def kept_heads(checkpoint: Checkpoint, merged: MergeJson | None) -> dict[str, Ch
             pair = (weights.select(one, [name]) for one in (head, checkpoint.weights))
             if len(set(map(weights.digest, pair))) > 1:
                 raise BrokenCheckpoint(
-                    f"{config.parent} has the tensor '{name}', and {checkpoint.source} has another "
-                    "of that name; expected the head alone"
+                    f"{config.parent} has the tensor '{name}', which differs from that of "
+                    f"{checkpoint.source}; expected only tensors of the head"
                 )
         whole = weights.union(checkpoint.weights, head)
         check_counts(settings, whole, str(config))
@@ -82,7 +82,7 @@ def _tell_of_pooler(encoder: Checkpoint, body: StateDict, expert: Checkpoint) ->
     own = [weights.digest(weights.select(one, poolers)) for one in (body, expert.weights)]
     if own[0] != own[1]:
         warnings.warn(
-            f"the pooler of {encoder.source} is not the one of {expert.source}, whose head is read "
-            "on it; name the --base: if it was published without one, each head has its own",
+            f"the pooler of {encoder.source} differs from that of {expert.source}, which the head "
+            "was trained on; give the --base: if the base has no pooler, each head keeps its own",
             stacklevel=4,
         )

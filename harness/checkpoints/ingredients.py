@@ -92,7 +92,7 @@ def _as_recorded(model: Checkpoint, merged: MergeJson, sources: Sources) -> Ingr
         if len(sources.experts) != len(merged.experts):
             raise BadRecipe(
                 f"{model.source} was merged from {len(merged.experts)} experts, found "
-                f"{len(sources.experts)} in --experts; expected one for each"
+                f"{len(sources.experts)} in --experts; expected every one of them"
             )
         given = [sources.open(source, base) for source in sources.experts]
         experts = _matched_by_digest(given, merged.experts, model.source, "--experts")
@@ -117,7 +117,7 @@ def _of_mergekit(model: Checkpoint, kit: Path, sources: Sources) -> Ingredients:
             return sources.open(source)
         except BrokenCheckpoint as error:
             raise BrokenCheckpoint(
-                f"{error}; {kit} names it: say where it is with {flag}"
+                f"{error}; {kit} names this model: say where it is with {flag}"
             ) from error
 
     experts = [sources.open(one) for one in sources.experts]
@@ -179,7 +179,7 @@ def _open_recorded(
     if not there and beside:
         raise BrokenCheckpoint(
             f"{path / MERGE_FILE} names {origin.source}, and {beside[0]} is not there; "
-            f"expected that folder: say where it is with {flag}"
+            f"expected that folder: say where it is now with {flag}"
         )
     changed = []
     for place in there or [origin.source]:

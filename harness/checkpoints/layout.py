@@ -93,7 +93,7 @@ def read_config(path: Path, what: str = "a configuration") -> dict[str, Any]:
     if config.get("auto_map"):
         raise BrokenCheckpoint(
             f"{path} names code of its own (auto_map), and no code of a checkpoint is ever run; "
-            "expected a model and a tokenizer that transformers has itself"
+            "expected a model and a tokenizer of transformers itself"
         )
     return config
 
@@ -139,12 +139,12 @@ def check_files(folder: Path) -> None:
             said = read_config(folder / name, "a processor's configuration")
             if key := next(filter(said.get, OTHER_FILE_KEYS), None):
                 raise bad_value(
-                    folder / name, key, said[key], "files of the usual names: remove it"
+                    folder / name, key, said[key], "no other names of files: remove this key"
                 )
     for path in (folder / name for name in PROCESSOR_FILES if os.path.lexists(folder / name)):
         if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
             raise BrokenCheckpoint(
-                f"{path} is no file of at most {MAX_FILE_BYTES} bytes, expected one"
+                f"{path} is no regular file, or too large; expected at most {MAX_FILE_BYTES} bytes"
             )
 
 
@@ -159,5 +159,5 @@ def check_link(path: Path, folder: Path) -> None:
     cached = root.parent.name == "snapshots" and store.name.startswith("models--")
     if not place.is_relative_to(root) and not (cached and place.parent == store / "blobs"):
         raise BrokenCheckpoint(
-            f"{path} is a link to {place}, outside of the folder; expected the file"
+            f"{path} is a link to {place}, outside of the folder; expected the file itself"
         )

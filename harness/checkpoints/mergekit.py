@@ -31,7 +31,8 @@ def _plain(name: str) -> str:
     for sign, what in (("+", "an adapter"), ("@", "a revision")):
         if sign in name and not os.path.exists(name):
             raise ValueError(
-                f"{name} names {what}, expected a folder or Hub id: save one, {INSTEAD}"
+                f"{name} names {what}, expected the plain folder or Hub id of a model: save that "
+                f"model in a folder, {INSTEAD}"
             )
     return name
 
@@ -52,7 +53,7 @@ def _listed(entry: object) -> object:
     if not isinstance(entry, Mapping) or "model" not in entry:
         raise ValueError(f"the entry is {entry!r:.80}, expected model: FOLDER OR HUB ID")
     if unknown := sorted(map(str, set(entry) - {*ModelEntry.model_fields})):
-        raise ValueError(f"'{unknown[0]}' of a model is not supported; {INSTEAD}")
+        raise ValueError(f"'{unknown[0]}' of a model is not supported; leave it out, {INSTEAD}")
     return entry
 
 
@@ -89,7 +90,7 @@ def read_config(values: Mapping[str, Any], path: Path) -> Config:
     if odd := [key for key in said if key not in KEYS]:
         raise BadRecipe(f"{path}: '{odd[0]}' is not supported; leave it out, {INSTEAD}")
     if "merge_method" not in said:
-        raise BadRecipe(f"{path} has no merge_method, expected the name of one")
+        raise BadRecipe(f"{path} has no merge_method, expected the name of a method")
     config = validated(Config, {**said, "path": path, "rebuilt": bool(rebuilt)}, str(path))
     names = [one.model for one in config.models]
     if repeated := [name for name in names if names.count(name) > 1]:

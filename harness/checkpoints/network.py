@@ -98,8 +98,10 @@ def using_transformers(what: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split()).partition(". ")[0]
         if isinstance(error, ZeroDivisionError):
-            reason = "a number that others are divided by is 0, expected at least 1"
-        raise BrokenCheckpoint(f"{what}: its config.json makes no classifier: {reason}") from error
+            reason = "a size or a number of parts is 0, expected at least 1"
+        raise BrokenCheckpoint(
+            f"{what}: no classifier can be made from its config.json: {reason}"
+        ) from error
 
 
 def classifier_on_meta(

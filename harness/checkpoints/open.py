@@ -90,7 +90,9 @@ def open_checkpoint(
     applied. Raises BrokenCheckpoint, naming file and cause, unless it is complete and safe.
     """
     if not is_text(str(source)):
-        raise BrokenCheckpoint(f"{source} is no text, which a record needs; expected UTF-8: rename")
+        raise BrokenCheckpoint(
+            f"{source} is not UTF-8, as a record needs; expected UTF-8: rename it"
+        )
     path = Path(source) if os.path.exists(source) else _download(str(source), revision)
     check_files(path)
     if is_adapter(path):
@@ -114,7 +116,7 @@ def open_checkpoint(
     if family.stacks and not {table, family.bare(table)} & names.keys():
         raise BrokenCheckpoint(
             f"{path} has no {family.bare(table)}, nor embed_tokens.weight of a stack, which "
-            "transformers would make up; expected a table of tokens"
+            "transformers would initialise at random; expected a table of token embeddings"
         )
     if family.stacks and _is_copy(family, config, weights, names):
         del names[f"{family.pooler}.weight"]
@@ -146,8 +148,8 @@ def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
         own = family.prefix.startswith(wrapper)
         if named and (not own or any(name.startswith(wrapper + family.prefix) for name in weights)):
             raise BrokenCheckpoint(
-                f"{path} has '{next(iter(weights))}', and all else with '{wrapper}' before its "
-                "name; expected the model as transformers names it: save the one inside"
+                f"{path} has '{next(iter(weights))}', and all other names begin with '{wrapper}', "
+                "too; expected the names of transformers: save the model inside the wrapper"
             )
 
 
@@ -161,7 +163,7 @@ def check_outputs(
     if outputs != named and "ForMultipleChoice" not in str(config.get("architectures")):
         raise BrokenCheckpoint(
             f"{file} names {named} labels, and the head has {outputs} outputs; expected a name for "
-            "each in its id2label"
+            "each output in its id2label"
         )
 
 
@@ -220,7 +222,7 @@ def _config(path: Path) -> dict[str, Any]:
     inside = [one.parent.name for one in sorted(path.glob("*/config.json"))]
     if inside and not file.is_file():
         raise BrokenCheckpoint(
-            f"{file} is missing; expected a model, as there is in {few(inside)} of this folder"
+            f"{file} is missing; expected one model: this folder has models in {few(inside)}"
         )
     config = read_config(file)
     for key in OTHER_WEIGHTS:
@@ -231,7 +233,7 @@ def _config(path: Path) -> dict[str, Any]:
             )
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if not isinstance(getattr(torch, dtype.removeprefix("torch."), None), torch.dtype):
-        raise bad_value(file, "dtype", dtype, "one of torch: float32")
+        raise bad_value(file, "dtype", dtype, "a type of torch: float32, say")
     return config
 
 
@@ -245,7 +247,7 @@ def _image_encoder_of(
         return config, state
     said = config.get("vision_config_dict") or config.get("vision_config") or {}
     if not isinstance(said, dict):
-        raise bad_value(where, "vision_config", said, "the configuration of the encoder of images")
+        raise bad_value(where, "vision_config", said, "the configuration of the image encoder")
     said = {**said, "model_type": family.model_types[0], "architectures": [PART]}
     dim = f"{family.pooler}.weight"
     if dim in state:
@@ -273,7 +275,7 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
         most = max(widest, LENGTH_LIMIT) if LENGTHS.fullmatch(key) else most
         number = isinstance(value, int | float)
         if most is not None and number and not value <= max(most, 1000):
-            size = f"{len(known)} tensors, of a width of {widest} at most"
+            size = f"{len(known)} tensors and no axis longer than {widest}"
             raise bad_value(where, key, value, f"at most {most} as its weights have {size}")
 
 
@@ -287,14 +289,16 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
         ordered = {int(index): str(name) for index, name in (names or {}).items()}
         count = int(config.get("num_labels") or len(ordered) or 2)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise bad_value(where, "id2label", names, "a name for each of 0, 1, ...") from error
+        raise bad_value(
+            where, "id2label", names, "a name for each of 0, 1, ..., and a number as num_labels"
+        ) from error
     if len(ordered) < len(names or ()) or len({*ordered.values()}) < len(ordered):
         raise bad_value(where, "id2label", names, "one name for each of 0, 1, ..., no two alike")
     places = config.get("label2id")
     places = places if isinstance(places, dict) else {}
     # some files have the places as strings
     if other := [name for at, name in ordered.items() if places.get(name, at) not in (at, str(at))]:
-        expected = f"{other[0]!r:.80} in the place that id2label gives it"
+        expected = f"{other[0]!r:.80} with the number that it has in id2label"
         raise bad_value(where, "label2id", places, expected)
     if count == 1:
         return ()
@@ -345,7 +349,9 @@ def _open_shards(path: Path) -> StateDict:
     """
     placed = read_json(path / SHARD_INDEX, "a shard index").get("weight_map")
     if not isinstance(placed, dict) or not placed:
-        raise BrokenCheckpoint(f"{path / SHARD_INDEX} has no weight_map, expected names and shards")
+        raise BrokenCheckpoint(
+            f"{path / SHARD_INDEX} has no weight_map, expected a shard for each name"
+        )
     for shard in placed.values():
         if not isinstance(shard, str) or Path(shard).name != shard:
             raise BrokenCheckpoint(
@@ -355,7 +361,8 @@ def _open_shards(path: Path) -> StateDict:
     for name, shard in placed.items():
         if name not in parts[shard]:
             raise BrokenCheckpoint(
-                f"{path / shard} has no tensor '{name}', which {SHARD_INDEX} lists"
+                f"{path / shard} has no tensor '{name}', which {SHARD_INDEX} lists; expected an "
+                "index of these shards"
             )
     last = {name: shard for shard, part in parts.items() for name in part}
     for shard, part in parts.items():
@@ -408,11 +415,15 @@ def _open_pickle(path: Path) -> StateDict:
         mapped = is_zipfile(path)  # torch below 1.6 wrote another format
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch raises many types for a broken or unsafe pickle
-        raise BrokenCheckpoint(f"{path} cannot be read as weights only: {error}") from error
+        raise BrokenCheckpoint(
+            f"{path} cannot be read as a pickle of weights alone: {error}"
+        ) from error
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in state.items()
     ):
-        raise BrokenCheckpoint(f"{path} holds no tensors by name, expected a state dict")
+        raise BrokenCheckpoint(
+            f"{path} holds something other than tensors by name, expected a state dict"
+        )
     return _modern({name: tensor.detach() for name, tensor in state.items()}, path)
 
 

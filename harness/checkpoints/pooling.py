@@ -58,9 +58,7 @@ def read_pooling(folder: Path, family: Family) -> Pooling | None:
     if not (folder / MODULES).is_file():
         return None
     if family.stacks:
-        raise bad_value(
-            folder, "model_type", family.name, "an encoder: of two stacks none are read"
-        )
+        raise bad_value(folder, "model_type", family.name, "an embedding model without a decoder")
     places = _places(folder)
     beside = [path.name for path in sorted(folder.glob(SENTENCE_CONFIG)) if path.is_file()]
     own = [f"{place}/config.json" for place in places]
@@ -72,10 +70,14 @@ def read_pooling(folder: Path, family: Family) -> Pooling | None:
     said = {name: read_json(folder / name, "a JSON object") for name in reads}
     for name in beside:
         if said[name].get("do_lower_case"):
-            raise bad_value(folder / name, "do_lower_case", True, "false: the tokenizer's own case")
+            raise bad_value(
+                folder / name, "do_lower_case", True, "false: case is left to the tokenizer"
+            )
     prompts = said.get(PROMPTS, {}).get("prompts") or {}
     if any(prompts.values() if isinstance(prompts, dict) else [prompts]):
-        raise bad_value(folder / PROMPTS, "prompts", prompts, "none, as rows are read as they are")
+        raise bad_value(
+            folder / PROMPTS, "prompts", prompts, "none: rows are read without a prompt"
+        )
     if (size := said.get(PROMPTS, {}).get("truncate_dim")) is not None:
         raise bad_value(folder / PROMPTS, "truncate_dim", size, "none: embeddings are read whole")
     mode = _mode(said.get(own[0], {}), folder / own[0])
@@ -91,12 +93,15 @@ def _places(folder: Path) -> list[str]:
     steps = [re.sub(r"^sentence_transformers\..*\.", "", kind) for kind in kinds]
     if steps not in (STEPS, STEPS[:2]):
         raise bad_value(
-            file, "modules", ", ".join(steps), f"{', '.join(STEPS)} of sentence-transformers"
+            file,
+            "modules",
+            ", ".join(steps),
+            f"{', '.join(STEPS)} of sentence-transformers, the last of them if needed",
         )
     for path, pattern in zip(paths, ["", *[r"\w[\w.-]*"] * 2], strict=False):
         if not re.fullmatch(pattern, path):
             raise bad_value(
-                file, "path", path, "'' for the first, names of folders beside for others"
+                file, "path", path, "'' for the first module, the names of folders for the others"
             )
     return paths[1:]
 
@@ -125,7 +130,7 @@ def _mode(said: dict[str, Any], where: Path) -> str:
     modes = said.get("pooling_mode") or older
     modes = [modes] if isinstance(modes, str) else modes
     if older and modes != older:
-        raise bad_value(where, "pooling", [modes, older], "one way, not two")
+        raise bad_value(where, "pooling", [modes, older], "one way of pooling, not two")
     if modes not in [[mode] for mode in POOLINGS]:
         raise bad_value(where, "pooling", modes, f"one of {', '.join(POOLINGS)}")
     return str(modes[0])
@@ -149,8 +154,8 @@ def check_poolings(models: Sequence[Checkpoint]) -> Pooling | None:
     if len(lengths) > 1:
         told = ", ".join(f"{source} {length or 'any'}" for length, source in lengths.items())
         warnings.warn(
-            f"the models read other numbers of tokens of a row ({told}): their merge says that of "
-            "the first, and an evaluation beside them reads the fewest",
+            f"the models read different numbers of tokens of a row ({told}): their merge gets the "
+            "number of the first, and an evaluation of them all reads the fewest",
             stacklevel=2,
         )
     return poolings[0]

@@ -81,7 +81,7 @@ def pillow() -> Any:
         import PIL.ImageOps
     except ImportError as error:
         raise BadRecipe(
-            "images are read with Pillow, which is not installed; expected it: "
+            "images are read with Pillow, which is not installed; install it: "
             "pip install 'merging-harness[vision]'"
         ) from error
     return PIL
@@ -94,7 +94,7 @@ def open_image_processor(path: Path) -> Any:
     check_files(path)
     if not any((path / name).is_file() for name in IMAGE_FILES):
         raise BrokenCheckpoint(
-            f"{path} has no image processor; expected {IMAGE_FILES[0]}, that of its base"
+            f"{path} has no image processor; expected {IMAGE_FILES[0]}: copy that of its base"
         )
     # releases 5.4 to 5.17 export it at the top only where torchvision is installed
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
@@ -109,7 +109,7 @@ def open_image_processor(path: Path) -> Any:
         said = made.to_dict()
     sides = [side for key in ("size", "crop_size") for side in (said.get(key) or {}).values()]
     if big := [side for side in sides if not isinstance(side, int) or side > LARGEST_SIDE]:
-        raise bad_value(path, "image processor with a side of", big[0], f"{LARGEST_SIDE} at most")
+        raise bad_value(path, "side of an image", big[0], f"at most {LARGEST_SIDE} pixels")
     return made
 
 
@@ -119,7 +119,7 @@ def pixels(processor: Any, images: Sequence[Any], source: object) -> torch.Tenso
     Raises BrokenCheckpoint, naming `source`, for a processor that cannot make that.
     """
     what = f"the image processor of {source} cannot be used"
-    with one_line_errors(what, "expected one that makes all images alike in size"):
+    with one_line_errors(what, "expected one that makes all images the same size"):
         made: torch.Tensor = processor(images=list(images), return_tensors="pt")["pixel_values"]
     return made
 
@@ -137,7 +137,7 @@ def check_image_processor(model: Checkpoint) -> None:
     if not bool(seen.isfinite().all()):
         raise BrokenCheckpoint(
             f"the image processor of {model.source} makes infinite numbers or NaN of a gray image; "
-            f"expected finite ones: image_std without 0, in its {IMAGE_FILES[0]}"
+            f"expected finite numbers: no 0 in image_std of its {IMAGE_FILES[0]}"
         )
     made, size = seen.shape[1:], model.config.get("image_size")
     sides = list(size) if isinstance(size, list) else [size or made[1], size or made[2]]
@@ -162,7 +162,8 @@ def check_images_alike(models: Sequence[Checkpoint]) -> None:
             if found.get(key) != expected.get(key):
                 raise IncompatibleWeights(
                     f"the image processor of {other.source} has {key} {found.get(key)!r:.80}, "
-                    f"expected {expected.get(key)!r:.80} as {first.source}; take models with one"
+                    f"expected {expected.get(key)!r:.80} as {first.source} has: take models with "
+                    "one image processor"
                 )
         # a processor may do more than its keys say, or less
         probe = pillow().Image.fromarray(np.arange(5 * 7 * RGB, dtype=np.uint8).reshape(5, 7, RGB))
@@ -170,7 +171,7 @@ def check_images_alike(models: Sequence[Checkpoint]) -> None:
         if not torch.equal(*seen):
             raise IncompatibleWeights(
                 f"the image processor of {other.source} makes other pixels of an image than that "
-                f"of {first.source}; take models with one"
+                f"of {first.source}; take models with one image processor"
             )
 
 

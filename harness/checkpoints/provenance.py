@@ -194,8 +194,8 @@ def read_merge_json(folder: Path) -> MergeJson | None:
     for name in ("digest", "files"):
         if said is not None and not getattr(said, name):
             raise BrokenCheckpoint(
-                f"{folder / MERGE_FILE} is not complete: it has no {name}, as no merge of this "
-                f"version; merge again, or remove {MERGE_FILE} to use it as a plain model"
+                f"{folder / MERGE_FILE} is not complete: it has no {name}, which this version "
+                f"needs; merge again, or remove {MERGE_FILE} to use the folder as a plain model"
             )
     return said
 

@@ -40,7 +40,9 @@ def register_task_files(typed: Sequence[str]) -> set[str]:
         if name.endswith(YAML):
             task = TASKS[name].name
             if not os.path.samefile(files.setdefault(task, name), name):
-                raise BadRecipe(f"{files[task]} and {name} both describe '{task}'; rename one")
+                raise BadRecipe(
+                    f"{files[task]} and {name} both describe '{task}'; rename the task in one"
+                )
     return {*files}
 
 
@@ -63,8 +65,8 @@ def register_recorded_tasks(models: Sequence[Checkpoint], known: Collection[str]
             TASKS.hints[task] = _missing_hint(model, one, task)
         elif not places.setdefault(task, place).samefile(place):
             raise BadRecipe(
-                f"{places[task]} and {place} both describe '{task}', and folders of this run name "
-                "one each; say which is meant with --tasks"
+                f"{places[task]} and {place} both describe '{task}', and models of this run name "
+                "either; give the file that is meant with --tasks"
             )
     for task, place in places.items():
         _register(task, place)
@@ -79,7 +81,7 @@ def _register(task: str, place: Path) -> None:
             if (found := TASKS[str(place)].name) != task:
                 raise UnknownName(f"{place} describes '{found}'")
     except HarnessError as error:
-        TASKS.hints[task] = f"{error}; type --tasks and where its description is"
+        TASKS.hints[task] = f"{error}; type --tasks and the path of its description"
 
 
 def _description_files(
@@ -107,7 +109,7 @@ def _missing_hint(model: Checkpoint, said: ExpertJson | MergeJson, task: str) ->
     file = model.path / (EXPERT_FILE if isinstance(said, ExpertJson) else MERGE_FILE)
     typed = said.spelled.get(task, "")
     if not typed:
-        return f"{file} names it; load what registers it with --plugins, or type --tasks"
+        return f"{file} names it; load the code that registers it with --plugins, or type --tasks"
     if typed.endswith(YAML):
-        return f"{file} names {typed}, which does not exist; type --tasks and where it is"
-    return f"{file} names {typed}, and no name in a file imports code: type --tasks {typed}"
+        return f"{file} names {typed}, which does not exist; type --tasks and the path of it"
+    return f"{file} names {typed}, and code is imported only if you name it: type --tasks {typed}"

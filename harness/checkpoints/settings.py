@@ -48,8 +48,8 @@ def check_settings(models: Sequence[Checkpoint]) -> None:
             if found.get(key) != expected.get(key):
                 raise IncompatibleWeights(
                     f"{other.source} has {_shown(other, key, found.get(key))}, expected "
-                    f"{_shown(first, key, expected.get(key))} as {first.source}: other "
-                    "functions of weights cannot be merged or compared; take one configuration"
+                    f"{_shown(first, key, expected.get(key))} as {first.source} has: models that "
+                    "use their weights differently cannot be merged or compared"
                 )
 
 

@@ -67,7 +67,9 @@ def write_file(
             tensor = state[name].contiguous()
             made = weights.Spec(tuple(tensor.shape), tensor.dtype)
             if made != known[name]:
-                raise IncompatibleWeights(f"'{name}' came out as {made}, expected {known[name]}")
+                raise IncompatibleWeights(
+                    f"'{name}' was computed as {made}, expected {known[name]}"
+                )
             before.result()
             if tensor.numel() < weights.piece_size():  # a thread would take longer
                 put(name, tensor)

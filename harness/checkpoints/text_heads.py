@@ -66,11 +66,13 @@ def heads(
     given = {"preset": preset, "prefix": prefix, "word": words}
     if family == "clip" and any(given.values()):
         flag = next(name for name, value in given.items() if value)
-        raise BadOption(f"--{flag} is of a verbalizer; leave it out")
+        raise BadOption(f"--{flag} is an option of `harness heads verbalizer`; leave it out")
     if preset is not None:
         if (asked := PRESETS[preset].question) is None:
             known = ", ".join(name for name, one in PRESETS.items() if one.question)
-            raise BadOption(f"--preset {preset} asks no question, expected one of {known}")
+            raise BadOption(
+                f"--preset {preset} has no template for a verbalizer, expected one of {known}"
+            )
         templates, prefix = templates or [asked[0]], prefix or asked[1]
     check_output(Path(out), HEAD_LAYOUT, force=force)
     source = open_checkpoint(base, allow_pickle=allow_pickle)
@@ -102,13 +104,15 @@ def text_head(
     config = read_config(base.path / "config.json")
     if config.get("model_type") != base.family.whole:
         raise BrokenCheckpoint(
-            f"{base.source} is a model of {config.get('model_type')!r:.80}, which reads no texts; "
-            "expected a whole CLIP, as openai/clip-vit-base-patch32 is"
+            f"{base.source} is a {config.get('model_type')!r:.80} model; expected a whole CLIP, "
+            "such as openai/clip-vit-base-patch32"
         )
     state = open_weights(base.path, allow_pickle=allow_pickle)
     own = weights.select(state, [name for name in state if name.startswith("text_")])
     texts = config.get("text_config")
-    check_counts(texts if isinstance(texts, dict) else {}, own, f"{base.source}, of texts,")
+    check_counts(
+        texts if isinstance(texts, dict) else {}, own, f"the text encoder of {base.source}"
+    )
     tower = text_tower(config, base.source)
     check_tensors(tower, own, base.source)
     if "logit_scale" not in state:
@@ -150,11 +154,13 @@ def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str,
     ids, end = inputs["input_ids"], config.eos_token_id
     # older configurations have 2 as the end: then transformers takes the largest token for it
     if not isinstance(end, int):
-        raise bad_value(base.source, "eos_token_id", end, "one number, of the end of a text")
+        raise bad_value(
+            base.source, "eos_token_id", end, "one number: the token at the end of a text"
+        )
     if ids.max() >= config.vocab_size or (end != 2 and not (ids == end).any(dim=1).all()):
         raise BrokenCheckpoint(
             f"the tokenizer of {base.source} makes the tokens {ids[0].tolist()!r:.80} of a text, "
-            f"expected numbers below {config.vocab_size} and the end of a text, {end}"
+            f"expected numbers below {config.vocab_size}, with {end} at the end of the text"
         )
     return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
@@ -173,7 +179,9 @@ def read_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, 
         config = read_config(file, "the configuration of a head")
         made_of, files = config.get(TEXT_HEAD), config.pop(FILES, None)
         if not isinstance(made_of, dict) or not isinstance(files, dict):
-            raise BrokenCheckpoint(f"{file} is of no head that `harness heads` wrote; expected one")
+            raise BrokenCheckpoint(
+                f"{file} was not written by `harness heads`; expected a head that it wrote"
+            )
         edited = [name for name, how in HEAD_LAYOUT.foreign(file.parent).items() if how == "edited"]
         if edited or WEIGHTS_FILE not in files or not file.with_name(WEIGHTS_FILE).is_file():
             raise changed_error(file.with_name((edited or [WEIGHTS_FILE])[0]), file.name)
@@ -182,7 +190,7 @@ def read_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, 
             raise BadRecipe(f"{folder} has two heads for {task}; expected one")
         if base is not None and not is_base(base, made_of.get("base_weights") or {}):
             raise BadRecipe(
-                f"the head {file.parent} was made of {made_of.get('base')}, found the base "
+                f"the head {file.parent} was made from {made_of.get('base')}, found the base "
                 f"{base.source}, whose weights differ; expected heads of this base"
             )
         family, own = family_of(config, str(file)), open_weights(file.parent)
@@ -211,8 +219,8 @@ def with_missing_parts(
     if projection not in model.weights:
         if base is None or projection not in base.weights:
             raise BrokenCheckpoint(
-                f"{model.source} has no tensor '{projection}', and no base has it for it; expected "
-                "the whole CLIP that it was fine-tuned from, with --base"
+                f"{model.source} has no tensor '{projection}', nor is there a base that has it; "
+                "expected the whole CLIP that it was fine-tuned from, with --base"
             )
         parts.append(weights.select(base.weights, [projection]))
     if base is not None and not any((model.processor / name).is_file() for name in IMAGE_FILES):
@@ -221,7 +229,7 @@ def with_missing_parts(
     if labels is None:
         if given is None:
             raise MissingHead(
-                f"{model.source} has no head for {task or 'a task nobody names'}; expected one "
+                f"{model.source} has no head for {task or 'a task without a name'}; expected one "
                 "in --heads-from, written by `harness heads`, and its task in --tasks"
             )
         parts.append(weights.select(given.weights, filter(family.is_head, given.weights)))

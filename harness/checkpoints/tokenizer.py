@@ -42,7 +42,7 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
             tokenizer = AutoTokenizer.from_pretrained(path, **given, add_prefix_space=True)
         last = max(tokenizer.get_vocab().values(), default=0)
     if last > LAST_TOKEN:
-        raise bad_value(path, "tokenizer with the token", last, f"{LAST_TOKEN} at most")
+        raise bad_value(path, "tokenizer with the largest token", last, f"at most {LAST_TOKEN}")
     return tokenizer
 
 
@@ -82,7 +82,10 @@ def word_ids(
     with using_tokenizer(path):
         read = tokenizer([list(words) for words in rows], **split)
         if not getattr(read, "is_fast", False):
-            raise BrokenCheckpoint("it does not say which word a token is of")
+            raise BrokenCheckpoint(
+                f"the tokenizer of {path} does not say which word a token belongs to; expected a "
+                "fast tokenizer: tokenizer.json"
+            )
         places = []
         for number, words in enumerate(rows):
             tokens = [*enumerate(read.word_ids(number))]

@@ -52,14 +52,14 @@ def word_head(
     template, *more = [*templates] or ["{text}"]
     if more or "{text}" not in template:
         raise BadOption(
-            f"--template is {', '.join(map(repr, [template, *more])):.80}, expected one, with "
-            "{text} for the text of a row and {pair} for its second, if it has one"
+            f"--template is {', '.join(map(repr, [template, *more])):.80}, expected one "
+            "template, with {text} for the text of a row and {pair} for its second text, if any"
         )
     each = kind_of(task).list_labels
     if each != (LABEL in template):
         raise BadOption(
-            f"--template is {template!r:.80}, and {task} is a {task.kind}; expected {LABEL} in it "
-            "for a multilabel, of which a question is asked of each, and for no other"
+            f"--template is {template!r:.80}, and {task} is a {task.kind} task; expected "
+            f"{LABEL} in it for multilabel, which asks a question for each label, and for no other"
         )
     answers = HOLDS if each else task.labels
     words = [*words] or [label.replace("_", " ") for label in answers]
@@ -91,7 +91,7 @@ def check_classes(base: Checkpoint, task: Task, *, several: bool = False) -> Non
         or kind.split_into_words
         or not task.labels
     ):
-        raise BadRecipe(f"{task} is a task of {task.kind}, expected one of classes")
+        raise BadRecipe(f"{task} is a {task.kind} task, expected a task with classes")
 
 
 def verbalizer_of(model: Checkpoint) -> Mapping[str, Any]:
@@ -106,7 +106,7 @@ def verbalizer_of(model: Checkpoint) -> Mapping[str, Any]:
     for key, kind in kinds.items():
         if not isinstance(value := said.get(key), kind):
             raise bad_value(
-                model.path / "config.json", f"{TEXT_HEAD} with {key}", value, f"a {kind.__name__}"
+                model.path / "config.json", f"{TEXT_HEAD}.{key}", value, f"a {kind.__name__}"
             )
     return said
 
@@ -120,14 +120,14 @@ def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str
     family = model.family
     if not family.stacks or model.labels is not None:
         raise BrokenCheckpoint(
-            f"{model.source} makes no text, expected a T5ForConditionalGeneration"
+            f"{model.source} generates no text, expected a T5ForConditionalGeneration"
         )
     tied = LM_HEAD not in model.weights
     if tied and not is_scaled(configuration(model.config, model.source)):
         raise BrokenCheckpoint(
             f"{model.source} has no tensor '{LM_HEAD}', and its config.json (tie_word_embeddings, "
-            "scale_decoder_outputs) does not say that outputs are of the table of tokens; expected "
-            "the tensor of a whole T5ForConditionalGeneration, an adapter's of SEQ_2_SEQ_LM"
+            "scale_decoder_outputs) does not tie the outputs to the token embeddings; expected a "
+            "whole T5ForConditionalGeneration, or an adapter with the task type SEQ_2_SEQ_LM"
         )
     encoder = encoder_of(model)
     whole = union(encoder.weights, {} if tied else select(model.weights, [LM_HEAD]))
@@ -180,11 +180,13 @@ def _tokens(
         fault = None
         if ids[:-1] != before or last == tokenizer.unk_token_id or not 0 <= last < count:
             fault = (
-                f"is {' '.join(shown[len(before) :])!r:.80} to {model.source}, expected one token"
+                f"is read as {' '.join(shown[len(before) :])!r:.80} by {model.source}, expected "
+                "one token"
             )
         elif last in found:
             fault = (
-                f"is the token {shown[-1]!r:.40} as {found[last]!r:.40} is, expected one of its own"
+                f"is the token {shown[-1]!r:.40}, and so is {found[last]!r:.40}, expected a token "
+                "of its own"
             )
         if fault:
             raise BadOption(
@@ -210,7 +212,8 @@ def prompted(
     if any(len(row) != len(named) for row in texts):
         raise BadData(
             f"the template {template!r:.80} of the head of {model.source} asks for "
-            f"{' and '.join(sorted(named))}, found rows of {len(texts[0])} texts; expected "
+            f"{' and '.join(sorted(named))}, found rows of {len(texts[0])} "
+            f"text{'s' * (len(texts[0]) > 1)}; expected "
             "{text} and, where rows have a second, {pair}: see `harness heads verbalizer`"
         )
 

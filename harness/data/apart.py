@@ -27,13 +27,13 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
 
     def same(split: str, other: str, why: str) -> BadData:
         return BadData(
-            f"{task}@{split} and {task}@{other} have the same rows: {why}; expected rows of its "
-            "own for every split (without a split to score, a tenth of train is held out)"
+            f"{task}@{split} and {task}@{other} have the same rows: {why}; expected other rows "
+            "in every split (without a split to score, a tenth of train is held out)"
         )
 
     for split, stored in task.splits.items():
         if stored == TRAIN != split:
-            raise same(split, TRAIN, "one is the other by another name")
+            raise same(split, TRAIN, "both are read from one stored split")
     known: dict[str, Texts] = {}
     for split in dict.fromkeys((TRAIN, *task.splits)):
         every = _texts(task, split, folder)

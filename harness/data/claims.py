@@ -26,7 +26,7 @@ def check_claim(
     """
     if model.tasks and called_in(model, task, folder) is None:
         raise BadRecipe(
-            f"{model.source} was trained on {', '.join(model.tasks)} by its own record, found "
+            f"{model.source} was trained on {', '.join(model.tasks)} as its record says, found "
             f"{task} in {flag}; expected that task, or --other-tasks to accept another"
         )
 
@@ -71,7 +71,7 @@ def tell_of_other_rows(model: Checkpoint, task: Task, folder: str | Path | None)
     if (part_of(rows, said.part) if said.part else rows).digest != digest:
         warnings.warn(
             f"{model.source} was trained on other rows than {task}@{TRAINED_ON} has now: it may "
-            "have seen those that are scored; train it again, or give the data that it was of",
+            "have seen rows that are scored; train it again, or give the data it was trained on",
             stacklevel=2,
         )
 

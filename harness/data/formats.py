@@ -168,7 +168,7 @@ def _quoted(path: Path, sign: str) -> bool:
             return False
         raise BadData(
             f"row {count} of {path} has a quote that is neither around a whole column nor doubled "
-            f"within one ({error}); expected it so, or no quotes and no {sign!r} within columns"
+            f"within one ({error}); expected such quotes, or no quotes and no {sign!r} in columns"
         ) from error
     finally:
         csv.field_size_limit(longest)
@@ -181,7 +181,7 @@ def _quoted(path: Path, sign: str) -> bool:
     by_quotes, lines = f"{count - 1} rows, {joined} of several lines in quotes", widths.total() - 1
     is_read, or_else = (by_quotes, f"{lines}") if joined > 1 else (f"{lines} rows", by_quotes)
     warnings.warn(
-        f"{path} is read as {is_read}, and could be {or_else}; if that is meant, save it as .jsonl",
+        f"{path} is read as {is_read}, and could be {or_else}; if it has these, save it as .jsonl",
         stacklevel=2,
     )
     return joined > 1

@@ -24,7 +24,8 @@ def expanded(names: Sequence[str], folder: str | Path | None = None) -> tuple[st
         there = [task for task in members if is_there(task, folder)]
         if members and not there:
             known = ", ".join(task.name for task in members)
-            raise BadData(f"no data for any task of '{name}' at {data_dir(folder)}; it is {known}")
+            place = data_dir(folder) or "--data-dir, which is not given"
+            raise BadData(f"no data for any task of '{name}' at {place}; the group is {known}")
         named = [f"{task.name}{at}{split}" for task in there] if members else [text]
         tasks += [name for name in named if not members or name not in tasks]
     return tuple(tasks)

@@ -41,7 +41,7 @@ def read_folder(task: Task, folder: Path) -> Any:
     seen = sorted(p for p in parts if not any(part.startswith(".") for part in parts[p]))
     for path in seen:
         if path.is_symlink() and path.is_dir():
-            raise BadData(f"{path} is a link to a folder, expected a folder: nothing follows links")
+            raise BadData(f"{path} is a link to a folder, expected a folder: no link is followed")
         if path.is_symlink() and not path.exists():
             raise BadData(f"{path} is a link to nothing; put the file in its place, or remove it")
     each = [path for path in seen if path.is_file()]
@@ -49,18 +49,18 @@ def read_folder(task: Task, folder: Path) -> Any:
     outside = [file.name for file in files if file.parent == folder]
     if others := [p for p in each if p.suffix.lower() not in SUFFIXES and p.parent != folder]:
         warnings.warn(
-            f"files below {folder} are passed over: {len(others)}, {others[0].name!r:.80} first; "
-            f"images end in {', '.join(SUFFIXES)}",
+            f"files below {folder} are ignored: {len(others)}, {others[0].name!r:.80} first; "
+            f"expected images, whose names end in {', '.join(SUFFIXES)}",
             stacklevel=2,
         )
     if not files or outside:
         found = f"the image {outside[0]} in no folder of a class" if outside else "no images"
-        raise BadData(f"{folder} has {found}; expected CLASS/NAME, {', '.join(SUFFIXES)}")
+        raise BadData(f"{folder} has {found}; expected CLASS/NAME with {', '.join(SUFFIXES)}")
     names = [file.relative_to(folder).as_posix() for file in files]
     classes = [name.partition("/")[0] for name in names]
     top = (path.name for path in seen if path.parent == folder and path.is_dir())
     if empty := sorted({*top} - {*classes}):
-        warnings.warn(f"{folder} has no images of {few(empty)}: no class", stacklevel=2)
+        warnings.warn(f"{folder} has no images of {few(empty)}: no class of the task", stacklevel=2)
     return pyarrow.table({task.image: names, task.label: classes})
 
 
@@ -100,7 +100,9 @@ def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], 
         if content is not None:
             return StoredImage(bytes(content), called)
         if name is None or root is None:
-            raise BadData(f"row {row + 1} of {where} has no image, expected its bytes or a path")
+            raise BadData(
+                f"row {row + 1} of {where} has no image, expected its bytes or a path in a folder"
+            )
         return StoredImage(_file(root, name, f"row {row + 1} of {where}"), called)
 
     return read
@@ -112,7 +114,7 @@ def _file(root: Path, name: str, where: str) -> bytes:
     try:
         if "\0" in name or not path.resolve().is_relative_to(root.resolve()):
             is_link = "\0" not in name and _lies_in(path, root)
-            leads = ", which a link leads out of it" if is_link else ""
+            leads = ", where a link leads out of the folder" if is_link else ""
             raise BadData(
                 f"{where} names the image {name!r:.80}{leads}; expected a file below {root}"
             )
@@ -179,7 +181,7 @@ def _broken(stored: StoredImage, error: Exception) -> BadData:
     reason = first_line(error)
     reason = "no image" if "cannot identify" in reason else reason
     return BadData(
-        f"{stored.where} is no whole image ({reason:.200}); expected {', '.join(FORMATS)}"
+        f"{stored.where} is no whole image ({reason:.200}); expected one in {', '.join(FORMATS)}"
     )
 
 

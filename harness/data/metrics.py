@@ -206,7 +206,9 @@ def check_metrics(task: Task) -> None:
     for name in task.metrics:
         entry = METRICS[name]
         if task.kind not in entry.kinds:
-            raise BadData(f"'{task}' is a {task.kind}, not one for {name}; expected {_fit(task)}")
+            raise BadData(
+                f"'{task}' is a {task.kind} task, not one for {name}; expected {_fit(task)}"
+            )
         odd = [tag for tag in task.labels if tag != OUTSIDE and tag[0] not in entry.prefixes]
         if entry.prefixes and odd:
             raise BadData(
@@ -216,7 +218,7 @@ def check_metrics(task: Task) -> None:
         if entry.classes not in (None, len(task.labels)):
             instead = "use macro_f1 or micro_f1" if name == "f1" else f"expected {_fit(task)}"
             raise BadData(
-                f"'{task}' has {len(task.labels)} classes, {name} is of {entry.classes}; {instead}"
+                f"'{task}' has {len(task.labels)} classes, {name} is for {entry.classes}; {instead}"
             )
 
 
@@ -230,13 +232,13 @@ def check_scored(task: Task, labels: Array64, units: Units | None, where: str) -
         entry = METRICS[name]
         lacking = entry.undefined(read) if entry.undefined else None
         if lacking is None and entry.undefined is None and not _is_number(entry, read):
-            lacking = "labels of which the right ones have no score"
+            lacking = "labels for which even right predictions have no score"
         if lacking:
             rows = len(labels) if units is None else len(units)
             scored = "the one row that is" if rows == 1 else f"{rows} rows that are"
             raise BadData(
                 f"{where} has {lacking} in {scored} scored, "
-                f"so {name} is undefined; expected other rows, or another of --metrics"
+                f"so {name} is undefined; expected other rows, or another metric in --metrics"
             )
 
 

@@ -122,7 +122,7 @@ def task_of_file(path: str) -> Task:
         **said.model_dump(include=ALIKE),
     )
     if task.label in task.text:
-        raise BadData(f"{place} has '{task.label}' as text and as label, expected another column")
+        raise BadData(f"{place} has '{task.label}' as text and as label, expected two columns")
     if said.labels == "from data":
         return _with_labels(task, place)
     spelled = comparison_key(task.labels)
@@ -172,7 +172,7 @@ def _files(place: Path, said: Described) -> dict[str, str]:
         place_of = files.replace("{split}", TRAIN) if "{split}" in files else Path(files, TRAIN)
         classes = f"{place_of} with a folder for each class, " if said.image else ""
         raise BadData(
-            f"{place} has files '{files}', and there is none of the split '{TRAIN}'; expected "
+            f"{place} has files '{files}', where no file is of the split '{TRAIN}'; expected "
             f"{classes}a file, a folder with {TRAIN} ending in {ENDINGS}, "
             "or a pattern with {split}"
         )
@@ -199,7 +199,7 @@ def _with_labels(task: Task, place: Path) -> Task:
     if not kind.placeholder_labels:
         return task
     if not task.label:
-        raise BadData(f"{place} names no column of labels and no labels; expected either")
+        raise BadData(f"{place} names no column of labels and no labels; expected one of them")
     found: dict[str, None] = {}
     for value in label_values(task):
         each = value if isinstance(value, list) else [value]
@@ -213,13 +213,13 @@ def _with_labels(task: Task, place: Path) -> Task:
         found |= dict.fromkeys(name.strip() for one in each if (name := name_of_value(one)))
         if len(found) > MOST:
             raise BadData(
-                f"'{task.label}' has over {MOST} labels; for numbers say kind: regression"
+                f"'{task.label}' has over {MOST} labels; for numbers, write kind: regression"
             )
     others = comparison_key([*task.renamed])
     renamed = {others(theirs): ours for theirs, ours in task.renamed.items()}
     written = {*map(others, found)}
     if odd := [theirs for theirs in task.renamed if others(theirs) not in written]:
-        told = f"{place} renames '{odd[0]}', which no row of '{task.label}' in {TRAIN} says"
+        told = f"{place} renames '{odd[0]}', which no row of '{task.label}' in {TRAIN} has"
         warnings.warn(told, stacklevel=3)
     names = {renamed.get(others(name), name) for name in found} - {""}
     numbers = all(map(NUMBER.fullmatch, names))
@@ -230,7 +230,7 @@ def _with_labels(task: Task, place: Path) -> Task:
         said = ", ".join(f"'{one}': '{of}'" for one, of in twins.items())
         both = "" if kind.split_into_words else ", or labels that list both"  # tags have rules
         raise BadData(
-            f"'{task.label}' has the labels '{other}' and '{name}', which may be one; expected "
-            f"renamed: {{{said}}} in {place}{both}"
+            f"'{task.label}' has the labels '{other}' and '{name}', which may be the same; "
+            f"expected renamed: {{{said}}} in {place}{both}"
         )
     return replace(task, labels=kind.ordered(ordered))

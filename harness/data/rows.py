@@ -86,7 +86,7 @@ def told_of_first(
     found = unlike(whole, limit)
     if found:
         warnings.warn(
-            f"{where}: the first {limit} of {len(whole)} rows are no fair sample of it: "
+            f"{where}: the first {limit} of {len(whole)} rows are no fair sample of all: "
             f"{described(found)}; try without --first, or all rows",
             stacklevel=3,
         )
@@ -156,7 +156,7 @@ def _text(task: Task, row: Row, split: str) -> tuple[str, ...]:
     except Exception as error:  # `read` may be a user's, and a file may hold anything
         raise BadData(
             f"{task}@{split} has a row that cannot be read ({type(error).__name__}: {error}); "
-            "expected text in its columns, of a tagging lists of words (.parquet, .jsonl, .conll)"
+            "expected text in its columns, or lists of words for tags (.parquet, .jsonl, .conll)"
         ) from error
 
 

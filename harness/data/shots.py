@@ -58,7 +58,8 @@ def draw(
     groups = {name: members[reserved:] for name, members in whole.items()}
     if not any(map(len, groups.values())):
         raise BadData(
-            f"{rows.task}@{rows.split} has {len(rows)} rows, expected over {reserved} of a class"
+            f"{rows.task}@{rows.split} has {len(rows)} rows, expected more than {reserved} of some "
+            "class"
         )
     most = max((count for count in shots if count != ALL), default=1)
     if not stratified:
@@ -89,7 +90,7 @@ def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int, each: Sequenc
     shots = [count // units for count, units in zip(counts.values(), each, strict=True)]
     named = [[*counts.items()][group] for group in kind_of(rows.task).groups_below(shots, most)]
     if few := ", ".join(f"{count} with {name}" for name, count in named):
-        lonely = ", and one without rows has no neighbours to be predicted by"
+        lonely = ", and a class without rows has no neighbours: KNN Eval never predicts it"
         never = "" if all(count for _, count in named) else lonely
         warnings.warn(
             f"{rows.task}@{rows.split} has too few rows for {counted(most)}: {few}; all of them "
@@ -164,7 +165,7 @@ def left_out(rows: Rows, batch: int, seeds: Sequence[int]) -> dict[int, tuple[in
     whole = len(rows) // batch * batch
     if not whole:
         raise BadData(
-            f"{rows.task}@{rows.split} has {len(rows)} rows, expected {batch}, a batch, or more"
+            f"{rows.task}@{rows.split} has {len(rows)} rows, expected at least {batch}, one batch"
         )
     orders = {seed: rng(seed, "ftc_test", rows.task.name).permutation(len(rows)) for seed in seeds}
     return {seed: tuple(sorted(map(int, order[whole:]))) for seed, order in orders.items()}

@@ -94,7 +94,7 @@ def only(there: Sequence[Path]) -> Path | None:
     """The only path of a split, if any. Raises BadData for several, which may differ."""
     if there[1:]:
         names = " and ".join(one.name for one in there)
-        raise BadData(f"{there[0].parent} has {names}, expected one file of a split")
+        raise BadData(f"{there[0].parent} has {names}, expected one file for a split")
     return next(iter(there), None)
 
 
@@ -154,7 +154,7 @@ def _given(task: Task, split: str) -> Path:
         known = ", ".join(task.files)
         raise BadData(f"{task} has no file of the split '{split}'; known: {known}")
     if not is_stored(task, path):
-        raise BadData(f"{path} is no file; expected that of the split '{split}' of {task}")
+        raise BadData(f"{path} is no file; expected the rows of the split '{split}' of {task}")
     if _suffix(path) not in READERS and not path.is_dir():
         raise BadData(f"{path} ends in '{path.suffix}', expected {ENDINGS}")
     return path
@@ -304,7 +304,7 @@ def _class_names(task: Task, where: str | Path, schema: Any) -> list[str] | None
     if names is None or (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         return names
     raise BadData(
-        f"{where} says that its classes are called {reprlib.repr(names)}, expected a list of names"
+        f"the metadata of {where} have the class names {reprlib.repr(names)}, expected a list"
     )
 
 
@@ -313,13 +313,16 @@ def from_hub(task: Task, split: str) -> Any:
     from datasets import load_dataset
 
     if not task.source:
-        raise BadData(f"{task} is not on the Hub; give --data-dir or HARNESS_DATA_DIR")
+        raise BadData(
+            f"{task} is not on the Hub; give its data with --data-dir or HARNESS_DATA_DIR"
+        )
     try:
         return load_dataset(task.source, task.subset, split=split, revision=task.revision)
     except Exception as error:  # the Hub client raises a different type for each way to fail
         raise BadData(
-            f"{task}: '{task.source}' cannot be fetched ({type(error).__name__}); give --data-dir "
-            "or HARNESS_DATA_DIR, or fetch it with `harness prepare` where there is a network"
+            f"{task}: '{task.source}' cannot be fetched ({type(error).__name__}); give its data "
+            "with --data-dir or HARNESS_DATA_DIR, or fetch them with `harness prepare` where there "
+            "is a network"
         ) from error
 
 

@@ -82,7 +82,8 @@ class Kind(ABC):
         A single label is refused: transformers takes a head with one output for a regression.
         """
         if len(task.labels) < 2:
-            return f"{len(task.labels)} labels, expected two or more of a {self.spoken}"
+            count = len(task.labels)
+            return f"{count} label{'s' * (count != 1)}, expected two or more for a {self.spoken}"
         return None
 
     def label_columns(self, task: Task) -> tuple[str, ...]:
@@ -235,7 +236,7 @@ class Kind(ABC):
 
     def classes(self, rows: Rows) -> Units:
         """The class of every row, by number. Raises BadData if rows of a kind have several."""
-        raise BadData(f"{rows.task} is a {self.name}; only classes and values can be parted")
+        raise BadData(f"{rows.task} is a {self.name} task; only classes and values can be split")
 
     def groups_below(self, counts: Sequence[int], shots: int) -> list[int]:
         """The groups that have fewer units than `shots`; `counts` are the units of each."""
@@ -292,7 +293,7 @@ def _renaming(task: Task, *, unnamed: bool) -> str:
             "config.json, in the order of its outputs"
         )
     names = json.dumps(as_config(task.labels)["id2label"])
-    written = f'"id2label": {names}' if len(names) < LONGEST else "them into id2label, so,"
+    written = f'"id2label": {names}' if len(names) < LONGEST else "them as id2label"
     return (
         f"; if its outputs are in that order, write {written} into its config.json, "
         "or say so to evaluate with --labels by-index"
@@ -305,8 +306,8 @@ def _tell_of_order(task: Task, where: str) -> None:
     if task.by_index or any(map(is_number, task.labels)) or [*task.labels] != sorted(task.labels):
         return
     warnings.warn(
-        f"the outputs of {where} are taken for {few(task.labels)}, in the order of the alphabet: "
-        f"if it was trained with another, list the labels of {task} in that order",
+        f"the outputs of {where} are taken for {few(task.labels)}, in alphabetical order: if the "
+        f"model was trained with another order, list the labels of {task} in that order",
         stacklevel=3,
     )
 
@@ -326,7 +327,7 @@ def class_indices(
     number = places.index(None)
     value, several = values[number], len({*map(str, values)})
     odd = several > 20 and 2 * several > len(values)
-    ask = f"; {several} differ in {len(values)}: are the labels in '{task.label}'?" if odd else ""
+    ask = f"; {several} of {len(values)} differ: are the labels in '{task.label}'?" if odd else ""
     unit = f"row {number + 1}"
     if words is not None:
         row = int(np.searchsorted(np.cumsum(words), number, side="right"))
@@ -364,7 +365,7 @@ def number(value: Any, where: str) -> float:
     except (TypeError, ValueError, OverflowError):
         label = np.nan
     if value is None:
-        raise BadData(f"{where} has no label (empty, or a sign for none), expected a finite number")
+        raise BadData(f"{where} has no label (the value is empty), expected a finite number")
     if not np.isfinite(label):
         raise BadData(f"{where} has the label {reprlib.repr(value)}, expected a finite number")
     return label

@@ -204,9 +204,9 @@ def _of_list(
         elif known and len(value) == len(task.labels) and not any(texts):
             return [_value(one, where) for one in value]
     values = f", or a list of 0, 1 or {IGNORED} (unlabelled) for each" if known else ", as text"
-    values += " (.parquet, .jsonl); or no label, and a column for each" * isinstance(value, str)
+    values += " (.parquet, .jsonl); or, without label, a column for each" * isinstance(value, str)
     raise BadData(
-        f"{where} has the labels {reprlib.repr(value)}, expected the names of those that hold of "
+        f"{where} has the labels {reprlib.repr(value)}, expected a list of the names that hold of "
         f"{few(task.labels)}{values}"
     )
 

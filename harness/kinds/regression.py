@@ -29,7 +29,7 @@ class Regression(Kind):
     def fault(self, task: Task) -> str | None:
         """What is wrong if a task lists labels: values have no names."""
         if task.labels:
-            return f"the labels {', '.join(task.labels)}, expected none of a regression"
+            return f"the labels {', '.join(task.labels)}, expected none for a regression"
         return None
 
     def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:

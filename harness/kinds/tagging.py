@@ -51,7 +51,7 @@ class Tagging(Classification):
         if OUTSIDE not in task.labels or odd or len(task.labels) < 2:
             first = (odd or list(task.labels))[:5]
             shown = ", ".join([*first, "..."] if len(odd) > len(first) else first) or "none"
-            return f"the tags {shown}, expected O and B-TYPE, I-TYPE (or E-, S-) of a tagging"
+            return f"the tags {shown}, expected O and B-TYPE, I-TYPE (or E-, S-) for tagging"
         if len(task.text) != 1:
             shown = ", ".join(task.text) or task.image
             return f"the columns {shown}, expected one with lists of words"

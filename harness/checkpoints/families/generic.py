@@ -26,15 +26,15 @@ def family_of(config: Mapping[str, Any], what: str = "the model") -> Family:
     """
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
-        raise BrokenCheckpoint(f"{what} has no model_type in its config.json, expected its name")
+        raise BrokenCheckpoint(f"{what} has no model_type in its config.json, expected a name")
     if (family := FAMILY_OF_TYPE.get(model_type) or _BY_RULES.get(model_type)) is not None:
         return family
     if (told := generic(config, what)) is None:
         raise UnknownName(
-            f"{what} is of the architecture {model_type!r:.80}, expected one of "
-            f"{', '.join(FAMILY_OF_TYPE)}, or one of which transformers has a single classifier "
-            "of text or images, with one final linear layer in a head called classifier or "
-            "classification_head, and an encoder below one prefix"
+            f"{what} has the architecture {model_type!r:.80}, expected one of "
+            f"{', '.join(FAMILY_OF_TYPE)}, or an encoder that transformers has a single classifier "
+            "for, of text or images, with a head called classifier or classification_head that has "
+            "one final linear layer, and with one prefix before all names of the encoder"
         )
     return _BY_RULES.setdefault(model_type, told)
 
@@ -60,7 +60,7 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         return None
     kind = config["model_type"]
     if (reason := _unfit(kind, model)) is not None:
-        raise UnknownName(f"{what} is of the architecture {kind!r:.80}, {reason}")
+        raise UnknownName(f"{what} has the architecture {kind!r:.80}, {reason}")
     if (row := _top(model)) is None:
         return None
     prefix, of_words = f"{model.base_model_prefix}.", _on_meta(config, what, "word")

@@ -35,6 +35,6 @@ def add_family(family: Family) -> None:
     for name in family.model_types:
         if FAMILY_OF_TYPE.setdefault(name, family) != family:
             raise BadOption(
-                f"the model_type {name!r:.80} of the family {family.name} is that of the family "
-                f"{FAMILY_OF_TYPE[name].name}; expected one of its own"
+                f"the model_type {name!r:.80} of the family {family.name} belongs to the family "
+                f"{FAMILY_OF_TYPE[name].name} already; expected a model_type of its own"
             )

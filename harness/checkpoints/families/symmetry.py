@@ -67,7 +67,7 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
         axes = table.get(in_any_layer(name))
         if axes is None:
             raise IncompatibleWeights(
-                f"'{name}' is no tensor of the table of {family.name}; expected its own"
+                f"'{name}' is not among the known tensors of {family.name}; expected only these"
             )
         layer = str(layer_in(family, name))
         placed[name] = tuple(group and group.replace("{layer}", layer) for group in axes)
