@@ -115,7 +115,7 @@ def _mean_by_root(outputs: Outputs) -> torch.Tensor:
 def _no_encoder(classifier: Any, *_: object) -> str | None:
     """The fault of a model that is not an encoder under a head."""
     if classifier.config.is_encoder_decoder or classifier.base_model is classifier:
-        return "is no encoder under a head, expected one"
+        return "has no encoder under a head, expected one"
     return None
 
 

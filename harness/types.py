@@ -197,7 +197,7 @@ def _fault(task: Task) -> str | None:
     if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
         return f"the split '{odd[0]}', expected a plain name other than {' and '.join(DERIVED)}"
     if task.reported not in (*task.splits, HELD_OUT):
-        return f"reported='{task.reported}', expected one of {', '.join(task.splits) or 'splits'}"
+        return f"reported='{task.reported}', expected one of {', '.join((*task.splits, HELD_OUT))}"
     return None
 
 

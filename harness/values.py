@@ -20,7 +20,7 @@ from pydantic import (
 
 from harness.errors import BadRecipe, HarnessError
 from harness.options import parse_choice
-from harness.text import hint
+from harness.text import hint, is_whole_number
 from harness.types import AUTO, MOST_TOKENS, Choice, Length
 
 Value = TypeVar("Value", bound="Frozen")
@@ -55,7 +55,7 @@ def tokens(value: object, of: str = "tokens") -> Length:
     text = str(value)
     if text == AUTO:
         return AUTO
-    if isinstance(value, bool) or not text.isdecimal() or not 0 < int(text) <= MOST_TOKENS:
+    if isinstance(value, bool) or not is_whole_number(text) or not 0 < int(text) <= MOST_TOKENS:
         most = f"greater than 0 and at most {MOST_TOKENS}"
         raise ValueError(f"{text[:40]!r} is no number of {of} {most}, nor auto")
     return int(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -276,7 +277,9 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
         number = isinstance(value, int | float)
         if most is not None and number and not value <= max(most, 1000):
             size = f"{len(known)} tensors and no axis longer than {widest}"
-            raise bad_value(where, key, value, f"at most {most} as its weights have {size}")
+            raise bad_value(
+                where, key, value, f"at most {max(most, 1000)} as its weights have {size}"
+            )
 
 
 def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -292,6 +295,8 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
         raise bad_value(
             where, "id2label", names, "a name for each of 0, 1, ..., and a number as num_labels"
         ) from error
+    if count < 1:
+        raise bad_value(where, "num_labels", count, "the number of labels, 1 for regression")
     if len(ordered) < len(names or ()) or len({*ordered.values()}) < len(ordered):
         raise bad_value(where, "id2label", names, "one name for each of 0, 1, ..., no two alike")
     places = config.get("label2id")
@@ -398,9 +403,10 @@ def _open_plain(path: Path) -> StateDict:
     except FileNotFoundError:
         raise BrokenCheckpoint(f"{path} is missing; expected a safetensors file") from None
     except (SafetensorError, OSError, MemoryError) as error:  # MemoryError: it is mapped whole
-        with path.open("rb") as file:
-            pointer = file.read(len(POINTER)) == POINTER
-        if pointer:
+        start = b""
+        with suppress(OSError), path.open("rb") as file:
+            start = file.read(len(POINTER))
+        if start == POINTER:
             raise BrokenCheckpoint(
                 f"{path} is a pointer of git-lfs, expected the file itself: git lfs pull"
             ) from error

@@ -330,7 +330,7 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
         fault = readout.fault(model, final, tokenizer, max_length)
     if fault:
         raise BrokenCheckpoint(
-            f"{source} {fault}, to read features '{readout.name}'; leave out {readout.option}"
+            f"{source} {fault}; leave out {readout.option}, which reads '{readout.name}'"
         )
 
 
