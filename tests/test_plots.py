@@ -1107,7 +1107,7 @@ def test_names_do_no_harm(tmp_path: Path) -> None:
     said = " ".join(texts(tmp_path / "fig.svg"))
     assert "…" in said
     assert ET.parse(tmp_path / "fig.svg").find(f".//{SVG}script") is None
-    with marks.panels("", [""], (2, 2)) as (figure, (axes,)):
+    with marks.figure_of("", [""], (2, 2)) as (figure, (axes,)):
         axes.plot([1], label=marks.legend_label("_m"))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [" _m"]
 
@@ -1123,7 +1123,7 @@ def test_series_are_told_apart_without_colour() -> None:
 
 
 def test_panels_with_none_below_them_say_what_is_along_x() -> None:
-    with marks.panels("", ["x"] * 5, (2, 2)) as (_, panels):
+    with marks.figure_of("", ["x"] * 5, (2, 2)) as (_, panels):
         marks.along_x(panels, ["accuracy"] * 5)
     assert [axes.get_xlabel() for axes in panels] == ["", "", *["accuracy"] * 3]
 
@@ -1268,7 +1268,7 @@ def test_a_legend_of_many_long_lines_has_room() -> None:
     """One small panel under twelve signs, one of them wider than it: nothing lies on another."""
     names = [*(f"knn:rule=vote,neighbours={count}, 3 shots" for count in range(11))]
     names += ["paired 95 % CI of the gap, from current on, each by itself"]
-    with marks.panels("Of one task", [""], (2.45, 1.0)) as (figure, (axes,)):
+    with marks.figure_of("Of one task", [""], (2.45, 1.0)) as (figure, (axes,)):
         for name in names:
             axes.plot([0], [0], label=name)
     figure.canvas.draw()

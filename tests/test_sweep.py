@@ -264,8 +264,9 @@ def test_what_else_differs_is_named(room: Room) -> None:
     with mistake(MissingScores, "found seed", "0", "1"):
         swept([*ties, room.folder("ties:density=0.4", seed=1)], option="ties.density")
     read = read_both(ties)
+    other = (("test", "9 rows"),)
     fewer = [
-        (replace(one, work=(("test", "9 rows"),)) if made.model.endswith("0.1-3-0") else one, made)
+        (replace(one, conditions=other) if made.model.endswith("0.1-3-0") else one, made)
         for one, made in read
     ]
     with mistake(MissingScores, "alone, found test on toy/pairs@test", "9 rows", "--models"):

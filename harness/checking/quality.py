@@ -33,8 +33,8 @@ from harness.evaluation.records import Record, predictions_of, safe_name
 from harness.evaluation.run import DEFAULTS, Run
 from harness.files import check_place, read_json, write_json
 from harness.kinds import kind_of
+from harness.merging.checked import short_method
 from harness.merging.merge import merge
-from harness.merging.plan import short_method
 from harness.merging.recipes import Recipe
 from harness.methods import needs_of, resolved_options
 from harness.passes.workload import Workload

@@ -113,7 +113,7 @@ def open_checkpoint(
         # a file may have the table that two stacks share once for each stack
         if known != name and not (family.stacks and torch.equal(weights[known], weights[name])):
             raise two_names_error(path, known, name)
-    table = family.token_embeddings
+    table = family.token_embeddings if family.stacks else ""
     if family.stacks and not {table, family.bare(table)} & names.keys():
         raise BrokenCheckpoint(
             f"{path} has no {family.bare(table)}, nor embed_tokens.weight of a stack, which "

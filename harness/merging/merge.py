@@ -14,8 +14,9 @@ from harness.checkpoints.layout import MERGE_LAYOUT
 from harness.checkpoints.provenance import check_weights_unchanged
 from harness.errors import BadRecipe, OutputExists
 from harness.folders import check_output
+from harness.merging.checked import short_method
 from harness.merging.initialisation import check_shared_initialisation
-from harness.merging.plan import MergePlan, plan, short_method, spool_rereads
+from harness.merging.plan import MergePlan, plan, spool_rereads
 from harness.merging.providers import prepare, statistic_rows
 from harness.merging.recipes import Recipe, recipe_and_fields
 from harness.merging.spool import Spool

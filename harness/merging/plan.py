@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from harness.checkpoints import align
 from harness.checkpoints.bases import check_bases
 from harness.checkpoints.build import check_configured
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.families.known import FAMILIES
 from harness.checkpoints.families.symmetry import joined_parts, split_parts
 from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
@@ -26,20 +24,19 @@ from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.checkpoints.verbalizer import verbalizer_of
 from harness.data.claims import check_claim
 from harness.data.splits import parse_task
-from harness.entries import Merger, Method, Premerge
-from harness.errors import BadOption, BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
+from harness.entries import Merger, Premerge
+from harness.errors import BadRecipe, IncompatibleWeights, LabelMismatch, MissingHead
 from harness.kinds import share_label_space
 from harness.labels import generic, same
+from harness.merging.checked import check_family, checked_recipe, short_method
 from harness.merging.label_rows import mean_over_annotators, warn_of_mixed_schemes
 from harness.merging.premerge_steps import LastRead, PremergeReport, PremergeStep, StageClock
 from harness.merging.providers import Provider
-from harness.merging.recipes import Recipe, methods_of, with_choices
+from harness.merging.recipes import Recipe, methods_of
 from harness.merging.spool import Spool
 from harness.merging.stages import Stage, StageBuilder, experts_entering, state_report
-from harness.methods import needs_of, reads_base, reads_norms, rereads, resolved_options
-from harness.options import options
+from harness.methods import needs_of, reads_base, rereads, resolved_options
 from harness.passes.placement import check_arithmetic, check_placement
-from harness.presets import faithful
 from harness.registry import MERGERS
 from harness.types import Checkpoint, Choice, Progress, Scalar, StateDict
 
@@ -169,31 +166,6 @@ def plan(
     return compose_merge(_with_stages(draft, fold))
 
 
-def checked_recipe(recipe: Recipe) -> Recipe:
-    """The recipe with all options filled in, after the checks that need no file."""
-    recipe = _filled(recipe)
-    if not recipe.experts:
-        raise BadRecipe("no experts to merge; expected at least one folder or Hub id")
-    for entry, choice in methods_of(recipe) if recipe.base is None else ():
-        if reads_base(entry, choice.options):
-            raise BadRecipe(
-                f"{_without_defaults(entry, choice)} reads the base, and none is given; name it "
-                "with --base"
-            )
-    return recipe
-
-
-def check_family(recipe: Recipe, family: Family) -> None:
-    """Raise BadOption for a method that, with its options, does not work on this family."""
-    for entry, choice in methods_of(recipe):
-        if reads_norms(entry, choice.options) and not family.readers:
-            known = ", ".join(one.name for one in FAMILIES if one.readers)
-            raise BadOption(
-                f"{_without_defaults(entry, choice)} works only on models with norms before their "
-                f"layers ({known}), found {family.name}; expected such a model, or other options"
-            )
-
-
 def compose_merge(draft: MergePlan, **changed: Scalar) -> MergePlan:
     """The plan with its merge composed, with some of the merger's options changed.
 
@@ -261,38 +233,6 @@ def _checked_result(given: StateDict, made: StateDict, stage: Stage) -> StateDic
     """What a method made, checked to have the names and shapes that went in."""
     weights.check_same([given, made], ["the experts", f"the result of {stage.entry.name}"])
     return made
-
-
-# Options -----------------------------------------------------------------------------------
-
-
-def _filled(recipe: Recipe) -> Recipe:
-    """The recipe with every option filled in. A method that draws numbers gets the recipe's seed,
-    its next occurrence the next seed: else two stages of `dare` would drop the same entries."""
-    given = [(entry, one) for entry, one in methods_of(recipe) if "seed" in one.options]
-    used = {(one.name, resolved_options(entry, one)["seed"]) for entry, one in given}
-
-    def filled(entry: Method, choice: Choice) -> Choice:
-        known = resolved_options(entry, faithful(choice, recipe.preset))
-        if "seed" in known and "seed" not in choice.options:
-            own = "seed" in options(entry.function)  # else the seed only draws a need's rows
-            free = (seed for seed in count(recipe.seed) if (choice.name, seed) not in used)
-            known["seed"] = next(free) if own else recipe.seed
-            used.add((choice.name, known["seed"]))
-        return Choice(choice.name, known)
-
-    return with_choices(recipe, filled)
-
-
-def short_method(recipe: Recipe) -> str:
-    """The method as the papers print it, `dare[ties]+lines`, with options that are not defaults."""
-    return with_choices(recipe, _without_defaults).method
-
-
-def _without_defaults(entry: Method, choice: Choice) -> Choice:
-    default = resolved_options(entry, Choice(choice.name))
-    given = {k: v for k, v in choice.options.items() if v != default.get(k) and k != "seed"}
-    return Choice(choice.name, given)
 
 
 # Checks ------------------------------------------------------------------------------------

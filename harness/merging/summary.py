@@ -8,7 +8,8 @@ from shlex import quote
 
 from harness.checkpoints.layout import MERGE_LAYOUT, PROCESSOR_FILES, SHARD_INDEX, WEIGHTS_FILE
 from harness.checkpoints.provenance import MERGE_FILE, read_expert_json, read_merge_json
-from harness.merging.plan import MergePlan, short_method
+from harness.merging.checked import short_method
+from harness.merging.plan import MergePlan
 from harness.merging.stages import Stage
 from harness.merging.write import shards
 from harness.types import Scalar, Whose

@@ -28,7 +28,8 @@ from harness.data.splits import parse_task
 from harness.errors import BrokenCheckpoint
 from harness.files import version, write_json, write_text
 from harness.folders import new_folder
-from harness.merging.plan import MergePlan, short_method
+from harness.merging.checked import short_method
+from harness.merging.plan import MergePlan
 from harness.merging.premerge_report import measure_premerge, watched
 from harness.merging.stages import Stage, state_report
 from harness.methods import code_of_methods

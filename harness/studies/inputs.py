@@ -21,7 +21,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption, HarnessError
 from harness.files import file_hash
 from harness.hashes import digest_of
-from harness.merging.plan import check_family, checked_recipe
+from harness.merging.checked import check_family, checked_recipe
 from harness.merging.recipes import Recipe, methods_of
 from harness.merging.tune import grid
 from harness.options import options

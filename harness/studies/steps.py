@@ -14,7 +14,7 @@ from harness.data.splits import parse_task
 from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.evaluation.task_split import unusual_of
-from harness.merging.plan import checked_recipe
+from harness.merging.checked import checked_recipe
 from harness.merging.recipes import (
     EXAMPLES,
     LIMIT,
