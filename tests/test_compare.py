@@ -266,7 +266,7 @@ def test_equal_within_a_margin_is_a_verdict_of_its_own(
         assert main([*command, "--margin", odd]) == 2
         assert "margin is" in capsys.readouterr().err
     assert main(["compare", "good", *command[1:], "--margin", "1"]) == 2
-    assert "of 3 models" in capsys.readouterr().err
+    assert "for 3 models" in capsys.readouterr().err
 
 
 def test_draws_are_compared_in_the_mean(tmp_path: Path) -> None:

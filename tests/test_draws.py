@@ -26,7 +26,7 @@ from tests.toys import registered
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* was fitted to fewer rows than features have"),
-    pytest.mark.filterwarnings("ignore:.* are cut off (at|or make no token)"),
+    pytest.mark.filterwarnings("ignore:.* are cut off (at|or have no token)"),
 ]
 
 LENGTH = {"tagging": 8}

@@ -778,7 +778,7 @@ def test_where_no_drawn_word_is_seen_nothing_is_found(room: Path, tmp_path: Path
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         records = harness.evaluate(run(room, "tagging", tmp_path, max_length=2))
-    assert "of 20 words that are drawn 20 are cut off" in str(told[-1].message)
+    assert "of 20 drawn words 20 are cut off" in str(told[-1].message)
     assert {one.value for record in records for one in record.scores} == {0.0}
 
 
@@ -1087,7 +1087,7 @@ FAULTS: dict[str, tuple[Plant, Notice]] = {
 
 @pytest.mark.fault
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.filterwarnings("ignore:.* are cut off (at|or make no token)")
+@pytest.mark.filterwarnings("ignore:.* are cut off (at|or have no token)")
 def test_a_planted_fault_is_noticed(
     fault: str, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -359,9 +359,9 @@ REFUSED: dict[str, tuple[Config, list[str]]] = {
     "method is no text": (of("linear", merge_method=3), ["merge_method is 3 valid string"]),
     "random masks": (
         of("dare_ties", parameters=ONE),
-        ["merge_method dare_ties equal", "--merger mergekit:dare_ties"],
+        ["merge_method dare_ties equivalent", "--merger mergekit:dare_ties"],
     ),
-    "not ours": (of("sce"), ["merge_method sce equal", "linear"]),
+    "not ours": (of("sce"), ["merge_method sce equivalent", "linear"]),
     "no models": (of("linear", models=[]), ["models: at least 1 item"]),
     "a model without name": (of("linear", models=[{}]), ["models.0 entry {} FOLDER"]),
     "a model with more": (

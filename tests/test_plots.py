@@ -1196,7 +1196,10 @@ BAD: dict[str, tuple[str, list[str]]] = {
         "protocols {records} --device cpu",
         ["plot protocols has --device, which is for features of a model (tsne) only"],
     ),
-    "an option of records": ("tsne --model m --shots 5", ["plot tsne has --shots, which is of"]),
+    "an option of records": (
+        "tsne --model m --shots 5",
+        ["plot tsne has --shots, which is for records only"],
+    ),
     "shots where none are drawn": (
         "drop {records} --shots 77",
         ["drop has 77 shots, and current adapts to no drawn rows"],

@@ -33,13 +33,19 @@ if not STUDIES:
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of studies with what those of images find there."""
+    """A folder of studies with what those that train from scratch find there."""
     out = tmp_path_factory.mktemp("studies") / "out"
     base = make_base(out / "bases/all-MiniLM-L6-v2", steps=1)
     for number, seed in enumerate((0, 1, 2, 2, 3, 3)):
         for place in (f"bases/vit-{number}", f"experts/vit-{number}/cifar10-{seed}"):
             shutil.copytree(base, out / place)
         (out / place / "expert.json").write_text(json.dumps({"tasks": ["vision/cifar10"]}))
+    for number in range(6):
+        shutil.copytree(base, out / f"bases/bert-{number}")
+        for seed in range(2):
+            place = f"experts/bert-{number}/dbpedia_14-{seed}"
+            shutil.copytree(base, out / place)
+            (out / place / "expert.json").write_text(json.dumps({"tasks": ["textcls/dbpedia_14"]}))
     for name in ("vehicles", "animals", "digits"):
         said = {"text": "text", "label": "label", "labels": ["no", "yes"], "files": name}
         (out / "tasks" / name).mkdir(parents=True)
@@ -49,8 +55,8 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def steps(file: Path, bases: Path) -> list[Step]:
-    texts = not file.stem.startswith("vision")
-    base = (str(bases / "bases/all-MiniLM-L6-v2"),) if texts else ()
+    scratch = file.stem.startswith(("vision", "text-"))
+    base = () if scratch else (str(bases / "bases/all-MiniLM-L6-v2"),)
     return steps_of(read_study(file, bases, base=base), bases)
 
 
@@ -72,7 +78,8 @@ def test_a_study_makes_the_rows_of_its_committed_boards(file: Path, bases: Path)
         if step.verb == "evaluate":
             board, merge = Path(step.request["output"]).name, leaf(step.request["model"])
             # experts that are given say their task themselves
-            for task in step.request.get("tasks", ["vision/cifar10"]):
+            own = "textcls/dbpedia_14" if file.stem.startswith("text-") else "vision/cifar10"
+            for task in step.request.get("tasks", [own]):
                 scored.setdefault(board, set()).add((leaf(task), merge))
     for board, asked in scored.items():
         frame = pandas.read_parquet(BOARDS / board / "board.parquet")

@@ -330,7 +330,7 @@ def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> 
         fault = readout.fault(model, final, tokenizer, max_length)
     if fault:
         raise BrokenCheckpoint(
-            f"{source} {fault}; leave out {readout.option}, which reads '{readout.name}'"
+            f"{source} {fault}, for features '{readout.name}'; leave out {readout.option}"
         )
 
 
