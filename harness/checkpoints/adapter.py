@@ -119,21 +119,21 @@ def open_adapter(
     model = _opened_base(adapter, base, allow_pickle)
     unit = UNIT_OF_TASK_TYPE.get(str(adapter.config.get("task_type")))
     encoder = encoder_of(model, unit=unit or "row")
-    text = bool(model.family.stacks) and adapter.config.get("task_type") == OF_TEXT
+    of_text = bool(model.family.stacks) and adapter.config.get("task_type") == OF_TEXT
     # the lm_head of a T5, which no classifier has
-    outputs = [name for name in model.weights if text and model.family.is_pooler(name)]
-    known = union(encoder.weights, select(model.weights, outputs))
-    rest = [name for name in adapter.weights if not name.endswith((FIRST, SECOND))]
-    whole = {name.removeprefix(PREFIX): name for name in rest}
+    outputs = [name for name in model.weights if of_text and model.family.is_pooler(name)]
+    base_state = union(encoder.weights, select(model.weights, outputs))
+    others = [name for name in adapter.weights if not name.endswith((FIRST, SECOND))]
+    whole = {name.removeprefix(PREFIX): name for name in others}
     for name in whole:
-        new = model.family.is_pooler(name) and name not in known
-        if not (model.family.is_head(name) or new) or ".lora_" in name:
+        new_pooler = model.family.is_pooler(name) and name not in base_state
+        if not (model.family.is_head(name) or new_pooler) or ".lora_" in name:
             raise bad_value(folder, "tensor", name, f"LoRA factors and a head alone; {INSTEAD}")
     head = renamed(adapter.weights, whole)
-    changed = _adapted_matrices(adapter, known, model.family)
-    weights = select(union(head, changed, known), [*known, *head])
+    adapted = _adapted_matrices(adapter, base_state, model.family)
+    weights = select(union(head, adapted, base_state), [*base_state, *head])
     config = _config(folder, encoder, head)
-    if text and "architectures" in model.config:
+    if of_text and "architectures" in model.config:
         config.setdefault("architectures", model.config["architectures"])
     check_counts(config, weights, str(adapter.file))
     # a tensor saved whole may also be an lm_head, which has no labels
@@ -141,10 +141,10 @@ def open_adapter(
         labels_of(config, str(adapter.file)) if any(map(encoder.family.is_head, head)) else None
     )
     if head and unit:  # without a known task type, the unit is not known
-        made = classifier_on_meta(config, model.source, unit=unit)
-        _check_wanted(folder, model, parameters_of(made), weights)
-        if type(made).__module__.startswith("transformers."):
-            config.setdefault("architectures", [type(made).__name__])
+        network = classifier_on_meta(config, model.source, unit=unit)
+        _check_wanted(folder, model, parameters_of(network), weights)
+        if type(network).__module__.startswith("transformers."):
+            config.setdefault("architectures", [type(network).__name__])
     if labels is not None and (final := encoder.family.final(head)):
         check_outputs(specs(head)[f"{final}.weight"], labels, config, folder / "config.json")
     return replace(
@@ -156,7 +156,7 @@ def open_adapter(
         labels=labels,
         tasks=recorded_tasks(folder),
         beside=None if has_processor(folder) else model.processor,
-        narrow={name: specs(known)[name].dtype for name in changed},
+        narrow={name: specs(base_state)[name].dtype for name in adapted},
         modules=cache(partial(read_pooling, folder, model.family)),
     )
 
@@ -164,11 +164,11 @@ def open_adapter(
 def _read(folder: Path) -> Adapter:
     """The adapter in a folder. Raises BrokenCheckpoint for features that are not supported."""
     file = folder / ADAPTER_FILE
-    said = read_json(file, "the configuration of an adapter")
-    for key, value in {**dict.fromkeys(PLAIN), **said}.items():
+    config = read_json(file, "the configuration of an adapter")
+    for key, value in {**dict.fromkeys(PLAIN), **config}.items():
         if key in TYPES:
             if value is not None and type(value) not in TYPES[key]:
-                expected = " or ".join(one.__name__ for one in TYPES[key])
+                expected = " or ".join(kind.__name__ for kind in TYPES[key])
                 raise bad_value(file, key, value, expected)
         elif not any(value == one and type(value) is type(one) for one in PLAIN.get(key, NOTHING)):
             raise BrokenCheckpoint(
@@ -176,7 +176,7 @@ def _read(folder: Path) -> Adapter:
                 f"adds (alpha / r) B A to W: {INSTEAD}"
             )
     for key in ("r", "lora_alpha"):
-        value = said.get(key, 8)
+        value = config.get(key, 8)
         if value is None or not 0 < value < 2**24:
             raise bad_value(file, key, value, f"a number above 0 and below {2**24}")
     if not (folder / WEIGHTS).is_file():
@@ -187,7 +187,7 @@ def _read(folder: Path) -> Adapter:
     for name in weights:
         if (bare := name.removeprefix(PREFIX)) != name and bare in weights:
             raise two_names_error(folder / WEIGHTS, name, bare)
-    return Adapter(file, said, weights)
+    return Adapter(file, config, weights)
 
 
 def _ends(module: str, names: Sequence[object]) -> bool:
@@ -195,22 +195,22 @@ def _ends(module: str, names: Sequence[object]) -> bool:
     return any(f".{module}".endswith(f".{name}") for name in names)
 
 
-def _opened_base(adapter: Adapter, given: str | Path | None, allow_pickle: bool) -> Checkpoint:
-    """The base: `given`, else the folder (relative to the adapter) or Hub id that it names."""
-    named = adapter.config.get("base_model_name_or_path")
-    if given is None and (not isinstance(named, str) or not named):
+def _opened_base(adapter: Adapter, base: str | Path | None, allow_pickle: bool) -> Checkpoint:
+    """`base`, else the folder (relative to the adapter) or Hub id that the adapter names."""
+    recorded = adapter.config.get("base_model_name_or_path")
+    if base is None and (not isinstance(recorded, str) or not recorded):
         raise BrokenCheckpoint(f"{adapter.file} names no base; expected one: give it with --base")
-    beside = adapter.file.parent / str(named)
-    place = given if given is not None else str(beside) if beside.is_dir() else str(named)
+    beside = adapter.file.parent / str(recorded)
+    place = base if base is not None else str(beside) if beside.is_dir() else str(recorded)
     if Path(place).is_dir() and is_adapter(Path(place)):
         raise BrokenCheckpoint(
             f"{place}, the base of {adapter.file}, is an adapter, too; {INSTEAD}"
         )
-    revision = adapter.config.get("revision") if given is None else None
+    revision = adapter.config.get("revision") if base is None else None
     try:
         return open_checkpoint(place, revision=revision, allow_pickle=allow_pickle)
     except BrokenCheckpoint as error:
-        if given is not None:
+        if base is not None:
             raise
         raise BrokenCheckpoint(
             f"{error}; {adapter.file} names this base: say where it is with --base"
@@ -222,7 +222,7 @@ def _adapted_matrices(adapter: Adapter, encoder: StateDict, family: Family) -> S
 
     In float64: if rounded to the base's type, W + s B A minus W would have full rank.
     """
-    known, own, folder = specs(encoder), specs(adapter.weights), adapter.file.parent
+    headers, own, folder = specs(encoder), specs(adapter.weights), adapter.file.parent
     places: dict[str, tuple[str, str]] = {}
     halves = [name for name in own if name.endswith((FIRST, SECOND))]
     modules = dict.fromkeys(name.removesuffix(FIRST).removesuffix(SECOND) for name in halves)
@@ -231,11 +231,11 @@ def _adapted_matrices(adapter: Adapter, encoder: StateDict, family: Family) -> S
     for stored in modules:
         module, first, second = stored.removeprefix(PREFIX), stored + FIRST, stored + SECOND
         name = family.canonical(f"{module}.weight")
-        place = family.prefix + name if family.prefix + name in known else name
+        place = family.prefix + name if family.prefix + name in headers else name
         if place in places:
             raise two_names_error(folder / WEIGHTS, first, places[place][0])
-        half = next((one for one in (first, second) if one not in own), None)
-        if place not in known or half is not None:
+        half = next((factor for factor in (first, second) if factor not in own), None)
+        if place not in headers or half is not None:
             lacking, expected = (
                 f"the base has no '{name}'",
                 "the base that the adapter was trained on",
@@ -248,19 +248,19 @@ def _adapted_matrices(adapter: Adapter, encoder: StateDict, family: Family) -> S
                 f"{folder} adapts '{name}', which its {ADAPTER_FILE} leaves out (target_modules, "
                 "exclude_modules, layers_to_transform); expected only modules that the file names"
             )
-        shape = known[place].shape
+        shape = headers[place].shape
         # peft has other names for the factors of embeddings
         fits = len(shape) == 2 and not place.endswith("_embeddings.weight")
         fits = fits and own[first].shape == (rank, shape[1])
-        floats = all(own[one].dtype.is_floating_point for one in (first, second))
+        floats = all(own[factor].dtype.is_floating_point for factor in (first, second))
         if not fits or not floats or own[second].shape != (shape[0], rank):
             raise BrokenCheckpoint(
                 f"'{name}' of {folder} has the factors {own[second].shape} and {own[first].shape}, "
                 f"expected floats, a product of rank {rank} with the shape {shape} of the base's"
             )
         places[place] = first, second
-    wanted = dict.fromkeys(_across_layers(adapter, known, modules, family))
-    if missing := [one for one in wanted if one not in places]:
+    targets = dict.fromkeys(_across_layers(adapter, headers, modules, family))
+    if missing := [matrix for matrix in targets if matrix not in places]:
         raise BrokenCheckpoint(
             f"{folder} has no factors of '{missing[0]}', which its {ADAPTER_FILE} names, too; "
             f"expected {len(places) + len(missing)} pairs of factors, not {len(places)}"
@@ -268,42 +268,40 @@ def _adapted_matrices(adapter: Adapter, encoder: StateDict, family: Family) -> S
     if not places:
         raise BrokenCheckpoint(f"{folder} has no LoRA factors; expected those of some matrices")
     for module in adapter.config.get("modules_to_save") or ():
-        if any(f".{module}." in f".{name}" for name in known):
+        if any(f".{module}." in f".{name}" for name in headers):
             raise BrokenCheckpoint(
                 f"{adapter.file} has {module!r:.80} among modules_to_save, a part of the base; "
                 f"expected only a head there: {INSTEAD}"
             )
 
     def compute(name: str) -> torch.Tensor:
-        first, second = (adapter.weights[one].double() for one in places[name])
+        first, second = (adapter.weights[factor].double() for factor in places[name])
         return encoder[name].double() + scale * (second @ first)
 
-    return Lazy({name: Spec(known[name].shape, torch.float64) for name in places}, compute)
+    return Lazy({name: Spec(headers[name].shape, torch.float64) for name in places}, compute)
 
 
 def _across_layers(
-    adapter: Adapter, known: Mapping[str, Spec], modules: Iterable[str], family: Family
+    adapter: Adapter, headers: Mapping[str, Spec], modules: Iterable[str], family: Family
 ) -> Iterator[str]:
     """The counterparts of the adapted matrices in all layers of the base, as far as the adapter's
     lists name them."""
     if not isinstance(adapter.config.get("target_modules"), list):
         return
-    numbers = dict.fromkeys(found[1] for name in known if (found := LAYER_NUMBER.search(name)))
+    numbers = dict.fromkeys(found[1] for name in headers if (found := LAYER_NUMBER.search(name)))
     for stored, number in product(modules, numbers):
         module = LAYER_NUMBER.sub(f".{number}.", stored.removeprefix(PREFIX), count=1)
         name = family.canonical(f"{module}.weight")
-        place = name if name in known else family.prefix + name
-        if place in known and adapter.targets(module):
+        place = name if name in headers else family.prefix + name
+        if place in headers and adapter.targets(module):
             yield place
 
 
-def _check_wanted(
-    folder: Path, base: Checkpoint, wanted: Iterable[str], weights: StateDict
-) -> None:
-    """Raise BrokenCheckpoint for `wanted` tensors that neither adapter nor base has: a pooler that
+def _check_wanted(folder: Path, base: Checkpoint, names: Iterable[str], weights: StateDict) -> None:
+    """Raise BrokenCheckpoint for tensors `names` that neither adapter nor base has: a pooler that
     the base was published without, say."""
     bare = base.family.bare
-    if lacking := [name for name in wanted if name not in weights]:
+    if lacking := [name for name in names if name not in weights]:
         own = [*lacking, *filter(base.family.is_head, weights)]
         missing = "', '".join(lacking)
         modules = dict.fromkeys(bare(name).partition(".")[0] for name in own)
@@ -317,10 +315,10 @@ def _check_wanted(
 def _config(folder: Path, encoder: Checkpoint, head: StateDict) -> dict[str, Any]:
     """The configuration in the folder, added to the base's if it has no model_type (labels alone,
     say); without a file the base's, with as many labels as the head has outputs."""
-    beside = folder / "config.json"
-    if beside.is_file():
-        own = read_config(beside)
-        return own if "model_type" in own else {**encoder.config, **own}
+    file = folder / "config.json"
+    if file.is_file():
+        config = read_config(file)
+        return config if "model_type" in config else {**encoder.config, **config}
     final = encoder.family.final(head)
     labels = {"num_labels": specs(head)[f"{final}.weight"].shape[0]} if final else {}
     return {**encoder.config, **labels}

@@ -45,11 +45,11 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
     Raises IncompatibleWeights for a base with more layers than the expert.
     """
     family = expert.family
-    known = specs(base.weights)
-    stored = {name: name if name in known else family.bare(name) for name in expert.weights}
-    place = {name: own for name, own in stored.items() if own in known}
-    _check_depth(base, expert, {family.bare(name) for name in known.keys() - {*place.values()}})
-    return replace(base, weights=renamed(base.weights, place))
+    headers = specs(base.weights)
+    stored = {name: name if name in headers else family.bare(name) for name in expert.weights}
+    names = {name: own for name, own in stored.items() if own in headers}
+    _check_depth(base, expert, {family.bare(name) for name in headers.keys() - {*names.values()}})
+    return replace(base, weights=renamed(base.weights, names))
 
 
 def _check_depth(base: Checkpoint, expert: Checkpoint, rest: Collection[str]) -> None:
@@ -115,13 +115,13 @@ def with_shared_poolers(
     """
     states = [model.weights for model in (*models, base) if model]
     family = models[0].family
-    called = {name: (name, family.prefix + name) for name in union(*states)}
-    poolers = [name for name, both in called.items() if any(map(family.is_pooler, both))]
-    odd = {name for name in poolers if any(name not in state for state in states)}
-    kept = [[name for name in model.weights if name not in odd] for model in models]
+    spellings = {name: (name, family.prefix + name) for name in union(*states)}
+    poolers = [name for name, pair in spellings.items() if any(map(family.is_pooler, pair))]
+    lacking = {name for name in poolers if any(name not in state for state in states)}
+    kept_names = [[name for name in model.weights if name not in lacking] for model in models]
     return tuple(
         replace(model, weights=select(model.weights, names))
-        for model, names in zip(models, kept, strict=True)
+        for model, names in zip(models, kept_names, strict=True)
     )
 
 

@@ -39,14 +39,14 @@ def check_tokens(models: Sequence[Checkpoint]) -> None:
         return check_images_alike(models)
     having = [m for m in models if any((m.processor / n).is_file() for n in VOCABULARY_FILES)]
     words = all(
-        "ForTokenClassification" in str(one.config.get("architectures"))
-        for one in having
-        if one.labels is not None
+        "ForTokenClassification" in str(model.config.get("architectures"))
+        for model in having
+        if model.labels is not None
     )
-    first, known = having[:1], {_files(one) for one in having[:1]}
+    first, seen = having[:1], {_files(model) for model in having[:1]}
     for other in having[1:]:
-        if _files(other) not in known:
-            known.add(_files(other))
+        if _files(other) not in seen:
+            seen.add(_files(other))
             _check_pair(other, first[0], words)
 
 
@@ -58,18 +58,18 @@ def _files(model: Checkpoint) -> tuple[str, str]:
 def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
     """Raise IncompatibleWeights for the first difference between the tokenizers of two models."""
     try:
-        made = [_tokenizer_settings(one, words) for one in (other, first)]
+        settings = [_tokenizer_settings(model, words) for model in (other, first)]
     except BrokenCheckpoint:
-        for one in (other, first):
-            if not any((one.processor / name).is_file() for name in VOCABULARY_FILES[:3]):
+        for model in (other, first):
+            if not any((model.processor / name).is_file() for name in VOCABULARY_FILES[:3]):
                 return  # the library for its other file may be missing
         raise
-    (found, said), (expected, meant) = made
+    (found, mine), (expected, theirs) = settings
     # steps of different types may do the same: they are not compared
-    both = [key for key in said if key in meant and _types(said[key]) == _types(meant[key])]
-    steps = [{key: one[key] for key in both} for one in (said, meant)]
-    if apart := _difference(found, expected) or _difference(steps[0], steps[1]):
-        where, here, there = apart
+    keys = [key for key in mine if key in theirs and _types(mine[key]) == _types(theirs[key])]
+    steps = [{key: part[key] for key in keys} for part in (mine, theirs)]
+    if difference := _difference(found, expected) or _difference(steps[0], steps[1]):
+        where, here, there = difference
         raise IncompatibleWeights(
             f"the tokenizer of {other.source} has {where} {here!r:.80}, expected {there!r:.80} as "
             f"{first.source} has: only models with one tokenizer can be merged or compared"
@@ -81,34 +81,36 @@ def _tokenizer_settings(model: Checkpoint, words: bool) -> tuple[dict[str, Any],
     with the steps of its tokenizer.json, in place of which some classes build their own."""
     from tokenizers import Tokenizer
 
-    made = shared_tokenizer(model.processor, words=words)
-    backend = getattr(made, "backend_tokenizer", None)
+    opened = shared_tokenizer(model.processor, words=words)
+    backend = getattr(opened, "backend_tokenizer", None)
     if backend is not None:
-        does = _steps(backend)
+        settings = _steps(backend)
     else:  # written in Python
-        does = {
-            key: one for key, one in made.init_kwargs.items() if not key.endswith(PATH_SUFFIXES)
+        settings = {
+            key: value
+            for key, value in opened.init_kwargs.items()
+            if not key.endswith(PATH_SUFFIXES)
         }
-        does |= {"vocab": made.get_vocab(), "merges": [*getattr(made, "bpe_ranks", ())]}
-        others = sorted({*made.vocab_files_names.values()} - EXPOSED_FILES)
-        does |= {name: file_hash(model.processor / name) for name in others}
-    does |= {key: getattr(made, key, None) for key in SIDES}
-    said = {key: one for key in SPECIAL if (one := getattr(made, key, None)) is not None}
+        settings |= {"vocab": opened.get_vocab(), "merges": [*getattr(opened, "bpe_ranks", ())]}
+        others = sorted({*opened.vocab_files_names.values()} - EXPOSED_FILES)
+        settings |= {name: file_hash(model.processor / name) for name in others}
+    settings |= {key: getattr(opened, key, None) for key in SIDES}
+    special = {key: value for key in SPECIAL if (value := getattr(opened, key, None)) is not None}
     file = model.processor / "tokenizer.json"
     if file.is_file():
         with using_tokenizer(model.processor):
             steps = _steps(Tokenizer.from_file(str(file)))
         # reading words changes the other steps: they put a space before each word
-        said |= {key: steps[key] for key in (STEPS[:1] if words else STEPS)}
-    return does, said
+        special |= {key: steps[key] for key in (STEPS[:1] if words else STEPS)}
+    return settings, special
 
 
 def _steps(tokenizer: Any) -> dict[str, Any]:
     """A Rust tokenizer as JSON in the current format, with the added tokens by their text."""
-    said = parse_json(tokenizer.to_str(), "what a library wrote", "a tokenizer")
-    added = {one.pop("content"): one for one in said["added_tokens"]}
-    kept = {key: value for key, value in said.items() if key not in OF_A_CALL}
-    return {**kept, "added_tokens": added}
+    content = parse_json(tokenizer.to_str(), "what a library wrote", "a tokenizer")
+    added = {token.pop("content"): token for token in content["added_tokens"]}
+    parts = {key: value for key, value in content.items() if key not in OF_A_CALL}
+    return {**parts, "added_tokens": added}
 
 
 def _types(step: object) -> list[str]:
@@ -116,7 +118,7 @@ def _types(step: object) -> list[str]:
     return re.findall(r'"type": "(\w+)"', json.dumps(step))
 
 
-def _difference(found: Any, expected: Any, where: str = "") -> tuple[str, Any, Any] | None:
+def _difference(found: Any, expected: Any, path: str = "") -> tuple[str, Any, Any] | None:
     """The first place where two values differ, and both values there; "" equals None."""
     if found == expected or (found in ("", None) and expected in ("", None)):
         return None
@@ -126,6 +128,6 @@ def _difference(found: Any, expected: Any, where: str = "") -> tuple[str, Any, A
     elif isinstance(found, list) and isinstance(expected, list):
         pairs = [(str(i), one, two) for i, (one, two) in enumerate(zip_longest(found, expected))]
     else:
-        return where, found, expected
-    apart = (_difference(one, two, f"{where}.{key}".lstrip(".")) for key, one, two in pairs)
-    return next(filter(None, apart), None)
+        return path, found, expected
+    differences = (_difference(one, two, f"{path}.{key}".lstrip(".")) for key, one, two in pairs)
+    return next(filter(None, differences), None)

@@ -71,32 +71,32 @@ def recorded_base(model: Checkpoint) -> RecordedBase | None:
 
     An adapter has no digests: those of the base that it names are computed, if that can be opened.
     """
-    said = first_record_in(model.path)
-    if isinstance(said, ExpertJson):
-        read = {READ: said.base_digest} if said.base_digest else {}
-        known, called = {**read, **said.base_weights}, said.base
-    elif said is not None:
-        stored = {STORED: said.base.digest} if said.base else {}
-        known = {**stored, **said.base_weights}
-        called = said.base.source if said.base else "the base of its experts"
+    record = first_record_in(model.path)
+    if isinstance(record, ExpertJson):
+        read = {READ: record.base_digest} if record.base_digest else {}
+        digests, name = {**read, **record.base_weights}, record.base
+    elif record is not None:
+        stored = {STORED: record.base.digest} if record.base else {}
+        digests = {**stored, **record.base_weights}
+        name = record.base.source if record.base else "the base of its experts"
     elif is_adapter(model.path):
         try:
             if (place := _named(model)) is None:
                 return None
-            known, called = encoder_digests(open_checkpoint(place)), str(place)
+            digests, name = encoder_digests(open_checkpoint(place)), str(place)
         except BrokenCheckpoint:  # the adapter may have been opened on another base
             return None
     else:
         return None
-    return RecordedBase(model.source, called, known) if known else None
+    return RecordedBase(model.source, name, digests) if digests else None
 
 
 def _named(adapter: Checkpoint) -> Path | None:
     """The folder of the base that an adapter names, here or in the Hub's cache; else None."""
-    said = read_json(adapter.path / ADAPTER_FILE, "the configuration of an adapter")
-    name = str(said.get("base_model_name_or_path"))
-    beside = adapter.path / name
-    return beside if beside.is_dir() else local_folder(name, said.get("revision"))
+    config = read_json(adapter.path / ADAPTER_FILE, "the configuration of an adapter")
+    name = str(config.get("base_model_name_or_path"))
+    folder = adapter.path / name
+    return folder if folder.is_dir() else local_folder(name, config.get("revision"))
 
 
 def is_base(base: Checkpoint, said: Mapping[str, str]) -> bool:
@@ -114,21 +114,21 @@ def check_bases(
     those of the base. Unless weights are to be `read`, adapters are skipped.
     """
     looked_at = [model for model in models if read or not is_adapter(model.path)]
-    said = [(model, recorded_base(model)) for model in looked_at]
-    made = [one for _, one in said if one is not None]
+    pairs = [(model, recorded_base(model)) for model in looked_at]
+    recorded = [record for _, record in pairs if record is not None]
     if base is not None:  # an adapter holds its base
-        unknown = [model for model, one in said if one is None and not is_adapter(model.path)]
-        _warn_if_apart(unknown, base)
-    if not made:
+        others = [model for model, record in pairs if record is None and not is_adapter(model.path)]
+        _warn_if_apart(others, base)
+    if not recorded:
         return
-    known = made[0].digests.get if base is None else _digests(base)
-    for one in made:
-        if (odd := _first_difference(one.digests, known)) is None:
+    lookup = recorded[0].digests.get if base is None else _digests(base)
+    for record in recorded:
+        if (pair := _first_difference(record.digests, lookup)) is None:
             continue
-        other = base.source if base else f"{made[0].base} of {made[0].model}"
+        other = base.source if base else f"{recorded[0].base} of {recorded[0].model}"
         raise BadRecipe(
-            f"{one.model} was made from the base {one.base} ({odd[0][:12]}), found {other} "
-            f"({odd[1][:12]}); expected the same weights, or --other-base to accept others"
+            f"{record.model} was made from the base {record.base} ({pair[0][:12]}), found {other} "
+            f"({pair[1][:12]}); expected the same weights, or --other-base to accept others"
         )
 
 
@@ -141,15 +141,15 @@ def _warn_if_apart(models: Sequence[Checkpoint], base: Checkpoint) -> None:
     """Warn of models whose first square matrix has nothing in common with the base's."""
     for model in models:
         origin = aligned_base(base, model).weights
-        known, own = specs(origin), specs(model.weights)
-        square = (one for one in floating(origin) if _square(known[one].shape, own[one].shape))
+        headers, own = specs(origin), specs(model.weights)
+        square = (n for n in floating(origin) if _square(headers[n].shape, own[n].shape))
         if (name := next(square, None)) is None:
             continue
-        alike = cosine(model.weights, origin, name)
-        if alike < MIN_COSINE:
+        found = cosine(model.weights, origin, name)
+        if found < MIN_COSINE:
             warnings.warn(
                 f"{model.source} has nothing in common with the base {base.source}: the cosine of "
-                f"their '{name}' is {alike:.2f}; expected the base that it was fine-tuned from",
+                f"their '{name}' is {found:.2f}; expected the base that it was fine-tuned from",
                 stacklevel=2,
             )
 
@@ -163,24 +163,24 @@ def _digests(base: Checkpoint) -> Callable[[str], str | None]:
     """A function from a key (`ENCODER`, ...) to that digest of a base, computed when asked for."""
     encoder = cache(partial(encoder_digests, base))
 
-    def known(what: str) -> str | None:
-        if what == READ:
+    def lookup(key: str) -> str | None:
+        if key == READ:
             return whole_base_digest(base)
-        return digest(base.weights) if what == STORED else encoder().get(what)
+        return digest(base.weights) if key == STORED else encoder().get(key)
 
-    return known
+    return lookup
 
 
 def _first_difference(
-    said: Mapping[str, str], known: Callable[[str], str | None]
+    recorded: Mapping[str, str], lookup: Callable[[str], str | None]
 ) -> tuple[str, str] | None:
     """The first recorded and known digest of one key that differ; None if all agree.
 
     Only those of encoder and pooler count if they are known, as others depend on the form that the
     base is stored in.
     """
-    for parts in ((ENCODER, POOLER), (READ,), (STORED,)):
-        both = [(said[part], other) for part in parts if part in said and (other := known(part))]
-        if both:
-            return next((pair for pair in both if pair[0] != pair[1]), None)
+    for keys in ((ENCODER, POOLER), (READ,), (STORED,)):
+        pairs = [(recorded[key], now) for key in keys if key in recorded and (now := lookup(key))]
+        if pairs:
+            return next((pair for pair in pairs if pair[0] != pair[1]), None)
     return None

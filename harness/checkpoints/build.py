@@ -33,8 +33,8 @@ UNREAD_KEYS = ("id2label", "label2id", "architectures", "transformers_version", 
 
 def config_with_labels(config: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
     """A configuration with these labels, and without the keys of its former head."""
-    said = {key: value for key, value in config.items() if key not in HEAD_KEYS}
-    return {**said, **as_config(labels)}
+    bare = {key: value for key, value in config.items() if key not in HEAD_KEYS}
+    return {**bare, **as_config(labels)}
 
 
 def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
@@ -46,22 +46,22 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
     """
     family = base.family
     config = {key: value for key, value in base.config.items() if key not in HEAD_KEYS}
-    made = classifier_on_meta(config, base.source, unit=unit)
-    named = to_family_names(made, made.state_dict())
-    wanted = {name: tensor for name, tensor in named.items() if not family.is_head(name)}
-    encoder = aligned_base(base, replace(base, weights=wanted))
-    known = specs(encoder.weights)
-    for name, spec in specs(wanted).items():
-        if name not in known:
+    network = classifier_on_meta(config, base.source, unit=unit)
+    tensors = to_family_names(network, network.state_dict())
+    expected = {name: tensor for name, tensor in tensors.items() if not family.is_head(name)}
+    encoder = aligned_base(base, replace(base, weights=expected))
+    headers = specs(encoder.weights)
+    for name, spec in specs(expected).items():
+        if name not in headers:
             if family.is_pooler(name):
                 continue
             raise BrokenCheckpoint(
                 f"{base.source} has no tensor '{name}', expected a whole encoder to train on"
             )
-        same_kind = known[name].dtype.is_floating_point == spec.dtype.is_floating_point
-        if known[name].shape != spec.shape or not same_kind:
+        same_kind = headers[name].dtype.is_floating_point == spec.dtype.is_floating_point
+        if headers[name].shape != spec.shape or not same_kind:
             raise BrokenCheckpoint(
-                f"{base.source}: '{name}' is {known[name].shape} of {known[name].dtype}, "
+                f"{base.source}: '{name}' is {headers[name].shape} of {headers[name].dtype}, "
                 f"expected {spec.shape} of {spec.dtype} as config.json says"
             )
     return replace(encoder, config=config, labels=None)
@@ -73,14 +73,14 @@ def initialised_layers(
     """The encoder's tensors that a base was published without, initialised with a seed."""
     encoder, family = encoder_of(base, unit=unit), base.family
     planned = classifier_on_meta(encoder.config, base.source, unit=unit)
-    wanted = to_family_names(planned, planned.state_dict())
-    lacking = [n for n in wanted if not family.is_head(n) and n not in encoder.weights]
+    expected = to_family_names(planned, planned.state_dict())
+    lacking = [n for n in expected if not family.is_head(n) and n not in encoder.weights]
     if not lacking:
         return {}
     with seeded(seed):
         drawn = new_classifier(encoder.config, base.source, unit)
-    made = to_family_names(drawn, drawn.state_dict())
-    return {name: made[name] for name in lacking}
+    tensors = to_family_names(drawn, drawn.state_dict())
+    return {name: tensors[name] for name in lacking}
 
 
 def build_model(
@@ -140,12 +140,12 @@ def without_progress_bars() -> Iterator[None]:
     """A block without the progress bars of transformers."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             logging.enable_progress_bar()
 
 
@@ -173,9 +173,9 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
 
 def unit_of(checkpoint: Checkpoint) -> Unit:
     """A classifier's unit: a row if it has all tensors of a classifier of rows, else a word."""
-    whole = classifier_on_meta(checkpoint.config, checkpoint.source)
-    known = specs(checkpoint.weights)
-    return "row" if all(name in known for name in parameters_of(whole)) else "word"
+    network = classifier_on_meta(checkpoint.config, checkpoint.source)
+    headers = specs(checkpoint.weights)
+    return "row" if all(name in headers for name in parameters_of(network)) else "word"
 
 
 CLASS_OF_UNIT: Mapping[Unit, tuple[str, str]] = {
@@ -190,8 +190,8 @@ def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
 
     Tensors would show it in most cases, with a less clear error, but not where names are the same.
     """
-    said, other = config.get("architectures"), CLASS_OF_UNIT["word" if unit == "row" else "row"]
-    for name in said if isinstance(said, list) else ():
+    classes, other = config.get("architectures"), CLASS_OF_UNIT["word" if unit == "row" else "row"]
+    for name in classes if isinstance(classes, list) else ():
         if str(name).endswith(other[0]):
             raise BrokenCheckpoint(
                 f"{what} is a {name!s:.80} ({other[1]}) according to its config.json, expected "
@@ -212,33 +212,33 @@ def check_configured(model: Checkpoint) -> None:
 
     transformers would drop surplus layers, and initialise missing ones at random.
     """
-    family, known = model.family, specs(model.weights)
+    family, headers = model.family, specs(model.weights)
     # without labels, one cached network serves all experts of a base; a tagger has no other tensors
     bare = {key: value for key, value in model.config.items() if key not in HEAD_KEYS}
-    made = parameters_of(classifier_on_meta(bare, model.source))
-    wanted = {name: tuple(one.shape) for name, one in made.items()}
+    parameters = parameters_of(classifier_on_meta(bare, model.source))
+    shapes = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     encoder = [name for name in floating(model.weights) if not family.is_head(name)]
     for name in encoder:
-        if (shape := wanted.get(name, known[name].shape)) != known[name].shape:
+        if (shape := shapes.get(name, headers[name].shape)) != headers[name].shape:
             raise BrokenCheckpoint(
-                f"{model.source}: '{name}' is {known[name].shape}, expected {shape} as config.json "
-                "says"
+                f"{model.source}: '{name}' is {headers[name].shape}, expected {shape} as "
+                "config.json says"
             )
     for stack in family.stacks or ("",):
-        have = _layers(family, encoder, stack)
-        said = _layers(family, wanted, stack)
-        if have and have != said:  # a T5 tagger has no decoder
+        found = _layers(family, encoder, stack)
+        expected = _layers(family, shapes, stack)
+        if found and found != expected:  # a T5 tagger has no decoder
             whose = f" in its {stack}" * bool(stack)
             raise BrokenCheckpoint(
-                f"{model.source} has {len(have)} layers{whose}, expected {len(said)} as its "
-                f"config.json says: layer {min(have ^ said)} is in one of the two alone"
+                f"{model.source} has {len(found)} layers{whose}, expected {len(expected)} as its "
+                f"config.json says: layer {min(found ^ expected)} is in one of the two alone"
             )
 
 
 def _layers(family: Family, names: Iterable[str], stack: str) -> set[str]:
     """The layers of one stack that tensors of these names are in."""
-    found = (str(layer_in(family, name)) for name in names if layer_in(family, name) is not None)
-    return {layer for layer in found if layer.startswith(stack)}
+    layers = (str(layer_in(family, name)) for name in names if layer_in(family, name) is not None)
+    return {layer for layer in layers if layer.startswith(stack)}
 
 
 def _check_none_lacks(model: torch.nn.Module, names: Collection[str], what: str) -> None:
@@ -252,18 +252,18 @@ def _check_none_lacks(model: torch.nn.Module, names: Collection[str], what: str)
 
 def check_tensors(model: torch.nn.Module, state: StateDict, what: str) -> None:
     """Raise BrokenCheckpoint for a tensor that is missing, left over or of another shape."""
-    known = specs(state)
-    shapes = {name: known[name].shape for name in floating(state)}
+    headers = specs(state)
+    shapes = {name: headers[name].shape for name in floating(state)}
     _check_none_lacks(model, shapes, what)
-    expected = {name: tuple(one.shape) for name, one in parameters_of(model).items()}
+    expected = {name: tuple(parameter.shape) for name, parameter in parameters_of(model).items()}
     for name, shape in expected.items():
         if shapes[name] != shape:
             raise BrokenCheckpoint(
                 f"{what}: '{name}' is {shapes[name]}, expected {shape} as config.json says"
             )
-    left = shapes.keys() - expected.keys() - {name for name, _ in model.named_buffers()}
-    if left:
+    unknown = shapes.keys() - expected.keys() - {name for name, _ in model.named_buffers()}
+    if unknown:
         kind = type(model).__name__
         raise BrokenCheckpoint(
-            f"{what} has an unknown tensor '{min(left)}', expected those of {kind}"
+            f"{what} has an unknown tensor '{min(unknown)}', expected those of {kind}"
         )

@@ -70,19 +70,19 @@ class Hashed:
             return {}
         if self._known is None:
             self._known = cached_digests(now)
-        known = {own: dict(self._known.get(own, {})) for own in names.values()}
+        digests = {own: dict(self._known.get(own, {})) for own in names.values()}
         trusted = time.time_ns() - max(now.modified, now.changed) >= MIN_AGE_NS
-        missing = {called: own for called, own in names.items() if called not in known[own]}
-        for called, own in missing.items():
+        missing = {name: own for name, own in names.items() if name not in digests[own]}
+        for name, own in missing.items():
             with suppress(BrokenCheckpoint):  # whoever reads it raises
-                known[own][called] = finite_digest(called, self._read(own), "")
+                digests[own][name] = finite_digest(name, self._read(own), "")
         if missing:
             if identity_of(self._path) != now:
                 return {}
-            self._known |= known
+            self._known |= digests
             if trusted:
                 cache_digests(now, self._known)
-        return {called: known[own][called] for called, own in names.items() if called in known[own]}
+        return {name: digests[own][name] for name, own in names.items() if name in digests[own]}
 
 
 def _place(identity: Identity) -> Path:
@@ -92,8 +92,8 @@ def _place(identity: Identity) -> Path:
 
 def _sealed(identity: Identity, tensors: object) -> dict[str, Any]:
     """The cache entry of a file, with a checksum. Its path, which may be no text, is hashed."""
-    said = {"file": [_place(identity).stem, *identity[1:]], "tensors": tensors}
-    return {**said, "seal": digest_of(["digests of tensors", said])}
+    content = {"file": [_place(identity).stem, *identity[1:]], "tensors": tensors}
+    return {**content, "seal": digest_of(["digests of tensors", content])}
 
 
 def cache_digests(identity: Identity, tensors: Mapping[str, Mapping[str, str]]) -> None:
@@ -105,8 +105,8 @@ def cache_digests(identity: Identity, tensors: Mapping[str, Mapping[str, str]]) 
 def cached_digests(identity: Identity) -> dict[str, dict[str, str]]:
     """The cached digests of a file; empty if the file has changed or the entry is damaged."""
     try:
-        said = read_json(_place(identity), "digests of tensors")
+        entry = read_json(_place(identity), "digests of tensors")
     except BrokenCheckpoint:
         return {}
-    known: dict[str, dict[str, str]] = said.get("tensors", {})
-    return known if said == _sealed(identity, known) else {}
+    digests: dict[str, dict[str, str]] = entry.get("tensors", {})
+    return digests if entry == _sealed(identity, digests) else {}

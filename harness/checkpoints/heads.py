@@ -28,14 +28,14 @@ def kept_heads(checkpoint: Checkpoint, merged: MergeJson | None) -> dict[str, Ch
     for config in sorted(heads.glob("**/config.json")):
         task = config.parent.relative_to(heads).as_posix()
         settings = read_config(config)
-        if said := verbalizer_of(replace(checkpoint, path=config.parent, config=settings)):
-            kept[task] = under_words(checkpoint, said, labels_of(settings, str(config)))
+        if words := verbalizer_of(replace(checkpoint, path=config.parent, config=settings)):
+            kept[task] = under_words(checkpoint, words, labels_of(settings, str(config)))
             continue
         head = open_weights(config.parent)
         if merged is not None and weights.digest(head) != merged.head_digests.get(task):
             raise changed_error(config.with_name(WEIGHTS_FILE), MERGE_FILE)
         for name in sorted(head.keys() & checkpoint.weights.keys()):
-            pair = (weights.select(one, [name]) for one in (head, checkpoint.weights))
+            pair = (weights.select(state, [name]) for state in (head, checkpoint.weights))
             if len(set(map(weights.digest, pair))) > 1:
                 raise BrokenCheckpoint(
                     f"{config.parent} has the tensor '{name}', which differs from that of "
@@ -68,8 +68,8 @@ def with_head(encoder: Checkpoint, expert: Checkpoint, base: Checkpoint | None) 
     one that the head was trained on.
     """
     body, fresh = aligned_base(encoder, expert).weights, new_in_experts(base, expert)
-    said = read_expert_json(expert.path)
-    if base is None and not (said and said.readout == "mean_all"):  # mean_all reads no pooler
+    record = read_expert_json(expert.path)
+    if base is None and not (record and record.readout == "mean_all"):  # mean_all reads no pooler
         _tell_of_pooler(encoder, body, expert)
     body = weights.select(body, [name for name in body if name not in fresh])
     whole = weights.select(weights.union(body, expert.weights), list(expert.weights))
@@ -79,8 +79,8 @@ def with_head(encoder: Checkpoint, expert: Checkpoint, base: Checkpoint | None) 
 def _tell_of_pooler(encoder: Checkpoint, body: StateDict, expert: Checkpoint) -> None:
     """Warn of a pooler that is not the one that an expert's head was trained on."""
     poolers = [name for name in body if expert.family.is_pooler(name)]
-    own = [weights.digest(weights.select(one, poolers)) for one in (body, expert.weights)]
-    if own[0] != own[1]:
+    digests = [weights.digest(weights.select(state, poolers)) for state in (body, expert.weights)]
+    if digests[0] != digests[1]:
         warnings.warn(
             f"the pooler of {encoder.source} differs from that of {expert.source}, which the head "
             "was trained on; give the --base: if the base has no pooler, each head keeps its own",

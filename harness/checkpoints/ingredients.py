@@ -40,8 +40,8 @@ class Sources:
 
     def open(self, source: str, base: Checkpoint | None = None) -> Checkpoint:
         """A checkpoint; an adapter is applied to `base`, by default to the user's."""
-        of = base.path if base is not None else self.base
-        return open_checkpoint(source, allow_pickle=self.allow_pickle, base=of)
+        place = base.path if base is not None else self.base
+        return open_checkpoint(source, allow_pickle=self.allow_pickle, base=place)
 
     def open_base(self) -> Checkpoint | None:
         """The base, if the user says where it is."""
@@ -75,7 +75,7 @@ def open_ingredients(model: str, sources: Sources) -> Ingredients:
     kit = path / MERGEKIT_FILE
     if kit.is_file() and not (path / EXPERT_FILE).is_file():  # not fine-tuned since
         return _of_mergekit(checkpoint, kit, sources)
-    experts = tuple(sources.open(one) for one in sources.experts)
+    experts = tuple(sources.open(source) for source in sources.experts)
     return Ingredients(checkpoint, experts, sources.open_base())
 
 
@@ -94,8 +94,8 @@ def _as_recorded(model: Checkpoint, merged: MergeJson, sources: Sources) -> Ingr
                 f"{model.source} was merged from {len(merged.experts)} experts, found "
                 f"{len(sources.experts)} in --experts; expected every one of them"
             )
-        given = [sources.open(source, base) for source in sources.experts]
-        experts = _matched_by_digest(given, merged.experts, model.source, "--experts")
+        opened = [sources.open(source, base) for source in sources.experts]
+        experts = _matched_by_digest(opened, merged.experts, model.source, "--experts")
     else:
         experts = [
             _open_recorded(o, model.path, "--experts", sources, base) for o in merged.experts
@@ -112,7 +112,7 @@ def _of_mergekit(model: Checkpoint, kit: Path, sources: Sources) -> Ingredients:
     """
     named = named_models(kit)
 
-    def there(source: str, flag: str) -> Checkpoint:
+    def open_named(source: str, flag: str) -> Checkpoint:
         try:
             return sources.open(source)
         except BrokenCheckpoint as error:
@@ -120,11 +120,11 @@ def _of_mergekit(model: Checkpoint, kit: Path, sources: Sources) -> Ingredients:
                 f"{error}; {kit} names this model: say where it is with {flag}"
             ) from error
 
-    experts = [sources.open(one) for one in sources.experts]
-    experts = experts or [there(one, "--experts") for one in named.experts]
+    experts = [sources.open(source) for source in sources.experts]
+    experts = experts or [open_named(source, "--experts") for source in named.experts]
     base = sources.open_base()
     if base is None and named.base is not None:
-        base = there(named.base, "--base")
+        base = open_named(named.base, "--base")
     return Ingredients(_with_experts_labels(model, experts), tuple(experts), base, by_mergekit=True)
 
 
@@ -145,20 +145,20 @@ def _with_experts_labels(checkpoint: Checkpoint, experts: Sequence[Checkpoint]) 
 
 
 def _matched_by_digest(
-    given: Sequence[Checkpoint], recorded: Sequence[Origin], merged: str, flag: str
+    opened: Sequence[Checkpoint], recorded: Sequence[Origin], merged: str, flag: str
 ) -> list[Checkpoint]:
     """The given checkpoints in the order in which they were merged, identified by their digests."""
-    left = [(weights.digest(one.weights), one) for one in given]
+    rest = [(weights.digest(model.weights), model) for model in opened]
     ordered = []
     for origin in recorded:
-        place = next((i for i, (known, _) in enumerate(left) if known == origin.digest), None)
-        if place is None:
-            shown = ", ".join(f"{one.source} ({known[:12]})" for known, one in left)
+        index = next((i for i, (digest, _) in enumerate(rest) if digest == origin.digest), None)
+        if index is None:
+            choices = ", ".join(f"{model.source} ({digest[:12]})" for digest, model in rest)
             raise BadRecipe(
                 f"{merged} was merged from {origin.source}, whose weights hash to "
-                f"{origin.digest[:12]}, found {shown} in {flag}; expected those very weights"
+                f"{origin.digest[:12]}, found {choices} in {flag}; expected those very weights"
             )
-        ordered.append(left.pop(place)[1])
+        ordered.append(rest.pop(index)[1])
     return ordered
 
 
@@ -170,19 +170,19 @@ def _open_recorded(
 
     Raises BrokenCheckpoint if none of these places has the weights that were merged.
     """
-    way = None if origin.relative is None else path / origin.relative
+    relative = None if origin.relative is None else path / origin.relative
     # `merged/../base` is not `base` if `merged` is a link: both are tried, their digests decide
-    beside = [] if way is None else [os.path.normpath(way), str(way)]
+    beside = [] if relative is None else [os.path.normpath(relative), str(relative)]
     # a relative source began at the working directory of that run: from here it may be another
-    known = [origin.source] if not beside or os.path.isabs(origin.source) else []
-    there = [place for place in (*known, *beside) if os.path.isdir(place)]
-    if not there and beside:
+    recorded = [origin.source] if not beside or os.path.isabs(origin.source) else []
+    existing = [place for place in (*recorded, *beside) if os.path.isdir(place)]
+    if not existing and beside:
         raise BrokenCheckpoint(
             f"{path / MERGE_FILE} names {origin.source}, and {beside[0]} is not there; "
             f"expected that folder: say where it is now with {flag}"
         )
     changed = []
-    for place in there or [origin.source]:
+    for place in existing or [origin.source]:
         found = sources.open(place, base)
         now = weights.digest(found.weights)
         if now == origin.digest:

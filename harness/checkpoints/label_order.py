@@ -16,13 +16,13 @@ def ordered_as(expert: Checkpoint, labels: Sequence[str] | None) -> Checkpoint:
     """The model with its outputs in the order of `labels`; unchanged if it has other labels, or has
     them in this order already. Labels are compared by name, as in an evaluation.
     """
-    own, known = expert.labels or (), expert.weights
+    own, tensors = expert.labels or (), expert.weights
     order = _order(own, labels or ())
     if order is None or not _final(expert):
         return expert
     names = [own[index] for index in order]
     config = {**expert.config, **as_config(names)}
-    state = _reordered(known, _final(expert), order)
+    state = _reordered(tensors, _final(expert), order)
     return replace(expert, config=config, labels=tuple(names), weights=state, stored=own)
 
 
@@ -40,10 +40,10 @@ def tensors_ordered_as(expert: Checkpoint, made: StateDict) -> StateDict:
     that has its bias too is put in order.
     """
     order = None if expert.stored is None else _order(expert.stored, expert.labels or ())
-    have, known = weights.specs(made), weights.specs(expert.weights)
-    rows = [n for n in _final(expert) if n in have and have[n].shape == known[n].shape]
+    made_specs, specs = weights.specs(made), weights.specs(expert.weights)
+    rows = [n for n in _final(expert) if n in made_specs and made_specs[n].shape == specs[n].shape]
     if order is None or all(
-        len({*known[name].shape}) == 1 < len(known[name].shape) for name in rows
+        len({*specs[name].shape}) == 1 < len(specs[name].shape) for name in rows
     ):
         return made
     return _reordered(made, rows, order)
@@ -51,8 +51,8 @@ def tensors_ordered_as(expert: Checkpoint, made: StateDict) -> StateDict:
 
 def _order(own: Sequence[str], wanted: Sequence[str]) -> list[int] | None:
     """The place of each wanted label in `own`; None if the labels differ, or are in order."""
-    spelled = comparison_key(own, wanted)
-    mine, theirs = list(map(spelled, own)), list(map(spelled, wanted))
+    key = comparison_key(own, wanted)
+    mine, theirs = list(map(key, own)), list(map(key, wanted))
     alike = sorted(mine) == sorted(theirs) and len({*mine}) == len(mine)
     return None if mine == theirs or not alike else [mine.index(name) for name in theirs]
 

@@ -136,10 +136,10 @@ def check_files(folder: Path) -> None:
                 check_link(path, folder)
     for name in ("tokenizer_config.json", *IMAGE_FILES):
         if (folder / name).is_file():
-            said = read_config(folder / name, "a processor's configuration")
-            if key := next(filter(said.get, OTHER_FILE_KEYS), None):
+            config = read_config(folder / name, "a processor's configuration")
+            if key := next(filter(config.get, OTHER_FILE_KEYS), None):
                 raise bad_value(
-                    folder / name, key, said[key], "no other names of files: remove this key"
+                    folder / name, key, config[key], "no other names of files: remove this key"
                 )
     for path in (folder / name for name in PROCESSOR_FILES if os.path.lexists(folder / name)):
         if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
@@ -154,10 +154,10 @@ def check_link(path: Path, folder: Path) -> None:
     Links in a snapshot of the Hub's cache into the store beside it are allowed:
     `models--NAME/snapshots/HASH/FILE` links to `../../blobs/HASH`.
     """
-    place, root = Path(os.path.realpath(path)), folder.resolve()  # no error for a loop
+    target, root = Path(os.path.realpath(path)), folder.resolve()  # no error for a loop
     store = root.parent.parent
     cached = root.parent.name == "snapshots" and store.name.startswith("models--")
-    if not place.is_relative_to(root) and not (cached and place.parent == store / "blobs"):
+    if not target.is_relative_to(root) and not (cached and target.parent == store / "blobs"):
         raise BrokenCheckpoint(
-            f"{path} is a link to {place}, outside of the folder; expected the file itself"
+            f"{path} is a link to {target}, outside of the folder; expected the file itself"
         )

@@ -75,7 +75,7 @@ class Config(Frozen):
     @property
     def experts(self) -> tuple[ModelEntry, ...]:
         """The models that are not the base."""
-        return tuple(one for one in self.models if one.model != self.base)
+        return tuple(entry for entry in self.models if entry.model != self.base)
 
     def unsupported_error(self, what: str) -> BadRecipe:
         """The error for something that is not supported, and what to do about it."""
@@ -86,13 +86,13 @@ def read_config(values: Mapping[str, Any], path: Path) -> Config:
     """The configuration with these `values`, read from `path`. Raises BadRecipe, naming the key,
     for what is not supported."""
     rebuilt = [key for key, value in values.items() if _same_tokens(key, value)]
-    said = {k: value for k, value in values.items() if value is not None and k not in rebuilt}
-    if odd := [key for key in said if key not in KEYS]:
-        raise BadRecipe(f"{path}: '{odd[0]}' is not supported; leave it out, {INSTEAD}")
-    if "merge_method" not in said:
+    settings = {k: value for k, value in values.items() if value is not None and k not in rebuilt}
+    if unknown := [key for key in settings if key not in KEYS]:
+        raise BadRecipe(f"{path}: '{unknown[0]}' is not supported; leave it out, {INSTEAD}")
+    if "merge_method" not in settings:
         raise BadRecipe(f"{path} has no merge_method, expected the name of a method")
-    config = validated(Config, {**said, "path": path, "rebuilt": bool(rebuilt)}, str(path))
-    names = [one.model for one in config.models]
+    config = validated(Config, {**settings, "path": path, "rebuilt": bool(rebuilt)}, str(path))
+    names = [entry.model for entry in config.models]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise BadRecipe(f"{path}: models has {repeated[0]} twice, expected every model once")
     return config

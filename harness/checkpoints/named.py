@@ -37,8 +37,8 @@ def _written(network: torch.nn.Module) -> dict[str, str]:
 
         own = network.state_dict(keep_vars=True)
         places = {id(tensor): name for name, tensor in own.items()}
-        made = revert_weight_conversion(network, own)
-        names = {places[id(one)]: name for name, one in made.items() if id(one) in places}
+        saved = revert_weight_conversion(network, own)
+        names = {places[id(tensor)]: name for name, tensor in saved.items() if id(tensor) in places}
         modules = {n.removesuffix(".weight"): names[n].removesuffix(".weight") for n in names}
         _WRITTEN[network] = {**modules, **names}
     return _WRITTEN[network]

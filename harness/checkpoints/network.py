@@ -31,14 +31,14 @@ def _made(config: Mapping[str, Any], unit: Unit) -> torch.nn.Module:
     kind = config["model_type"]
     family = FAMILY_OF_TYPE.get(kind)
     if family is not None and family.make is not None:
-        own = family.make(_read(config), unit)
-        if own is not None:
-            return own
+        network = family.make(_read(config), unit)
+        if network is not None:
+            return network
     rows = transformers.AutoModelForSequenceClassification
     if is_image_type(kind):
         rows = transformers.AutoModelForImageClassification
-    made = {"row": rows, "word": transformers.AutoModelForTokenClassification}
-    model: torch.nn.Module = made[unit].from_config(_read(config))
+    classes = {"row": rows, "word": transformers.AutoModelForTokenClassification}
+    model: torch.nn.Module = classes[unit].from_config(_read(config))
     return model
 
 
@@ -46,8 +46,8 @@ def is_image_type(model_type: str) -> bool:
     """Whether transformers has a single image classifier of an architecture, and none of text."""
     from transformers.models.auto import modeling_auto as auto
 
-    one = isinstance(auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.get(model_type), str)
-    return one and model_type not in auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    single = isinstance(auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES.get(model_type), str)
+    return single and model_type not in auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 
 def text_tower(config: Mapping[str, Any], what: str) -> Any:
@@ -58,9 +58,9 @@ def text_tower(config: Mapping[str, Any], what: str) -> Any:
     from transformers import CLIPTextModelWithProjection
 
     with using_transformers(what):
-        read = _read(config)
-        read.text_config.projection_dim = read.projection_dim
-        return CLIPTextModelWithProjection(read.text_config)
+        parsed = _read(config)
+        parsed.text_config.projection_dim = parsed.projection_dim
+        return CLIPTextModelWithProjection(parsed.text_config)
 
 
 def configuration(config: Mapping[str, Any], what: str) -> Any:
@@ -69,9 +69,9 @@ def configuration(config: Mapping[str, Any], what: str) -> Any:
     Raises BrokenCheckpoint, naming `what`, for one that it cannot read.
     """
     with using_transformers(what):
-        read = _read(config)
-        read.to_dict()  # fails here if a key has replaced a method of its name
-        return read
+        parsed = _read(config)
+        parsed.to_dict()  # fails here if a key has replaced a method of its name
+        return parsed
 
 
 RUN_KEYS = {"model_type", "dtype", "torch_dtype", "chunk_size_feed_forward", "output_attentions"}
@@ -83,10 +83,10 @@ def _read(config: Mapping[str, Any]) -> Any:
     from transformers import AutoConfig
 
     values = {key: value for key, value in config.items() if key not in RUN_KEYS}
-    read = AutoConfig.for_model(config["model_type"], **values)
+    parsed = AutoConfig.for_model(config["model_type"], **values)
     # a kernel that it names would be code from the Hub; this sets its parts' as well
-    read._attn_implementation = read._experts_implementation = None
-    return read
+    parsed._attn_implementation = parsed._experts_implementation = None
+    return parsed
 
 
 @contextmanager
@@ -128,9 +128,9 @@ def without_warnings() -> Iterator[None]:
     """A block without the warnings that transformers logs, whole configurations among them."""
     from transformers.utils import logging
 
-    said = logging.get_verbosity()
+    level = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
-        logging.set_verbosity(said)
+        logging.set_verbosity(level)

@@ -109,10 +109,10 @@ def open_checkpoint(
     _check_unwrapped(path, family, weights)
     names: dict[str, str] = {}
     for name in sorted(weights, key=lambda name: family.canonical(name) != name):
-        known = names.setdefault(family.canonical(name), name)
+        first = names.setdefault(family.canonical(name), name)
         # a file may have the table that two stacks share once for each stack
-        if known != name and not (family.stacks and torch.equal(weights[known], weights[name])):
-            raise two_names_error(path, known, name)
+        if first != name and not (family.stacks and torch.equal(weights[first], weights[name])):
+            raise two_names_error(path, first, name)
     table = family.token_embeddings if family.stacks else ""
     if family.stacks and not {table, family.bare(table)} & names.keys():
         raise BrokenCheckpoint(
@@ -124,11 +124,11 @@ def open_checkpoint(
     for name in names:
         if (bare := family.bare(name)) != name and bare in names:
             raise two_names_error(path, names[name], names[bare])
-    spelled = {name: own for name, own in names.items() if name != own}
+    spelled = {name: stored for name, stored in names.items() if name != stored}
     labels = labels_of(config, str(file)) if any(map(family.is_head, names)) else None
     if labels is not None and (final := family.final(names)):
         check_outputs(specs(weights)[names[f"{final}.weight"]], labels, config, file)
-    opened = Checkpoint(
+    checkpoint = Checkpoint(
         source=str(source),
         path=path,
         config=config,
@@ -139,15 +139,15 @@ def open_checkpoint(
         spelled=spelled,
         modules=cache(partial(read_pooling, path, family)),
     )
-    return opened if labels is None else under_prefix(opened)
+    return checkpoint if labels is None else under_prefix(checkpoint)
 
 
 def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
     """Raise BrokenCheckpoint if all names have the prefix of a wrapper around the model."""
     for wrapper in WRAPPERS:
-        named = bool(weights) and all(name.startswith(wrapper) for name in weights)
-        own = family.prefix.startswith(wrapper)
-        if named and (not own or any(name.startswith(wrapper + family.prefix) for name in weights)):
+        wrapped = bool(weights) and all(name.startswith(wrapper) for name in weights)
+        usual = family.prefix.startswith(wrapper)
+        if wrapped and (not usual or any(n.startswith(wrapper + family.prefix) for n in weights)):
             raise BrokenCheckpoint(
                 f"{path} has '{next(iter(weights))}', and all other names begin with '{wrapper}', "
                 "too; expected the names of transformers: save the model inside the wrapper"
@@ -160,10 +160,10 @@ def check_outputs(
     """Raise BrokenCheckpoint unless a classifier's last layer has an output for each label, as
     transformers requires. A multiple-choice model has one output, whatever its labels.
     """
-    outputs, named = max(weight.shape[:1], default=0), len(labels) or 1
-    if outputs != named and "ForMultipleChoice" not in str(config.get("architectures")):
+    outputs, count = max(weight.shape[:1], default=0), len(labels) or 1
+    if outputs != count and "ForMultipleChoice" not in str(config.get("architectures")):
         raise BrokenCheckpoint(
-            f"{file} names {named} labels, and the head has {outputs} outputs; expected a name for "
+            f"{file} names {count} labels, and the head has {outputs} outputs; expected a name for "
             "each output in its id2label"
         )
 
@@ -173,11 +173,11 @@ def _is_copy(
 ) -> bool:
     """Whether the `lm_head` of a text-to-text model is a copy of its token table, to which it is
     tied: pickles of older releases store both. False where the configuration unties them."""
-    own = names.get(f"{family.pooler}.weight")
-    if own is None or not is_tied(config):
+    lm_head = names.get(f"{family.pooler}.weight")
+    if lm_head is None or not is_tied(config):
         return False
     table = names.get(family.token_embeddings) or names[family.bare(family.token_embeddings)]
-    return torch.equal(weights[own], weights[table])
+    return torch.equal(weights[lm_head], weights[table])
 
 
 def opened_config(source: str) -> Checkpoint | None:
@@ -220,10 +220,10 @@ def _config(path: Path) -> dict[str, Any]:
             f"{file} is missing; expected the encoder beside {MODULES}: load the folder with a "
             "newer sentence-transformers, and save it"
         )
-    inside = [one.parent.name for one in sorted(path.glob("*/config.json"))]
-    if inside and not file.is_file():
+    models = [inner.parent.name for inner in sorted(path.glob("*/config.json"))]
+    if models and not file.is_file():
         raise BrokenCheckpoint(
-            f"{file} is missing; expected one model: this folder has models in {few(inside)}"
+            f"{file} is missing; expected one model: this folder has models in {few(models)}"
         )
     config = read_config(file)
     for key in OTHER_WEIGHTS:
@@ -239,22 +239,22 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _image_encoder_of(
-    config: dict[str, Any], state: StateDict, where: str
+    config: dict[str, Any], state: StateDict, source: str
 ) -> tuple[dict[str, Any], StateDict]:
     """Configuration and weights of a whole CLIP's image encoder, with its projection; those of any
     other model unchanged."""
     family = FAMILY_OF_WHOLE.get(str(config.get("model_type")))
     if family is None:
         return config, state
-    said = config.get("vision_config_dict") or config.get("vision_config") or {}
-    if not isinstance(said, dict):
-        raise bad_value(where, "vision_config", said, "the configuration of the image encoder")
-    said = {**said, "model_type": family.model_types[0], "architectures": [PART]}
-    dim = f"{family.pooler}.weight"
-    if dim in state:
-        said["projection_dim"] = max(specs(state)[dim].shape[:1], default=0)
-    named = [n for n in state if n.startswith(family.prefix) or family.is_pooler(n)]
-    return said, select(state, named)
+    vision = config.get("vision_config_dict") or config.get("vision_config") or {}
+    if not isinstance(vision, dict):
+        raise bad_value(source, "vision_config", vision, "the configuration of the image encoder")
+    vision = {**vision, "model_type": family.model_types[0], "architectures": [PART]}
+    projection = f"{family.pooler}.weight"
+    if projection in state:
+        vision["projection_dim"] = max(specs(state)[projection].shape[:1], default=0)
+    names = [n for n in state if n.startswith(family.prefix) or family.is_pooler(n)]
+    return vision, select(state, names)
 
 
 def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> None:
@@ -263,22 +263,22 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
 
     Building a model of 10^9 layers would never end, even without weights.
     """
-    known = specs(state)
-    for name, spec in known.items():
+    headers = specs(state)
+    for name, spec in headers.items():
         if name.endswith((".weight", ".bias")) and not spec.dtype.is_floating_point:
             kind = str(spec.dtype).removeprefix("torch.")
             raise BrokenCheckpoint(
                 f"'{name}' beside {where} is {kind}, expected floats: no quantized weights are read"
             )
-    widest = max((max(spec.shape, default=0) for spec in known.values()), default=0)
+    widest = max((max(spec.shape, default=0) for spec in headers.values()), default=0)
     for key, value in config.items():
-        most = len(known) if LAYERS.search(key) else widest if key == "num_labels" else None
-        most = max(widest, LENGTH_LIMIT) if LENGTHS.fullmatch(key) else most
-        number = isinstance(value, int | float)
-        if most is not None and number and not value <= max(most, 1000):
-            size = f"{len(known)} tensors and no axis longer than {widest}"
+        limit = len(headers) if LAYERS.search(key) else widest if key == "num_labels" else None
+        limit = max(widest, LENGTH_LIMIT) if LENGTHS.fullmatch(key) else limit
+        numeric = isinstance(value, int | float)
+        if limit is not None and numeric and not value <= max(limit, 1000):
+            size = f"{len(headers)} tensors and no axis longer than {widest}"
             raise bad_value(
-                where, key, value, f"at most {max(most, 1000)} as its weights have {size}"
+                where, key, value, f"at most {max(limit, 1000)} as its weights have {size}"
             )
 
 
@@ -302,8 +302,8 @@ def labels_of(config: Mapping[str, Any], where: str) -> tuple[str, ...]:
     places = config.get("label2id")
     places = places if isinstance(places, dict) else {}
     # some files have the places as strings
-    if other := [name for at, name in ordered.items() if places.get(name, at) not in (at, str(at))]:
-        expected = f"{other[0]!r:.80} with the number that it has in id2label"
+    if wrong := [name for i, name in ordered.items() if places.get(name, i) not in (i, str(i))]:
+        expected = f"{wrong[0]!r:.80} with the number that it has in id2label"
         raise bad_value(where, "label2id", places, expected)
     if count == 1:
         return ()
@@ -352,18 +352,18 @@ def _open_shards(path: Path) -> StateDict:
     As in transformers, tensors that the index does not list are read too, and of two tensors of one
     name that in the last shard. Raises BrokenCheckpoint where the index says otherwise.
     """
-    placed = read_json(path / SHARD_INDEX, "a shard index").get("weight_map")
-    if not isinstance(placed, dict) or not placed:
+    shard_of = read_json(path / SHARD_INDEX, "a shard index").get("weight_map")
+    if not isinstance(shard_of, dict) or not shard_of:
         raise BrokenCheckpoint(
             f"{path / SHARD_INDEX} has no weight_map, expected a shard for each name"
         )
-    for shard in placed.values():
+    for shard in shard_of.values():
         if not isinstance(shard, str) or Path(shard).name != shard:
             raise BrokenCheckpoint(
                 f"{path / SHARD_INDEX} names the shard {shard!r:.80}, expected a file beside it"
             )
-    parts = {shard: _open_plain(path / shard) for shard in sorted(set(placed.values()))}
-    for name, shard in placed.items():
+    parts = {shard: _open_plain(path / shard) for shard in sorted(set(shard_of.values()))}
+    for name, shard in shard_of.items():
         if name not in parts[shard]:
             raise BrokenCheckpoint(
                 f"{path / shard} has no tensor '{name}', which {SHARD_INDEX} lists; expected an "
@@ -372,10 +372,10 @@ def _open_shards(path: Path) -> StateDict:
     last = {name: shard for shard, part in parts.items() for name in part}
     for shard, part in parts.items():
         for name in part:
-            if last[name] != shard and placed.get(name) != last[name]:
+            if last[name] != shard and shard_of.get(name) != last[name]:
                 raise BrokenCheckpoint(
                     f"'{name}' is in {shard} and in {last[name]} of {path}, and {SHARD_INDEX} "
-                    f"lists {placed.get(name, 'neither')}; expected each tensor in one shard"
+                    f"lists {shard_of.get(name, 'neither')}; expected each tensor in one shard"
                 )
     return _modern(union(*reversed(parts.values())), path)
 
@@ -396,10 +396,10 @@ def _open_plain(path: Path) -> StateDict:
         names = handle.keys()
         for name in names:
             part = handle.get_slice(name)
-            kind = part.get_dtype()
-            if kind not in DTYPES:
-                raise BrokenCheckpoint(f"'{name}' of {path} is {kind}, expected float or integer")
-            headers[name] = Spec(tuple(part.get_shape()), DTYPES[kind])
+            dtype = part.get_dtype()
+            if dtype not in DTYPES:
+                raise BrokenCheckpoint(f"'{name}' of {path} is {dtype}, expected float or integer")
+            headers[name] = Spec(tuple(part.get_shape()), DTYPES[dtype])
     except FileNotFoundError:
         raise BrokenCheckpoint(f"{path} is missing; expected a safetensors file") from None
     except (SafetensorError, OSError, MemoryError) as error:  # MemoryError: it is mapped whole

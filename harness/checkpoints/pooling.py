@@ -62,26 +62,26 @@ def read_pooling(folder: Path, family: Family) -> Pooling | None:
     places = _places(folder)
     beside = [path.name for path in sorted(folder.glob(SENTENCE_CONFIG)) if path.is_file()]
     own = [f"{place}/config.json" for place in places]
-    maybe = (MODULES, PROMPTS, *beside, *own)
-    files = [one for one in maybe if one == own[0] or (folder / one).is_file()]
+    candidates = (MODULES, PROMPTS, *beside, *own)
+    files = [name for name in candidates if name == own[0] or (folder / name).is_file()]
     for name in files:
         check_link(folder / name, folder)
     reads = [*files[1:], *([TOKENIZER] if (folder / TOKENIZER).is_file() else [])]
-    said = {name: read_json(folder / name, "a JSON object") for name in reads}
+    contents = {name: read_json(folder / name, "a JSON object") for name in reads}
     for name in beside:
-        if said[name].get("do_lower_case"):
+        if contents[name].get("do_lower_case"):
             raise bad_value(
                 folder / name, "do_lower_case", True, "false: case is left to the tokenizer"
             )
-    prompts = said.get(PROMPTS, {}).get("prompts") or {}
+    prompts = contents.get(PROMPTS, {}).get("prompts") or {}
     if any(prompts.values() if isinstance(prompts, dict) else [prompts]):
         raise bad_value(
             folder / PROMPTS, "prompts", prompts, "none: rows are read without a prompt"
         )
-    if (size := said.get(PROMPTS, {}).get("truncate_dim")) is not None:
+    if (size := contents.get(PROMPTS, {}).get("truncate_dim")) is not None:
         raise bad_value(folder / PROMPTS, "truncate_dim", size, "none: embeddings are read whole")
-    mode = _mode(said.get(own[0], {}), folder / own[0])
-    return Pooling(mode, len(places) > 1, _length(folder, said), tuple(files))
+    mode = _mode(contents.get(own[0], {}), folder / own[0])
+    return Pooling(mode, len(places) > 1, _length(folder, contents), tuple(files))
 
 
 def _places(folder: Path) -> list[str]:
@@ -89,7 +89,7 @@ def _places(folder: Path) -> list[str]:
     file, what = folder / MODULES, "a list of modules"
     check_link(file, folder)
     modules = parse_objects(read_text(file, what), str(file), what)
-    kinds, paths = ([str(one.get(key)) for one in modules] for key in ("type", "path"))
+    kinds, paths = ([str(module.get(key)) for module in modules] for key in ("type", "path"))
     steps = [re.sub(r"^sentence_transformers\..*\.", "", kind) for kind in kinds]
     if steps not in (STEPS, STEPS[:2]):
         raise bad_value(
@@ -106,10 +106,10 @@ def _places(folder: Path) -> list[str]:
     return paths[1:]
 
 
-def _length(folder: Path, said: Mapping[str, Any]) -> int | None:
+def _length(folder: Path, contents: Mapping[str, Any]) -> int | None:
     """The most tokens read of a row; newer releases leave it to the tokenizer's configuration."""
-    for name in said:
-        length = said[name].get("model_max_length" if name == TOKENIZER else "max_seq_length")
+    for name in contents:
+        length = contents[name].get("model_max_length" if name == TOKENIZER else "max_seq_length")
         if length is None:
             continue
         if type(length) not in (int, float) or length < 1:
@@ -119,20 +119,20 @@ def _length(folder: Path, said: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _mode(said: dict[str, Any], where: Path) -> str:
+def _mode(config: dict[str, Any], file: Path) -> str:
     """The one way of pooling that a configuration names, as newer or older releases write it."""
     older = []
-    for key in (key for key in said if key.startswith(OLDER)):
-        if not isinstance(said[key], bool):
-            raise bad_value(where, key, said[key], "true or false")
-        if said[key]:
+    for key in (key for key in config if key.startswith(OLDER)):
+        if not isinstance(config[key], bool):
+            raise bad_value(file, key, config[key], "true or false")
+        if config[key]:
             older.append(re.sub("(?<!sqrt_len)_tokens?$", "", key[len(OLDER) :]))
-    modes = said.get("pooling_mode") or older
+    modes = config.get("pooling_mode") or older
     modes = [modes] if isinstance(modes, str) else modes
     if older and modes != older:
-        raise bad_value(where, "pooling", [modes, older], "one way of pooling, not two")
+        raise bad_value(file, "pooling", [modes, older], "one way of pooling, not two")
     if modes not in [[mode] for mode in POOLINGS]:
-        raise bad_value(where, "pooling", modes, f"one of {', '.join(POOLINGS)}")
+        raise bad_value(file, "pooling", modes, f"one of {', '.join(POOLINGS)}")
     return str(modes[0])
 
 
@@ -152,10 +152,10 @@ def check_poolings(models: Sequence[Checkpoint]) -> Pooling | None:
             )
     lengths = {model.pooling.max_length: model.source for model in models if model.pooling}
     if len(lengths) > 1:
-        told = ", ".join(f"{source} {length or 'any'}" for length, source in lengths.items())
+        limits = ", ".join(f"{source} {length or 'any'}" for length, source in lengths.items())
         warnings.warn(
-            f"the models read different numbers of tokens of a row ({told}): their merge gets the "
-            "number of the first, and an evaluation of them all reads the fewest",
+            f"the models read different numbers of tokens of a row ({limits}): their merge gets "
+            "the number of the first, and an evaluation of them all reads the fewest",
             stacklevel=2,
         )
     return poolings[0]
@@ -177,7 +177,7 @@ def _of_cross_encoder(folder: Path) -> list[str]:
     if read_json(folder / PROMPTS, "a JSON object").get("model_type") != "CrossEncoder":
         return []
     names = [MODULES, PROMPTS, *(path.name for path in sorted(folder.glob(SENTENCE_CONFIG)))]
-    found = [name for name in names if (folder / name).is_file()]
-    for name in found:
+    files = [name for name in names if (folder / name).is_file()]
+    for name in files:
         check_link(folder / name, folder)
-    return found
+    return files

@@ -65,9 +65,9 @@ def copy_processor(sources: Sequence[Path], target: Path) -> None:
 
 def check_inputs(model: Checkpoint, task: Task) -> None:
     """Raise BadRecipe for a text model on a task of images, and the other way round."""
-    read, of_images = model.family.inputs == "image", bool(task.image)
-    if read != of_images:
-        found, wanted = (("text", "images")[one] for one in (read, of_images))
+    reads_images, of_images = model.family.inputs == "image", bool(task.image)
+    if reads_images != of_images:
+        found, wanted = (("text", "images")[images] for images in (reads_images, of_images))
         raise BadRecipe(
             f"{model.source} is a model of {found}, and the rows of {task} are {wanted}; "
             f"expected a model of {wanted}, or a task of {found}"
@@ -101,16 +101,16 @@ def open_image_processor(path: Path) -> Any:
 
     what = f"{path} has no image processor that can be read"
     with one_line_errors(what, f"fix {IMAGE_FILES[0]}"), without_warnings():
-        given: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+        options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
         # the default is torchvision where that is installed, whose pixels differ; older releases
         # have `use_fast` in place of `backend`
-        given |= {"backend": "pil", "use_fast": False}
-        made = AutoImageProcessor.from_pretrained(path, **given)
-        said = made.to_dict()
-    sides = [side for key in ("size", "crop_size") for side in (said.get(key) or {}).values()]
+        options |= {"backend": "pil", "use_fast": False}
+        processor = AutoImageProcessor.from_pretrained(path, **options)
+        config = processor.to_dict()
+    sides = [side for key in ("size", "crop_size") for side in (config.get(key) or {}).values()]
     if big := [side for side in sides if not isinstance(side, int) or side > LARGEST_SIDE]:
         raise bad_value(path, "side of an image", big[0], f"at most {LARGEST_SIDE} pixels")
-    return made
+    return processor
 
 
 def pixels(processor: Any, images: Sequence[Any], source: object) -> torch.Tensor:
@@ -120,8 +120,8 @@ def pixels(processor: Any, images: Sequence[Any], source: object) -> torch.Tenso
     """
     what = f"the image processor of {source} cannot be used"
     with one_line_errors(what, "expected one that makes all images the same size"):
-        made: torch.Tensor = processor(images=list(images), return_tensors="pt")["pixel_values"]
-    return made
+        tensor: torch.Tensor = processor(images=list(images), return_tensors="pt")["pixel_values"]
+    return tensor
 
 
 def check_image_processor(model: Checkpoint) -> None:
@@ -133,19 +133,19 @@ def check_image_processor(model: Checkpoint) -> None:
         )
     gray = pillow().Image.new("RGB", (3, 5), (128, 128, 128))
     with np.errstate(all="ignore"):
-        seen = pixels(open_image_processor(model.processor), [gray], model.source)
-    if not bool(seen.isfinite().all()):
+        batch = pixels(open_image_processor(model.processor), [gray], model.source)
+    if not bool(batch.isfinite().all()):
         raise BrokenCheckpoint(
             f"the image processor of {model.source} makes infinite numbers or NaN of a gray image; "
             f"expected finite numbers: no 0 in image_std of its {IMAGE_FILES[0]}"
         )
-    made, size = seen.shape[1:], model.config.get("image_size")
-    sides = list(size) if isinstance(size, list) else [size or made[1], size or made[2]]
+    shape, size = batch.shape[1:], model.config.get("image_size")
+    sides = list(size) if isinstance(size, list) else [size or shape[1], size or shape[2]]
     if model.family.name == GENERIC:  # some take other sizes than they say: dinov2
-        sides = [*made[1:]]
-    if [*made] != [RGB, *sides]:
+        sides = [*shape[1:]]
+    if [*shape] != [RGB, *sides]:
         raise BrokenCheckpoint(
-            f"the image processor of {model.source} makes {[*made]} of an image of 3 x 5 pixels, "
+            f"the image processor of {model.source} makes {[*shape]} of an image of 3 x 5 pixels, "
             f"config.json says {[RGB, *sides]}; set its size to a height and a width, or crop_size"
         )
 
@@ -156,8 +156,8 @@ def check_images_alike(models: Sequence[Checkpoint]) -> None:
     for first, other in pairwise(having):
         if processor_digest(first.processor) == processor_digest(other.processor):
             continue
-        both = [open_image_processor(m.processor) for m in (first, other)]
-        expected, found = map(_pixel_settings, both)
+        pair = [open_image_processor(m.processor) for m in (first, other)]
+        expected, found = map(_pixel_settings, pair)
         for key in sorted({*expected, *found}):
             if found.get(key) != expected.get(key):
                 raise IncompatibleWeights(
@@ -167,8 +167,8 @@ def check_images_alike(models: Sequence[Checkpoint]) -> None:
                 )
         # a processor may do more than its keys say, or less
         probe = pillow().Image.fromarray(np.arange(5 * 7 * RGB, dtype=np.uint8).reshape(5, 7, RGB))
-        seen = [pixels(one, [probe], m.source) for one, m in zip(both, (first, other), strict=True)]
-        if not torch.equal(*seen):
+        images = [pixels(p, [probe], m.source) for p, m in zip(pair, (first, other), strict=True)]
+        if not torch.equal(*images):
             raise IncompatibleWeights(
                 f"the image processor of {other.source} makes other pixels of an image than that "
                 f"of {first.source}; take models with one image processor"
@@ -178,7 +178,7 @@ def check_images_alike(models: Sequence[Checkpoint]) -> None:
 def _pixel_settings(processor: Any) -> dict[str, Any]:
     """The settings that change the pixels: of the others, releases of transformers write different
     defaults."""
-    every = processor.to_dict().items()
-    said = {key: one for key, one in every if one is not None and one is not False}
-    idle = {one for step, of in STEPS.items() if step not in said for one in of}
-    return {key: one for key, one in said.items() if key not in {*NO_PROCESSING, *idle}}
+    items = processor.to_dict().items()
+    settings = {key: value for key, value in items if value is not None and value is not False}
+    idle = {key for step, keys in STEPS.items() if step not in settings for key in keys}
+    return {key: value for key, value in settings.items() if key not in {*NO_PROCESSING, *idle}}

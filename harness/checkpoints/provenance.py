@@ -123,13 +123,13 @@ class MergeJson(MadeRecord, MethodRecord):
         """(stage, name) of each method, in the order in which they ran."""
         merger = [self.merger] if self.merger else []
         stages = {"premerge": self.premerge, "merger": merger, "postmerge": self.postmerge}
-        return [(stage, one.name) for stage, of in stages.items() for one in of]
+        return [(stage, method.name) for stage, methods in stages.items() for method in methods]
 
     @property
     def shown(self) -> tuple[str, ...]:
         """The rows that statistics of its methods were made from, as `name@split`, each once."""
         methods: tuple[MethodRecord, ...] = (*self.premerge, self, *self.postmerge)
-        return tuple(dict.fromkeys(one.task for method in methods for one in method.statistics))
+        return tuple(dict.fromkeys(rows.task for method in methods for rows in method.statistics))
 
 
 class Part(FolderRecord):
@@ -177,12 +177,12 @@ class ExpertJson(MadeRecord):
         part = self.part and (self.part.number, self.part.limit)  # its rows differ by seed
         rows = part or (self.rows, self.rows_digest)
         # one epoch is written 1 by a study and 1.0 by a command
-        given = {
-            name: float(of) if isinstance(of, int) else of
-            for name, of in self.hyperparameters.items()
-            if of
+        values = {
+            name: float(value) if isinstance(value, int) else value
+            for name, value in self.hyperparameters.items()
+            if value
         }
-        return digest_of([rows, given, self.readout, self.bf16])
+        return digest_of([rows, values, self.readout, self.bf16])
 
 
 def read_merge_json(folder: Path) -> MergeJson | None:
@@ -190,14 +190,14 @@ def read_merge_json(folder: Path) -> MergeJson | None:
 
     Raises BrokenCheckpoint for one without the digest of its weights or the hashes of its files.
     """
-    said = _read(MergeJson, folder / MERGE_FILE, "a record of a merge")
+    record = _read(MergeJson, folder / MERGE_FILE, "a record of a merge")
     for name in ("digest", "files"):
-        if said is not None and not getattr(said, name):
+        if record is not None and not getattr(record, name):
             raise BrokenCheckpoint(
                 f"{folder / MERGE_FILE} is not complete: it has no {name}, which this version "
                 f"needs; merge again, or remove {MERGE_FILE} to use the folder as a plain model"
             )
-    return said
+    return record
 
 
 def read_expert_json(folder: Path) -> ExpertJson | None:
@@ -207,8 +207,8 @@ def read_expert_json(folder: Path) -> ExpertJson | None:
 
 def records_in(folder: Path) -> dict[str, ExpertJson | MergeJson]:
     """The records in a folder of how its model was made, by file name, expert.json first."""
-    read = {EXPERT_FILE: read_expert_json(folder), MERGE_FILE: read_merge_json(folder)}
-    return {marker: said for marker, said in read.items() if said is not None}
+    records = {EXPERT_FILE: read_expert_json(folder), MERGE_FILE: read_merge_json(folder)}
+    return {marker: record for marker, record in records.items() if record is not None}
 
 
 def first_record_in(folder: Path) -> ExpertJson | MergeJson | None:
@@ -220,31 +220,31 @@ def rows_shown(*folders: Path) -> dict[str, str]:
     """The digests of the texts of rows, by `name@split`, that the models in folders, or the models
     that these were made from, were shown or tuned on; '' if not recorded. A merge or an expert made
     from such a model counts as having seen these rows."""
-    found: dict[str, str] = {}
-    for said in (one for folder in folders for one in records_in(folder).values()):
-        own = [*said.shown, *said.scored_on] if isinstance(said, MergeJson) else []
-        rows = (*own, *said.inherited)
-        found |= {row: said.seen.get(row) or found.get(row, "") for row in rows}
-    return found
+    digests: dict[str, str] = {}
+    for record in (one for folder in folders for one in records_in(folder).values()):
+        own = [*record.shown, *record.scored_on] if isinstance(record, MergeJson) else []
+        rows = (*own, *record.inherited)
+        digests |= {row: record.seen.get(row) or digests.get(row, "") for row in rows}
+    return digests
 
 
 def recorded_tasks(folder: Path) -> tuple[str, ...]:
     """The task ids in the folder's expert.json or merge.json; none without these."""
-    said = first_record_in(folder)
-    return tuple(said.tasks) if said else ()
+    record = first_record_in(folder)
+    return tuple(record.tasks) if record else ()
 
 
 def check_files_unchanged(folder: Path, names: Iterable[str]) -> None:
     """Raise BrokenCheckpoint if a file of these names, or the configuration of a kept head, differs
     from its hash in expert.json or merge.json. A folder without such hashes is not checked.
     """
-    there = [path.relative_to(folder).as_posix() for path in folder.glob("heads/**/config.json")]
-    for marker, said in records_in(folder).items():
-        if said.files is None:
+    present = [path.relative_to(folder).as_posix() for path in folder.glob("heads/**/config.json")]
+    for marker, record in records_in(folder).items():
+        if record.files is None:
             continue
-        kept = [n for n in said.files if n.startswith("heads/") and n.endswith("/config.json")]
-        for name in dict.fromkeys((*names, *there, *kept)):
-            if file_hash(folder / name, MAX_FILE_BYTES) != said.files.get(name):
+        listed = [n for n in record.files if n.startswith("heads/") and n.endswith("/config.json")]
+        for name in dict.fromkeys((*names, *present, *listed)):
+            if file_hash(folder / name, MAX_FILE_BYTES) != record.files.get(name):
                 raise changed_error(folder / name, marker)
 
 
@@ -260,12 +260,12 @@ def check_weights_unchanged(model: Checkpoint) -> None:
     """Raise BrokenCheckpoint unless a model's weights hash to the digest in its expert.json or
     merge.json. They may be in other files. If that lists no files, nothing is read.
     """
-    for marker, said in records_in(model.path).items():
-        if said.files is not None and (now := digest(model.weights)) != said.digest:
-            made = "merged" if isinstance(said, MergeJson) else "trained"
+    for marker, record in records_in(model.path).items():
+        if record.files is not None and (now := digest(model.weights)) != record.digest:
+            verb = "merged" if isinstance(record, MergeJson) else "trained"
             raise BrokenCheckpoint(
-                f"{model.source} has changed since it was {made}: its weights hash to {now[:12]}, "
-                f"expected {said.digest[:12] or 'a digest'} as its {marker} says; make it again, "
+                f"{model.source} has changed since it was {verb}: its weights hash to {now[:12]}, "
+                f"expected {record.digest[:12] or 'a digest'} as its {marker} says; make it again, "
                 f"or remove {marker} to use it as a plain model"
             )
 
@@ -274,16 +274,16 @@ def _read(kind: type[R], path: Path, what: str) -> R | None:
     """The record in a file, if there is one. Raises BrokenCheckpoint for odd values or names."""
     if not path.is_file():
         return None
-    said: R = validated(kind, read_json(path, what), str(path), BrokenCheckpoint)
-    named = [*said.tasks]
-    if isinstance(said, MergeJson):
-        named += [origin.task for origin in said.experts if origin.task is not None]
-        named += [name.partition("@")[0] for name in said.scored_on]
-    for task in named:
+    record: R = validated(kind, read_json(path, what), str(path), BrokenCheckpoint)
+    tasks = [*record.tasks]
+    if isinstance(record, MergeJson):
+        tasks += [origin.task for origin in record.experts if origin.task is not None]
+        tasks += [name.partition("@")[0] for name in record.scored_on]
+    for task in tasks:
         TASKS.check_name(task, str(path))
         if not is_task_name(task) or task.endswith(YAML):
             raise BrokenCheckpoint(
                 f"{path} names the task {task!r:.80}, expected letters, digits and . + - _, in "
                 "parts joined by /"
             )
-    return said
+    return record

@@ -27,7 +27,7 @@ def task_fields(tasks: Collection[str], out: Path) -> dict[str, Any]:
         task: {"relative": os.path.relpath(path, os.path.abspath(out)), "path": path}
         for task, path in paths.items()
     }
-    return {key: said for key, said in (("spelled", spelled), ("described", places)) if said}
+    return {key: value for key, value in (("spelled", spelled), ("described", places)) if value}
 
 
 def register_task_files(typed: Sequence[str]) -> set[str]:
@@ -54,15 +54,15 @@ def register_recorded_tasks(models: Sequence[Checkpoint], known: Collection[str]
     broken is an error only when the task is looked up. Raises BadRecipe for two descriptions of one
     task.
     """
-    said = [(one, first_record_in(one.path)) for one in models]
-    named = [(model, one, task) for model, one in said if one for task in one.tasks]
+    records = [(model, first_record_in(model.path)) for model in models]
+    named = [(model, record, task) for model, record in records if record for task in record.tasks]
     places: dict[str, Path] = {}
-    for model, one, task in named:
+    for model, record, task in named:
         if task in known or (task in TASKS and not (TASKS.typed_name(task) or "").endswith(YAML)):
             continue
-        place = next(_description_files(model, one, task), None)
+        place = next(_description_files(model, record, task), None)
         if place is None:
-            TASKS.hints[task] = _missing_hint(model, one, task)
+            TASKS.hints[task] = _missing_hint(model, record, task)
         elif not places.setdefault(task, place).samefile(place):
             raise BadRecipe(
                 f"{places[task]} and {place} both describe '{task}', and models of this run name "
@@ -78,14 +78,14 @@ def _register(task: str, place: Path) -> None:
     leave a hint for the look-up."""
     try:
         with TASKS.undone_by_errors():
-            if (found := TASKS[str(place)].name) != task:
-                raise UnknownName(f"{place} describes '{found}'")
+            if (described := TASKS[str(place)].name) != task:
+                raise UnknownName(f"{place} describes '{described}'")
     except HarnessError as error:
         TASKS.hints[task] = f"{error}; type --tasks and the path of its description"
 
 
 def _description_files(
-    model: Checkpoint, said: ExpertJson | MergeJson, task: str
+    model: Checkpoint, record: ExpertJson | MergeJson, task: str
 ) -> Iterator[Path]:
     """The files that may describe a task: relative to the folder that names it, then by full path.
     No file for a model of the Hub, as its author would decide which files are read here.
@@ -94,20 +94,20 @@ def _description_files(
     """
     if not os.path.exists(model.source):
         return
-    typed, place = said.spelled.get(task, ""), said.described.get(task)
+    typed, place = record.spelled.get(task, ""), record.described.get(task)
     names = [place.relative, place.path] if place else [typed]
     for name in names:
         beside = model.path / name
         # where the folder is a link, these two may differ
-        for way in (beside, Path(os.path.normpath(beside))):
-            if name.endswith(YAML) and way.is_file():
-                yield way
+        for path in (beside, Path(os.path.normpath(beside))):
+            if name.endswith(YAML) and path.is_file():
+                yield path
 
 
-def _missing_hint(model: Checkpoint, said: ExpertJson | MergeJson, task: str) -> str:
+def _missing_hint(model: Checkpoint, record: ExpertJson | MergeJson, task: str) -> str:
     """The hint for the look-up of a task that a folder names and whose description is missing."""
-    file = model.path / (EXPERT_FILE if isinstance(said, ExpertJson) else MERGE_FILE)
-    typed = said.spelled.get(task, "")
+    file = model.path / (EXPERT_FILE if isinstance(record, ExpertJson) else MERGE_FILE)
+    typed = record.spelled.get(task, "")
     if not typed:
         return f"{file} names it; load the code that registers it with --plugins, or type --tasks"
     if typed.endswith(YAML):

@@ -38,8 +38,8 @@ def check_settings(models: Sequence[Checkpoint]) -> None:
     for model in models:
         _check_heads(model)
     first = models[0]
-    said = _deciding(first.config, first)
-    if all(_deciding(other.config, other) == said for other in models[1:]):
+    settings = _deciding(first.config, first)
+    if all(_deciding(other.config, other) == settings for other in models[1:]):
         return  # without a look at defaults: transformers takes long to import
     expected = settings_of(first)
     for other in models[1:]:
@@ -60,22 +60,22 @@ def settings_of(model: Checkpoint) -> dict[str, Any]:
     configuration and of `Family.settings`: models read no others.
     """
     family = model.family
-    read = configuration(model.config, model.source)
-    said = {**family.settings, **read.to_dict()}
+    parsed = configuration(model.config, model.source)
+    values = {**family.settings, **parsed.to_dict()}
     if family.name != GENERIC:
-        said = {key: said.get(key) for key in {**family.settings, **type(read)().to_dict()}}
-    if isinstance(kinds := said.get("pos_att_type"), list):  # DeBERTa's `p2c|c2p`, in any order
-        said["pos_att_type"] = sorted(map(str, kinds))
-    return _deciding(said, model)
+        values = {key: values.get(key) for key in {**family.settings, **type(parsed)().to_dict()}}
+    if isinstance(kinds := values.get("pos_att_type"), list):  # DeBERTa's `p2c|c2p`, in any order
+        values["pos_att_type"] = sorted(map(str, kinds))
+    return _deciding(values, model)
 
 
-def _deciding(said: Mapping[str, Any], model: Checkpoint) -> dict[str, Any]:
+def _deciding(config: Mapping[str, Any], model: Checkpoint) -> dict[str, Any]:
     """A configuration without `IDLE` keys and, if the family has a table of axes, `SIZES` keys;
     those of `Family.settings` stay."""
     idle = [IDLE, SIZES] if model.family.axes else [IDLE]
     own = model.family.settings
-    idle_keys = [key for key in said if any(one.fullmatch(key) for one in idle) and key not in own]
-    return {key: value for key, value in said.items() if key not in idle_keys}
+    dropped = [key for key in config if any(one.fullmatch(key) for one in idle) and key not in own]
+    return {key: value for key, value in config.items() if key not in dropped}
 
 
 def attention_head_count(model: Checkpoint) -> int:
@@ -85,8 +85,8 @@ def attention_head_count(model: Checkpoint) -> int:
 
 
 def _shown(model: Checkpoint, key: str, value: Any) -> str:
-    told = "" if key in model.config else " (not in its config.json)"
-    return f"{key} {value!r:.80}{told}"
+    note = "" if key in model.config else " (not in its config.json)"
+    return f"{key} {value!r:.80}{note}"
 
 
 def _check_heads(model: Checkpoint) -> None:

@@ -42,13 +42,13 @@ def write_file(
     infinite entries, which could not be read back; IncompatibleWeights for a tensor of a type that
     is not read, or that is not what the state's specs say; and OSError where the disk is full.
     """
-    known = weights.specs(state)
+    specs = weights.specs(state)
     codes = list(DTYPES)
-    for name, spec in known.items():
+    for name, spec in specs.items():
         if spec.dtype not in CODES:
             raise IncompatibleWeights(f"'{name}' is {spec.dtype}, expected {', '.join(codes)}")
-    called = {name: spelled.get(name, name) for name in known}
-    names = sorted(known, key=lambda name: (codes.index(CODES[known[name].dtype]), called[name]))
+    stored = {name: spelled.get(name, name) for name in specs}
+    names = sorted(specs, key=lambda name: (codes.index(CODES[specs[name].dtype]), stored[name]))
     digests: dict[str, str] = {}
     whole = xxhash.xxh3_128()
     with path.open("wb") as file, ThreadPoolExecutor(1) as pool:
@@ -61,33 +61,33 @@ def write_file(
             digests[name] = weights.finite_digest(name, tensor, what, NotFinite)
             add(weights.flat_bytes(tensor))
 
-        header = _header({called[name]: known[name] for name in names}, metadata)
-        before = pool.submit(add, header)
+        header = _header({stored[name]: specs[name] for name in names}, metadata)
+        pending = pool.submit(add, header)
         for name in names:
             tensor = state[name].contiguous()
-            made = weights.Spec(tuple(tensor.shape), tensor.dtype)
-            if made != known[name]:
+            computed = weights.Spec(tuple(tensor.shape), tensor.dtype)
+            if computed != specs[name]:
                 raise IncompatibleWeights(
-                    f"'{name}' was computed as {made}, expected {known[name]}"
+                    f"'{name}' was computed as {computed}, expected {specs[name]}"
                 )
-            before.result()
+            pending.result()
             if tensor.numel() < weights.piece_size():  # a thread would take longer
                 put(name, tensor)
             else:
-                before = pool.submit(put, name, tensor)
+                pending = pool.submit(put, name, tensor)
             step(1)
-        before.result()
+        pending.result()
     return digests, whole.hexdigest()
 
 
-def _header(known: Mapping[str, weights.Spec], metadata: Mapping[str, str]) -> bytes:
+def _header(specs: Mapping[str, weights.Spec], metadata: Mapping[str, str]) -> bytes:
     """Eight bytes of length, and the names, types, shapes and offsets of all tensors as JSON."""
-    described: dict[str, object] = {"__metadata__": dict(metadata)}
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
-    for name, spec in known.items():
+    for name, spec in specs.items():
         start, end = end, end + spec.bytes
-        about = {"dtype": CODES[spec.dtype], "shape": spec.shape, "data_offsets": (start, end)}
-        described[name] = about
-    text = json.dumps(described, ensure_ascii=False, separators=(",", ":")).encode()
+        entry = {"dtype": CODES[spec.dtype], "shape": spec.shape, "data_offsets": (start, end)}
+        header[name] = entry
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

@@ -63,17 +63,17 @@ def heads(
     defaults of template and prefix. The template of a multilabel task has {label} for the label
     that it asks about. Raises BrokenCheckpoint for a base that reads no texts, or generates none.
     """
-    given = {"preset": preset, "prefix": prefix, "word": words}
-    if family == "clip" and any(given.values()):
-        flag = next(name for name, value in given.items() if value)
+    options = {"preset": preset, "prefix": prefix, "word": words}
+    if family == "clip" and any(options.values()):
+        flag = next(name for name, value in options.items() if value)
         raise BadOption(f"--{flag} is an option of `harness heads verbalizer`; leave it out")
     if preset is not None:
-        if (asked := PRESETS[preset].question) is None:
-            known = ", ".join(name for name, one in PRESETS.items() if one.question)
+        if (question := PRESETS[preset].question) is None:
+            presets = ", ".join(name for name, other in PRESETS.items() if other.question)
             raise BadOption(
-                f"--preset {preset} has no template for a verbalizer, expected one of {known}"
+                f"--preset {preset} has no template for a verbalizer, expected one of {presets}"
             )
-        templates, prefix = templates or [asked[0]], prefix or asked[1]
+        templates, prefix = templates or [question[0]], prefix or question[1]
     check_output(Path(out), HEAD_LAYOUT, force=force)
     source = open_checkpoint(base, allow_pickle=allow_pickle)
     if family == "clip":
@@ -88,9 +88,9 @@ def heads(
 
 def templates_of(task: Task) -> list[str]:
     """The templates of a task in tasks/templates.json; a plain one if there are none."""
-    place = Path(import_module("harness.tasks").__path__[0]) / "templates.json"
-    known: dict[str, list[str]] = read_json(place, "templates")
-    return known.get(task.name, [f"a photo of a {CLASS}."])
+    file = Path(import_module("harness.tasks").__path__[0]) / "templates.json"
+    templates: dict[str, list[str]] = read_json(file, "templates")
+    return templates.get(task.name, [f"a photo of a {CLASS}."])
 
 
 def text_head(
@@ -99,7 +99,7 @@ def text_head(
     """The head of a whole CLIP for a task, with the configuration of an image model under it."""
     check_classes(base, task)
     templates = [*templates] or templates_of(task)
-    if nameless := [one for one in templates if CLASS not in one]:
+    if nameless := [template for template in templates if CLASS not in template]:
         raise BadOption(f"the template {nameless[0]!r:.80} names no class; expected {CLASS} in it")
     config = read_config(base.path / "config.json")
     if config.get("model_type") != base.family.whole:
@@ -118,9 +118,9 @@ def text_head(
     if "logit_scale" not in state:
         raise BrokenCheckpoint(f"{base.source} has no tensor 'logit_scale', expected a whole CLIP")
     tower.load_state_dict({name: own[name] for name in weights.floating(own)}, strict=False)
-    called = [label.replace("_", " ") for label in task.labels]
+    classes = [label.replace("_", " ") for label in task.labels]
     tower, rows = tower.float().eval(), []
-    for name in called:
+    for name in classes:
         inputs = _tokens(base, tower.config, [one.replace(CLASS, name) for one in templates])
         with torch.inference_mode(), using_transformers(base.source):
             embeddings = normalize(tower(**inputs).text_embeds, dim=-1)
@@ -131,9 +131,9 @@ def text_head(
             base.source, "logit_scale", state["logit_scale"].tolist(), "one finite number"
         )
     scaled = scale * torch.stack(rows)
-    made_of = {
+    description = {
         "task": task.name,
-        "classes": called,
+        "classes": classes,
         "templates": templates,
         "base": base.source,
         "base_weights": encoder_digests(base),
@@ -141,16 +141,16 @@ def text_head(
         "tokenizer": processor_digest(base.processor),
     }
     tensors = {f"{base.family.row.final}.weight": scaled.clone()}
-    config = {**config_with_labels(base.config, task.labels), TEXT_HEAD: made_of}
+    config = {**config_with_labels(base.config, task.labels), TEXT_HEAD: description}
     return replace(base, config=config, weights=tensors, labels=task.labels, tasks=(task.name,))
 
 
 def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
     """Texts as inputs of the text encoder, [texts, tokens]."""
     tokenizer = open_tokenizer(base.processor)
-    longest = {"truncation": True, "max_length": config.max_position_embeddings}
+    limits = {"truncation": True, "max_length": config.max_position_embeddings}
     with using_tokenizer(base.processor):
-        inputs = dict(tokenizer([*texts], padding=True, return_tensors="pt", **longest))
+        inputs = dict(tokenizer([*texts], padding=True, return_tensors="pt", **limits))
     ids, end = inputs["input_ids"], config.eos_token_id
     # older configurations have 2 as the end: then transformers takes the largest token for it
     if not isinstance(end, int):
@@ -174,31 +174,31 @@ def read_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, 
     Raises BrokenCheckpoint for a head that was changed, and BadRecipe if there is none, if two are
     for one task, and for a head of another base.
     """
-    found: dict[str, Checkpoint] = {}
+    by_task: dict[str, Checkpoint] = {}
     for file in sorted(Path(folder).glob("**/config.json")) if folder else ():
         config = read_config(file, "the configuration of a head")
-        made_of, files = config.get(TEXT_HEAD), config.pop(FILES, None)
-        if not isinstance(made_of, dict) or not isinstance(files, dict):
+        description, files = config.get(TEXT_HEAD), config.pop(FILES, None)
+        if not isinstance(description, dict) or not isinstance(files, dict):
             raise BrokenCheckpoint(
                 f"{file} was not written by `harness heads`; expected a head that it wrote"
             )
-        edited = [name for name, how in HEAD_LAYOUT.foreign(file.parent).items() if how == "edited"]
+        edited = [n for n, change in HEAD_LAYOUT.foreign(file.parent).items() if change == "edited"]
         if edited or WEIGHTS_FILE not in files or not file.with_name(WEIGHTS_FILE).is_file():
             raise changed_error(file.with_name((edited or [WEIGHTS_FILE])[0]), file.name)
-        task = str(made_of.get("task"))
-        if task in found:
+        task = str(description.get("task"))
+        if task in by_task:
             raise BadRecipe(f"{folder} has two heads for {task}; expected one")
-        if base is not None and not is_base(base, made_of.get("base_weights") or {}):
+        if base is not None and not is_base(base, description.get("base_weights") or {}):
             raise BadRecipe(
-                f"the head {file.parent} was made from {made_of.get('base')}, found the base "
+                f"the head {file.parent} was made from {description.get('base')}, found the base "
                 f"{base.source}, whose weights differ; expected heads of this base"
             )
         family, own = family_of(config, str(file)), open_weights(file.parent)
-        called, labels = str(file.parent), labels_of(config, str(file))
-        found[task] = Checkpoint(called, file.parent, config, family, own, labels, (task,))
-    if folder and not found:
+        source, labels = str(file.parent), labels_of(config, str(file))
+        by_task[task] = Checkpoint(source, file.parent, config, family, own, labels, (task,))
+    if folder and not by_task:
         raise BadRecipe(f"{folder} has no heads; expected some that `harness heads` wrote")
-    return found
+    return by_task
 
 
 def with_missing_parts(
@@ -209,9 +209,9 @@ def with_missing_parts(
 
     Raises BrokenCheckpoint for a CLIP without a projection, and MissingHead for one without a head.
     """
-    family, given = model.family, heads.get(task or "")
-    if given is not None and given.family == family and (said := verbalizer_of(given)):
-        return model if model.labels is not None else under_words(model, said, given.labels or ())
+    family, head = model.family, heads.get(task or "")
+    if head is not None and head.family == family and (words := verbalizer_of(head)):
+        return model if model.labels is not None else under_words(model, words, head.labels or ())
     if family.whole is None:
         return model
     parts, beside = [model.weights], model.beside
@@ -227,14 +227,14 @@ def with_missing_parts(
         beside = base.processor
     config, labels = dict(model.config), model.labels
     if labels is None:
-        if given is None:
+        if head is None:
             raise MissingHead(
                 f"{model.source} has no head for {task or 'a task without a name'}; expected one "
                 "in --heads-from, written by `harness heads`, and its task in --tasks"
             )
-        parts.append(weights.select(given.weights, filter(family.is_head, given.weights)))
-        config |= {key: given.config[key] for key in HEAD_KEYS if key in given.config}
-        labels = given.labels
+        parts.append(weights.select(head.weights, filter(family.is_head, head.weights)))
+        config |= {key: head.config[key] for key in HEAD_KEYS if key in head.config}
+        labels = head.labels
     whole = weights.union(*parts)
     config["projection_dim"] = weights.specs(whole)[projection].shape[0]
     return replace(model, config=config, weights=whole, labels=labels, beside=beside)

@@ -36,10 +36,10 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
     check_tokenizer(path)
     # transformers reads config.json as well, and logs what is odd there
     with using_tokenizer(path), without_warnings():
-        given = {"trust_remote_code": False, "local_files_only": True}
-        tokenizer = AutoTokenizer.from_pretrained(path, **given)
+        options = {"trust_remote_code": False, "local_files_only": True}
+        tokenizer = AutoTokenizer.from_pretrained(path, **options)
         if words and getattr(tokenizer, "add_prefix_space", None) is False:
-            tokenizer = AutoTokenizer.from_pretrained(path, **given, add_prefix_space=True)
+            tokenizer = AutoTokenizer.from_pretrained(path, **options, add_prefix_space=True)
         last = max(tokenizer.get_vocab().values(), default=0)
     if last > LAST_TOKEN:
         raise bad_value(path, "tokenizer with the largest token", last, f"at most {LAST_TOKEN}")
@@ -52,13 +52,13 @@ def shared_tokenizer(path: Path, *, words: bool = False) -> Any:
     The latest few are cached, as the rows of every task go through the same tokenizer.
     """
     config = path / "config.json"  # it may name the tokenizer's class
-    known = (processor_digest(path), config.read_bytes() if config.is_file() else b"", words)
-    tokenizer = _SHARED.get(known)
+    key = (processor_digest(path), config.read_bytes() if config.is_file() else b"", words)
+    tokenizer = _SHARED.get(key)
     if tokenizer is None:
         tokenizer = open_tokenizer(path, words=words)
         while len(_SHARED) >= REMEMBERED:
             _SHARED.pop(next(iter(_SHARED)), None)  # the oldest, if no other thread has done so
-        _SHARED[known] = tokenizer
+        _SHARED[key] = tokenizer
     return tokenizer
 
 
@@ -78,20 +78,20 @@ def word_ids(
     The place is -1 for a word that was cut off or has no token. Raises BrokenCheckpoint, in one
     line, for a tokenizer that does not say which word a token is of.
     """
-    split = {"is_split_into_words": True, "truncation": True, "max_length": max_length}
+    options = {"is_split_into_words": True, "truncation": True, "max_length": max_length}
     with using_tokenizer(path):
-        read = tokenizer([list(words) for words in rows], **split)
-        if not getattr(read, "is_fast", False):
+        encoded = tokenizer([list(words) for words in rows], **options)
+        if not getattr(encoded, "is_fast", False):
             raise BrokenCheckpoint(
                 f"the tokenizer of {path} does not say which word a token belongs to; expected a "
                 "fast tokenizer: tokenizer.json"
             )
         places = []
         for number, words in enumerate(rows):
-            tokens = [*enumerate(read.word_ids(number))]
+            tokens = [*enumerate(encoded.word_ids(number))]
             first = {word: place for place, word in reversed(tokens)}
             places.append([first.get(word, -1) for word in range(len(words))])
-    return _checked(dict(read), path), places
+    return _checked(dict(encoded), path), places
 
 
 def token_ids(
@@ -134,18 +134,18 @@ def _unheard() -> Iterator[None]:
     Rust code that panics prints a trace by itself, beside the error that it raises.
     """
     try:
-        shown = os.dup(2)
+        stderr = os.dup(2)
     except OSError:  # there is no stderr
         yield
         return
-    with tempfile.TemporaryFile() as kept:
+    with tempfile.TemporaryFile() as buffer:
         sys.stderr.flush()
-        os.dup2(kept.fileno(), 2)
+        os.dup2(buffer.fileno(), 2)
         try:
             yield
             sys.stderr.flush()
         finally:
-            os.dup2(shown, 2)
-            os.close(shown)
-        kept.seek(0)
-        sys.stderr.write(kept.read().decode("utf-8", "replace"))
+            os.dup2(stderr, 2)
+            os.close(stderr)
+        buffer.seek(0)
+        sys.stderr.write(buffer.read().decode("utf-8", "replace"))

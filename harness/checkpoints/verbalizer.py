@@ -55,20 +55,20 @@ def word_head(
             f"--template is {', '.join(map(repr, [template, *more])):.80}, expected one "
             "template, with {text} for the text of a row and {pair} for its second text, if any"
         )
-    each = kind_of(task).list_labels
-    if each != (LABEL in template):
+    per_label = kind_of(task).list_labels
+    if per_label != (LABEL in template):
         raise BadOption(
             f"--template is {template!r:.80}, and {task} is a {task.kind} task; expected "
             f"{LABEL} in it for multilabel, which asks a question for each label, and for no other"
         )
-    answers = HOLDS if each else task.labels
+    answers = HOLDS if per_label else task.labels
     words = [*words] or [label.replace("_", " ") for label in answers]
     if len(words) != len(answers):
         raise BadOption(
             f"--word names {len(words)} words, expected one for each of {len(answers)} "
-            f"{'answers' if each else 'labels'}, in their order: {', '.join(answers):.200}"
+            f"{'answers' if per_label else 'labels'}, in their order: {', '.join(answers):.200}"
         )
-    said = {
+    description = {
         "task": task.name,
         WORDS: dict(zip(answers, words, strict=True)),
         TEMPLATE: template,
@@ -77,7 +77,7 @@ def word_head(
         "base_weights": encoder_digests(base),
         "tokenizer": processor_digest(base.processor),
     }
-    whole = under_words(base, said, task.labels)
+    whole = under_words(base, description, task.labels)
     return replace(whole, weights={LM_HEAD: answer_rows(whole)}, tasks=(task.name,))
 
 
@@ -99,16 +99,16 @@ def verbalizer_of(model: Checkpoint) -> Mapping[str, Any]:
 
     Raises BrokenCheckpoint for values of other types than are written there.
     """
-    said = model.config.get(TEXT_HEAD)
-    if not isinstance(said, dict) or WORDS not in said:
+    description = model.config.get(TEXT_HEAD)
+    if not isinstance(description, dict) or WORDS not in description:
         return {}
     kinds: dict[str, type] = {WORDS: dict, TEMPLATE: str, PREFIX: str, DECODER: list, ANSWERS: list}
     for key, kind in kinds.items():
-        if not isinstance(value := said.get(key), kind):
+        if not isinstance(value := description.get(key), kind):
             raise bad_value(
                 model.path / "config.json", f"{TEXT_HEAD}.{key}", value, f"a {kind.__name__}"
             )
-    return said
+    return description
 
 
 def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str]) -> Checkpoint:
@@ -148,8 +148,8 @@ def plain_config(model: Checkpoint) -> dict[str, Any]:
 
 def answer_rows(model: Checkpoint) -> torch.Tensor:
     """The output rows of a model for the words of its head, [words, width]."""
-    said = verbalizer_of(model)
-    return model.weights[model.family.token_embeddings if said[TIED] else LM_HEAD][said[ANSWERS]]
+    head = verbalizer_of(model)
+    return model.weights[model.family.token_embeddings if head[TIED] else LM_HEAD][head[ANSWERS]]
 
 
 def head_of(model: Checkpoint) -> torch.Tensor:
@@ -162,39 +162,39 @@ def head_of(model: Checkpoint) -> torch.Tensor:
 
 
 def _tokens(
-    model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str], count: int
+    model: Checkpoint, description: Mapping[str, Any], labels: Sequence[str], count: int
 ) -> tuple[list[int], list[int]]:
     """The tokens of the prefix, and the one token of each label's word after it."""
-    tokenizer, prefix = open_tokenizer(model.processor), said[PREFIX]
-    words = {label: str(said[WORDS].get(label, "")) for label in labels}
+    tokenizer, prefix = open_tokenizer(model.processor), description[PREFIX]
+    words = {label: str(description[WORDS].get(label, "")) for label in labels}
     answers = [f"{prefix} {word}".strip() for word in words.values()]
     with using_tokenizer(model.processor):
-        before, *read = (
-            list(tokenizer(one, add_special_tokens=False)["input_ids"])
-            for one in (prefix, *answers)
+        prefix_ids, *answer_ids = (
+            list(tokenizer(text, add_special_tokens=False)["input_ids"])
+            for text in (prefix, *answers)
         )
-        pieces = [tokenizer.convert_ids_to_tokens(one) for one in read]
-    found: dict[int, str] = {}
-    for label, ids, shown in zip(labels, read, pieces, strict=True):
+        pieces = [tokenizer.convert_ids_to_tokens(ids) for ids in answer_ids]
+    word_of: dict[int, str] = {}
+    for label, ids, tokens in zip(labels, answer_ids, pieces, strict=True):
         word, last = words[label], ids[-1] if ids else -1
         fault = None
-        if ids[:-1] != before or last == tokenizer.unk_token_id or not 0 <= last < count:
+        if ids[:-1] != prefix_ids or last == tokenizer.unk_token_id or not 0 <= last < count:
             fault = (
-                f"is read as {' '.join(shown[len(before) :])!r:.80} by {model.source}, expected "
-                "one token"
+                f"is read as {' '.join(tokens[len(prefix_ids) :])!r:.80} by {model.source}, "
+                "expected one token"
             )
-        elif last in found:
+        elif last in word_of:
             fault = (
-                f"is the token {shown[-1]!r:.40}, and so is {found[last]!r:.40}, expected a token "
-                "of its own"
+                f"is the token {tokens[-1]!r:.40}, and so is {word_of[last]!r:.40}, expected a "
+                "token of its own"
             )
         if fault:
             raise BadOption(
                 f"the word {word!r:.40} of the label {label!r:.40} {fault}; name other words with "
                 "--word, one for each label in their order"
             )
-        found[last] = word
-    return before, [*found]
+        word_of[last] = word
+    return prefix_ids, [*word_of]
 
 
 def prompted(
@@ -208,11 +208,11 @@ def prompted(
     template = verbalizer_of(model).get(TEMPLATE)
     if template is None:
         return texts
-    named = {*SEGMENT.findall(template)} - {"label"}
-    if any(len(row) != len(named) for row in texts):
+    segments = {*SEGMENT.findall(template)} - {"label"}
+    if any(len(row) != len(segments) for row in texts):
         raise BadData(
             f"the template {template!r:.80} of the head of {model.source} asks for "
-            f"{' and '.join(sorted(named))}, found rows of {len(texts[0])} "
+            f"{' and '.join(sorted(segments))}, found rows of {len(texts[0])} "
             f"text{'s' * (len(texts[0]) > 1)}; expected "
             "{text} and, where rows have a second, {pair}: see `harness heads verbalizer`"
         )
@@ -230,20 +230,20 @@ def as_questions(model: Checkpoint, rows: Rows, *, known: bool = False) -> tuple
 
     With `known`, only the questions whose answer is annotated.
     """
-    said, labels = verbalizer_of(model), model.labels or ()
-    if LABEL not in said.get(TEMPLATE, ""):
+    description, labels = verbalizer_of(model), model.labels or ()
+    if LABEL not in description.get(TEMPLATE, ""):
         return model, rows
     kind, texts = kind_of(rows.task), prompted(model, rows.texts, labels)
-    places = kind.output_columns(rows.task, labels, model.source)
-    holds = kind.head_labels(rows, places, len(labels)).reshape(-1)
-    kept = [place for place, one in enumerate(holds) if one != IGNORED or not known]
-    asked = replace(
+    columns = kind.output_columns(rows.task, labels, model.source)
+    holds = kind.head_labels(rows, columns, len(labels)).reshape(-1)
+    indices = [index for index, label in enumerate(holds) if label != IGNORED or not known]
+    questions = replace(
         rows,
         task=replace(rows.task, kind="classification", labels=HOLDS, metrics=("f1",)),
-        texts=tuple(texts[place] for place in kept),
-        labels=holds[kept],
+        texts=tuple(texts[index] for index in indices),
+        labels=holds[indices],
         documents=None,
-        digest=digest_of([rows.digest, said[TEMPLATE], labels, known]),
+        digest=digest_of([rows.digest, description[TEMPLATE], labels, known]),
     )
-    config = {**model.config, TEXT_HEAD: {**said, TEMPLATE: "{text}"}}
-    return replace(model, config=config, labels=HOLDS), asked
+    config = {**model.config, TEXT_HEAD: {**description, TEMPLATE: "{text}"}}
+    return replace(model, config=config, labels=HOLDS), questions

@@ -17,8 +17,8 @@ EMBEDDINGS = "vision_model.embeddings."
 
 def classifier(config: Any, unit: Unit) -> torch.nn.Module:
     """The encoder, its projection scaled to length 1, and a linear layer without bias."""
-    made: torch.nn.Module = _class()(config)
-    return made
+    network: torch.nn.Module = _class()(config)
+    return network
 
 
 @cache

@@ -138,8 +138,8 @@ class Family:
 
         In some families its name differs between classifiers of rows and of words.
         """
-        there = {top.final for top in self.tops if f"{top.final}.weight" in names}
-        return there.pop() if len(there) == 1 else None
+        finals = {top.final for top in self.tops if f"{top.final}.weight" in names}
+        return finals.pop() if len(finals) == 1 else None
 
 
 def linear(name: str, out: str | None, into: str) -> Axes:

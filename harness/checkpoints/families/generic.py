@@ -29,14 +29,14 @@ def family_of(config: Mapping[str, Any], what: str = "the model") -> Family:
         raise BrokenCheckpoint(f"{what} has no model_type in its config.json, expected a name")
     if (family := FAMILY_OF_TYPE.get(model_type) or _BY_RULES.get(model_type)) is not None:
         return family
-    if (told := generic(config, what)) is None:
+    if (derived := generic(config, what)) is None:
         raise UnknownName(
             f"{what} has the architecture {model_type!r:.80}, expected one of "
             f"{', '.join(FAMILY_OF_TYPE)}, or an encoder that transformers has a single classifier "
             "for, of text or images, with a head called classifier or classification_head that has "
             "one final linear layer, and with one prefix before all names of the encoder"
         )
-    return _BY_RULES.setdefault(model_type, told)
+    return _BY_RULES.setdefault(model_type, derived)
 
 
 # Without a file of its own ------------------------------------------------------------------
@@ -91,7 +91,7 @@ def _unfit(kind: str, model: Any) -> str | None:
         return "which generates text; expected an encoder"
     if type(model.config)().is_encoder_decoder:  # by default, whatever this configuration says
         return "an encoder-decoder; expected an encoder, or t5 or mt5"
-    if any(isinstance(one, torch.nn.modules.batchnorm._BatchNorm) for one in model.modules()):
+    if any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules()):
         return "with batch normalisation, whose running statistics cannot be merged as weights are"
     return None
 
@@ -100,12 +100,12 @@ def _on_meta(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Modul
     """The classifier without weights; None where transformers has none for the architecture."""
     from transformers.models.auto import modeling_auto
 
-    known = {
+    types_of = {
         "row": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
         "word": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
     }
     kind = config["model_type"]
-    if kind not in known[unit] and not (unit == "row" and is_image_type(kind)):
+    if kind not in types_of[unit] and not (unit == "row" and is_image_type(kind)):
         return None
     return classifier_on_meta(config, what, unit=unit)
 

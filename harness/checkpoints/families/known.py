@@ -22,7 +22,7 @@ FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT, ALBERT, CLIP, MODE
 FAMILY_OF_TYPE: dict[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
 """All families by model_type, those of plug-ins too."""
 FAMILY_OF_WHOLE: Mapping[str, Family] = {
-    one.whole: one for one in FAMILIES if one.whole is not None
+    family.whole: family for family in FAMILIES if family.whole is not None
 }
 """The family of the encoder in a larger model, by the model_type of the larger one: `clip`."""
 

@@ -55,10 +55,10 @@ def axes_of(family: Family, state: StateDict, unit: Unit = "row") -> Axes:
     if not family.axes or top is None:
         from harness.checkpoints.families.known import FAMILY_OF_TYPE
 
-        known = [name for name, one in FAMILY_OF_TYPE.items() if one.axes]
+        supported = [name for name, other in FAMILY_OF_TYPE.items() if other.axes]
         raise UnknownName(
             f"the symmetries of {', '.join(family.model_types)} are not implemented, expected "
-            f"one of {', '.join(known)}"
+            f"one of {', '.join(supported)}"
         )
     state = split_parts(family, state)
     table = {**family.axes, **top.axes}
@@ -92,11 +92,11 @@ def joined_parts(family: Family, state: StateDict, stored: Iterable[str]) -> Sta
 
 def _parts(family: Family, names: Iterable[str]) -> dict[str, list[str]]:
     """The names of the parts of each stored tensor that the table has in parts."""
-    found = {}
+    part_names = {}
     for name in names:
-        if (parts := family.parts.get(in_any_layer(name))) and (at := LAYER_NUMBER.search(name)):
-            found[name] = [part.replace("{layer}", at[1]) for part in parts]
-    return found
+        if (parts := family.parts.get(in_any_layer(name))) and (match := LAYER_NUMBER.search(name)):
+            part_names[name] = [part.replace("{layer}", match[1]) for part in parts]
+    return part_names
 
 
 def readers_of(family: Family, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -106,18 +106,18 @@ def readers_of(family: Family, names: Iterable[str]) -> dict[str, tuple[str, ...
         number = LAYER_NUMBER.search(name)
         module, _, kind = in_any_layer(name).rpartition(".")
         if kind == "weight" and module in family.readers:
-            each = family.readers[module]
+            readers = family.readers[module]
             layer = number[1] if number else ""
-            found[name.rpartition(".")[0]] = tuple(one.replace("{layer}", layer) for one in each)
+            found[name.rpartition(".")[0]] = tuple(one.replace("{layer}", layer) for one in readers)
     return found
 
 
 def _check_sizes(placed: Axes, state: StateDict) -> None:
     """Raise IncompatibleWeights unless a group has the same size in all tensors that have it."""
     sizes: dict[str, int] = {}
-    known = specs(state)
+    headers = specs(state)
     for name, axes in placed.items():
-        shape = known[name].shape
+        shape = headers[name].shape
         if len(shape) != len(axes):
             raise IncompatibleWeights(f"'{name}' is {shape}, expected {len(axes)} axes")
         for group, size in zip(axes, shape, strict=True):

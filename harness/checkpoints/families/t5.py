@@ -17,12 +17,12 @@ from harness.checkpoints.families import family
 from harness.weights import Axes, dual
 
 
-def _attention(at: str, qk: str = family.QK, vo: str = family.VO) -> Axes:
+def _attention(module: str, qk: str = family.QK, vo: str = family.VO) -> Axes:
     return {
-        f"{at}.q.weight": (qk, family.WIDTH),
-        f"{at}.k.weight": (dual(qk), family.WIDTH),
-        f"{at}.v.weight": (vo, family.WIDTH),
-        f"{at}.o.weight": (family.WIDTH, dual(vo)),
+        f"{module}.q.weight": (qk, family.WIDTH),
+        f"{module}.k.weight": (dual(qk), family.WIDTH),
+        f"{module}.v.weight": (vo, family.WIDTH),
+        f"{module}.o.weight": (family.WIDTH, dual(vo)),
     }
 
 
@@ -36,7 +36,7 @@ def _stack(stack: str, *parts: Axes) -> Axes:
         **_attention(self),
         f"{self}.relative_attention_bias.weight": (None, f"{family.HEADS}.{stack}"),
         **{name: axes for part in parts for name, axes in part.items()},
-        **{f"{ffn}.{made}.weight": (family.FFN, family.WIDTH) for made in ("wi", "wi_0", "wi_1")},
+        **{f"{ffn}.{name}.weight": (family.FFN, family.WIDTH) for name in ("wi", "wi_0", "wi_1")},
         f"{ffn}.wo.weight": (family.WIDTH, dual(family.FFN)),
         **dict.fromkeys(norms, (family.WIDTH,)),
         f"transformer.{stack}.final_layer_norm.weight": (family.WIDTH,),
@@ -90,8 +90,8 @@ def verbalizer_classifier(config: Any, unit: family.Unit) -> torch.nn.Module | N
     """A classifier of rows under the head of words of a configuration; None if it has none."""
     if unit == "word" or DECODER not in (getattr(config, "text_head", None) or {}):
         return None
-    made: torch.nn.Module = _class(config.model_type)(config)
-    return made
+    network: torch.nn.Module = _class(config.model_type)(config)
+    return network
 
 
 @cache
@@ -112,11 +112,11 @@ def _class(model_type: str) -> Any:
             self.lm_head = words(table, tokens)
 
         def forward(self, input_ids: Any, attention_mask: Any = None, labels: Any = None) -> Any:
-            given = input_ids.new_tensor([self.config.text_head[DECODER]])
+            start = input_ids.new_tensor([self.config.text_head[DECODER]])
             states = self.transformer(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
-                decoder_input_ids=given.expand(len(input_ids), -1),
+                decoder_input_ids=start.expand(len(input_ids), -1),
                 use_cache=False,
             ).last_hidden_state[:, -1]
             scale = self.config.d_model**-0.5 if is_scaled(self.config) else 1.0

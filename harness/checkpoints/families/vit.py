@@ -32,7 +32,7 @@ VIT = Family(
     },
     settings={},
     readers={
-        f"{AT}layernorm_before": tuple(f"{AT}{one}" for one in MAKES.split()),
+        f"{AT}layernorm_before": tuple(f"{AT}{module}" for module in MAKES.split()),
         f"{AT}layernorm_after": (f"{AT}intermediate.dense",),
         "vit.layernorm": ("classifier",),
     },
