@@ -67,7 +67,9 @@ class Battery:
     @property
     def properties(self) -> tuple[Property, ...]:
         """The properties about methods of its stage, in order."""
-        return tuple(one for one in PROPERTIES.values() if self.method.stage in one.stages)
+        return tuple(
+            checked for checked in PROPERTIES.values() if self.method.stage in checked.stages
+        )
 
     def find(self, checked: Property) -> Finding:
         """The result of checking one property."""
@@ -96,11 +98,11 @@ class Battery:
         declared = checked.name in (*self.breaks, *self.unclaimed)
         # a method may break a property by another result or a refusal, not by a crash
         foreseen = isinstance(error, (Broken, HarnessError))
-        right = declared and foreseen
+        by_design = declared and foreseen
         options = (str(self.explicit),) if self.explicit else ()
-        where = "" if foreseen else line_of(error, self.method.function)
-        detail = _reason(error) + where + self._noted(*options)
-        return Finding(checked.name, "breaks by design" if right else "breaks", detail)
+        line = "" if foreseen else line_of(error, self.method.function)
+        detail = _reason(error) + line + self._noted(*options)
+        return Finding(checked.name, "breaks by design" if by_design else "breaks", detail)
 
     def _noted(self, *notes: str) -> str:
         """The notes in brackets, with the number of experts unless it is three."""
@@ -128,18 +130,20 @@ def battery(stage: StageName, choice: Choice, entry: Method | None = None) -> Ba
     """
     entry = entry or STAGES[stage][choice.name]
     _check_said(stage, entry)
-    given = resolved_options(entry, choice)
-    explicit = given != resolved_options(entry, Choice(choice.name))
+    options = resolved_options(entry, choice)
+    explicit = options != resolved_options(entry, Choice(choice.name))
     # toys replace what needs compute, so options of needs are checked above and then dropped
-    own = Choice(choice.name, own_options(entry, given))
-    base = reads_base(entry, given)
+    own = Choice(choice.name, own_options(entry, options))
+    base = reads_base(entry, options)
     method = CheckedMethod(stage, own, entry.function, entry.needs, reads_base=base)
-    said = (
-        broken for one, broken in entry.breaks_with.items() if condition_holds(entry, one, given)
+    declared = (
+        broken
+        for condition, broken in entry.breaks_with.items()
+        if condition_holds(entry, condition, options)
     )
     # a pre-merging method without `exact` need not be exact
     inexact = ("exact", "family") if isinstance(entry, Premerge) and not entry.exact else ()
-    unclaimed = (*chain(*said), *inexact)
+    unclaimed = (*chain(*declared), *inexact)
     return Battery(_on_enough(method), entry.breaks, unclaimed, choice if explicit else None)
 
 
@@ -151,12 +155,12 @@ def _check_said(stage: StageName, entry: Method) -> None:
                 f"{entry.called} '{entry.name}' needs '{need.name}', which has no toy data to test "
                 f"with; expected @need('{need.name}', toy=...)"
             )
-    known = [checked.name for checked in PROPERTIES.values() if stage in checked.stages]
+    names = [checked.name for checked in PROPERTIES.values() if stage in checked.stages]
     for name in [*entry.breaks, *chain(*entry.breaks_with.values())]:
-        if name not in known:
-            called = f"{entry.called} '{entry.name}'"
+        if name not in names:
+            label = f"{entry.called} '{entry.name}'"
             raise UnknownName(
-                f"{called} declares '{name}', which is no property; {hint(name, known)}"
+                f"{label} declares '{name}', which is no property; {hint(name, names)}"
             )
 
 

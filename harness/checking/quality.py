@@ -131,7 +131,7 @@ class Report:
         rows = []
         for c in self.comparisons:
             # prints zero without a sign
-            mean, low, high = (points(100 * one, "+") for one in (c.difference, c.low, c.high))
+            mean, low, high = (points(100 * value, "+") for value in (c.difference, c.low, c.high))
             rows.append((c.setting, c.against, c.protocol, mean, f"[{low}, {high}]", c.verdict))
         align = ("left", "left", "left", "right", "right", "left")
         table = tabulate(rows, headers, tablefmt="simple", disable_numparse=True, colalign=align)
@@ -159,26 +159,26 @@ def quality(
     path = baselines / f"{safe_name(_name(choice))}.json"
     if record:
         check_place(baselines.absolute())
-    kept = None if record or not path.is_file() else read_baseline(path)
-    if kept is not None:
-        _check_fresh(kept, choice, path)
+    baseline = None if record or not path.is_file() else read_baseline(path)
+    if baseline is not None:
+        _check_fresh(baseline, choice, path)
     settings = settings_for(choice)
     workload = Workload(progress)
     for part in ("measured", "reference"):
         workload.plan(part, 2 * STEPS * len(settings))
     with TemporaryDirectory() as folder:
         measured = measure(choice, Path(folder), workload.within("", "measured"), settings)
-        if kept is not None:
-            _check_settings(measured, kept, path)
+        if baseline is not None:
+            _check_settings(measured, baseline, path)
         reference = measure(REFERENCE, Path(folder), workload.within("", "reference"), settings)
     if record:
         write_json(path, measured.model_dump(mode="json"), indent=1, sort_keys=True)
-    compared: list[MergerDifference] = []
-    for setting, mine in measured.scores.items():
-        compared += compare(setting, "average", mine, reference.scores[setting])
-        if kept is not None and setting in kept.scores:
-            compared += compare(setting, "baseline", mine, kept.scores[setting])
-    return Report(tuple(compared), tuple(_notes(measured, kept, path, record)))
+    comparisons: list[MergerDifference] = []
+    for setting, scores in measured.scores.items():
+        comparisons += compare(setting, "average", scores, reference.scores[setting])
+        if baseline is not None and setting in baseline.scores:
+            comparisons += compare(setting, "baseline", scores, baseline.scores[setting])
+    return Report(tuple(comparisons), tuple(_notes(measured, baseline, path, record)))
 
 
 # Measuring ---------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def measure(
     left out if the merger refuses its experts with BadOption, or fewer than two remain; if all are
     left out, the first BadOption is raised. `settings` default to those of the merger.
     """
-    asked = _asked(choice)
+    merger = _asked(choice)
     scores: dict[str, Scores] = {}
     refused: dict[str, BadOption] = {}
     settings = settings or settings_for(choice)
@@ -217,7 +217,7 @@ def measure(
     for setting, experts in settings.items():
         out = folder / safe_name(setting) / safe_name(_name(choice))
         base, *sources = (str(MINIATURES / name) for name in ("base", *experts))
-        recipe = Recipe(experts=tuple(sources), base=base, merger=asked, device=DEVICE)
+        recipe = Recipe(experts=tuple(sources), base=base, merger=merger, device=DEVICE)
         merging, reading = (workload.within(setting, (setting, part)) for part in BOTH)
         try:
             if len(experts) < 2:
@@ -235,8 +235,8 @@ def measure(
     if not scores:
         raise next(iter(refused.values()))
     return Quality(
-        merger=asked.name,
-        options=dict(asked.options),
+        merger=merger.name,
+        options=dict(merger.options),
         fixture=fixture(),
         scores=scores,
         left_out={setting: str(error) for setting, error in refused.items()},
@@ -255,11 +255,11 @@ def _name(choice: Choice) -> str:
 
 def _scores(merged: Path, records: Path, progress: Progress | None) -> Scores:
     """The scores of a merge on its tasks, under the default protocols of the harness."""
-    usual = [one for one in PROTOCOLS.values() if one.by_default]
+    usual = [protocol for protocol in PROTOCOLS.values() if protocol.by_default]
     # a user's protocols may not fit the embedded tasks
-    ours = tuple(Choice(one.name) for one in usual if code_of(one.function) == "")
-    made = {"protocols": ours, "shots": (HEADLINE_SHOTS,), "device": DEVICE}
-    run = Run(model=str(merged), output=str(records)).but(**made)
+    ours = tuple(Choice(protocol.name) for protocol in usual if code_of(protocol.function) == "")
+    fields = {"protocols": ours, "shots": (HEADLINE_SHOTS,), "device": DEVICE}
+    run = Run(model=str(merged), output=str(records)).but(**fields)
     scores: Scores = {}
     for record in evaluate(run, progress=progress):
         if record.role == "merged":
@@ -285,14 +285,16 @@ def fixture() -> str:
     """A hash of what every measurement shares: settings, weights of the miniatures, rows, draws."""
     names = ("base", *dict.fromkeys(name for experts in SETTINGS.values() for name in experts))
     opened = {name: open_checkpoint(MINIATURES / name) for name in names}
-    known = {name: digest(checkpoint.weights) for name, checkpoint in opened.items()}
+    digests = {name: digest(checkpoint.weights) for name, checkpoint in opened.items()}
     for name in {task for checkpoint in opened.values() for task in checkpoint.tasks}:
         task = TASKS[name]
         for split in (TRAINED_ON, task.reported):
-            known[f"{name}@{split}"] = load_rows(task, split).digest
-    known |= {setting: " ".join(experts) for setting, experts in SETTINGS.items()}
-    known["draws"] = f"{HEADLINE_SHOTS} shots, {DEFAULTS.draws} from {DEFAULTS.seed}; {PARTS} parts"
-    return join_digests(known)
+            digests[f"{name}@{split}"] = load_rows(task, split).digest
+    digests |= {setting: " ".join(experts) for setting, experts in SETTINGS.items()}
+    digests["draws"] = (
+        f"{HEADLINE_SHOTS} shots, {DEFAULTS.draws} from {DEFAULTS.seed}; {PARTS} parts"
+    )
+    return join_digests(digests)
 
 
 # Comparing ---------------------------------------------------------------------------------
@@ -308,11 +310,11 @@ def compare(
     for protocol in sorted(mine, key=lambda name: (*PROTOCOL_ORDER, name).index(name)):
         if protocol not in other:
             continue
-        both = other[protocol], mine[protocol]
-        counts, expected = ({task: len(one[task]) for task in one} for one in both)
+        pair = other[protocol], mine[protocol]
+        counts, expected = ({task: len(scores[task]) for task in scores} for scores in pair)
         if counts != expected:
-            where = f"{against}, {setting}, {protocol}"
-            raise BrokenRecord(f"{where}: scores by task: {counts}, expected {expected}; {AGAIN}")
+            place = f"{against}, {setting}, {protocol}"
+            raise BrokenRecord(f"{place}: scores by task: {counts}, expected {expected}; {AGAIN}")
         paired = [np.subtract(values, other[protocol][t]) for t, values in mine[protocol].items()]
         yield MergerDifference(
             setting, against, protocol, *interval(np.mean(paired, axis=0).tolist())
@@ -329,15 +331,17 @@ def interval(differences: Sequence[float]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def _notes(measured: Quality, kept: Quality | None, path: Path, recorded: bool) -> Iterator[str]:
+def _notes(
+    measured: Quality, baseline: Quality | None, path: Path, recorded: bool
+) -> Iterator[str]:
     for setting, why in measured.left_out.items():
         yield f"{setting}: left out: {why}."
     if recorded:
         yield f"Recorded {path}."
-    elif kept is None:
+    elif baseline is None:
         yield f"No baseline at {path}: record one with --record."
     else:
-        mine, theirs = ({*chain(*one.scores.values())} for one in (measured, kept))
+        mine, theirs = ({*chain(*result.scores.values())} for result in (measured, baseline))
         for name in sorted(mine ^ theirs):
             yield f"Only one of {path} and this evaluation has the protocol '{name}': not compared."
 
@@ -347,27 +351,27 @@ def _notes(measured: Quality, kept: Quality | None, path: Path, recorded: bool) 
 
 def read_baseline(path: Path) -> Quality:
     """The recorded baseline of a merger. Raises BrokenRecord naming the file and the fault."""
-    said = read_json(path, "a baseline", error=BrokenRecord)
-    return validated(Quality, said, str(path), BrokenRecord)
+    fields = read_json(path, "a baseline", error=BrokenRecord)
+    return validated(Quality, fields, str(path), BrokenRecord)
 
 
-def _check_fresh(kept: Quality, choice: Choice, path: Path) -> None:
+def _check_fresh(baseline: Quality, choice: Choice, path: Path) -> None:
     """Raise unless a baseline has these options and today's experts, rows and draws."""
-    asked = _asked(choice).options
-    for name in sorted({*asked, *kept.options}):
-        old, new = (str(options.get(name, "absent")) for options in (kept.options, asked))
+    current = _asked(choice).options
+    for name in sorted({*current, *baseline.options}):
+        old, new = (str(options.get(name, "absent")) for options in (baseline.options, current))
         if old != new:
             raise BadOption(f"{path} was recorded with {name} {old}, expected {new}; {AGAIN}")
-    if kept.fixture != fixture():
+    if baseline.fixture != fixture():
         raise BrokenRecord(
-            f"{path} was recorded with other experts, rows or draws ({kept.fixture[:12]}), "
+            f"{path} was recorded with other experts, rows or draws ({baseline.fixture[:12]}), "
             f"expected today's ({fixture()[:12]}); {AGAIN}"
         )
 
 
-def _check_settings(measured: Quality, kept: Quality, path: Path) -> None:
+def _check_settings(measured: Quality, baseline: Quality, path: Path) -> None:
     """Raise BadOption if the merger now refuses a setting that its baseline has scores for."""
-    for setting in kept.scores:
+    for setting in baseline.scores:
         if setting not in measured.scores:
             raise BadOption(
                 f"{path} has scores for '{setting}', which is left out now: "

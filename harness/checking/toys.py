@@ -92,22 +92,22 @@ def needed(needs: Sequence[str], shapes: Shapes, experts: int) -> dict[str, Any]
 
 def _toy(need: Need, models: Sequence[StateDict]) -> Any:
     assert need.toy is not None  # `battery` refuses a need without a toy
-    made = need.toy(models)
+    toy = need.toy(models)
     if need.rows != "own":
-        return made
+        return toy
     # two names of one tensor are one parameter, with one statistic
-    return [with_tied(one) if TIED[1] in one else dict(one) for one in made]
+    return [with_tied(state) if TIED[1] in state else dict(state) for state in toy]
 
 
 @contextmanager
 def handed_out(needs: Sequence[str], shapes: Shapes, experts: int) -> Iterator[None]:
     """In the block, merges are given toys for these needs, and no rows are read."""
 
-    def always(given: Any, experts: Sequence[Checkpoint]) -> Any:
-        return given
+    def always(toy: Any, experts: Sequence[Checkpoint]) -> Any:
+        return toy
 
-    given = needed(needs, shapes, experts).items()
-    toys = [Need(name, partial(always, toy), rows="none") for name, toy in given]
+    by_need = needed(needs, shapes, experts).items()
+    toys = [Need(name, partial(always, toy), rows="none") for name, toy in by_need]
     with NEEDS.overridden_by(toys):
         yield
 
@@ -126,16 +126,16 @@ class ToyExperts:
 
     def ordered(self, places: Sequence[int]) -> ToyExperts:
         """A copy with the experts, and their entries of needs, in another order."""
-        lists = {need: given for need, given in self.needs.items() if isinstance(given, list)}
-        moved = {need: [given[place] for place in places] for need, given in lists.items()}
+        lists = {need: entries for need, entries in self.needs.items() if isinstance(entries, list)}
+        moved = {need: [entries[place] for place in places] for need, entries in lists.items()}
         experts = [self.experts[place] for place in places]
         return ToyExperts(experts, self.base, {**self.needs, **moved})
 
     def of(self, experts: Sequence[StateDict]) -> ToyExperts:
         """A copy with other experts, and new toys for needs with rows=`same`, made of them."""
         same = [name for name in self.needs if NEEDS[name].rows == "same"]
-        made = {name: _toy(NEEDS[name], experts) for name in same}
-        return ToyExperts(experts, self.base, {**self.needs, **made})
+        remade = {name: _toy(NEEDS[name], experts) for name in same}
+        return ToyExperts(experts, self.base, {**self.needs, **remade})
 
     def each(self, fn: Callable[[StateDict], StateDict]) -> ToyExperts:
         """A copy with `fn` applied to every model."""
@@ -143,14 +143,14 @@ class ToyExperts:
 
     def every(self, fn: Callable[[StateDict], StateDict]) -> ToyExperts:
         """A copy with `fn` applied to every model and every statistic."""
-        states = {need: given for need, given in self.needs.items() if are_states(given)}
-        made = {need: [*map(fn, given)] for need, given in states.items()}
-        return replace(self.each(fn), needs={**self.needs, **made})
+        states = {need: entries for need, entries in self.needs.items() if are_states(entries)}
+        mapped = {need: [*map(fn, entries)] for need, entries in states.items()}
+        return replace(self.each(fn), needs={**self.needs, **mapped})
 
 
 def are_states(given: Any) -> bool:
     """Whether the toy of a need is a list of state dicts, one for each expert."""
-    return isinstance(given, list) and all(isinstance(one, Mapping) for one in given)
+    return isinstance(given, list) and all(isinstance(entry, Mapping) for entry in given)
 
 
 def family(experts: int, needs: Sequence[str], shapes: Shapes | None = None) -> ToyExperts:

@@ -49,31 +49,34 @@ def barrier(
     check_place(out.absolute())
     check_pictures(out / "barrier")
     check_ours({out / f"barrier.{form}": mark for form, mark in MARKS.items()})
-    ends = [open_checkpoint(one, allow_pickle=run.allow_pickle) for one in recipe.experts]
-    alike = ordered_as(ends[1], ends[0].labels)  # a merge orders it so, too
-    if not same(ends[0].labels or (), alike.labels or ()):
-        called = " and ".join(one.source for one in ends)
-        told = "have different labels; expected experts of one task"
-        raise LabelMismatch(f"the heads of {called} {told}")
+    ends = [open_checkpoint(source, allow_pickle=run.allow_pickle) for source in recipe.experts]
+    ordered = ordered_as(ends[1], ends[0].labels)  # a merge orders it so, too
+    if not same(ends[0].labels or (), ordered.labels or ()):
+        sources = " and ".join(model.source for model in ends)
+        problem = "have different labels; expected experts of one task"
+        raise LabelMismatch(f"the heads of {sources} {problem}")
     register_recorded_tasks(ends, register_task_files(run.tasks))
     if not (tasks := run.tasks or ends[0].tasks):
         raise BadOption(f"{ends[0].source} does not say its task; name it with --tasks")
     for name in expanded(tasks, run.data_dir):
         task_split(run, name, ())
-    if not all(one.tasks for one in ends):
+    if not all(model.tasks for model in ends):
         recipe = recipe.but(tasks=run.tasks[:1])
-    named = [one.name for one in ends]
+    names = [model.name for model in ends]
     places = [round(step / (points - 1), 6) for step in range(points)]  # a name shows six digits
-    each = [(), *((one,) for one in {str(one): one for one in alignments}.values())]
-    asked = [_between(recipe, stages, x) for stages in each for x in places]
-    for one in asked[::points]:
-        merge(one, out=out / "nothing", dry_run=True, allow_pickle=run.allow_pickle)
+    premerges = [
+        (),
+        *((choice,) for choice in {str(choice): choice for choice in alignments}.values()),
+    ]
+    recipes = [_between(recipe, stages, x) for stages in premerges for x in places]
+    for variant in recipes[::points]:
+        merge(variant, out=out / "nothing", dry_run=True, allow_pickle=run.allow_pickle)
     out.mkdir(parents=True, exist_ok=True)
     records: list[Record] = []
-    for one in asked:
-        records += _evaluated(one, run, "-".join(named), progress)
+    for variant in recipes:
+        records += _evaluated(variant, run, "-".join(names), progress)
     lines = lines_between(records)
-    save(draw(lines, *named), out / "barrier")
+    save(draw(lines, *names), out / "barrier")
     text = f"{table(lines, 'pipe')}\n"
     write_files([(out / "barrier.md", text), (out / "barrier.csv", as_csv(lines))])
     return lines
@@ -81,8 +84,8 @@ def barrier(
 
 def _between(recipe: Recipe, stages: tuple[Choice, ...], x: float) -> Recipe:
     """The recipe of the merge at `x`: 0 is the first model, 1 the second."""
-    made = {"merger": Choice("average", {"weights": [round(1 - x, 6), x]}), "premerge": stages}
-    return recipe.but(**made, heads="merge", drift=False)
+    fields = {"merger": Choice("average", {"weights": [round(1 - x, 6), x]}), "premerge": stages}
+    return recipe.but(**fields, heads="merge", drift=False)
 
 
 def _evaluated(recipe: Recipe, run: Run, name: str, progress: Progress | None) -> list[Record]:
@@ -90,7 +93,7 @@ def _evaluated(recipe: Recipe, run: Run, name: str, progress: Progress | None) -
     with tempfile.TemporaryDirectory(dir=run.output, prefix=".merge-") as folder:
         place = Path(folder) / safe_name(f"{name}-{recipe.method}")
         merge(recipe, out=place, allow_pickle=run.allow_pickle, progress=progress)
-        here = {"model": str(place), "output": str(Path(run.output) / "records")}
-        asked = run.but(**here, protocols=(Choice("current"),))
-        made = evaluate(asked, progress=progress)
-    return [one for one in made if one.role == "merged"]
+        paths = {"model": str(place), "output": str(Path(run.output) / "records")}
+        current_run = run.but(**paths, protocols=(Choice("current"),))
+        records = evaluate(current_run, progress=progress)
+    return [record for record in records if record.role == "merged"]

@@ -29,7 +29,9 @@ def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
     """
     with new_folder(out, INSPECTION, force=force) as folder:
         for pair in inspection.pairs:
-            first, second = (inspection.models.index(one) + 1 for one in (pair.first, pair.second))
+            first, second = (
+                inspection.models.index(model) + 1 for model in (pair.first, pair.second)
+            )
             for measure in available_measures(with_base=inspection.base is not None):
                 if (values := map_of(pair, measure)) is not None:
                     save(heat_map(values), folder / f"{measure.name}-{first}-{second}")
@@ -45,7 +47,7 @@ def map_of_units(pair: Pair) -> HeatMap:
     """The heat map of the share of feed-forward units that are matched to themselves, by layer."""
     import pandas
 
-    shares = {"feed-forward\nunits": [one.share for one in pair.units.values()]}
+    shares = {"feed-forward\nunits": [units.share for units in pair.units.values()]}
     panel = pandas.DataFrame(shares, [*map(str, pair.units)]).rename_axis("layer")
     title = f"Units matched to themselves: {pair.first.name}, {pair.second.name}"
     return HeatMap(title, (panel,), "share of a layer's units", 0.0, 1.0, ".2f")
@@ -55,7 +57,7 @@ def matrix_of_units(pair: Pair, layer: Layer, values: torch.Tensor, side: int) -
     """The picture of all pairs of units of a layer, or of the largest in squares of `side`."""
     unit = f"cosine, the largest of {side} × {side} units" if side > 1 else "cosine"
     title = f"Feed-forward units of layer {layer}, by their weights"
-    sides = (f"unit of {one.name}" for one in (pair.first, pair.second))
+    sides = (f"unit of {model.name}" for model in (pair.first, pair.second))
     return matrix_map(title, values.numpy(), unit, *sides, step=side)
 
 
@@ -70,9 +72,9 @@ def map_of(pair: Pair, measure: Measure) -> HeatMap | None:
     panels = [panel for panel in (layers, outside) if panel.size]
     if not panels:
         return None
-    known = panels[0].stack()
-    low = min([measure.low, *known])
-    high = measure.high if measure.high is not None else max([low, *known])
+    values = panels[0].stack()
+    low = min([measure.low, *values])
+    high = measure.high if measure.high is not None else max([low, *values])
     high = high if high > low else low + 1  # all values equal
     title = measure.title.format(first=pair.first.name, second=pair.second.name)
     return HeatMap(title, panels, measure.unit, low, high, measure.form)

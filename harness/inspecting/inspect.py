@@ -55,8 +55,8 @@ class ComparisonInputs:
 
     def shapes(self, pair: Indices, name: str) -> list[tuple[int, ...] | None]:
         """The shapes of a tensor in both models of a pair, None for a model that lacks it."""
-        found = [weights.specs(self.states[index]).get(name) for index in pair]
-        return [None if spec is None else spec.shape for spec in found]
+        specs = [weights.specs(self.states[index]).get(name) for index in pair]
+        return [None if spec is None else spec.shape for spec in specs]
 
     def shares(self, pair: Indices, name: str) -> bool:
         """Whether both models of a pair have a tensor of this name, in the same shape."""
@@ -102,30 +102,32 @@ def inspect(
     elif units:
         raise BadOption("--units draws pictures, and there is no --out; name a folder for them")
     opened = [_opened(source, allow_pickle, base) for source in models]
-    checkpoints = _in_one_order([one for one, _ in opened])
+    checkpoints = _in_one_order([checkpoint for checkpoint, _ in opened])
     origin = [_opened(base, allow_pickle)] if base is not None else []
-    align.check_architecture([*checkpoints, *(one for one, _ in origin)])
-    work = _work(checkpoints, *(one for one, _ in origin))
-    asked = _asked(work, units)
+    align.check_architecture([*checkpoints, *(checkpoint for checkpoint, _ in origin)])
+    work = _work(checkpoints, *(checkpoint for checkpoint, _ in origin))
+    layers = _asked(work, units)
     if base is not None and not other_base:
         check_bases(checkpoints, open_checkpoint(base, allow_pickle=allow_pickle))
     workload = Workload(progress)
     workload.plan(TENSORS, len(work.names))
     workload.plan(UNITS, len(work.layers) * len(work.pairs))
-    places, kept = places_of(work, workload.tell), _units(work, workload.tell)
+    places, in_place = places_of(work, workload.tell), _units(work, workload.tell)
     names = _names(checkpoints)
-    called = [*names, *(one.name for one, _ in origin)]
-    known = [
-        InspectedModel(name, one.source, observed.digest())
-        for name, (one, observed) in zip(called, [*opened, *origin], strict=True)
+    all_names = [*names, *(checkpoint.name for checkpoint, _ in origin)]
+    all_models = [
+        InspectedModel(name, checkpoint.source, observed.digest())
+        for name, (checkpoint, observed) in zip(all_names, [*opened, *origin], strict=True)
     ]
     pairs = []
     for i, j in work.pairs:
         tables, lacking = _tables(work, (i, j)), tuple(_left_out(work, (i, j), names))
-        cosines = {layer: unit_cosines(*tables, work.layers[layer]) for layer in asked}
-        pairs.append(Pair(known[i], known[j], places[i, j], kept[i, j], lacking, cosines))
-    inspected = tuple(known[: len(models)])
-    inspection = Inspection(inspected, known[-1] if origin else None, tuple(pairs))
+        cosines = {layer: unit_cosines(*tables, work.layers[layer]) for layer in layers}
+        pairs.append(
+            Pair(all_models[i], all_models[j], places[i, j], in_place[i, j], lacking, cosines)
+        )
+    inspected = tuple(all_models[: len(models)])
+    inspection = Inspection(inspected, all_models[-1] if origin else None, tuple(pairs))
     if out is not None:
         write(inspection, Path(out), force=force)
     return inspection
@@ -157,10 +159,10 @@ def _in_one_order(models: Sequence[Checkpoint]) -> list[Checkpoint]:
 def _names(models: Sequence[Checkpoint]) -> list[str]:
     """The models' names in tables: the last part of the source, the whole source if ambiguous."""
     short = [model.name for model in models]
-    called = [one.name if short.count(one.name) == 1 else one.source for one in models]
+    names = [model.name if short.count(model.name) == 1 else model.source for model in models]
     return [
-        name if called.count(name) == 1 else f"{name} ({place})"
-        for place, name in enumerate(called, start=1)
+        name if names.count(name) == 1 else f"{name} ({place})"
+        for place, name in enumerate(names, start=1)
     ]
 
 
@@ -191,8 +193,8 @@ def _origin(
         fresh = set(align.new_in_experts(origin, model))
         names = [name for name in state if name not in fresh]
         tuned.append(weights.select(origin.weights, names))
-        called = [model.source, f"the base {base.source}"]
-        weights.check_same([weights.select(state, names), tuned[-1]], called)
+        sources = [model.source, f"the base {base.source}"]
+        weights.check_same([weights.select(state, names), tuned[-1]], sources)
     return weights.union(*tuned)
 
 
@@ -206,8 +208,8 @@ def places_of(
     places: dict[Indices, dict[TensorPlace, WeightComparison]] = {pair: {} for pair in work.pairs}
     for name in work.names:
         place = work.place(name)
-        for pair, one in _of_tensor(work, name).items():
-            places[pair][place] = places[pair].get(place, WeightComparison()) + one
+        for pair, comparison in _of_tensor(work, name).items():
+            places[pair][place] = places[pair].get(place, WeightComparison()) + comparison
         tell(TENSORS, 1, len(work.names))
     return places
 
@@ -228,8 +230,8 @@ def _of_tensor(work: ComparisonInputs, name: str) -> dict[Indices, WeightCompari
     longest = max((tensor.numel() for tensor in flat.values()), default=0)
     pieces = weights.by_piece(of_piece, longest)
     comparisons = [total(piece[place] for piece in pieces) for place in range(len(pairs))]
-    for one in comparisons:
-        if not isfinite(sum(vars(one).values())):
+    for comparison in comparisons:
+        if not isfinite(sum(vars(comparison).values())):
             raise NotFinite(f"the norm of '{name}' is infinite, expected smaller weights")
     return dict(zip(pairs, comparisons, strict=True))
 
@@ -255,11 +257,13 @@ def _tables(work: ComparisonInputs, pair: Indices) -> tuple[StateDict, StateDict
 
 def _asked(work: ComparisonInputs, units: Sequence[str | int]) -> list[weights.Layer]:
     """The layers named in `units`. Raises BadOption for one without feed-forward units."""
-    known = {str(layer): layer for layer in work.layers}
-    if odd := [str(one) for one in units if str(one) not in known]:
-        layers = ", ".join(known) or "none"
-        raise BadOption(f"--units is {odd[0]}, expected a layer of feed-forward units: {layers}")
-    return [known[str(one)] for one in dict.fromkeys(units)]
+    by_name = {str(layer): layer for layer in work.layers}
+    if unknown := [str(layer) for layer in units if str(layer) not in by_name]:
+        layers = ", ".join(by_name) or "none"
+        raise BadOption(
+            f"--units is {unknown[0]}, expected a layer of feed-forward units: {layers}"
+        )
+    return [by_name[str(layer)] for layer in dict.fromkeys(units)]
 
 
 def _left_out(work: ComparisonInputs, pair: Indices, names: Sequence[str]) -> Iterator[str]:
@@ -267,6 +271,8 @@ def _left_out(work: ComparisonInputs, pair: Indices, names: Sequence[str]) -> It
     for name in work.names:
         shapes = work.shapes(pair, name)
         if shapes != [None, None] and not work.shares(pair, name):
-            called = zip(shapes, (names[index] for index in pair), strict=True)
-            said = [f"{'none' if of is None else [*of]} in {model}" for of, model in called]
-            yield f"{name} ({', '.join(said)})"
+            by_model = zip(shapes, (names[index] for index in pair), strict=True)
+            texts = [
+                f"{'none' if shape is None else [*shape]} in {model}" for shape, model in by_model
+            ]
+            yield f"{name} ({', '.join(texts)})"

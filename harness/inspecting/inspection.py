@@ -53,13 +53,15 @@ class Pair:
     @property
     def whole(self) -> WeightComparison:
         """All tensors that both have except heads, which are not pretrained."""
-        return total(one for place, one in self.places.items() if place.role != "head")
+        return total(
+            comparison for place, comparison in self.places.items() if place.role != "head"
+        )
 
     @property
     def share_in_place(self) -> float | None:
         """The share of units of all layers together that are matched to themselves."""
-        units = sum(one.units for one in self.units.values())
-        return sum(one.kept for one in self.units.values()) / units if units else None
+        units = sum(counts.units for counts in self.units.values())
+        return sum(counts.kept for counts in self.units.values()) / units if units else None
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -73,14 +75,16 @@ class Pair:
 
         None where there is no such tensor.
         """
-        within = [(p.role, one) for p, one in self.places.items() if p.layer in layers]
-        there = [one for of, one in within if role in (None, of)]
-        return total(there) if there else None
+        within = [
+            (p.role, comparison) for p, comparison in self.places.items() if p.layer in layers
+        ]
+        chosen = [comparison for own_role, comparison in within if role in (None, own_role)]
+        return total(chosen) if chosen else None
 
     def roles(self, *, in_layers: bool) -> tuple[Role, ...]:
         """The roles within layers, or outside of them, in the order of data through a model."""
-        there = {p.role for p in self.places if (p.layer is not None) == in_layers}
-        return tuple(role for role in ROLES if role in there)
+        present = {p.role for p in self.places if (p.layer is not None) == in_layers}
+        return tuple(role for role in ROLES if role in present)
 
 
 @dataclass(frozen=True)
@@ -153,24 +157,28 @@ def _pair(pair: Pair, *, with_base: bool) -> dict[str, Any]:
         "models": [pair.first.name, pair.second.name],
         "whole": _measures(pair.whole, with_base),
         "places": [
-            {"layer": place.layer, "role": place.role, **_measures(one, with_base)}
-            for place, one in pair.places.items()
+            {"layer": place.layer, "role": place.role, **_measures(comparison, with_base)}
+            for place, comparison in pair.places.items()
         ],
         "units": [
-            {"layer": layer, "units": one.units, "kept": one.kept, "share": one.share}
-            for layer, one in pair.units.items()
+            {"layer": layer, "units": counts.units, "kept": counts.kept, "share": counts.share}
+            for layer, counts in pair.units.items()
         ],
         "left_out": list(pair.left_out),
     }
 
 
-def _measures(one: WeightComparison, with_base: bool) -> dict[str, Any]:
-    both = {"entries": one.entries, "distance": one.distance, "relative": one.relative}
-    vectors = {
-        "task_vector_norms": list(one.task_vector_norms),
-        "ratio": one.ratio,
-        "cosine": one.cosine,
-        "moved_by_both": one.both,
-        "agreement": one.agreement,
+def _measures(comparison: WeightComparison, with_base: bool) -> dict[str, Any]:
+    distances = {
+        "entries": comparison.entries,
+        "distance": comparison.distance,
+        "relative": comparison.relative,
     }
-    return {**both, **vectors} if with_base else both
+    vectors = {
+        "task_vector_norms": list(comparison.task_vector_norms),
+        "ratio": comparison.ratio,
+        "cosine": comparison.cosine,
+        "moved_by_both": comparison.both,
+        "agreement": comparison.agreement,
+    }
+    return {**distances, **vectors} if with_base else distances

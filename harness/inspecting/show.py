@@ -41,34 +41,34 @@ def show(
     `max_length` (by default the task's) cuts off. Raises BadData for data that cannot be read, and
     for splits with the same rows.
     """
-    found, _ = parse_task(task)
+    parsed, _ = parse_task(task)
     if "@" in task:
         raise BadOption(f"a task is shown with all its splits, found '{task}'; name the task alone")
-    asked = found.finetune.max_length if max_length is None else length_of(max_length)
-    if found.image and max_length is not None:
+    length = parsed.finetune.max_length if max_length is None else length_of(max_length)
+    if parsed.image and max_length is not None:
         raise BadOption("max_length is in tokens, and images have none; leave it out")
     if model is None and max_length is not None:
         raise BadOption("max_length is in tokens of a model; name it with --model, or leave it out")
     checkpoint = None if model is None else open_checkpoint(model)
     if checkpoint:
-        check_inputs(checkpoint, found)
-        if found.image:
+        check_inputs(checkpoint, parsed)
+        if parsed.image:
             check_image_processor(checkpoint)
-    rows = _splits(found, data_dir)
-    check_apart(found, data_dir)
-    longest = resolved_length(asked, [checkpoint], rows.values()) if checkpoint else None
+    rows = _splits(parsed, data_dir)
+    check_apart(parsed, data_dir)
+    longest = resolved_length(length, [checkpoint], rows.values()) if checkpoint else None
     return {
-        "task": found.name,
-        "kind": found.kind,
-        "metrics": list(found.metrics),
-        "labels": list(found.labels),
-        "reported": found.reported,
-        **origin(found, data_dir),
+        "task": parsed.name,
+        "kind": parsed.kind,
+        "metrics": list(parsed.metrics),
+        "labels": list(parsed.labels),
+        "reported": parsed.reported,
+        **origin(parsed, data_dir),
         "model": str(model) if model is not None else None,
         "max_length": longest,
         "splits": {
-            split: _told(one, checkpoint, longest, shared_with_train(one, data_dir))
-            for split, one in rows.items()
+            split: _told(part, checkpoint, longest, shared_with_train(part, data_dir))
+            for split, part in rows.items()
         },
     }
 
@@ -76,8 +76,10 @@ def show(
 def _splits(task: Task, folder: str | Path | None) -> dict[str, Rows]:
     """The available splits of a task, train first. Raises BadData if there is none."""
     names = dict.fromkeys((TRAIN, *task.splits))
-    there = [s for s in names if task.source or at_hand(task, task.splits.get(s, TRAIN), folder)]
-    return {split: load_rows(task, split, folder=folder) for split in there or [task.reported]}
+    available = [
+        s for s in names if task.source or at_hand(task, task.splits.get(s, TRAIN), folder)
+    ]
+    return {split: load_rows(task, split, folder=folder) for split in available or [task.reported]}
 
 
 def _told(
@@ -89,7 +91,7 @@ def _told(
     lengths = token_counts(text, rows) if text else words
     cut = cut_off(text, rows, longest) if text and longest else None
     whole = kind_of(rows.task).split_into_words
-    texts = [[" ".join(one)] if whole else one for one in rows.texts]
+    texts = [[" ".join(parts)] if whole else parts for parts in rows.texts]
     return {
         "rows": len(rows),
         "units": int(kind_of(rows.task).unit_counts(rows).sum()),
@@ -104,7 +106,7 @@ def _told(
         "cut_off_in_words": cut_phrase(cut, longest) if cut and longest else "",
         "shared_with_train": shared,
         "repeated_texts": repeated(rows),
-        "empty_texts": sum(not text.strip() for one in texts for text in one),
+        "empty_texts": sum(not text.strip() for row in texts for text in row),
         "broken_images": _broken(rows),
         "digest": rows.digest,
         "examples": [_example(take(rows, [row])) for row in range(min(EXAMPLES, len(rows)))],
@@ -135,7 +137,7 @@ def _broken(rows: Rows) -> list[str]:
             return str(error)
         return ""
 
-    return [said for row in range(len(rows)) if (said := wrong(row))]
+    return [message for row in range(len(rows)) if (message := wrong(row))]
 
 
 # In words ----------------------------------------------------------------------------------
@@ -147,30 +149,30 @@ def report(shown: Mapping[str, Any]) -> str:
     about = f"{shown['task']}: {shown['kind']} by {', '.join(shown['metrics'])}"
     lines = [f"{about}, reported on {shown['reported']}", "", _table(splits), ""]
     lines += [_labels(splits), ""]
-    for split, one in splits.items():
-        lines += [f"{split}: {what}" for what in _odd(one, shown["labels"])]
-    for split, one in splits.items():
-        for example in one["examples"]:
+    for split, facts in splits.items():
+        lines += [f"{split}: {warning}" for warning in _odd(facts, shown["labels"])]
+    for split, facts in splits.items():
+        for example in facts["examples"]:
             texts = " | ".join(example["texts"])
             lines += ["", f"{split}: {shortened(texts, 200)}", f"  -> {_said(example['labels'])}"]
     return "\n".join(plain(line) if "\n" not in line else line for line in lines)
 
 
-def _odd(one: Mapping[str, Any], labels: Sequence[str]) -> Iterator[str]:
+def _odd(facts: Mapping[str, Any], labels: Sequence[str]) -> Iterator[str]:
     """Warnings on a split, to be read before training or scoring on it."""
-    what = "image" if one["lengths"]["unit"] == "images" else "text"
-    if one["cut_off_in_words"]:
-        yield one["cut_off_in_words"]
-    if shared := one["shared_with_train"]:
-        yield f"{shared} {what}{' is' if shared == 1 else 's are'} also in training rows"
-    if again := one["repeated_texts"]:
-        yield f"{again} {what}{' repeats' if again == 1 else 's repeat'} an earlier one"
-    if empty := one["empty_texts"]:
-        yield f"{empty} {what}{' is' if empty == 1 else 's are'} empty"
-    yield from one["broken_images"][:MAX_NAMES]
-    if (more := len(one["broken_images"]) - MAX_NAMES) > 0:
+    noun = "image" if facts["lengths"]["unit"] == "images" else "text"
+    if facts["cut_off_in_words"]:
+        yield facts["cut_off_in_words"]
+    if shared := facts["shared_with_train"]:
+        yield f"{shared} {noun}{' is' if shared == 1 else 's are'} also in training rows"
+    if again := facts["repeated_texts"]:
+        yield f"{again} {noun}{' repeats' if again == 1 else 's repeat'} an earlier one"
+    if empty := facts["empty_texts"]:
+        yield f"{empty} {noun}{' is' if empty == 1 else 's are'} empty"
+    yield from facts["broken_images"][:MAX_NAMES]
+    if (more := len(facts["broken_images"]) - MAX_NAMES) > 0:
         yield f"{more} other images cannot be read"
-    if lacking := [name for name in labels if not one["labels"].get(name)]:
+    if lacking := [name for name in labels if not facts["labels"].get(name)]:
         yield f"nothing is labelled {few([plain(name) for name in lacking])}"
 
 
@@ -201,19 +203,19 @@ def _line(shown: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 
 def _table(splits: Mapping[str, Any]) -> str:
     unit = next(iter(splits.values()))["lengths"]["unit"]
-    shown = () if unit == "images" else LENGTHS
+    keys = () if unit == "images" else LENGTHS
     rows = []
-    for split, one in splits.items():
-        lengths = (number(one["lengths"][key], ".0f") for key in shown)
-        rows.append([plain(split), one["rows"], *lengths])
-    headers = ["split", "rows", *(f"{unit}, {key}" for key in shown[:1]), *shown[1:]]
+    for split, facts in splits.items():
+        lengths = (number(facts["lengths"][key], ".0f") for key in keys)
+        rows.append([plain(split), facts["rows"], *lengths])
+    headers = ["split", "rows", *(f"{unit}, {key}" for key in keys[:1]), *keys[1:]]
     return str(tabulate(rows, headers, tablefmt="simple"))
 
 
 def _labels(splits: Mapping[str, Any]) -> str:
-    names = dict.fromkeys(name for one in splits.values() for name in one["labels"])
+    names = dict.fromkeys(name for facts in splits.values() for name in facts["labels"])
     rows = [
-        [plain(shortened(name, 40)), *(_count(one["labels"][name]) for one in splits.values())]
+        [plain(shortened(name, 40)), *(_count(facts["labels"][name]) for facts in splits.values())]
         for name in names
     ]
     heads = ["labels", *map(plain, splits)]  # a label such as 007 is no number

@@ -12,22 +12,26 @@ SHORT = {"attention output": "attn.\noutput", "convolution": "conv."}
 
 def report(inspection: Inspection, columns: int | None = None) -> str:
     """The models by number, a line for each pair, tables of layers x roles, and remarks."""
-    wide = columns or WIDTH
+    width = columns or WIDTH
     measures = available_measures(with_base=inspection.base is not None)
     parts = [_models(inspection), _pairs(inspection)]
     if len(inspection.pairs) == 1:
         # absolute distances grow with the size of a matrix: they are in the JSON only
         (pair,) = inspection.pairs
-        parts += [_layers(pair, one, wide) for one in measures if one.name != "distance"]
-        parts += [wrapped(plain(text), wide) for text in _units(pair)]
+        parts += [
+            _layers(pair, measure, width) for measure in measures if measure.name != "distance"
+        ]
+        parts += [wrapped(plain(text), width) for text in _units(pair)]
     else:
         parts.append("Layers are shown for two models only; for more, see --json or --out.")
-    parts += [wrapped(plain(text), wide) for text in (*_left_out(inspection), *remarks(inspection))]
+    parts += [
+        wrapped(plain(text), width) for text in (*_left_out(inspection), *remarks(inspection))
+    ]
     return "\n\n".join(parts)
 
 
 def _models(inspection: Inspection) -> str:
-    lines = [f"{at}  {plain(one.name)}" for at, one in enumerate(inspection.models, start=1)]
+    lines = [f"{n}  {plain(model.name)}" for n, model in enumerate(inspection.models, start=1)]
     if inspection.base:
         lines.append(f"base  {plain(inspection.base.name)}")
     return "\n".join(lines)
@@ -40,15 +44,17 @@ def _pairs(inspection: Inspection) -> str:
     headers.append("units\nkept")
     rows = []
     for pair in inspection.pairs:
-        one = pair.whole
-        row = [_numbers(inspection, pair), _shown(one.distance), _shown(one.relative)]
+        whole = pair.whole
+        row = [_numbers(inspection, pair), _shown(whole.distance), _shown(whole.relative)]
         if inspection.base:
-            row += [", ".join(map(_shown, one.task_vector_norms)), _shown(one.ratio)]
-            row += [_shown(one.cosine, ".3f"), _shown(one.agreement, ".3f")]
+            row += [", ".join(map(_shown, whole.task_vector_norms)), _shown(whole.ratio)]
+            row += [_shown(whole.cosine, ".3f"), _shown(whole.agreement, ".3f")]
         rows.append([*row, _shown(pair.share_in_place)])
-    said = "norms, ratio, cosine and signs are of the task vectors; " if inspection.base else ""
-    how = f"distances are without heads; relative: to the norm; {said}units: matched to themselves"
-    return f"{aligned(rows, headers)}\n\n{wrapped(plain(how), WIDTH)}"
+    vectors = "norms, ratio, cosine and signs are of the task vectors; " if inspection.base else ""
+    legend = (
+        f"distances are without heads; relative: to the norm; {vectors}units: matched to themselves"
+    )
+    return f"{aligned(rows, headers)}\n\n{wrapped(plain(legend), WIDTH)}"
 
 
 def _shown(value: float | None, form: str = ".3g") -> str:
@@ -56,25 +62,25 @@ def _shown(value: float | None, form: str = ".3g") -> str:
 
 
 def _numbers(inspection: Inspection, pair: Pair) -> str:
-    return ", ".join(str(inspection.models.index(one) + 1) for one in (pair.first, pair.second))
+    return ", ".join(str(inspection.models.index(model) + 1) for model in (pair.first, pair.second))
 
 
-def _layers(pair: Pair, measure: Measure, wide: int) -> str:
+def _layers(pair: Pair, measure: Measure, width: int) -> str:
     """The table of a measure: layers x roles, and below it the roles outside of layers."""
     roles = pair.roles(in_layers=True)
 
-    def cell(one: WeightComparison | None) -> str:
-        return "" if one is None else _shown(getattr(one, measure.name), measure.form)
+    def cell(comparison: WeightComparison | None) -> str:
+        return "" if comparison is None else _shown(getattr(comparison, measure.name), measure.form)
 
     within = {**{str(layer): [layer] for layer in pair.layers}, "all": pair.layers}
     rows = [
-        [called, *(cell(pair.sum_over(layers, role)) for role in (*roles, None))]
-        for called, layers in within.items()
+        [label, *(cell(pair.sum_over(layers, role)) for role in (*roles, None))]
+        for label, layers in within.items()
     ]
     headers = ["layer", *(SHORT.get(role, role) for role in roles), "all"]
     outside = {role: cell(pair.sum_over([None], role)) for role in pair.roles(in_layers=False)}
     title = measure.title.format(first=pair.first.name, second=pair.second.name)
-    lines = [wrapped(plain(title), wide), ""]
+    lines = [wrapped(plain(title), width), ""]
     if pair.layers:
         lines.append(aligned(rows, headers))
     if any(outside.values()):
@@ -84,10 +90,15 @@ def _layers(pair: Pair, measure: Measure, wide: int) -> str:
 
 def _units(pair: Pair) -> list[str]:
     """A line on feed-forward units, if the family has a table that names them."""
-    some = {layer: one for layer, one in pair.units.items() if one.kept < one.units}
-    moved = [f"all but {a.units - a.kept} of {a.units} in layer {of}" for of, a in some.items()]
-    every = "all, in every layer" if not moved else ", ".join(moved)
-    return [f"Feed-forward units matched to themselves: {every}."] if pair.units else []
+    moved_units = {
+        layer: counts for layer, counts in pair.units.items() if counts.kept < counts.units
+    }
+    moved = [
+        f"all but {a.units - a.kept} of {a.units} in layer {layer}"
+        for layer, a in moved_units.items()
+    ]
+    text = "all, in every layer" if not moved else ", ".join(moved)
+    return [f"Feed-forward units matched to themselves: {text}."] if pair.units else []
 
 
 def _left_out(inspection: Inspection) -> list[str]:
@@ -98,4 +109,4 @@ def _left_out(inspection: Inspection) -> list[str]:
         pairs.setdefault(names, []).append(_numbers(inspection, pair).replace(", ", " and "))
     pairs.pop((), None)
     why = "as shapes differ or one lacks them"
-    return [f"Left out of {'; '.join(of)}, {why}: {', '.join(n)}." for n, of in pairs.items()]
+    return [f"Left out of {'; '.join(group)}, {why}: {', '.join(n)}." for n, group in pairs.items()]

@@ -22,14 +22,14 @@ def feed_forward(family: Family, state: StateDict) -> dict[Layer, list[Member]]:
 
     The tensors are named as in the table (`in_table`).
     """
-    known = specs(state)
-    places = {name: place_in(family, name, spec) for name, spec in known.items()}
-    names = [n for n in known if places[n].role in ("up", "down") and all(known[n].shape)]
+    headers = specs(state)
+    places = {name: place_in(family, name, spec) for name, spec in headers.items()}
+    names = [n for n in headers if places[n].role in ("up", "down") and all(headers[n].shape)]
     if not names:
         return {}
     symmetry = Symmetry(axes_of(family, select(state, names)), heads=1)
-    seen = split_parts(family, state)
-    return {layer: symmetry.members(FFN.format(layer=layer), seen) for layer in symmetry.layers}
+    parts = split_parts(family, state)
+    return {layer: symmetry.members(FFN.format(layer=layer), parts) for layer in symmetry.layers}
 
 
 def units_kept(first: StateDict, second: StateDict, members: Sequence[Member]) -> UnitsInPlace:
@@ -42,11 +42,11 @@ def units_kept(first: StateDict, second: StateDict, members: Sequence[Member]) -
     By hand: for units (1, 0), (0, 1) and (0, 1), and (0, 2), (2, 0) and (0, 2) in the other model,
     the first goes to the second, and the second to the first; the third stays.
     """
-    alike = overlap(first, second, members).products[0]
-    scale = float(alike.abs().amax()) if alike.numel() else 0.0
-    alike += TIED * scale * torch.eye(len(alike), dtype=alike.dtype)
-    rows, columns = linear_sum_assignment(alike.numpy(), maximize=True)
-    return UnitsInPlace(len(alike), int((rows == columns).sum()))
+    products = overlap(first, second, members).products[0]
+    scale = float(products.abs().amax()) if products.numel() else 0.0
+    products += TIED * scale * torch.eye(len(products), dtype=products.dtype)
+    rows, columns = linear_sum_assignment(products.numpy(), maximize=True)
+    return UnitsInPlace(len(products), int((rows == columns).sum()))
 
 
 MOST = 256
@@ -62,8 +62,10 @@ def unit_cosines(first: StateDict, second: StateDict, members: Sequence[Member])
     By hand: units (1, 0) and (0, 2), with (3, 0) and (1, 1) in the other model, have cosines of
     (1, 0.707) and (0, 0.707).
     """
-    both = ([units_of(state, one).square().sum(1) for one in members] for state in (first, second))
-    norms = [torch.stack(squares).sum(0).sqrt() for squares in both]
+    squared = (
+        [units_of(state, member).square().sum(1) for member in members] for state in (first, second)
+    )
+    norms = [torch.stack(squares).sum(0).sqrt() for squares in squared]
     scale = norms[0][:, None] * norms[1]
     return torch.where(scale > 0, overlap(first, second, members).products[0] / scale, 0.0)
 

@@ -31,12 +31,12 @@ def shapes(method: CheckedMethod) -> None:
         raise Broken(f"the method returned {len(states)} models for {method.experts} experts")
     for place, state in enumerate(states):
         same_names(state, family.base)
-        told = weights.specs(state)
+        headers = weights.specs(state)
         for name, spec in expected.items():
-            made = weights.Spec(tuple(state[name].shape), state[name].dtype)
-            for what, have in (("", made), (" by its header", told[name])):
+            actual = weights.Spec(tuple(state[name].shape), state[name].dtype)
+            for suffix, have in (("", actual), (" by its header", headers[name])):
                 if have != spec:
-                    found = f"{method.which(place)}'{name}' is {_spec(have)}{what}"
+                    found = f"{method.which(place)}'{name}' is {_spec(have)}{suffix}"
                     raise Broken(f"{found}, expected {_spec(spec)}")
 
 
@@ -60,13 +60,13 @@ def inputs(method: CheckedMethod) -> None:
 
 def _same_inputs(method: CheckedMethod, family: ToyExperts, before: ToyExperts, when: str) -> None:
     alike(family.base, before.base, where=f"{when}base: ")
-    given = {"": (family.experts, before.experts)}
+    compared = {"": (family.experts, before.experts)}
     for need in method.needs:
         if toys.are_states(family.needs[need]):
-            given[f"the {need} of "] = family.needs[need], before.needs[need]
-    for called, pairs in given.items():
+            compared[f"the {need} of "] = family.needs[need], before.needs[need]
+    for label, pairs in compared.items():
         for place, (state, old) in enumerate(zip(*pairs, strict=True), start=1):
-            alike(state, old, where=f"{when}{called}expert {place}: ")
+            alike(state, old, where=f"{when}{label}expert {place}: ")
 
 
 @checks("order")
@@ -79,19 +79,19 @@ def order(method: CheckedMethod) -> None:
     count = range(method.experts)
     for places in (list(reversed(count)), [*count[1:], 0]):
         states = method(method.family().ordered(places))
-        wanted = expected if method.makes_one else [expected[place] for place in places]
-        shown = ", ".join(str(place + 1) for place in places)
-        when = f"with experts in order {shown}, "
-        all_alike(method, states, wanted, tolerance=ROUNDING, when=when)
+        in_order = expected if method.makes_one else [expected[place] for place in places]
+        numbers = ", ".join(str(place + 1) for place in places)
+        when = f"with experts in order {numbers}, "
+        all_alike(method, states, in_order, tolerance=ROUNDING, when=when)
 
 
 @checks("copies")
 def copies(method: CheckedMethod) -> None:
     """Copies of one model give that model."""
     family = method.family()
-    one = family.experts[0]
-    states = method(family.of([copied(one) for _ in family.experts]))
-    all_alike(method, states, [one] * len(states), tolerance=ROUNDING)
+    model = family.experts[0]
+    states = method(family.of([copied(model) for _ in family.experts]))
+    all_alike(method, states, [model] * len(states), tolerance=ROUNDING)
 
 
 @checks("zero")
@@ -115,9 +115,9 @@ def scale(method: CheckedMethod) -> None:
         return
     where = "the direction at scale 0.5, beside that at 2: "
     alike(near.direction, far.direction, where=where)
-    for line, value in ((far, 2.0), (near, 0.5)):
-        if line.scale != value:
-            raise Broken(f"at scale {value:g} the direction is taken {line.scale:g} times")
+    for merged, value in ((far, 2.0), (near, 0.5)):
+        if merged.scale != value:
+            raise Broken(f"at scale {value:g} the direction is taken {merged.scale:g} times")
 
 
 def _at_scale(method: CheckedMethod, value: float) -> StateDict:

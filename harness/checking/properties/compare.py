@@ -31,8 +31,8 @@ def alike(
     """
     same_names(state, expected, where)
     for name in expected:
-        if told := _unlike(name, state[name], expected[name], tolerance):
-            raise Broken(f"{where}'{name}'{told[0]}, expected {told[1]}")
+        if difference := _unlike(name, state[name], expected[name], tolerance):
+            raise Broken(f"{where}'{name}'{difference[0]}, expected {difference[1]}")
 
 
 def _unlike(
@@ -51,11 +51,11 @@ def _unlike(
         return f" is {dtype_name(have.dtype)}", dtype_name(want.dtype)
     gap = (have.double() - want.double()).abs().nan_to_num(nan=torch.inf).flatten()
     place = int(gap.argmax())
-    at = [int(i) for i in np.unravel_index(place, tuple(have.shape))]
-    index = f" at {at}" if at else ""
-    found, sought = (float(one.flatten()[place]) for one in (have, want))
-    never = math.isnan(found) and math.isnan(sought)
-    return f"{index} is {found:.9g}", "a number" if never else f"{sought:.9g}"
+    position = [int(i) for i in np.unravel_index(place, tuple(have.shape))]
+    index = f" at {position}" if position else ""
+    found, sought = (float(tensor.flatten()[place]) for tensor in (have, want))
+    is_nan = math.isnan(found) and math.isnan(sought)
+    return f"{index} is {found:.9g}", "a number" if is_nan else f"{sought:.9g}"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -96,28 +96,30 @@ def family(method: CheckedMethod) -> str:
         for dtype, bound in DRIFT.items():
             mini = miniature(name, unit, dtype, method.experts)
             try:
-                left = _left(method, mini)
+                after = _left(method, mini)
             except BadOption:
                 if FAMILY_OF_TYPE[mini.config["model_type"]].stacks:
                     continue
                 raise
             done.add(name)
-            for place, moved in enumerate(map(gap, mini.before, left), start=1):
+            for place, moved in enumerate(map(gap, mini.before, after), start=1):
                 if not moved <= bound:
                     raise Broken(
                         f"outputs of expert {place}, a {name} for each {unit}, change by "
                         f"{moved:.2g} of the largest in {dtype_name(dtype)}"
                     )
                 largest[dtype] = max(largest[dtype], moved)
-    told = (f"{moved:.1g} in {dtype_name(dtype)}" for dtype, moved in largest.items())
-    return f"by {' and '.join(told)} at most, on {len(done)} architectures"
+    texts = (f"{moved:.1g} in {dtype_name(dtype)}" for dtype, moved in largest.items())
+    return f"by {' and '.join(texts)} at most, on {len(done)} architectures"
 
 
 def models() -> list[tuple[str, Unit]]:
     """Pairs of a configuration and a unit of outputs; some families have no outputs for words."""
-    worded = {name for name, one in CONFIGS.items() if FAMILY_OF_TYPE[one["model_type"]].word}
+    worded = {name for name, config in CONFIGS.items() if FAMILY_OF_TYPE[config["model_type"]].word}
     return [
-        (name, of) for name, of in product(CONFIGS, CLASS_OF_UNIT) if of != "word" or name in worded
+        (name, unit)
+        for name, unit in product(CONFIGS, CLASS_OF_UNIT)
+        if unit != "word" or name in worded
     ]
 
 
@@ -138,12 +140,12 @@ class Miniature:
     def outputs(self, state: StateDict) -> torch.Tensor:
         """The logits of the network with these weights on toy rows or images."""
         inputs = toys.inputs(FAMILY_OF_TYPE[self.config["model_type"]].inputs)
-        made = next(self.network.parameters()).dtype
+        dtype = next(self.network.parameters()).dtype
         with torch.inference_mode():
             logits: torch.Tensor = torch.func.functional_call(
                 self.network,
                 to_memory_names(self.network, {name: state[name] for name in self.base}),
-                kwargs={n: t.to(made) if t.is_floating_point() else t for n, t in inputs.items()},
+                kwargs={n: t.to(dtype) if t.is_floating_point() else t for n, t in inputs.items()},
             ).logits
         return logits if logits.ndim == 2 else logits[inputs["attention_mask"].bool()]
 
@@ -161,19 +163,19 @@ def miniature(name: str, unit: Unit, dtype: torch.dtype, experts: int) -> Miniat
     """The miniature of a configuration of `CONFIGS`, as a classifier of rows or of words."""
     config = toys.labelled(CONFIGS[name], 3)
     with torch.random.fork_rng([]):
-        made = toys.exact_norms(new_classifier(config, name, unit).to(dtype).eval())
+        network = toys.exact_norms(new_classifier(config, name, unit).to(dtype).eval())
     # the class depends on the unit
-    architecture = {"architectures": [type(made).__name__]}
-    base, *tuned = [_drawn(made, seed, dtype) for seed in range(experts + 1)]
-    return Miniature({**config, **architecture}, made, base, tuple(tuned))
+    architecture = {"architectures": [type(network).__name__]}
+    base, *tuned = [_drawn(network, seed, dtype) for seed in range(experts + 1)]
+    return Miniature({**config, **architecture}, network, base, tuple(tuned))
 
 
-def _drawn(made: torch.nn.Module, seed: int, dtype: torch.dtype) -> Tensors:
+def _drawn(network: torch.nn.Module, seed: int, dtype: torch.dtype) -> Tensors:
     """Weights unrelated to those of other seeds, so that matching moves units."""
     numbers = torch.Generator().manual_seed(seed)
     return {
         name: torch.randn(tensor.shape, generator=numbers, dtype=torch.float64).to(dtype) / 2
-        for name, tensor in parameters_of(made).items()
+        for name, tensor in parameters_of(network).items()
     }
 
 

@@ -39,12 +39,12 @@ def merged(
     with tempfile.TemporaryDirectory(prefix="harness-check-") as place:
         root, out = Path(place), Path(place) / "out"
         base, experts = written(root, family.base, family.experts)
-        there = sorted(root.iterdir())
+        before = sorted(root.iterdir())
         try:
             _merge(method, recipe_of(method, base, experts, **said), out)
         except HarnessError:
-            if left := sorted(set(root.iterdir()) - set(there)):
-                raise Broken(f"an error left {left[0].name} behind") from None
+            if leftovers := sorted(set(root.iterdir()) - set(before)):
+                raise Broken(f"an error left {leftovers[0].name} behind") from None
             raise
         heads = open_weights(out / "heads" / head) if head else {}
         return copied(weights.union(open_checkpoint(out).weights, heads))
@@ -58,14 +58,14 @@ def written(
 ) -> tuple[Path, list[Path]]:
     """Write base and experts, and return their folders."""
     named = {f"expert-{place}": state for place, state in enumerate(experts, start=1)}
-    made = [toys.write(root / name, state, config) for name, state in named.items()]
-    return toys.write(root / "base", base, config), made
+    folders = [toys.write(root / name, state, config) for name, state in named.items()]
+    return toys.write(root / "base", base, config), folders
 
 
 def recipe_of(method: CheckedMethod, base: Path, experts: Sequence[Path], **said: Any) -> Recipe:
     """The recipe of a merge by the method; the merger is `average` unless this or `said` is one."""
-    at = method.choice if method.stage == "merger" else (method.choice,)
-    fields: dict[str, Any] = {"merger": Choice("average"), method.stage: at, **said}
+    chosen = method.choice if method.stage == "merger" else (method.choice,)
+    fields: dict[str, Any] = {"merger": Choice("average"), method.stage: chosen, **said}
     nowhere = str(base.parent)  # a folder without data
     return Recipe(experts=tuple(map(str, experts)), base=str(base), data_dir=nowhere, **fields)
 
@@ -81,8 +81,8 @@ def _merge(method: CheckedMethod, recipe: Recipe, out: Path) -> None:
     Real needs would take data and the forward passes of a real model.
     """
     state = open_checkpoint(recipe.experts[0]).weights
-    known = weights.specs(state)
-    sizes = {name: known[name].shape for name in weights.floating(state)}
+    headers = weights.specs(state)
+    sizes = {name: headers[name].shape for name in weights.floating(state)}
     with toys.handed_out(method.needs, sizes, len(recipe.experts)):
         merge(recipe, out=out)
 
@@ -106,9 +106,9 @@ def half(method: CheckedMethod) -> None:
         mixed = ToyExperts(low.experts, wide.base, low.needs)
         template = low.experts[0]
         expected = [copied(weights.cast_like(state, template)) for state in method(wide)]
-        for called, given in (("", low), (" over a float32 base", mixed)):
-            states = [weights.cast_like(state, template) for state in method(given)]
-            all_alike(method, states, expected, when=f"from {dtype_name(dtype)}{called}, ")
+        for label, family in (("", low), (" over a float32 base", mixed)):
+            states = [weights.cast_like(state, template) for state in method(family)]
+            all_alike(method, states, expected, when=f"from {dtype_name(dtype)}{label}, ")
     low = method.family(toys.NETWORK).each(partial(_cast, torch.bfloat16))
     wide = low.each(partial(_cast, torch.float32))
     alike(merged(method, low), _cast(torch.bfloat16, merged(method, wide)))
@@ -148,15 +148,15 @@ def exact(method: CheckedMethod) -> str:
     """
     family = method.family(toys.NETWORK)
     largest, touched = 0.0, 0
-    said = [outputs(expert) for expert in family.experts]
+    logits = [outputs(expert) for expert in family.experts]
     for heads in ("merge", "keep"):
         for place, old in enumerate(family.experts):
             after = alone(method, family, place, heads)
             same_names(after, old)
-            moved = gap(said[place], outputs(after))
+            moved = gap(logits[place], outputs(after))
             if not moved <= DRIFT:
-                where = f"expert {place + 1} (heads: {heads})"
-                raise Broken(f"outputs of {where} change by {moved:.2g} of the largest")
+                label = f"expert {place + 1} (heads: {heads})"
+                raise Broken(f"outputs of {label} change by {moved:.2g} of the largest")
             largest = max(largest, moved)
             touched += sum(not torch.equal(after[name], old[name]) for name in old)
     return f"by {largest:.1g} of the largest at most, with {touched // 2} tensors changed"
@@ -188,8 +188,10 @@ def alone(
     """One expert after the method: the merge in which all other experts have weight 0."""
     # tasks whose rows are missing, so that nothing is measured on a toy
     tasks = [name for name, task in TASKS.items() if not task.generate][: method.experts]
-    kept: dict[str, Any] = {"tasks": tuple(tasks), "head": tasks[place]} if heads == "keep" else {}
-    return merged(method, family, merger=only(place, method.experts), heads=heads, **kept)
+    fields: dict[str, Any] = (
+        {"tasks": tuple(tasks), "head": tasks[place]} if heads == "keep" else {}
+    )
+    return merged(method, family, merger=only(place, method.experts), heads=heads, **fields)
 
 
 def outputs(state: StateDict) -> torch.Tensor:
@@ -216,24 +218,24 @@ def errors(method: CheckedMethod) -> None:
     They leave no files behind. The function does not swallow an error raised while it reads a
     tensor. A merger called from Python refuses a tensor of another shape.
     """
-    for what in DAMAGES:
-        name = EXTRA if what == "an extra tensor" else WRONG
+    for damage in DAMAGES:
+        name = EXTRA if damage == "an extra tensor" else WRONG
         try:
-            merged(method, _damaged(method, what, name))
+            merged(method, _damaged(method, damage, name))
         except HarnessError as error:
             if name not in str(error):
-                raise Broken(f"{what}: the error does not name '{name}': {error}") from None
+                raise Broken(f"{damage}: the error does not name '{name}': {error}") from None
         else:
-            raise Broken(f"{what}: '{name}' of the last expert is merged without an error")
+            raise Broken(f"{damage}: '{name}' of the last expert is merged without an error")
     family = _damaged(method, "NaN")
     *others, last = family.experts
     watched = weights.Observed(last, "the last expert")  # checks every tensor as it is read
-    told = f"NaN in '{WRONG}' of the last expert raises no error, or the tensor is never read"
-    _refused(method, replace(family, experts=[*others, watched]), BrokenCheckpoint, told)
+    message = f"NaN in '{WRONG}' of the last expert raises no error, or the tensor is never read"
+    _refused(method, replace(family, experts=[*others, watched]), BrokenCheckpoint, message)
     if method.stage == "merger":
-        told = f"called with another shape of '{WRONG}' in the last expert, it raises no error"
+        message = f"called with another shape of '{WRONG}' in the last expert, it raises no error"
         # torch raises many types for shapes that do not fit
-        _refused(method, _damaged(method, "another shape"), Exception, told)
+        _refused(method, _damaged(method, "another shape"), Exception, message)
 
 
 def _with_entry(value: float, tensor: torch.Tensor) -> torch.Tensor:
@@ -250,21 +252,21 @@ DAMAGES: Mapping[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
 """Kinds of damage, and the damaged tensor made from the right one; None: no tensor."""
 
 
-def _damaged(method: CheckedMethod, what: str, name: str = WRONG) -> ToyExperts:
+def _damaged(method: CheckedMethod, damage: str, name: str = WRONG) -> ToyExperts:
     """Toys whose last expert has a damaged tensor `name`."""
     family = method.family(toys.NETWORK)
     *others, last = family.experts
-    made = DAMAGES[what](last[WRONG])
-    kept = {key: last[key] for key in last if key != name}
-    damaged = kept if made is None else {**kept, name: made}
+    tensor = DAMAGES[damage](last[WRONG])
+    rest = {key: last[key] for key in last if key != name}
+    damaged = rest if tensor is None else {**rest, name: tensor}
     return replace(family, experts=[*others, damaged])
 
 
-def _refused(method: CheckedMethod, family: ToyExperts, by: type[Exception], told: str) -> None:
-    """Raise Broken with the message `told` unless the method raises an error of type `by`."""
+def _refused(method: CheckedMethod, family: ToyExperts, by: type[Exception], message: str) -> None:
+    """Raise Broken with this `message` unless the method raises an error of type `by`."""
     try:
         for state in method(family):
             copied(state)
     except by:
         return
-    raise Broken(told)
+    raise Broken(message)

@@ -39,9 +39,9 @@ class CheckedMethod:
     def __call__(self, family: ToyExperts) -> list[StateDict]:
         """The merged model alone, or every expert after the pre-merging method."""
         merged = [weights.mean(family.experts)] if self.stage == "postmerge" else []
-        given = {**self.choice.options, **family.needs}
+        arguments = {**self.choice.options, **family.needs}
         base = family.base if self.reads_base else {}
-        output = self.function(*merged, family.experts, base, **given)
+        output = self.function(*merged, family.experts, base, **arguments)
         return [output] if self.makes_one else list(output)
 
     @property

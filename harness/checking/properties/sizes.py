@@ -48,15 +48,15 @@ def large(method: CheckedMethod) -> None:
     """
     family = _family(method.experts, method.needs)
     states = [copied(state) for state in method(family)]
-    if all(torch.allclose(one[MANY], one[TWIN], rtol=NEAR, atol=NEAR) for one in states):
+    if all(torch.allclose(state[MANY], state[TWIN], rtol=NEAR, atol=NEAR) for state in states):
         turned = [_turned(state) for state in method(family_turned(family))]
         all_alike(method, states, turned, tolerance=NEAR, when="beside worked on back to front, ")
         return
     for place, state in enumerate(states):
         experts = [family.experts[place]] if method.stage == "premerge" else []
         for name in ("odd.some", MANY, "odd.most"):
-            for known in (family.base, *experts):
-                _check_even(name, state[name] == known[name])
+            for model in (family.base, *experts):
+                _check_even(name, state[name] == model[name])
 
 
 def _check_even(name: str, marked: torch.Tensor) -> None:
@@ -85,7 +85,7 @@ def _model(seed: int) -> Mapping[str, torch.Tensor]:
     representative of the whole.
     """
 
-    def one(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def tensor_of(name: str, shape: tuple[int, ...]) -> torch.Tensor:
         count = torch.Size(shape).numel()
         name = MANY if name == TWIN else name
         numbers = rng(0, "base", name)
@@ -98,16 +98,16 @@ def _model(seed: int) -> Mapping[str, torch.Tensor]:
             base = base + ranks * signs * (UNIT * max(1, 2**20 // count))
         return base.float().view(shape)
 
-    return {name: one(name, shape) for name, shape in SIZES.items()}
+    return {name: tensor_of(name, shape) for name, shape in SIZES.items()}
 
 
 def _family(experts: int, needs: Sequence[str]) -> ToyExperts:
     """Experts of fresh copies, which a method may write to. Twins have the same statistics."""
     models = [copied(_model(seed)) for seed in range(experts + 1)]
     needed = toys.needed(needs, SIZES, experts)
-    for given in needed.values():
-        if toys.are_states(given):
-            for state in given:
+    for entries in needed.values():
+        if toys.are_states(entries):
+            for state in entries:
                 state.update({TWIN: state[MANY].clone()} if MANY in state else {})
     return ToyExperts(models[1:], models[0], needed)
 
@@ -115,11 +115,14 @@ def _family(experts: int, needs: Sequence[str]) -> ToyExperts:
 def family_turned(family: ToyExperts) -> ToyExperts:
     """The experts with every tensor reversed; a score reverses a candidate before it scores it."""
 
-    def turned(given: Any) -> Any:
-        return (lambda state: given(_turned(state))) if callable(given) else given
+    def turned(value: Any) -> Any:
+        return (lambda state: value(_turned(state))) if callable(value) else value
 
-    every = family.every(_turned)
-    return replace(every, needs={name: turned(given) for name, given in every.needs.items()})
+    reversed_family = family.every(_turned)
+    return replace(
+        reversed_family,
+        needs={name: turned(value) for name, value in reversed_family.needs.items()},
+    )
 
 
 def _turned(state: StateDict) -> Tensors:

@@ -29,20 +29,20 @@ def about(board: Board) -> dict[str, str]:
         "test rows": f"{least:,}" if least == most else f"{least:,} to {most:,}",
         "merges": str(len(merges)),
         "tasks": str(len(board.tasks)),
-        "models ran in": " and ".join(sorted({one.half for one in board.lines} - {""})),
+        "models ran in": " and ".join(sorted({line.half for line in board.lines} - {""})),
     }
 
 
 def summary(board: Board) -> dict[str, str]:
     """The entry of a board on the page over boards: its facts, its tasks by name, its finding."""
-    tasks = few([short_task(one, board.scores.tasks) for one in board.tasks])
+    tasks = few([short_task(task, board.scores.tasks) for task in board.tasks])
     return {**about(board), "tasks": plain(tasks), "finding": _finding(board)}
 
 
 def about_text(board: Board) -> str:
     """The facts of `about` in one line, and the tasks with experts below the best constant."""
-    known = {name: value for name, value in about(board).items() if value}
-    text = "; ".join(f"{name}: {value}" for name, value in known.items())
+    facts = {name: value for name, value in about(board).items() if value}
+    text = "; ".join(f"{name}: {value}" for name, value in facts.items())
     return f"{text[:1].upper()}{text[1:]}.{rendered('low_experts', _low_experts(board))}"
 
 
@@ -64,13 +64,13 @@ def _experts(board: Board) -> str:
         for line in board.lines
         if line.role == "expert" and line.task in board.tasks
     }
-    counts = sorted({*Counter(one[:2] for one in experts).values()})
+    counts = sorted({*Counter(expert[:2] for expert in experts).values()})
     if not counts:
         merged = {(line.set, digest) for line in board.lines for _, digest in line.experts}
         most = max(Counter(number for number, _ in merged).values(), default=0)
         return f"{most}, of other tasks" if most else ""
-    each = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    return f"{'one' if each == '1' else each} of each task"
+    count = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    return f"{'one' if count == '1' else count} of each task"
 
 
 def _finding(board: Board) -> str:

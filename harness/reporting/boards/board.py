@@ -98,8 +98,8 @@ class Board:
     @cached_property
     def tasks(self) -> Mapping[str, Line]:
         """One line of each shown task, for its metrics, number of rows and kind."""
-        known = tasks_by(self.lines)
-        return {task: known[task] for task in self.scores.tasks}
+        lines = tasks_by(self.lines)
+        return {task: lines[task] for task in self.scores.tasks}
 
     @cached_property
     def rows_of_lines(self) -> list[str]:
@@ -135,12 +135,12 @@ class Board:
     def row(self, name: str, setting: Setting) -> list[ShownCell | None]:
         """The cells of a row under a setting, mean last."""
         places = zip(self.scores.columns, self.scores.row(name, setting), strict=True)
-        shown = []
+        cells = []
         for column, cell in places:
             place, is_best = (name, setting, column), name in self.best.get((setting, column), ())
             line, gain = self.scores.lines.get(place), self.gained.get(place)
-            shown.append(None if cell is None else ShownCell(cell, line, is_best, gain))
-        return shown
+            cells.append(None if cell is None else ShownCell(cell, line, is_best, gain))
+        return cells
 
     def under(self, setting: Setting) -> list[tuple[str, list[ShownCell | None]]]:
         """The rows that have any cell under a setting, with their cells, mean last."""
@@ -153,21 +153,21 @@ def board_of(lines: Sequence[Line]) -> Board:
     (`conditions`)."""
     lines = with_set_numbers(lines)
     whole = grid_of_lines(lines, by_method=True)
-    called = same_rows(whole)
-    over = counterparts(whole.line_of_row)
-    unchanged = frozenset(row for row in called if called[row] == called.get(over.get(row, "")))
-    over = {
-        called.get(row, row): called.get(other, other)
-        for row, other in over.items()
+    names = same_rows(whole)
+    partners = counterparts(whole.line_of_row)
+    unchanged = frozenset(row for row in names if names[row] == names.get(partners.get(row, "")))
+    partners = {
+        names.get(row, row): names.get(other, other)
+        for row, other in partners.items()
         if row not in unchanged
     }
-    scores = folded(whole, called)
+    scores = folded(whole, names)
     return Board(
         lines=tuple(lines),
-        joint_names=called,
+        joint_names=names,
         unchanged=unchanged,
         scores=scores,
-        counterparts=over,
+        counterparts=partners,
         priors=priors_of(scores, scores.models("merged")),
     )
 
@@ -187,9 +187,9 @@ def same_rows(scores: Grid) -> dict[str, str]:
     groups: dict[object, list[str]] = {}
     for row in (row for row in scores.rows if row in scores.lines_of_row):
         lines = scores.lines_of_row[row]
-        cells = frozenset((one.setting, one.task, one.values) for one in lines)
-        alone = lines[0].digest if len(cells) == 1 else ""
-        key = lines[0].role, lines[0].made_on_test, lines[0].experts, cells, alone
+        cells = frozenset((line.setting, line.task, line.values) for line in lines)
+        digest = lines[0].digest if len(cells) == 1 else ""
+        key = lines[0].role, lines[0].made_on_test, lines[0].experts, cells, digest
         groups.setdefault(key, []).append(row)
     names = {SAME.join(rows[:2]): rows for rows in groups.values() if len(rows) > 1}
     more = {name: f"{SAME}{len(rows) - 2} more" if rows[2:] else "" for name, rows in names.items()}
@@ -202,29 +202,41 @@ def folded(scores: Grid, called: Mapping[str, str]) -> Grid:
     rows: dict[str, str] = {}
     for row in scores.rows:
         rows.setdefault(called.get(row, row), row)
-    name = {row: new for new, row in rows.items()}
-    cells = {(name[at[0]], *at[1:]): one for at, one in scores.cells.items() if at[0] in name}
+    new_names = {row: new for new, row in rows.items()}
+    cells = {
+        (new_names[place[0]], *place[1:]): cell
+        for place, cell in scores.cells.items()
+        if place[0] in new_names
+    }
     return replace(scores, rows=(*rows,), cells=cells)
 
 
 def shares_of(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
     """The shares of all rows with a verdict, setting by setting, grouped by protocol."""
     against = experts_and_bases(lines)
-    found = []
+    verdicts = []
     for row in scores.rows:
-        mine = [one for one in scores.lines_of_row.get(row, ()) if one.role in ("merged", "base")]
-        found += [(row, one) for one in verdicts_on(mine, against)]
-    families = grouped(found, lambda one: one[1].setting)
+        own_lines = [
+            line for line in scores.lines_of_row.get(row, ()) if line.role in ("merged", "base")
+        ]
+        verdicts += [(row, verdict) for verdict in verdicts_on(own_lines, against)]
+    families = grouped(verdicts, lambda pair: pair[1].setting)
     protocols = [*dict.fromkeys(setting.protocol for setting in families)]
     order = sorted(families, key=lambda setting: protocols.index(setting.protocol))
-    return tuple(one for at in order for one in _shares(scores, at, dict(families[at])))
+    return tuple(
+        share for setting in order for share in _shares(scores, setting, dict(families[setting]))
+    )
 
 
-def _shares(scores: Grid, tuned: Setting, known: Mapping[str, Verdict]) -> list[HeadShare]:
-    """The shares under one setting; `known` are the verdicts of its rows."""
-    lost = with_holm({row: Difference(one.loss, p=one.p) for row, one in known.items()})
-    recovered, mean = gaps(scores, known, scores.headlines[CURRENT], tuned), scores.columns[-1]
+def _shares(scores: Grid, tuned: Setting, verdicts: Mapping[str, Verdict]) -> list[HeadShare]:
+    """The shares under one setting; `verdicts` are those of its rows."""
+    lost = with_holm(
+        {row: Difference(verdict.loss, p=verdict.p) for row, verdict in verdicts.items()}
+    )
+    recovered, mean = gaps(scores, verdicts, scores.headlines[CURRENT], tuned), scores.columns[-1]
     return [
-        HeadShare(row, one, lost[row], recovered.get((row, mean), Difference(one.recovered)))
-        for row, one in known.items()
+        HeadShare(
+            row, verdict, lost[row], recovered.get((row, mean), Difference(verdict.recovered))
+        )
+        for row, verdict in verdicts.items()
     ]

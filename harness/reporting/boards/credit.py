@@ -106,7 +106,7 @@ class MergeCredit:
     def parts(self, low: float) -> list[tuple[ScorePart, float, float]]:
         """The parts of the bar from `low` to the experts, each with its start and end."""
         own, tuned = max(self.current, self.base), max(self.tuned, self.base)
-        known: list[tuple[ScorePart, float, float]] = [
+        bounds: list[tuple[ScorePart, float, float]] = [
             ("base", low, min(self.base, self.tuned)),
             ("below", self.tuned, self.base),
             ("own", self.base, min(own, tuned)),
@@ -114,18 +114,18 @@ class MergeCredit:
             ("tuned", own, tuned),
             ("lost", max(own, tuned), self.experts),
         ]
-        return [(part, start, end) for part, start, end in known if end > start]
+        return [(part, start, end) for part, start, end in bounds if end > start]
 
     @property
     def range(self) -> tuple[float, float] | None:
         """The least and the greatest credit of a task; None for one task or without a credit."""
-        known = self.known
-        return (min(known), max(known)) if known and len(self.by_task) > 1 else None
+        values = self.known
+        return (min(values), max(values)) if values and len(self.by_task) > 1 else None
 
     @property
     def known(self) -> list[float]:
         """The credits of the tasks where credit is defined."""
-        return [one.point for one in self.by_task if one is not None]
+        return [ratio.point for ratio in self.by_task if ratio is not None]
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Credits:
     @cached_property
     def defined(self) -> tuple[MergeCredit, ...]:
         """Merges in competition whose credit is defined."""
-        return tuple(one for one in self.merges if one.credit and not one.transductive)
+        return tuple(merge for merge in self.merges if merge.credit and not merge.transductive)
 
     @cached_property
     def axis(self) -> tuple[float, float]:
@@ -165,20 +165,24 @@ class Credits:
     @property
     def left_out(self) -> str:
         """A sentence on the `unscored` merges, which might score higher; '' if there are none."""
-        known = plain(few(self.unscored))
-        return f"Not evaluated under both heads on all tasks, and left out: {known}." * bool(known)
+        names = plain(few(self.unscored))
+        return f"Not evaluated under both heads on all tasks, and left out: {names}." * bool(names)
 
     @property
     def shared(self) -> dict[str, float]:
         """The score of the best constant, and of base and experts if all merges have the same."""
-        each = {name: [getattr(one, name) for one in self.merges] for name in ("base", "experts")}
-        known = {name: of[0] for name, of in each.items() if len({*map(points, of)}) == 1}
-        return known if self.constant is None else {"best constant": self.constant, **known}
+        columns = {
+            name: [getattr(merge, name) for merge in self.merges] for name in ("base", "experts")
+        }
+        same = {
+            name: values[0] for name, values in columns.items() if len({*map(points, values)}) == 1
+        }
+        return same if self.constant is None else {"best constant": self.constant, **same}
 
     @property
     def undefined(self) -> bool:
         """Whether any credit, of a merge or of one of its tasks, is undefined."""
-        return any(None in (one.credit, *one.by_task) for one in self.merges)
+        return any(None in (merge.credit, *merge.by_task) for merge in self.merges)
 
     @property
     def finding(self) -> list[str]:
@@ -207,43 +211,47 @@ def ranked(
     over sets of experts are shrunk towards, under the tuned head and under the experts' own.
     """
     floors = constants or [None] * len(tasks)
-    known = [one for one in floors if one is not None]
+    known_floors = [floor for floor in floors if floor is not None]
     merges = [
-        _merge(name, of, floors, several_metrics, transductive=name in transductive)
-        for name, of in rows.items()
+        _merge(name, scores, floors, several_metrics, transductive=name in transductive)
+        for name, scores in rows.items()
     ]
-    higher = holm([p_value(mean_difference(of.tuned, of.current)) for of in rows.values()])
+    higher = holm(
+        [p_value(mean_difference(scores.tuned, scores.current)) for scores in rows.values()]
+    )
     merges = [
-        replace(one, hidden=p < 1 - LEVEL and one.head > 0)
-        for one, p in zip(merges, higher, strict=True)
+        replace(merge, hidden=p < 1 - LEVEL and merge.head > 0)
+        for merge, p in zip(merges, higher, strict=True)
     ]
-    merges.sort(key=lambda one: (one.credit is None, -(one.credit or _NONE).point, -one.tuned))
-    inside = [one for one in merges if not one.transductive]
-    scored = [rows[one.name] for one in inside]
-    by_credit = significant_pairs([one.tuned for one in scored], priors[0])
-    by_current = significant_pairs([one.current for one in scored], priors[1])
-    both = {} if several_metrics else by_credit.keys() & by_current.keys()
-    turned = [pair for pair in both if by_credit[pair] != by_current[pair]]
+    merges.sort(
+        key=lambda merge: (merge.credit is None, -(merge.credit or _NONE).point, -merge.tuned)
+    )
+    inside = [merge for merge in merges if not merge.transductive]
+    scored = [rows[merge.name] for merge in inside]
+    by_credit = significant_pairs([scores.tuned for scores in scored], priors[0])
+    by_current = significant_pairs([scores.current for scores in scored], priors[1])
+    pairs = {} if several_metrics else by_credit.keys() & by_current.keys()
+    turned = [pair for pair in pairs if by_credit[pair] != by_current[pair]]
     if not several_metrics:
-        first = _places([one.tuned for one in inside], by_credit)
-        second = _places([one.current for one in inside], by_current)
+        credit_places = _places([merge.tuned for merge in inside], by_credit)
+        current_places = _places([merge.current for merge in inside], by_current)
         inside = [
             replace(
-                one,
-                place=first[at],
-                current_place=second[at],
-                too_low=sum(by_credit[pair] == at for pair in turned),
-                too_high=sum(by_current[pair] == at for pair in turned),
+                merge,
+                place=credit_places[index],
+                current_place=current_places[index],
+                too_low=sum(by_credit[pair] == index for pair in turned),
+                too_high=sum(by_current[pair] == index for pair in turned),
             )
-            for at, one in enumerate(inside)
+            for index, merge in enumerate(inside)
         ]
-    placed = {one.name: one for one in inside}
+    by_name = {merge.name: merge for merge in inside}
     return Credits(
-        tuple(placed.get(one.name, one) for one in merges),
+        tuple(by_name.get(merge.name, merge) for merge in merges),
         setting,
         tuple(tasks),
-        100 * fsum(known) / len(known) if len(known) == len(floors) else None,
-        len(both),
+        100 * fsum(known_floors) / len(known_floors) if len(known_floors) == len(floors) else None,
+        len(pairs),
         len(turned),
         several_metrics,
         others,
@@ -263,13 +271,17 @@ def _merge(
     )
     whole = credit(*columns, floors)
     if several:
-        known = [at for at, one in enumerate(by_task) if one is not None]
-        whole = median_credit(*([each[at] for at in known] for each in columns)) if known else None
+        defined = [i for i, ratio in enumerate(by_task) if ratio is not None]
+        whole = (
+            median_credit(*([column[i] for i in defined] for column in columns))
+            if defined
+            else None
+        )
 
-    def mean(each: Sequence[Estimate]) -> float:
-        return 100 * float(np.mean([one.point for one in each]))
+    def mean(column: Sequence[Estimate]) -> float:
+        return 100 * float(np.mean([estimate.point for estimate in column]))
 
-    means: dict[str, Any] = {what: mean(of) for what, of in vars(scored).items()}
+    means: dict[str, Any] = {field: mean(estimates) for field, estimates in vars(scored).items()}
     return MergeCredit(
         name,
         **means,
@@ -280,9 +292,11 @@ def _merge(
     )
 
 
-def _places(values: Sequence[float], known: Mapping[tuple[int, int], int]) -> list[tuple[int, int]]:
-    order = sorted(range(len(values)), key=lambda at: -values[at])
-    return places(len(values), order, known.keys())
+def _places(
+    values: Sequence[float], significant: Mapping[tuple[int, int], int]
+) -> list[tuple[int, int]]:
+    order = sorted(range(len(values)), key=lambda index: -values[index])
+    return places(len(values), order, significant.keys())
 
 
 # From a board ------------------------------------------------------------------------------
@@ -300,23 +314,23 @@ def credits_of(board: Board) -> Credits | None:
         return None
     against = experts_and_bases(board.lines)
     merges = board.scores.models("merged")
-    found = {row: _scored(board, row, heads, against) for row in merges}
-    scored = {row: one for row, one in found.items() if one is not None}
+    by_row = {row: _scored(board, row, heads, against) for row in merges}
+    scored = {row: scores for row, scores in by_row.items() if scores is not None}
     if not scored:
         return None
-    kept = sorted(scored, key=lambda row: -fsum(one.point for one in scored[row].tuned))[
+    best = sorted(scored, key=lambda row: -fsum(estimate.point for estimate in scored[row].tuned))[
         :MOST_BOARD_ROWS
     ]
     tasks, whole = sorted(board.tasks), board.scores.columns[-1]
     lines = [board.tasks[task] for task in tasks]
     placed = ranked(
-        {row: one for row, one in scored.items() if row in kept},
+        {row: scores for row, scores in scored.items() if row in best},
         setting=heads[-1],
         tasks=tasks,
-        transductive=[row for row in kept if board.scores.line_of_row[row].made_on_test],
+        transductive=[row for row in best if board.scores.line_of_row[row].made_on_test],
         constants=constants_of(lines),
         several_metrics=not one_metric(lines),
-        others=len(scored) - len(kept),
+        others=len(scored) - len(best),
         priors=(board.priors[heads[1], whole], board.priors[heads[0], whole]),
     )
     return replace(placed, unscored=tuple(row for row in merges if row not in scored))
@@ -326,11 +340,15 @@ def _scored(
     board: Board, row: str, settings: Sequence[Setting], against: Mapping[str, Sequence[Line]]
 ) -> Scored | None:
     """The four scores of a merge; None unless all exist on every task, on the same resamples."""
-    cells = [board.scores.cells.get((row, one, task)) for one in settings for task in board.tasks]
+    cells = [
+        board.scores.cells.get((row, setting, task)) for setting in settings for task in board.tasks
+    ]
     if not all(cells):
         return None
-    of = compared_lines([line for one in cells if one for line in one.lines], against, settings[-1])
-    if of is None or not enough_draws([*of.adapted, *of.base]):
+    compared = compared_lines(
+        [line for cell in cells if cell for line in cell.lines], against, settings[-1]
+    )
+    if compared is None or not enough_draws([*compared.adapted, *compared.base]):
         return None
-    found = by_task(of.base, of.current, of.adapted, of.experts)
-    return None if found is None else Scored(*found)
+    estimates = by_task(compared.base, compared.current, compared.adapted, compared.experts)
+    return None if estimates is None else Scored(*estimates)

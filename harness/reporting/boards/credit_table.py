@@ -54,23 +54,25 @@ def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]
     """
     low, high = credits.axis
 
-    def at(value: float) -> float:
+    def along(value: float) -> float:
         """The place of a score along the axis, in per cent of its length."""
         return round(100 * (min(max(value, low), high) - low) / (high - low), 2)
 
     several = 1 < len(credits.tasks) <= TASKS
-    of = f" The highest of {len(credits.merges) + credits.others} merges." if credits.others else ""
+    extra = (
+        f" The highest of {len(credits.merges) + credits.others} merges." if credits.others else ""
+    )
     shared = ", ".join(f"{name} {points(value)}" for name, value in credits.shared.items())
-    bars = [_bar(one, at, low) for one in credits.merges]
-    cells = [one["range"] for one in bars]
+    bars = [_bar(merge, along, low) for merge in credits.merges]
+    cells = [bar["range"] for bar in bars]
     if leaves:
-        cells += [one["credit"] for one in bars]
-        cells += [text for one in bars for text, _ in one["tasks"] if several]
-    seen = {look for one in bars for look, *_ in one["rects"]}
-    seen |= {"tick"} if any(one["tick"] is not None for one in bars) else set()
+        cells += [bar["credit"] for bar in bars]
+        cells += [text for bar in bars for text, _ in bar["tasks"] if several]
+    seen = {look for bar in bars for look, *_ in bar["rects"]}
+    seen |= {"tick"} if any(bar["tick"] is not None for bar in bars) else set()
     return {
         "finding": [plain(text) for text in credits.finding],
-        "about": f"{about}{of} Tuned head: {plain(credits.setting)}. {credits.left_out}".strip(),
+        "about": f"{about}{extra} Tuned head: {plain(credits.setting)}. {credits.left_out}".strip(),
         "axis": f"{points(low)} to {points(high)}" + (f": {shared}" if shared else ""),
         "heads": [breaks(short_task(t, credits.tasks)) for t in credits.tasks] if several else [],
         "bars": bars,
@@ -79,43 +81,45 @@ def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]
     }
 
 
-def _bar(one: MergeCredit, at: Callable[[float], float], low: float) -> dict[str, Any]:
-    called = _named(one)
-    bare = called.removesuffix(NO_PLACE_MARK)
-    asked = [*dict.fromkeys(OPTIONS.findall(bare))]  # folded rows repeat their options
+def _bar(merge: MergeCredit, along: Callable[[float], float], low: float) -> dict[str, Any]:
+    label = _named(merge)
+    bare = label.removesuffix(NO_PLACE_MARK)
+    chosen = [*dict.fromkeys(OPTIONS.findall(bare))]  # folded rows repeat their options
     name = OPTIONS.sub(r"\1", bare)
-    options = ", ".join(of if len(asked) == 1 else f"{stage} {of}" for stage, of in asked)
-    scores = {"base": one.base, "Current Eval": one.current, "tuned head": one.tuned}
-    scores |= {"experts": one.experts}
-    shown = {name: points(value) for name, value in scores.items()}
+    options = ", ".join(
+        option if len(chosen) == 1 else f"{stage} {option}" for stage, option in chosen
+    )
+    scores = {"base": merge.base, "Current Eval": merge.current, "tuned head": merge.tuned}
+    scores |= {"experts": merge.experts}
+    texts = {name: points(value) for name, value in scores.items()}
     return {
-        "called": called,
-        "name": breaks(f"{name}{NO_PLACE_MARK if one.transductive else ''}"),
+        "called": label,
+        "name": breaks(f"{name}{NO_PLACE_MARK if merge.transductive else ''}"),
         "options": breaks(options),
-        "place": NO_PLACE_MARK.strip() if one.transductive else span(one.place, "–"),
+        "place": NO_PLACE_MARK.strip() if merge.transductive else span(merge.place, "–"),
         "rects": [
-            (LOOKS.get(part, part), at(x), round(at(end) - at(x), 2))
-            for part, x, end in one.parts(low)
+            (LOOKS.get(part, part), along(x), round(along(end) - along(x), 2))
+            for part, x, end in merge.parts(low)
         ],
-        "ends": [*map(at, one.ends or ())],
-        "tick": at(one.tuned) if one.own_above else None,
-        "scores": shown,
-        "said": ", ".join(f"{name} {value}" for name, value in shown.items()),
-        "credit": shaded_percent(one.credit)[0],
-        "away": interval_text(one.credit),
-        "in_full": in_percent(one.credit) if one.credit else "undefined",
-        "tasks": [shaded_percent(of) for of in one.by_task],
-        "range": range_over_tasks(one, " %", " tasks"),
-        "current_place": span(one.current_place, "–"),
-        "low": one.too_low,
-        "high": one.too_high,
+        "ends": [*map(along, merge.ends or ())],
+        "tick": along(merge.tuned) if merge.own_above else None,
+        "scores": texts,
+        "said": ", ".join(f"{name} {value}" for name, value in texts.items()),
+        "credit": shaded_percent(merge.credit)[0],
+        "away": interval_text(merge.credit),
+        "in_full": in_percent(merge.credit) if merge.credit else "undefined",
+        "tasks": [shaded_percent(ratio) for ratio in merge.by_task],
+        "range": range_over_tasks(merge, " %", " tasks"),
+        "current_place": span(merge.current_place, "–"),
+        "low": merge.too_low,
+        "high": merge.too_high,
     }
 
 
-def _named(one: MergeCredit) -> str:
+def _named(merge: MergeCredit) -> str:
     """The name of a merge, with `NO_PLACE_MARK` in place of "(transductive)"."""
-    bare = one.name.removesuffix(marked("", transductive=True))
-    return f"{bare}{NO_PLACE_MARK}" if one.transductive else one.name
+    bare = merge.name.removesuffix(marked("", transductive=True))
+    return f"{bare}{NO_PLACE_MARK}" if merge.transductive else merge.name
 
 
 def interval_text(credit: Ratio | None) -> str:

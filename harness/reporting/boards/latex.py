@@ -61,15 +61,15 @@ class TexTable:
 def rendered(board: Board) -> str:
     """The tables of a board, for a document that uses booktabs and graphicx."""
     whole = [*_gains(board), *_protocols(board), *_domains(board)]
-    tables = [_noted(board, page) for one in whole for page in _pages(one)]
-    said = str([(one.caption, *one.heads, *one.rows, one.note) for one in tables])
-    is_odd = any(ord(sign) > OF_PDFLATEX for sign in said)
+    tables = [_noted(board, page) for table in whole for page in _pages(table)]
+    text = str([(table.caption, *table.heads, *table.rows, table.note) for table in tables])
+    is_odd = any(ord(sign) > OF_PDFLATEX for sign in text)
     return template("board.tex").render(tables=tables, commands=COMMANDS, rule=RULE, is_odd=is_odd)
 
 
 def _gains(board: Board) -> Iterator[TexTable]:
     """For each protocol a table of rows x tasks, merges grouped by their pre-merging methods."""
-    said = notes_by_setting(board.scores)
+    notes = notes_by_setting(board.scores)
     for setting in board.scores.headlines.values():
         groups: dict[object, list[str]] = {}
         for row, cells in board.under(setting):
@@ -77,24 +77,26 @@ def _gains(board: Board) -> Iterator[TexTable]:
             group = line.premerge if line and line.role == "merged" else "references"
             groups.setdefault(group, []).append(" & ".join([tex(row), *map(_with_gain, cells)]))
         caption, rows = f"{setting}: {_metrics(board)}", _grouped(groups.values())
-        yield TexTable(caption, ["", *map(tex, heads_of(board))], rows, note=tex(said[setting]))
+        yield TexTable(caption, ["", *map(tex, heads_of(board))], rows, note=tex(notes[setting]))
 
 
 def _protocols(board: Board) -> Iterator[TexTable]:
     """Methods x protocols with deviations over draws, of rows under two protocols or more."""
-    said = notes_by_setting(board.scores)
+    notes = notes_by_setting(board.scores)
     headlines = board.scores.headlines.values()
-    distinct = dict.fromkeys(text for one in headlines if (text := said[one]))
+    distinct = dict.fromkeys(text for setting in headlines if (text := notes[setting]))
     letters = {
         text: f"$^{{{sign}}}$" for text, sign in zip(distinct, ascii_lowercase, strict=False)
     }
     groups = []
     for row in board.scores.rows:
-        known = [(one, cells) for one in headlines if any(cells := board.row(row, one))]
-        names = [tex(row), *[""] * len(known)]
+        under = [(setting, cells) for setting in headlines if any(cells := board.row(row, setting))]
+        names = [tex(row), *[""] * len(under)]
         lines = [
-            " & ".join([name, tex(one) + letters.get(said[one], ""), *map(_with_spread, cells)])
-            for name, (one, cells) in zip(names, known, strict=False)
+            " & ".join(
+                [name, tex(setting) + letters.get(notes[setting], ""), *map(_with_spread, cells)]
+            )
+            for name, (setting, cells) in zip(names, under, strict=False)
         ]
         groups += [lines] if len(lines) > 1 else []
     if groups:
@@ -113,7 +115,7 @@ def _domains(board: Board) -> Iterator[TexTable]:
     }
     if not all(groups.values()):
         return
-    said = notes_by_setting(board.scores)
+    notes = notes_by_setting(board.scores)
     heads, above = [""], [""]
     for name, tasks in groups.items():
         heads += [*(tex(short_task(task, board.scores.tasks)) for task in tasks), MEAN]
@@ -124,35 +126,35 @@ def _domains(board: Board) -> Iterator[TexTable]:
             texts = []
             for tasks in groups.values():
                 cells = [board.scores.cells.get((row, setting, task)) for task in tasks]
-                known = [cell for cell in cells if cell is not None]
-                mean = mean_cell(known) if len(known) == len(cells) else None
+                present = [cell for cell in cells if cell is not None]
+                mean = mean_cell(present) if len(present) == len(cells) else None
                 texts += [points(cell.mean) if cell else "" for cell in (*cells, mean)]
             rows += [" & ".join([tex(row), *texts])] if any(texts) else []
         if rows:
-            caption, note = f"{setting}, in and out of domain", tex(said[setting])
+            caption, note = f"{setting}, in and out of domain", tex(notes[setting])
             yield TexTable(caption, heads, rows, above=" & ".join(above), note=note)
 
 
 # Cells and rows ----------------------------------------------------------------------------
 
 
-def _text(one: ShownCell | None) -> str:
+def _text(cell: ShownCell | None) -> str:
     """The value of a cell, the best in bold, with its deviation over experts."""
-    if one is None:
+    if cell is None:
         return ""
-    text = points(one.cell.mean)
-    text = rf"\textbf{{{text}}}" if one.best else text
-    spread = one.cell.across_experts
+    text = points(cell.cell.mean)
+    text = rf"\textbf{{{text}}}" if cell.best else text
+    spread = cell.cell.across_experts
     return text if spread is None else rf"{text} {{\scriptsize(sd {points(spread)})}}"
 
 
-def _with_gain(one: ShownCell | None) -> str:
-    text = _text(one)
-    return text if one is None or one.gain is None else f"{text}$_{{{one.gain}}}$"
+def _with_gain(cell: ShownCell | None) -> str:
+    text = _text(cell)
+    return text if cell is None or cell.gain is None else f"{text}$_{{{cell.gain}}}$"
 
 
-def _with_spread(one: ShownCell | None) -> str:
-    text, spread = _text(one), one and one.cell.deviation
+def _with_spread(cell: ShownCell | None) -> str:
+    text, spread = _text(cell), cell and cell.cell.deviation
     return text if spread is None else rf"{text}{{\scriptsize$\pm${points(spread)}}}"
 
 
@@ -173,7 +175,7 @@ def _pages(table: TexTable) -> Iterator[TexTable]:
     """The table in parts that fit on a page, cut between groups where possible."""
     rows = table.rows
     while len(rows) > ROWS:
-        cut = max((at for at in range(1, ROWS + 1) if rows[at] == RULE), default=ROWS)
+        cut = max((index for index in range(1, ROWS + 1) if rows[index] == RULE), default=ROWS)
         yield replace(table, rows=rows[:cut])
         table = replace(table, caption=f"{table.caption.removesuffix(MORE)}{MORE}")
         rows = rows[cut + (rows[cut] == RULE) :]
@@ -183,10 +185,10 @@ def _pages(table: TexTable) -> Iterator[TexTable]:
 def _noted(board: Board, table: TexTable) -> TexTable:
     """The table with its whole note: the legend of its marks and rows, then its own note."""
     body = "\n".join(table.rows)
-    said = ["Values x100.", *([SUBSCRIPTS] if "$_{" in body else [])]
+    sentences = ["Values x100.", *([SUBSCRIPTS] if "$_{" in body else [])]
     for term, text in legend(board, is_open=True):
         if MARKS.get(term, tex(term)) in body:
-            said.append(f"{PLUS_MINUS if term == '±' else tex(term)}: {tex(text)}")
+            sentences.append(f"{PLUS_MINUS if term == '±' else tex(term)}: {tex(text)}")
     if table.note:
-        said.append(f"{table.note[:1].upper()}{table.note[1:]}.")
-    return replace(table, note=" ".join(said))
+        sentences.append(f"{table.note[:1].upper()}{table.note[1:]}.")
+    return replace(table, note=" ".join(sentences))

@@ -66,39 +66,39 @@ def leaderboard(
     """
     folder, places = Path(out), [places] if isinstance(places, str | Path) else places
     check_place(folder.absolute())
-    asked = {"tasks": tasks, "protocols": protocols, "limit": limit, "models": models}
-    asked |= {"train_limit": train_limit, "draws": draws, "max_length": max_length, "bases": bases}
-    which = validated(Chosen, asked, "leaderboard")
+    fields = {"tasks": tasks, "protocols": protocols, "limit": limit, "models": models}
+    fields |= {"train_limit": train_limit, "draws": draws, "max_length": max_length, "bases": bases}
+    chosen = validated(Chosen, fields, "leaderboard")
     groups = _by_name(places) if each else {"": [*places]}
-    made: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     written: list[Path] = []
 
     def files() -> Iterator[tuple[Path, str | bytes]]:
         # one board at a time: with many records they are large
-        said: dict[str, Mapping[str, str]] = {}
+        summaries: dict[str, Mapping[str, str]] = {}
         credits: dict[str, BoardCredits] = {}
-        for name, of in groups.items():
-            for base, lines in by_base(read_lines(of, which)).items():
-                called = "-".join(filter(None, (name, base)))
-                place = made.setdefault(called, folder / called)
-                if called in said:
+        for name, group in groups.items():
+            for base, lines in by_base(read_lines(group, chosen)).items():
+                board_name = "-".join(filter(None, (name, base)))
+                place = folders.setdefault(board_name, folder / board_name)
+                if board_name in summaries:
                     raise BadRecipe(
                         f"two boards would be {place}; expected records in folders of other names"
                     )
-                check_ours({place / one: mark for one, mark in MARKS.items()})
+                check_ours({place / file_name: mark for file_name, mark in MARKS.items()})
                 board = board_of(lines)
-                said[called] = summary(board)
-                credits[called] = board_credits(board)
+                summaries[board_name] = summary(board)
+                credits[board_name] = board_credits(board)
                 for file, content in rendered(board, place):
                     written.append(place / file)
                     yield place / file, content
-        if [*said] != [""]:
+        if [*summaries] != [""]:
             check_ours({folder / INDEX: MARKS[INDEX]})
             written.append(folder / INDEX)
-            yield folder / INDEX, index(said, credits)
+            yield folder / INDEX, index(summaries, credits)
 
     write_files(files())
-    if "" not in made:
+    if "" not in folders:
         _drop_single(folder)
     return written
 
@@ -106,7 +106,7 @@ def leaderboard(
 def _by_name(places: Sequence[str | Path]) -> dict[str, list[str | Path]]:
     """The places by the name of their board. Raises BadRecipe for two places of one name."""
     boards = grouped(places, lambda place: Path(place).absolute().name.removesuffix(SUFFIX))
-    if doubled := next((of for of in boards.values() if len(of) > 1), None):
+    if doubled := next((group for group in boards.values() if len(group) > 1), None):
         raise BadRecipe(
             f"{doubled[0]} and {doubled[1]} would be one board; expected folders of other names"
         )
@@ -146,9 +146,9 @@ def index(boards: Mapping[str, Mapping[str, str]], credits: Mapping[str, BoardCr
 
 def _table(board: Board, out: Path) -> pandas.DataFrame:
     """The tidy table of a board, with a column of gains and one of their significance, if any."""
-    made = table(board.lines, board.rows_of_lines, relative_paths(board.lines, out))
+    frame = table(board.lines, board.rows_of_lines, relative_paths(board.lines, out))
     if not board.gained:
-        return made
+        return frame
     rows = zip(board.rows_of_lines, board_row_names(board.lines), board.lines, strict=True)
     gains = [
         Difference(0.0, significant=False)
@@ -157,9 +157,9 @@ def _table(board: Board, out: Path) -> pandas.DataFrame:
         for row, own, line in rows
     ]
     points = [None if gain is None else gain.points for gain in gains]
-    known = [None if gain is None else gain.significant for gain in gains]
-    made = made.assign(gain=points, significant=known)
-    return made.astype({"gain": "float64", "significant": "boolean"})
+    significant = [None if gain is None else gain.significant for gain in gains]
+    frame = frame.assign(gain=points, significant=significant)
+    return frame.astype({"gain": "float64", "significant": "boolean"})
 
 
 def relative_paths(lines: Sequence[Line], start: Path) -> list[str]:

@@ -31,7 +31,7 @@ ADAPTED_TO_ALL = ADAPTED | {
 def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
     """The marks and computed rows of a board, explained; `is_open`: some difference has `OPEN`."""
     cells, rows = board.scores.cells.values(), board.scores.rows
-    known = {
+    terms = {
         "±": rendered("over_draws", board) if any(len(cell.values) > 1 for cell in cells) else "",
         "(sd)": rendered("over_experts", board) if any(cell.experts for cell in cells) else "",
         INTERVAL: rendered(
@@ -43,7 +43,7 @@ def legend(board: Board, is_open: bool) -> list[tuple[str, str]]:
         "base": BASE_HEADS_NOTE if _under_several_heads(board.scores) else "",
         **{row: f"{text}." for row, text in COMPUTED_ROW_NOTES.items() if row in rows},
     }
-    return [(term, text) for term, text in known.items() if text]
+    return [(term, text) for term, text in terms.items() if text]
 
 
 BASE_HEADS_NOTE = (
@@ -62,24 +62,24 @@ def _under_several_heads(scores: Grid) -> bool:
 def _folded(board: Board) -> str:
     """A sentence that lists the rows that are folded into one."""
     groups = grouped(board.joint_names, board.joint_names.__getitem__).values()
-    each = "; ".join(map(SAME.join, groups))
-    return f"rows with the same score in every column are one: {each}."
+    names = "; ".join(map(SAME.join, groups))
+    return f"rows with the same score in every column are one: {names}."
 
 
 def adaptation_notes(line: Line) -> list[str]:
     """Notes on a line: any half precision that models ran in, and what the protocol adapts to."""
-    known = []
+    notes = []
     if line.half:
-        known.append(f"models ran in {line.half}")
+        notes.append(f"models ran in {line.half}")
     if line.adapted:
-        told = (ADAPTED_TO_ALL if line.shots == ALL else ADAPTED)[line.adapted]
+        note = (ADAPTED_TO_ALL if line.shots == ALL else ADAPTED)[line.adapted]
         if line.train_limit:  # a limit: there may be fewer, and it is not all rows
             some = f"{line.train_limit} training rows at most"
-            told = told.replace("all rows", some) if line.shots == ALL else f"{told}, of {some}"
-        known.append(told)
+            note = note.replace("all rows", some) if line.shots == ALL else f"{note}, of {some}"
+        notes.append(note)
     if line.transductive:
-        known.append("transductive: these are the scored rows")
-    return known
+        notes.append("transductive: these are the scored rows")
+    return notes
 
 
 def line_notes(line: Line) -> list[str]:
@@ -95,7 +95,7 @@ def notes_by_setting(
     scores: Grid, of: Callable[[Line], Sequence[str]] = line_notes
 ) -> dict[Setting, str]:
     """The notes on each setting, joined; '' if there are none."""
-    known: dict[Setting, dict[str, None]] = {setting: {} for setting in scores.settings}
+    notes: dict[Setting, dict[str, None]] = {setting: {} for setting in scores.settings}
     for (_, setting, _), line in scores.lines.items():
-        known[setting] |= dict.fromkeys(of(line))
-    return {setting: "; ".join(texts) for setting, texts in known.items()}
+        notes[setting] |= dict.fromkeys(of(line))
+    return {setting: "; ".join(texts) for setting, texts in notes.items()}

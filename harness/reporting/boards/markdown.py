@@ -21,21 +21,21 @@ NAMED = 12
 
 def rendered(board: Board) -> str:
     """The board as Markdown, with as many of its sections as there is room for."""
-    known = [*sections(board)]
-    texts = (_text(board, known, count) for count in range(len(known), -1, -1))
+    parts = [*sections(board)]
+    texts = (_text(board, parts, count) for count in range(len(parts), -1, -1))
     return next(text for text in texts if text.count("\n") <= LINES)
 
 
-def _text(board: Board, known: Sequence[Section], count: int) -> str:
+def _text(board: Board, parts: Sequence[Section], count: int) -> str:
     """The board with its first `count` sections; the others are named."""
-    left = [plain(one.title) for one in known[count:]]
+    titles = [plain(part.title) for part in parts[count:]]
     credit = board.credits and view(board.credits, about_text(board), leaves=False)
     return template("board.md").render(
         credit=credit,
         bars=credit and _bars(credit["bars"]),
         legend=_legend(board),
-        sections=known[:count],
-        rest=f" For want of room, without a table here: {_named(left)}." if left else "",
+        sections=parts[:count],
+        rest=f" For want of room, without a table here: {_named(titles)}." if titles else "",
         table=table,
     )
 
@@ -47,14 +47,14 @@ def _named(names: Sequence[str]) -> str:
 
 
 def _legend(board: Board) -> list[str]:
-    is_open = any(one.lost.mark or one.recovered.mark for one in board.shares)
-    said = [
+    is_open = any(share.lost.mark or share.recovered.mark for share in board.shares)
+    lines = [
         f"**{term}**: {text}" if term == BOLD else f"`{term}`: {text}"
         for term, text in legend(board, is_open)
         if term != INTERVAL
     ]
-    of = [] if board.credits else [markdown(about_text(board))]
-    return [*of, f"Tasks: {_named([*map(markdown, board.tasks)])}.", *said]
+    about = [] if board.credits else [markdown(about_text(board))]
+    return [*about, f"Tasks: {_named([*map(markdown, board.tasks)])}.", *lines]
 
 
 def _bars(bars: Sequence[Mapping[str, Any]]) -> str:
@@ -62,13 +62,13 @@ def _bars(bars: Sequence[Mapping[str, Any]]) -> str:
     heads = ["place", "merge", "base", "Current Eval", "tuned head", "experts", "credit", "by task",
              "place under Current Eval"]  # fmt: skip
     rows = []
-    for one in bars:
-        turned = [f"{mark}{one[way]}" for mark, way in (("▼", "low"), ("▲", "high")) if one[way]]
-        under = " ".join(filter(None, [one["current_place"], *turned]))
-        scores = {**one["scores"]}
-        scores["tuned head"] += OWN_ABOVE if one["tick"] is not None else ""
-        named = [one["place"], one["called"]]
-        rows.append([*named, *scores.values(), one["in_full"], one["range"], under])
+    for bar in bars:
+        turned = [f"{mark}{bar[way]}" for mark, way in (("▼", "low"), ("▲", "high")) if bar[way]]
+        under = " ".join(filter(None, [bar["current_place"], *turned]))
+        scores = {**bar["scores"]}
+        scores["tuned head"] += OWN_ABOVE if bar["tick"] is not None else ""
+        named = [bar["place"], bar["called"]]
+        rows.append([*named, *scores.values(), bar["in_full"], bar["range"], under])
     return table(BoardTable(heads, rows), texts=2)
 
 
@@ -76,6 +76,6 @@ def table(of: BoardTable, texts: int = 1) -> str:
     """A table with padded cells; the first `texts` columns are words, aligned to the left."""
     heads = [[f"*{markdown(name)}*", *map(markdown, rest)] for name, *rest in of.below]
     rows = [[*map(markdown, row)] for row in of.rows]
-    for at, column in of.bold:
-        rows[at][column] = f"**{rows[at][column]}**"
+    for index, column in of.bold:
+        rows[index][column] = f"**{rows[index][column]}**"
     return aligned([*heads, *rows], [*map(markdown, of.heads)], "pipe", texts)

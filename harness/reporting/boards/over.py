@@ -42,12 +42,16 @@ def board_credits(board: Board) -> BoardCredits:
     work = about(board)["base"], frozenset(board.tasks)
     if board.credits is None:
         return BoardCredits(work, {})
-    found = {one.name: one.credit for one in board.credits.defined if one.credit is not None}
-    known = {row: found[name] for row, name in board.joint_names.items() if name in found}
-    known |= {name: one for name, one in found.items() if name not in board.joint_names.values()}
+    by_name = {
+        merge.name: merge.credit for merge in board.credits.defined if merge.credit is not None
+    }
+    by_row = {row: by_name[name] for row, name in board.joint_names.items() if name in by_name}
+    by_row |= {
+        name: credit for name, credit in by_name.items() if name not in board.joint_names.values()
+    }
     rows = zip(board_row_names(board.lines), board.lines, strict=True)
     staged = frozenset(row for row, line in rows if line.premerge)
-    return BoardCredits(work, dict(sorted(known.items(), key=lambda one: -one[1].point)), staged)
+    return BoardCredits(work, dict(sorted(by_row.items(), key=lambda item: -item[1].point)), staged)
 
 
 def credits_over_boards(boards: Mapping[str, BoardCredits]) -> dict[str, Any]:
@@ -58,54 +62,59 @@ def credits_over_boards(boards: Mapping[str, BoardCredits]) -> dict[str, Any]:
     each the credit, its interval and its shade. `finding`: sentences on the merge that is first
     most often, and on how far the boards of the first group agree.
     """
-    known = {name: of for name, of in boards.items() if of.credit}
-    each = dict.fromkeys(merge for of in known.values() for merge in of.credit)
-    places = {one: frozenset(name for name in known if one in known[name].credit) for one in each}
-    on = {merge: names for merge, names in places.items() if len(names) >= FEWEST}
-    if not on:
+    credits = {name: board for name, board in boards.items() if board.credit}
+    merges = dict.fromkeys(merge for board in credits.values() for merge in board.credit)
+    places = {
+        merge: frozenset(name for name in credits if merge in credits[name].credit)
+        for merge in merges
+    }
+    boards_of = {merge: names for merge, names in places.items() if len(names) >= FEWEST}
+    if not boards_of:
         return {}
-    groups = [*_groups(known, on)]
+    groups = [*_groups(credits, boards_of)]
     return {
-        "groups": [_table(known, common, merges) for common, merges in groups],
-        "finding": [*_first(known), *_agreement(known, *groups[0])],
+        "groups": [_table(credits, common, merges) for common, merges in groups],
+        "finding": [*_first(credits), *_agreement(credits, *groups[0])],
     }
 
 
 def _table(
-    known: Mapping[str, BoardCredits], common: list[str], merges: list[str]
+    credits: Mapping[str, BoardCredits], common: list[str], merges: list[str]
 ) -> dict[str, Any]:
-    on = {name: of.credit for name, of in known.items() if {*merges} & of.credit.keys()}
-    rows = [(one, [_cell(of.get(one)) for of in on.values()]) for one in merges]
-    return {"common": _named(common), "heads": [*on], "rows": rows}
+    columns = {
+        name: board.credit for name, board in credits.items() if {*merges} & board.credit.keys()
+    }
+    rows = [(merge, [_cell(credit.get(merge)) for credit in columns.values()]) for merge in merges]
+    return {"common": _named(common), "heads": [*columns], "rows": rows}
 
 
 def _groups(
-    known: Mapping[str, BoardCredits], on: Mapping[str, frozenset[str]]
+    credits: Mapping[str, BoardCredits], boards_of: Mapping[str, frozenset[str]]
 ) -> Iterator[tuple[list[str], list[str]]]:
     """Boards and the merges on all of them, largest works x merges first, each merge once."""
-    left = dict(on)
-    while left:
-        sets = dict.fromkeys(left.values())
+    remaining = dict(boards_of)
+    while remaining:
+        sets = dict.fromkeys(remaining.values())
         shared = dict.fromkeys(both for one in sets for other in sets if (both := one & other))
         size = {
-            boards: len({known[one].base_and_tasks for one in boards})
-            * sum(boards <= of for of in left.values())
+            boards: len({credits[name].base_and_tasks for name in boards})
+            * sum(boards <= names for names in remaining.values())
             for boards in shared
         }
         boards = max(size, key=size.__getitem__)
-        common = [name for name in known if name in boards]
-        merges = [merge for merge, of in left.items() if boards <= of]
-        yield common, _ordered({name: known[name] for name in common}, merges)
-        left = {merge: of for merge, of in left.items() if merge not in merges}
+        common = [name for name in credits if name in boards]
+        merges = [merge for merge, names in remaining.items() if boards <= names]
+        yield common, _ordered({name: credits[name] for name in common}, merges)
+        remaining = {merge: names for merge, names in remaining.items() if merge not in merges}
 
 
 def _ordered(boards: Mapping[str, BoardCredits], merges: list[str]) -> list[str]:
     """The merges by the mean over works of their mean place on the boards of each work."""
-    each = []
-    for of in grouped(boards.values(), lambda one: one.base_and_tasks).values():
-        orders = [[merge for merge in one.credit if merge in merges] for one in of]
-        each.append([np.mean([order.index(merge) for order in orders]) for merge in merges])
-    places = dict(zip(merges, np.mean(each, axis=0), strict=True))
+    means = []
+    for group in grouped(boards.values(), lambda board: board.base_and_tasks).values():
+        orders = [[merge for merge in board.credit if merge in merges] for board in group]
+        means.append([np.mean([order.index(merge) for order in orders]) for merge in merges])
+    places = dict(zip(merges, np.mean(means, axis=0), strict=True))
     return sorted(merges, key=places.__getitem__)
 
 
@@ -118,36 +127,42 @@ def _cell(credit: Ratio | None) -> tuple[str, str, int]:
     return ("", "", 0) if credit is None else (text, interval_text(credit), shade)
 
 
-def _widest(known: Mapping[str, BoardCredits]) -> dict[str, BoardCredits]:
+def _widest(credits: Mapping[str, BoardCredits]) -> dict[str, BoardCredits]:
     """For each work, the board with the most merges."""
-    works = grouped(known, lambda name: known[name].base_and_tasks).values()
+    works = grouped(credits, lambda name: credits[name].base_and_tasks).values()
     return {
-        name: known[name] for of in works for name in [max(of, key=lambda n: len(known[n].credit))]
+        name: credits[name]
+        for names in works
+        for name in [max(names, key=lambda n: len(credits[n].credit))]
     }
 
 
-def _first(known: Mapping[str, BoardCredits]) -> Iterator[str]:
+def _first(credits: Mapping[str, BoardCredits]) -> Iterator[str]:
     """A sentence on the merge that is first most often, if it is so on two boards or more."""
-    widest = _widest(known)
-    once = ", those of one base and the same tasks counted once" * (len(widest) < len(known))
-    first = Counter(next(iter(of.credit)) for of in widest.values())
-    for merge, on in first.most_common(1):
-        if on > 1:
-            having = sum(merge in of.credit for of in widest.values())
-            yield f"{plain(merge)} has the most credit on {on} of its {having} boards{once}."
+    widest = _widest(credits)
+    once = ", those of one base and the same tasks counted once" * (len(widest) < len(credits))
+    first = Counter(next(iter(board.credit)) for board in widest.values())
+    for merge, count in first.most_common(1):
+        if count > 1:
+            having = sum(merge in board.credit for board in widest.values())
+            yield f"{plain(merge)} has the most credit on {count} of its {having} boards{once}."
 
 
 def _agreement(
-    known: Mapping[str, BoardCredits], common: list[str], merges: list[str]
+    credits: Mapping[str, BoardCredits], common: list[str], merges: list[str]
 ) -> Iterator[str]:
     """A sentence on whether boards agree in the order of the mergers that all of them have."""
-    boards = _widest({name: known[name] for name in common})
-    merges = [one for one in merges if not any(one in of.staged for of in boards.values())]
+    boards = _widest({name: credits[name] for name in common})
+    merges = [
+        merge for merge in merges if not any(merge in board.staged for board in boards.values())
+    ]
     if len(merges) > 2 and len(boards) > 1:
-        values = np.array([[of.credit[one].point for of in boards.values()] for one in merges])
+        values = np.array(
+            [[board.credit[merge].point for board in boards.values()] for merge in merges]
+        )
         chance = friedman(values)
         same = "more" if chance < 1 - LEVEL else "no more"
-        tasks = [of.base_and_tasks[1] for of in boards.values()]
+        tasks = [board.base_and_tasks[1] for board in boards.values()]
         shared = len(frozenset.union(*tasks)) < sum(map(len, tasks))
         yield (
             f"On {_named([*boards])} the orders of {len(merges)} mergers alone agree {same} than "

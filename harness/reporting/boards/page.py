@@ -43,7 +43,7 @@ def rendered(board: Board, files: Sequence[str]) -> str:
         script_hash=hash_of(script),
         about=about_text(board),
         share=share_of(board),
-        sections=[one for one in sections(board) if one != share_of(board)],
+        sections=[section for section in sections(board) if section != share_of(board)],
         data=data(board, files),
         legend=legend(board, any(g.mark for g in (*board.gained.values(), *board.gaps.values()))),
         gains=bool(board.counterparts),
@@ -61,17 +61,17 @@ def hash_of(text: str) -> str:
 def shades() -> str:
     """CSS rules for the shades of credits."""
     return "".join(
-        f".heat-{at} {{ background: color-mix(in srgb, var(--of-own) {4 * at}%, transparent); }}\n"
-        for at in range(SHADES + 1)
+        f".heat-{n} {{ background: color-mix(in srgb, var(--of-own) {4 * n}%, transparent); }}\n"
+        for n in range(SHADES + 1)
     )
 
 
 def _order(credits: Credits) -> str:
     """CSS rules that order the merges by Current Eval."""
-    order = sorted(range(len(credits.merges)), key=lambda at: -credits.merges[at].current)
+    order = sorted(range(len(credits.merges)), key=lambda index: -credits.merges[index].current)
     moved = [
-        f"#by-current:checked ~ .bars #merge-{at} {{ order: {place}; }}"
-        for place, at in enumerate(order)
+        f"#by-current:checked ~ .bars #merge-{index} {{ order: {place}; }}"
+        for place, index in enumerate(order)
     ]
     return "\n".join([*moved, ""])
 
@@ -80,19 +80,21 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
     """The page's data for JSON: cells as lists by column, texts by their index in `texts`."""
     texts: dict[str, int] = {}
     file_of = {id(line): file for line, file in zip(board.lines, files, strict=True)}
-    known = bool(board.gained)
+    has_gains = bool(board.gained)
     cells: dict[str, list[Any]] = {}
     records: dict[str, list[int]] = {}
     for setting_at, setting in enumerate(board.scores.settings):
         for row_at, row in enumerate(board.scores.rows):
-            for task_at, one in enumerate(board.row(row, setting)):
-                if one is not None:
+            for task_at, cell in enumerate(board.row(row, setting)):
+                if cell is not None:
                     place = {"row": row_at, "setting": setting_at, "task": task_at}
-                    _add(cells, place | _numbers(one, known))
-                    said = _provenance(one.line, file_of)
-                    at = {name: texts.setdefault(text, len(texts)) for name, text in said.items()}
-                    _add(records, {name: at.get(name, -1) for name in (*PROVENANCE, *FILE)})
-    opened = {"open": cells.pop("open")} if known else {}
+                    _add(cells, place | _numbers(cell, has_gains))
+                    details = _provenance(cell.line, file_of)
+                    indices = {
+                        name: texts.setdefault(text, len(texts)) for name, text in details.items()
+                    }
+                    _add(records, {name: indices.get(name, -1) for name in (*PROVENANCE, *FILE)})
+    opened = {"open": cells.pop("open")} if has_gains else {}
     columns = board.scores.columns
     gaps = [[_is_open(board.gaps.get((row, c))) for c in columns] for row in board.scores.rows]
     return {
@@ -112,15 +114,17 @@ def _add(columns: dict[str, list[Any]], values: Mapping[str, Any]) -> None:
         columns.setdefault(name, []).append(value)
 
 
-def _numbers(one: ShownCell, known: bool) -> dict[str, Any]:
-    """The numbers of a cell; if gains of the board are `known`, also whether this one is open."""
-    cell = one.cell
+def _numbers(shown: ShownCell, has_gains: bool) -> dict[str, Any]:
+    """The numbers of a cell; if the board `has_gains`, also whether this one is open."""
+    cell = shown.cell
     low, high = cell.interval or (None, None)
     numbers = {"value": cell.mean, "sd": cell.deviation, "experts": cell.across_experts}
     numbers |= {"low": low, "high": high}
     # the page rounds what it shows, once
-    said: dict[str, Any] = {k: None if v is None else round(v, 6) for k, v in numbers.items()}
-    return said | {"best": int(one.best)} | ({"open": _is_open(one.gain)} if known else {})
+    rounded: dict[str, Any] = {k: None if v is None else round(v, 6) for k, v in numbers.items()}
+    return (
+        rounded | {"best": int(shown.best)} | ({"open": _is_open(shown.gain)} if has_gains else {})
+    )
 
 
 def _is_open(gain: Difference | None) -> int:
@@ -133,7 +137,7 @@ def _provenance(line: Line | None, files: Mapping[int, str]) -> dict[str, str]:
     if line is None:
         return {}
     folder, _, file = files[id(line)].rpartition("/")
-    return {**{name: of(line) for name, of in PROVENANCE.items()}, "folder": folder, "file": file}
+    return {**{name: get(line) for name, get in PROVENANCE.items()}, "folder": folder, "file": file}
 
 
 def _tasks(board: Board) -> list[dict[str, Any]]:

@@ -42,11 +42,11 @@ class Section:
 
 def sections(board: Board) -> Iterator[Section]:
     """The table of each protocol at one number of shots; the head's share after its protocol."""
-    known = notes_by_setting(board.scores)
+    notes = notes_by_setting(board.scores)
     share = share_of(board)
     for protocol, setting in board.scores.headlines.items():
         rows = board.under(setting)
-        note = known[setting] and f"{known[setting][0].upper()}{known[setting][1:]}."
+        note = notes[setting] and f"{notes[setting][0].upper()}{notes[setting][1:]}."
         if len(rows) > MOST_BOARD_ROWS:
             some = f"{MOST_BOARD_ROWS} of {len(rows)} rows"
             note = f"{note} The references and the best merges: {some}.".strip()
@@ -63,19 +63,22 @@ def heads_of(board: Board) -> list[str]:
 
 def _table(board: Board, rows: Sequence[BoardRow]) -> BoardTable:
     """The table of these rows x tasks, the best in bold."""
-    known = [board.tasks.get(column) for column in board.scores.columns]
+    lines = [board.tasks.get(column) for column in board.scores.columns]
     return BoardTable(
         heads=["", *heads_of(board)],
         below=[
-            ["metric", *("" if one is None else " + ".join(one.metrics) for one in known)],
-            ["rows", *("" if one is None else f"{one.rows:,}" for one in known)],
+            ["metric", *("" if line is None else " + ".join(line.metrics) for line in lines)],
+            ["rows", *("" if line is None else f"{line.rows:,}" for line in lines)],
         ],
-        rows=[[row, *(one.cell.with_experts if one else "" for one in of)] for row, of in rows],
+        rows=[
+            [row, *(cell.cell.with_experts if cell else "" for cell in cells)]
+            for row, cells in rows
+        ],
         bold=frozenset(
-            (at, column)
-            for at, (_, cells) in enumerate(rows)
-            for column, one in enumerate(cells, start=1)
-            if one and one.best
+            (index, column)
+            for index, (_, cells) in enumerate(rows)
+            for column, cell in enumerate(cells, start=1)
+            if cell and cell.best
         ),
     )
 
@@ -89,20 +92,20 @@ def _most(board: Board, rows: Sequence[BoardRow]) -> list[BoardRow]:
         mean = -inf if last is None else last.cell.mean
         return line is not None and line.role == "merged", -mean
 
-    kept = {name for name, _ in sorted(rows, key=order)[:MOST_BOARD_ROWS]}
-    return [row for row in rows if row[0] in kept]
+    names = {name for name, _ in sorted(rows, key=order)[:MOST_BOARD_ROWS]}
+    return [row for row in rows if row[0] in names]
 
 
 def share_of(board: Board) -> Section | None:
     """How much of the loss of each row the head explains, a table for each setting, if known."""
     tables = []
-    for setting, group in groupby(board.shares, key=lambda one: one.setting):
+    for setting, group in groupby(board.shares, key=lambda share: share.setting):
         rows = []
         for share in [*group][:MOST_BOARD_ROWS]:
-            one, differences = share.verdict, (share.lost, share.recovered)
-            shown = [points(value) for value in (one.experts, one.current, one.adapted)]
-            shown += [f"{points(gain.points)}{gain.mark}" for gain in differences]
-            rows.append([share.row, str(one.tasks), *shown, share.share])
+            verdict, differences = share.verdict, (share.lost, share.recovered)
+            cells = [points(value) for value in (verdict.experts, verdict.current, verdict.adapted)]
+            cells += [f"{points(gain.points)}{gain.mark}" for gain in differences]
+            rows.append([share.row, str(verdict.tasks), *cells, share.share])
         heads = ["", "tasks", "experts", "current", setting, "loss", "recovered", "share"]
         tables.append(BoardTable(heads, rows))
     title = "How much of the loss is the head's"

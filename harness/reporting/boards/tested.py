@@ -32,7 +32,7 @@ MOST_BOARD_ROWS = 60
 
 def priors_of(scores: Grid, rows: Sequence[str]) -> Priors:
     """The prior of each column, for tests between these rows."""
-    return {at: _prior(of.values()) for at, of in _columns(scores, rows)}
+    return {place: _prior(cells.values()) for place, cells in _columns(scores, rows)}
 
 
 def _columns(
@@ -40,10 +40,10 @@ def _columns(
 ) -> Iterator[tuple[tuple[Setting, str], dict[str, GridCell]]]:
     for setting in scores.settings:
         table = {row: scores.row(row, setting) for row in rows}
-        for at, column in enumerate(scores.columns):
+        for index, column in enumerate(scores.columns):
             yield (
                 (setting, column),
-                {row: cell for row, of in table.items() if (cell := of[at]) is not None},
+                {row: cell for row, cells in table.items() if (cell := cells[index]) is not None},
             )
 
 
@@ -56,50 +56,55 @@ def best_of(
     best row, and no row is best that does not score more than the best constant prediction.
     """
     best = {}
-    for at, cells in _columns(scores, rows):
+    for place, cells in _columns(scores, rows):
         if len(cells) > 1:
-            constant = scores.cell(CONSTANT, *at)
+            constant = scores.cell(CONSTANT, *place)
             low = -math.inf if constant is None else constant.mean
             first = max(cells, key=lambda row: cells[row].mean)
-            same = cells.keys() - {*_behind(first, cells, priors[at])}
-            best[at] = frozenset(row for row in same if cells[row].mean > low)
+            same = cells.keys() - {*_behind(first, cells, priors[place])}
+            best[place] = frozenset(row for row in same if cells[row].mean > low)
     return best
 
 
 def _behind(first: str, cells: Mapping[str, GridCell], prior: Prior | None) -> Iterator[str]:
     """The rows of a column that score significantly less than the first."""
-    rows, lines = [*cells], [*chain(*(one.lines for one in cells.values()))]
-    each = by_task(*(one.lines for one in cells.values())) if lines else None
-    sets = {frozenset(line.set for line in one.lines) for one in cells.values()}
-    if each is not None and len(sets) == 1 and len(rows) <= MOST_BOARD_ROWS and enough_draws(lines):
-        at = rows.index(first)
-        for pair in significant_pairs(each, prior):
-            if at in pair:
-                yield rows[sum(pair) - at]
+    rows, lines = [*cells], [*chain(*(cell.lines for cell in cells.values()))]
+    estimates = by_task(*(cell.lines for cell in cells.values())) if lines else None
+    sets = {frozenset(line.set for line in cell.lines) for cell in cells.values()}
+    if (
+        estimates is not None
+        and len(sets) == 1
+        and len(rows) <= MOST_BOARD_ROWS
+        and enough_draws(lines)
+    ):
+        index = rows.index(first)
+        for pair in significant_pairs(estimates, prior):
+            if index in pair:
+                yield rows[sum(pair) - index]
         return
     # too many rows, or different sets: only pairs with the first are tested, all others count p = 1
     others = [row for row in rows if row != first]
     p = [difference_of_cells(cells[first], cells[row], prior).p for row in others]
     untested = [1.0] * math.comb(len(others), 2)
     adjusted = holm([*(1.0 if one is None else one for one in p), *untested])
-    yield from (row for row, one in zip(others, adjusted, strict=False) if one < 1 - LEVEL)
+    yield from (row for row, value in zip(others, adjusted, strict=False) if value < 1 - LEVEL)
 
 
 def with_holm(family: Mapping[K, Difference]) -> dict[K, Difference]:
     """The differences with their significance, Holm over the whole family."""
-    p = {key: one.p for key, one in family.items() if one.p is not None}
+    p = {key: difference.p for key, difference in family.items() if difference.p is not None}
     adjusted = dict(zip(p, holm([*p.values()]), strict=True))
     return {
-        key: replace(one, significant=adjusted[key] < 1 - LEVEL) if key in p else one
-        for key, one in family.items()
+        key: replace(difference, significant=adjusted[key] < 1 - LEVEL) if key in p else difference
+        for key, difference in family.items()
     }
 
 
 def _prior(cells: Iterable[GridCell]) -> Prior | None:
     """The prior of a column, estimated from the rows that share the most sets of experts."""
-    by_sets = grouped(cells, lambda one: frozenset(line.set for line in one.lines))
-    each = [by_task(one.lines) for one in by_sets[max(by_sets, key=len)]] if by_sets else []
-    return prior_of([mean_of(one) for (one,) in filter(None, each)])
+    by_sets = grouped(cells, lambda cell: frozenset(line.set for line in cell.lines))
+    estimates = [by_task(cell.lines) for cell in by_sets[max(by_sets, key=len)]] if by_sets else []
+    return prior_of([mean_of(scores) for (scores,) in filter(None, estimates)])
 
 
 def difference_of_cells(one: GridCell, other: GridCell, known: Prior | None = None) -> Difference:
@@ -107,17 +112,17 @@ def difference_of_cells(one: GridCell, other: GridCell, known: Prior | None = No
 
     A difference that cannot be tested counts as not significant.
     """
-    far = one.mean - other.mean
-    sets = [{line.set for line in of.lines} for of in (one, other)]
+    points = one.mean - other.mean
+    sets = [{line.set for line in cell.lines} for cell in (one, other)]
     shared = set.intersection(*sets)
-    first, second = ([line for line in of.lines if line.set in shared] for of in (one, other))
+    first, second = ([line for line in cell.lines if line.set in shared] for cell in (one, other))
     paired = difference_of(first, second)
     if paired is not None and sets[0] != sets[1]:
-        far = 100 * paired.point
+        points = 100 * paired.point
     if paired is None or not enough_draws([*first, *second]):
-        return Difference(far, significant=False)
+        return Difference(points, significant=False)
     paired = replace(paired, prior=known)
-    return Difference(far, paired, p=p_value(paired))
+    return Difference(points, paired, p=p_value(paired))
 
 
 # Gains -------------------------------------------------------------------------------------
@@ -135,12 +140,12 @@ def counterparts(of_row: Mapping[str, Line]) -> dict[str, str]:
 
     merges = {row: line for row, line in of_row.items() if line.role == "merged"}
     rows = grouped(merges, lambda row: key(merges[row]))
-    known = {}
+    partners = {}
     for row, line in merges.items():
         fewer = (key(line, n) for n in range(1, len(line.premerge) + 1))
-        if found := next((rows[one] for one in fewer if one in rows), None):
-            known[row] = min(found, key=lambda one: merges[one].experts != line.experts)
-    return known
+        if found := next((rows[shorter] for shorter in fewer if shorter in rows), None):
+            partners[row] = min(found, key=lambda other: merges[other].experts != line.experts)
+    return partners
 
 
 def gained(scores: Grid, over: Mapping[str, str], priors: Priors) -> dict[GridPlace, Difference]:
@@ -158,9 +163,12 @@ def gained(scores: Grid, over: Mapping[str, str], priors: Priors) -> dict[GridPl
 
 def head_settings(scores: Grid) -> tuple[Setting, Setting] | None:
     """The first settings of Current Eval and of FT-Classifier Eval; None unless both exist."""
-    shown, lines = scores.headlines, scores.of_setting
-    tuned = next((at for at in shown.values() if at in lines and lines[at].tuned), None)
-    return (shown[CURRENT], tuned) if tuned and CURRENT in shown else None
+    headlines, lines = scores.headlines, scores.of_setting
+    tuned = next(
+        (setting for setting in headlines.values() if setting in lines and lines[setting].tuned),
+        None,
+    )
+    return (headlines[CURRENT], tuned) if tuned and CURRENT in headlines else None
 
 
 def gaps(
@@ -178,12 +186,12 @@ def _by_column(
     """By row and column, how far the first of each pair is above the second; Holm by column."""
     cells = {row: [scores.row(*place) for place in pair] for row, pair in pairs.items()}
     gains: dict[tuple[str, str], Difference] = {}
-    for at, column in enumerate(scores.columns):
+    for index, column in enumerate(scores.columns):
         prior = None if priors is None else priors[column]
         family = {
-            (row, column): difference_of_cells(one, less, prior)
+            (row, column): difference_of_cells(cell, other, prior)
             for row, (first, second) in cells.items()
-            if (one := first[at]) is not None and (less := second[at]) is not None
+            if (cell := first[index]) is not None and (other := second[index]) is not None
         }
         gains |= with_holm(family)
     return gains

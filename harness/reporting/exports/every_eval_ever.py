@@ -20,7 +20,7 @@ def rendered(model: str, lines: Sequence[Line], *, organization: str, at: int) -
     """The evaluation results of a model as JSON; `at` is when they are exported, in seconds since
     1970."""
     first = lines[0]
-    said = {
+    details = {
         "method": first.method,
         "role": first.role,
         "digest": digests(lines),
@@ -38,8 +38,8 @@ def rendered(model: str, lines: Sequence[Line], *, organization: str, at: int) -
             "evaluator_relationship": "other",
         },
         "eval_library": {"name": LIBRARY, "version": dict(first.versions).get(LIBRARY, "unknown")},
-        "model_info": {"name": model, "id": model, "additional_details": _texts(said)},
-        "evaluation_results": [one for line in lines for one in _results(line)],
+        "model_info": {"name": model, "id": model, "additional_details": _texts(details)},
+        "evaluation_results": [result for line in lines for result in _results(line)],
     }
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
@@ -49,10 +49,10 @@ def _results(line: Line) -> list[dict[str, Any]]:
     scores = parts(line)
     if len(scores) > 1:
         scores[f"mean({','.join(scores)})"] = GridCell(line.values).mean / 100
-    made = [_result(line, name, value) for name, value in scores.items()]
+    results = [_result(line, name, value) for name, value in scores.items()]
     if line.interval is not None:
         low, high = line.interval
-        made[-1]["score_details"]["uncertainty"] = {
+        results[-1]["score_details"]["uncertainty"] = {
             "confidence_interval": {
                 "lower": low / 100,
                 "upper": high / 100,
@@ -61,12 +61,12 @@ def _results(line: Line) -> list[dict[str, Any]]:
             },
             "num_samples": line.rows,
         }
-    return made
+    return results
 
 
 def _result(line: Line, metric: str, value: float) -> dict[str, Any]:
     task, under, name = plain(line.task), plain(line.setting), NAMES.get(metric, metric)
-    said = {
+    details = {
         "protocol": line.setting.protocol, "shots": line.shots, "draws": len(line.values),
         "options": line.options.strip("{}"), "head": line.head, "adapted": line.adapted,
         "transductive": "yes" if line.saw_the_scored else "", "note": note(line),
@@ -85,20 +85,20 @@ def _result(line: Line, metric: str, value: float) -> dict[str, Any]:
             "min_score": -1 if any(name in metric for name in CORRELATIONS) else 0,
             "max_score": 1,
         },
-        "score_details": {"score": value, "details": _texts(said)},
+        "score_details": {"score": value, "details": _texts(details)},
     }
 
 
 def _source(line: Line) -> dict[str, Any]:
     """The source of the test rows: a data set on the Hub, or another place; with their hash."""
-    said = {"split": line.split, "rows": line.rows, "limit": limit(line), "digest": line.rows_of}
-    named, details = {"dataset_name": plain(line.name)}, {"additional_details": _texts(said)}
+    facts = {"split": line.split, "rows": line.rows, "limit": limit(line), "digest": line.rows_of}
+    named, details = {"dataset_name": plain(line.name)}, {"additional_details": _texts(facts)}
     if not (source := repository(line)):
         return {**named, "source_type": "other", **details}
-    made = {**named, "source_type": "hf_dataset", "hf_repo": source, "hf_split": line.split}
+    fields = {**named, "source_type": "hf_dataset", "hf_repo": source, "hf_split": line.split}
     if line.revision:
-        made["hf_revision"] = plain(line.revision)
-    return {**made, "samples_number": line.rows, **details}
+        fields["hf_revision"] = plain(line.revision)
+    return {**fields, "samples_number": line.rows, **details}
 
 
 def _texts(values: Mapping[str, object]) -> dict[str, str]:

@@ -53,17 +53,17 @@ def export(
     """
     folder = Path(out)
     check_place(folder.absolute())
-    given = organization is not None
-    if given != (format == "every-eval-ever") or (given and not plain(organization).strip()):
-        said = "is missing" if organization is None else f"is '{organization}'"
+    named = organization is not None
+    if named != (format == "every-eval-ever") or (named and not plain(organization).strip()):
+        found = "is missing" if organization is None else f"is '{organization}'"
         raise BadOption(
-            f"the organization {said}; expected who made the results, for every-eval-ever, and "
+            f"the organization {found}; expected who made the results, for every-eval-ever, and "
             "none for another format"
         )
     lines = read_lines(places, which)
     if format == "csv":
-        every = table(lines, board_row_names(lines), [line.path for line in lines])
-        texts = {"records.csv": as_csv(every)}
+        frame = table(lines, board_row_names(lines), [line.path for line in lines])
+        texts = {"records.csv": as_csv(frame)}
     else:
         texts = _documents(lines, format, organization or "")
     files = {folder / name: text for name, text in texts.items()}
@@ -74,35 +74,35 @@ def export(
 
 
 def _documents(lines: Sequence[Line], format: Format, organization: str) -> dict[str, str]:
-    every = partial(every_eval_ever.rendered, organization=organization, at=_now())
+    writer = partial(every_eval_ever.rendered, organization=organization, at=_now())
     writers: dict[str, tuple[str, Writer]] = {
         "model-index": ("README.md", partial(_card, experts_and_bases(lines))),
-        "every-eval-ever": ("every_eval_ever.json", every),
+        "every-eval-ever": ("every_eval_ever.json", writer),
         "lm-eval": ("results.json", lm_eval.rendered),
     }
     name, write = writers[format]
     texts: dict[str, str] = {}
-    for model, mine in by_model(lines):
+    for model, model_lines in by_model(lines):
         folder = safe_name(model)
         while f"{folder}/{name}" in texts:  # another name with the same safe form
             folder += "-"
-        texts[f"{folder}/{name}"] = write(model, mine)
+        texts[f"{folder}/{name}"] = write(model, model_lines)
     return texts
 
 
-def _card(against: Mapping[str, Sequence[Line]], model: str, mine: Sequence[Line]) -> str:
+def _card(against: Mapping[str, Sequence[Line]], model: str, lines: Sequence[Line]) -> str:
     """The card of a model, with its verdicts if it is a merge that has any."""
-    merged = [line for line in mine if line.role == "merged"]
+    merged = [line for line in lines if line.role == "merged"]
     try:
-        found = verdicts_on(merged, against)
+        verdicts = verdicts_on(merged, against)
     except BrokenRecord:  # its experts are not comparable: scores without a verdict
-        found = []
-    return model_index.rendered(model, mine, found)
+        verdicts = []
+    return model_index.rendered(model, lines, verdicts)
 
 
 def _now() -> int:
     """SOURCE_DATE_EPOCH, for reproducible files, or else the time now; in seconds since 1970."""
-    said = os.environ.get("SOURCE_DATE_EPOCH")
-    if said and not (said.isascii() and said.isdecimal()):
-        raise BadOption(f"SOURCE_DATE_EPOCH is '{said}', expected seconds since 1970, or nothing")
-    return int(said or time.time())
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    if epoch and not (epoch.isascii() and epoch.isdecimal()):
+        raise BadOption(f"SOURCE_DATE_EPOCH is '{epoch}', expected seconds since 1970, or nothing")
+    return int(epoch or time.time())

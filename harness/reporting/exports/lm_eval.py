@@ -20,16 +20,16 @@ from harness.text import plain
 def rendered(model: str, lines: Sequence[Line]) -> str:
     """The scores of a model by task, as JSON."""
     tasks = grouped(lines, lambda line: f"{plain(line.name)}@{line.split}")
-    first = {task: of[0] for task, of in tasks.items()}
+    first = {task: group[0] for task, group in tasks.items()}
     document = {
-        "results": {task: _metrics(task, of) for task, of in tasks.items()},
+        "results": {task: _metrics(task, group) for task, group in tasks.items()},
         "group_subtasks": {task: [] for task in tasks},
-        "configs": {task: _config(task, of) for task, of in tasks.items()},
+        "configs": {task: _config(task, group) for task, group in tasks.items()},
         "versions": {task: line.rows_of for task, line in first.items()},
         "n-shot": dict.fromkeys(tasks, 0),
         "higher_is_better": {
-            task: dict.fromkeys((metric for line in of for metric in parts(line)), True)
-            for task, of in tasks.items()
+            task: dict.fromkeys((metric for line in group for metric in parts(line)), True)
+            for task, group in tasks.items()
         },
         "n-samples": {
             task: {"original": line.rows, "effective": line.rows}
@@ -47,13 +47,13 @@ def rendered(model: str, lines: Sequence[Line]) -> str:
 
 def _metrics(task: str, lines: Sequence[Line]) -> dict[str, Any]:
     """The metrics of a task; for a single metric also its standard error, where known."""
-    said: dict[str, Any] = {"name": task, "alias": task, "sample_len": lines[0].rows}
+    metrics: dict[str, Any] = {"name": task, "alias": task, "sample_len": lines[0].rows}
     for line in lines:
         scores, error = parts(line), _error(line)
-        said |= {f"{metric},{_filter(line)}": value for metric, value in scores.items()}
+        metrics |= {f"{metric},{_filter(line)}": value for metric, value in scores.items()}
         if error is not None and len(scores) == 1:
-            said[f"{next(iter(scores))}_stderr,{_filter(line)}"] = error
-    return said
+            metrics[f"{next(iter(scores))}_stderr,{_filter(line)}"] = error
+    return metrics
 
 
 def _error(line: Line) -> float | None:
@@ -70,6 +70,6 @@ def _config(task: str, lines: Sequence[Line]) -> dict[str, str | bool | None]:
     """The source of the test rows, and a note on the rows that each filter adapted to."""
     first = lines[0]
     limited = {} if (most := limit(first)) is None else {"limit": str(most)}
-    notes = {f"note,{_filter(line)}": said for line in lines if (said := note(line))}
+    notes = {f"note,{_filter(line)}": text for line in lines if (text := note(line))}
     source = {"task": task, "dataset_path": first.source, "test_split": first.split}
     return {**source, **limited, **notes}

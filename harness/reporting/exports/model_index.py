@@ -33,7 +33,7 @@ def rendered(model: str, lines: Sequence[Line], verdicts: Sequence[object] = ())
     from huggingface_hub import ModelCardData
 
     card = ModelCardData(model_name=model, eval_results=[*_results(lines)])
-    text = "".join(f"\nVerdict: {markdown(one)}\n" for one in verdicts)
+    text = "".join(f"\nVerdict: {markdown(verdict)}\n" for verdict in verdicts)
     return f"---\n{card.to_yaml()}\n---\n{text}"
 
 

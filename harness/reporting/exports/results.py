@@ -76,17 +76,17 @@ def by_model(lines: Iterable[Line]) -> list[tuple[str, list[Line]]]:
     their experts or weights. Lines of different models are never joined. Raises BrokenRecord for a
     model that was evaluated on a task in two ways.
     """
-    known = [line for line in lines if line.role not in SEVERAL]
+    single = [line for line in lines if line.role not in SEVERAL]
     names = dict(
-        zip(map(id, known), distinct_names(known, [one.model for one in known]), strict=True)
+        zip(map(id, single), distinct_names(single, [line.model for line in single]), strict=True)
     )
-    found = []
-    for alike in grouped(known, lambda line: plain(names[id(line)])).values():
+    models = []
+    for alike in grouped(single, lambda line: plain(names[id(line)])).values():
         for name, model in _named(plain(names[id(alike[0])]), _models(alike)):
             check_columns(model)
             once = grouped(model, lambda line: (line.task, line.setting))
-            found.append((name, [first for first, *_ in once.values()]))
-    return found
+            models.append((name, [first for first, *_ in once.values()]))
+    return models
 
 
 def _models(lines: Sequence[Line]) -> list[list[Line]]:

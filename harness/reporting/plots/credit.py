@@ -76,12 +76,12 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
 
     Raises MissingScores where records lack a score that credit is made of.
     """
-    wanted = [
+    used = [
         line
         for line in lines
         if line.protocol in (CURRENT, TUNED) and line.shots in (0, view.shots or line.shots)
     ]
-    board = board_of(wanted)
+    board = board_of(used)
     if board.credits is None:
         raise MissingScores(
             f"credit shows merges, their experts and base under {CURRENT} and {TUNED} with three "
@@ -89,8 +89,8 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         )
     column = board.scores.columns[-1]
     counts = {line.rows for line in board.tasks.values()}
-    each = " each" if len(board.tasks) > 1 else ""
-    rows = f", {counts.pop():,} test rows{each}" if len(counts) == 1 else ""
+    suffix = " each" if len(board.tasks) > 1 else ""
+    rows = f", {counts.pop():,} test rows{suffix}" if len(counts) == 1 else ""
     unit, title = board.scores.metric_label(column), board.scores.title(column)
     return draw(board.credits, f"{unit}, {title}{rows}")
 
@@ -98,16 +98,18 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
 def draw(credits: Credits, unit: str) -> Figure:
     """Bars, the numbers beside them, and lines between the two places; the finding on top."""
     merges = credits.merges
-    names = [one.name for one in merges]
-    now = iter(sorted((m for m in merges if m.current_place), key=lambda one: -one.current))
-    beside = [next(now).name if one.current_place else one.name for one in merges]
+    names = [merge.name for merge in merges]
+    by_current = iter(
+        sorted((merge for merge in merges if merge.current_place), key=lambda merge: -merge.current)
+    )
+    beside = [next(by_current).name if merge.current_place else merge.name for merge in merges]
     widths = (*WIDTHS, 2.1 + max(width_of(names), 1.4))
     with drawn_rows(
         TITLE,
         names,
         [("", _axis(credits, unit)), ("", ""), ("", "")],
         sum(widths) / len(widths),
-        [max(height_of(both), 0.26) for both in zip(names, beside, strict=True)],
+        [max(height_of(pair), 0.26) for pair in zip(names, beside, strict=True)],
         sharex=False,
         width_ratios=widths,
     ) as (figure, (bars, numbers, moves), places):
@@ -117,9 +119,9 @@ def draw(credits: Credits, unit: str) -> Figure:
             axes.set_axis_off()
         bold: Any = {"va": "bottom", "fontweight": "bold"}
         _row(numbers, 0, COLUMNS, ["credit, %", CI, "by task", "place"], **bold)
-        for one, y in zip(merges, places, strict=True):
-            _row(numbers, y, COLUMNS, _numbers(one))
-        inside = {y: one for one, y in zip(merges, places, strict=True) if one.current_place}
+        for merge, y in zip(merges, places, strict=True):
+            _row(numbers, y, COLUMNS, _numbers(merge))
+        inside = {y: merge for merge, y in zip(merges, places, strict=True) if merge.current_place}
         if inside:
             _row(moves, 0, (1.0,), ["place and score under Current Eval"], ha="left", **bold)
             _moves(moves, [*inside.values()], [*inside])
@@ -133,42 +135,49 @@ def draw(credits: Credits, unit: str) -> Figure:
 
 def _axis(credits: Credits, unit: str) -> str:
     """The label of the axis: the unit, scores that all bars share, and merges left out."""
-    said = [f"{name} {points(value)}" for name, value in credits.shared.items()]
+    shared = [f"{name} {points(value)}" for name, value in credits.shared.items()]
     others = f"; {credits.others} more merges score lower" if credits.others else ""
-    last = f"{', '.join(said)}; tuned head: {plain(credits.setting)}{others}"
+    last = f"{', '.join(shared)}; tuned head: {plain(credits.setting)}{others}"
     return "\n".join(filter(None, (unit, last, credits.left_out)))
 
 
 def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
     """Draw the parts of each score, with the interval of its credit."""
     axes.set_xlim(*credits.axis)
-    for one, y in zip(credits.merges, places, strict=True):
-        for part, start, end in one.parts(credits.axis[0]):
+    for merge, y in zip(credits.merges, places, strict=True):
+        for part, start, end in merge.parts(credits.axis[0]):
             axes.barh(y, end - start, BAR, left=start, **PARTS[part])
-        if one.ends:
-            axes.hlines(y, *one.ends, color=RIM, linewidth=2.5, zorder=5)
-            axes.hlines(y, *one.ends, color=BLACK, linewidth=1, zorder=5)
+        if merge.ends:
+            axes.hlines(y, *merge.ends, color=RIM, linewidth=2.5, zorder=5)
+            axes.hlines(y, *merge.ends, color=BLACK, linewidth=1, zorder=5)
             add_legend_entry(axes, CI, linewidth=1)
 
 
-def _numbers(one: MergeCredit) -> list[str]:
+def _numbers(merge: MergeCredit) -> list[str]:
     """Credit in percent, its interval, its range over tasks, and the place by credit."""
-    at = span(one.place) or UNDEFINED
-    return [shaded_percent(one.credit)[0], interval_text(one.credit), range_over_tasks(one), at]
+    place = span(merge.place) or UNDEFINED
+    return [
+        shaded_percent(merge.credit)[0],
+        interval_text(merge.credit),
+        range_over_tasks(merge),
+        place,
+    ]
 
 
-def _row(axes: Axes, y: float, columns: Sequence[float], texts: Sequence[str], **how: Any) -> None:
+def _row(
+    axes: Axes, y: float, columns: Sequence[float], texts: Sequence[str], **options: Any
+) -> None:
     for x, text in zip(columns, texts, strict=True):
-        axes.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": 8, **how})
+        axes.text(x, y, text, **{"ha": "center", "va": "center", "fontsize": 8, **options})
 
 
 def _moves(axes: Axes, merges: Sequence[MergeCredit], places: Sequence[float]) -> None:
     """Draw lines from places by credit to places under Current Eval, with names at the right."""
-    for one, y in zip(sorted(merges, key=lambda one: -one.current), places, strict=True):
-        start = places[merges.index(one)]
-        low, high = one.too_low and y > start, one.too_high and y < start
+    for merge, y in zip(sorted(merges, key=lambda merge: -merge.current), places, strict=True):
+        start = places[merges.index(merge)]
+        low, high = merge.too_low and y > start, merge.too_high and y < start
         axes.plot([0, MOVE], [start, y], **MOVES["low" if low else "high" if high else "grey"])
-        _row(axes, y, (1.3, 1.85), [span(one.current_place), points(one.current)])
-        turned = {"▼": one.too_low, "▲": one.too_high}
+        _row(axes, y, (1.3, 1.85), [span(merge.current_place), points(merge.current)])
+        turned = {"▼": merge.too_low, "▲": merge.too_high}
         signs = [f" {sign}{count}" for sign, count in turned.items() if count]
-        _row(axes, y, (2.1,), [name_in_lines(one.name) + "".join(signs)], ha="left")
+        _row(axes, y, (2.1,), [name_in_lines(merge.name) + "".join(signs)], ha="left")

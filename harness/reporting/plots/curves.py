@@ -28,12 +28,12 @@ def scores_along(
     scores: Grid, curves: Curves, row: str, column: str
 ) -> dict[str, list[tuple[float, GridCell]]]:
     """The cells of each curve of a panel, with their x, ascending."""
-    known: dict[str, list[tuple[float, GridCell]]] = {}
-    for setting, (name, x) in sorted(curves.items(), key=lambda one: one[1][1]):
+    cells: dict[str, list[tuple[float, GridCell]]] = {}
+    for setting, (name, x) in sorted(curves.items(), key=lambda item: item[1][1]):
         cell = scores.cell(row, setting, column)
         if cell is not None:
-            known.setdefault(name, []).append((x, cell))
-    return known
+            cells.setdefault(name, []).append((x, cell))
+    return cells
 
 
 def draw(
@@ -56,9 +56,9 @@ def draw(
     else:
         (row,) = rows
         title = f"{what}: {row}"
-        spots = {scores.title(one): (row, one) for one in scores.columns_under(*curves)}
-    known = {name: scores_along(scores, curves, *spot) for name, spot in spots.items()}
-    spots = {name: spot for name, spot in spots.items() if known[name]}
+        spots = {scores.title(column): (row, column) for column in scores.columns_under(*curves)}
+    by_spot = {name: scores_along(scores, curves, *spot) for name, spot in spots.items()}
+    spots = {name: spot for name, spot in spots.items() if by_spot[name]}
     if not spots:
         raise MissingScores(
             f"no merge was evaluated on all of {len(scores.tasks)} tasks, expected one for a "
@@ -69,12 +69,12 @@ def draw(
     with figure_of(title, [*spots], (2.6, 2.1), left=0.5, most=4) as (figure, panels):
         units = [scores.metric_label(column) for _, column in spots.values()]
         for axes, (name, (row, column)), unit in zip(panels, spots.items(), units, strict=True):
-            for at, (curve, look) in enumerate(looks.items()):
-                aside = step * (at - middle)
-                cells = [(x + aside, cell) for x, cell in known[name].get(curve, [])]
-                how: Any = {"linestyle": look.line, "linewidth": 1.4, "along": "y"}
+            for index, (curve, look) in enumerate(looks.items()):
+                aside = step * (index - middle)
+                cells = [(x + aside, cell) for x, cell in by_spot[name].get(curve, [])]
+                options: Any = {"linestyle": look.line, "linewidth": 1.4, "along": "y"}
                 if cells:
-                    draw_scores(axes, cells, look, curve, scores.spread, **how)
+                    draw_scores(axes, cells, look, curve, scores.spread, **options)
             draw_levels(axes, scores.levels(column, row), "y")
             axes.grid(axis="y", color=PALE, linewidth=0.5)
             axes.set_xticks([*ticks.values()], [*ticks])

@@ -57,29 +57,31 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
     view names another protocol; with intervals where there are enough draws. Raises MissingScores
     where no expert of a merge was evaluated on a task of the merge.
     """
-    known = grid_of_lines(lines_under(lines, view, CURRENT), by_method=True)
-    setting = one_setting("drop", known, view)
+    scores = grid_of_lines(lines_under(lines, view, CURRENT), by_method=True)
+    setting = one_setting("drop", scores, view)
     read = [line for line in lines if line.setting == setting]
-    experts = {(one.task, one.digest): one for one in read if one.role == "expert"}
+    experts = {(line.task, line.digest): line for line in read if line.role == "expert"}
     merges = [line for line in read if line.role == "merged"]
-    models = Counter(method for method, _ in {(_method(one), one.digest) for one in merges})
+    models = Counter(method for method, _ in {(_method(merge), merge.digest) for merge in merges})
     unit: Unit = "merge" if max(models.values(), default=0) > 1 else "task"
     pairs: dict[tuple[str, ...], list[ExpertAndMerge]] = defaultdict(list)
     for merge in merges:
         own = [experts.get((merge.task, digest)) for _, digest in merge.experts]
         found = [(expert, merge) for expert in own if expert is not None]
         if not found:
-            where = f"{merge.task} under {setting}"
-            raise lacking("drop", f"experts of {merge.model} on {where}", (), MAKE)
+            place = f"{merge.task} under {setting}"
+            raise lacking("drop", f"experts of {merge.model} on {place}", (), MAKE)
         pairs[_method(merge), merge.digest, merge.task if unit == "task" else ""] += found
-    defined = {at: [pair for pair in of if _drop(pair) is not None] for at, of in pairs.items()}
-    each = with_holm({at: _mean(of) for at, of in defined.items() if of})
-    if not each:
+    defined = {
+        key: [pair for pair in group if _drop(pair) is not None] for key, group in pairs.items()
+    }
+    means = with_holm({key: _mean(group) for key, group in defined.items() if group})
+    if not means:
         raise lacking("drop", f"merges beside their experts under {setting}", (), MAKE)
     methods: dict[str, list[Difference]] = defaultdict(list)
-    for (method, *_), one in each.items():
-        methods[method].append(one)
-    by_median = sorted(methods, key=lambda name: np.median([one.points for one in methods[name]]))
+    for (method, *_), difference in means.items():
+        methods[method].append(difference)
+    by_median = sorted(methods, key=lambda name: np.median([drop.points for drop in methods[name]]))
     undefined = sum(map(len, pairs.values())) - sum(map(len, defined.values()))
     return Drops({name: methods[name] for name in by_median}, unit, setting, undefined)
 
@@ -103,10 +105,10 @@ def _mean(pairs: Sequence[ExpertAndMerge]) -> Difference:
     Tasks that share rows are resampled together, others independently.
     """
     mean = float(np.mean([_drop(pair) for pair in pairs]))
-    known = [estimate for pair in pairs if (estimate := _estimate(*pair)) is not None]
-    if len(known) < len(pairs):
+    estimates = [estimate for pair in pairs if (estimate := _estimate(*pair)) is not None]
+    if len(estimates) < len(pairs):
         return Difference(100 * mean)
-    paired = mean_of(known)
+    paired = mean_of(estimates)
     return Difference(100 * mean, paired, p=p_value(paired))
 
 
@@ -120,30 +122,30 @@ def _estimate(expert: Line, merge: Line) -> Estimate | None:
 
 def draw(shown: Drops) -> Figure:
     """Dots with whiskers for all values, and their median; quartiles where values are many."""
-    every = shown.methods.values()
-    count = sorted({len(each) for each in every})
-    counted = " to ".join(map(str, dict.fromkeys([count[0], count[-1]])))
-    noun = shown.unit if count == [1] else f"{shown.unit}s"
+    groups = shown.methods.values()
+    counts = sorted({len(group) for group in groups})
+    counted = " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]])))
+    noun = shown.unit if counts == [1] else f"{shown.unit}s"
     note = f"; {shown.undefined} undefined" if shown.undefined else ""
     with drawn_rows(
         f"Relative drop below the experts under {shown.setting}, over {counted} {noun} a method",
         [*shown.methods],
         [("", f"relative drop (% of the expert's score{note})")],
         4.6,
-        [max(height_of(shown.methods), LINE_OF_ONE * count[-1] + 0.1)] * len(shown.methods),
+        [max(height_of(shown.methods), LINE_OF_ONE * counts[-1] + 0.1)] * len(shown.methods),
     ) as (figure, (axes,), places):
         axes.axvline(0, color=BLACK, linewidth=1)
-        for y, values in zip(places, every, strict=True):
+        for y, values in zip(places, groups, strict=True):
             _values(axes, y, values, shown.unit)
     return figure
 
 
 def _values(axes: Axes, y: float, values: Sequence[Difference], unit: Unit) -> None:
-    low, median, high = np.percentile([one.points for one in values], [25, 50, 75])
+    low, median, high = np.percentile([value.points for value in values], [25, 50, 75])
     half = 0.09
     if len(values) >= FEWEST_OF_A_BOX:
         axes.barh(y, high - low, 2 * half, left=low, color=SKY, zorder=2, label="quartiles")
     axes.vlines(median, y - half, y + half, color=BLACK, linewidth=2, zorder=3, label="median")
-    for place, one in enumerate(sorted(values, key=lambda one: one.points)):
+    for place, value in enumerate(sorted(values, key=lambda value: value.points)):
         aside = LINE_OF_ONE * (place - (len(values) - 1) / 2)
-        whisker(axes, y + aside, one, of=f" of one {unit}")
+        whisker(axes, y + aside, value, of=f" of one {unit}")

@@ -34,8 +34,8 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     names another protocol. Raises MissingScores where no such pair of merges has different scores.
     """
     board = board_of(lines_under(lines, view, CURRENT))
-    scores, over = board.scores, board.counterparts
-    if not over:
+    scores, partners = board.scores, board.counterparts
+    if not partners:
         same = f"only {', '.join(sorted(board.unchanged))}, with the same scores as without"
         none = f"no such pair among {', '.join(scores.models('merged')) or 'no merges'}"
         raise lacking(
@@ -47,20 +47,20 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         )
     setting = one_setting("gains", scores, view)
     columns = scores.columns_under(setting)
-    shown = [
-        row for row in over if any((row, setting, column) in board.gained for column in columns)
+    drawn = [
+        row for row in partners if any((row, setting, column) in board.gained for column in columns)
     ]
     plain_row, stages = _unfolded(board), _stages(board)
     rows: list[tuple[str, str | None]] = []
-    for merger, group in grouped(shown, over.__getitem__).items():
-        called = [(row if row in plain_row else stages[row], row) for row in group]
-        rows += [(plain_row.get(merger, merger), None), *called]
-    looks = marks(dict.fromkeys(stages[row] for row in shown))
+    for merger, group in grouped(drawn, partners.__getitem__).items():
+        labels = [(row if row in plain_row else stages[row], row) for row in group]
+        rows += [(plain_row.get(merger, merger), None), *labels]
+    looks = marks(dict.fromkeys(stages[row] for row in drawn))
     title = f"Gain over the merger alone, under {setting}"
     with drawn_rows(
         title if len(columns) == 1 else f"{title} (each panel on a scale of its own)",
         [name for name, _ in rows],
-        [(scores.title(one), scores.metric_label(one)) for one in columns],
+        [(scores.title(column), scores.metric_label(column)) for column in columns],
         1.9,
         [height_of([name]) - (0 if row is None else CLOSER) for name, row in rows],
         most=6,
@@ -90,10 +90,15 @@ def _unfolded(board: Board) -> dict[str, str]:
 
 def _stages(board: Board) -> dict[str, str]:
     """By row, the pre-merging stages that its counterpart lacks."""
-    plain_row, over = _unfolded(board), board.counterparts
+    plain_row, partners = _unfolded(board), board.counterparts
     lines = dict(zip(board_row_names(board.lines), board.lines, strict=True))
-    known = {row: lines[plain_row.get(row, row)].premerge for row in (*over, *over.values())}
-    return {row: "+".join(known[row][: len(known[row]) - len(known[over[row]])]) for row in over}
+    stages = {
+        row: lines[plain_row.get(row, row)].premerge for row in (*partners, *partners.values())
+    }
+    return {
+        row: "+".join(stages[row][: len(stages[row]) - len(stages[partners[row]])])
+        for row in partners
+    }
 
 
 def _bar(axes: Axes, gain: Difference, y: float, look: Mark) -> None:

@@ -73,8 +73,8 @@ def marks(names: Iterable[str]) -> dict[str, Mark]:
     count = len(free)
     others = [name for name in names if name not in KNOWN]
     rest = {
-        name: replace(free[(at + at // count) % count], colour=free[at % count].colour)
-        for at, name in enumerate(others)
+        name: replace(free[(index + index // count) % count], colour=free[index % count].colour)
+        for index, name in enumerate(others)
     }
     return {name: KNOWN.get(name) or rest[name] for name in names}
 
@@ -110,17 +110,17 @@ def figure_of(
         figure = Figure(figsize=(width, AROUND + lines * size[1]), layout="constrained")
         shared = {"sharex": True, "sharey": True, "squeeze": False}
         grid = figure.subplots(lines, columns, **{**shared, **how})
-        every = grid.ravel().tolist()
-        for axes in every[len(panels) :]:
+        all_axes = grid.ravel().tolist()
+        for axes in all_axes[len(panels) :]:
             axes.set_visible(False)
-        for above in every[len(panels) - columns : len(panels)]:
+        for above in all_axes[len(panels) - columns : len(panels)]:
             above.tick_params(labelbottom=True)  # no panel is below it
-        for axes, name in zip(every, panels, strict=False):
+        for axes, name in zip(all_axes, panels, strict=False):
             axes.set_title(name_in_lines(name))
             axes.set_axisbelow(True)
             axes.spines[["top", "right"]].set_visible(False)
         figure.suptitle(wrapped_title(plain(title), width))
-        yield figure, every[: len(panels)]
+        yield figure, all_axes[: len(panels)]
         _legend(figure)
         settle(figure)
 
@@ -145,16 +145,16 @@ def drawn_rows(
     size = width, 0.75 + ends[-1]
     with figure_of(title, [name for name, _ in panels], size, left=width_of(rows), **how) as (
         figure,
-        shown,
+        all_axes,
     ):
-        for axes in shown:
+        for axes in all_axes:
             axes.set_yticks(middles, [name_in_lines(row) for row in rows])
             axes.set_ylim(ends[-1], 0)
             axes.tick_params(axis="y", length=0)
             axes.grid(axis="x", color=PALE, linewidth=0.5)
             axes.spines["left"].set_visible(False)
-        along_x(shown, [unit for _, unit in panels])
-        yield figure, shown, middles
+        along_x(all_axes, [unit for _, unit in panels])
+        yield figure, all_axes, middles
 
 
 def along_x(panels: Sequence[Axes], names: Sequence[str]) -> None:
@@ -211,20 +211,20 @@ def add_legend_entry(axes: Axes, label: str, **look: Any) -> None:
 
 def _legend(figure: Figure) -> None:
     """Add the legend below the panels; the picture grows to hold it."""
-    known: dict[str, Any] = {}
+    handles: dict[str, Any] = {}
     signs = chain.from_iterable(axes.get_legend_handles_labels()[0] for axes in figure.axes)
     for handle in (*signs, *figure.artists):
-        known.setdefault(str(handle.get_label()), handle)
-    if not known:
+        handles.setdefault(str(handle.get_label()), handle)
+    if not handles:
         return
-    inches = [0.55 + 0.068 * len(label) for label in known]
+    inches = [0.55 + 0.068 * len(label) for label in handles]
     figure.set_figwidth(max(figure.get_figwidth(), max(inches)))
     whole = sum(inches) <= figure.get_figwidth()
-    columns = len(known) if whole else min(int(figure.get_figwidth() / max(inches)), len(known))
-    lines = ceil(len(known) / columns)
+    columns = len(handles) if whole else min(int(figure.get_figwidth() / max(inches)), len(handles))
+    lines = ceil(len(handles) / columns)
     figure.set_figheight(figure.get_figheight() + LEGEND_LINE * (lines + 1))
-    where: Any = "outside lower center"
-    figure.legend([*known.values()], [*known], loc=where, ncols=columns, frameon=False)
+    place: Any = "outside lower center"
+    figure.legend([*handles.values()], [*handles], loc=place, ncols=columns, frameon=False)
 
 
 # Signs -------------------------------------------------------------------------------------
@@ -284,8 +284,8 @@ def whisker(axes: Axes, y: float, one: Difference, start: float = 0.0, of: str =
     if one.within is not None:
         low, high = (start + end for end in one.within)
         axes.hlines(y, low, high, color=RIM, linewidth=2.5, zorder=5)
-        called = f"{PAIRED}{of}, each by itself"
-        axes.hlines(y, low, high, color=BLACK, linewidth=1, zorder=5, label=called)
+        label = f"{PAIRED}{of}, each by itself"
+        axes.hlines(y, low, high, color=BLACK, linewidth=1, zorder=5, label=label)
     axes.plot(
         start + one.points,
         y,

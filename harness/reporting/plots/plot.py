@@ -48,8 +48,8 @@ def plot(
     if what == OF_FEATURES:
         return save(_of_run(records, run, view, progress), stem)
     if run is not None or not records:
-        given = "a model" if run is not None else "none"
-        raise BadRecipe(f"plot {what} needs records alone, found {given}; name files or folders")
+        found = "a model" if run is not None else "none"
+        raise BadRecipe(f"plot {what} needs records alone, found {found}; name files or folders")
     if what != "sweep" and (view.option or view.loss):
         raise BadOption(
             f"plot {what} has --{'loss' if view.loss else 'option'}, which is for sweep only"
@@ -61,10 +61,10 @@ def plot(
 
 def check_what(what: str) -> None:
     """Raise UnknownName, with all known names, unless a picture has this name."""
-    known = (*OF_RECORDS, OF_FEATURES)
-    if what not in known:
-        near = "".join(f" did you mean '{one}'?" for one in get_close_matches(what, known, n=1))
-        raise UnknownName(f"no picture is called '{what}';{near} known: {', '.join(known)}")
+    names = (*OF_RECORDS, OF_FEATURES)
+    if what not in names:
+        near = "".join(f" did you mean '{name}'?" for name in get_close_matches(what, names, n=1))
+        raise UnknownName(f"no picture is called '{what}';{near} known: {', '.join(names)}")
 
 
 OTHERS = (".pdf", ".eps", ".ps", ".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".webp")
@@ -84,8 +84,8 @@ def _of_run(
     from harness.reporting.plots.tsne import clouds, draw
 
     if records or run is None:
-        given = "records" if records else "none"
+        found = "records" if records else "none"
         raise BadRecipe(
-            f"plot {OF_FEATURES} needs a model alone, found {given}; name it with --model"
+            f"plot {OF_FEATURES} needs a model alone, found {found}; name it with --model"
         )
     return draw(clouds(run, view.rows, progress))

@@ -38,21 +38,21 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     on a board. Raises MissingScores without merges under Current Eval and another protocol.
     """
     scores = scores_of(lines_under(lines, view, *PROTOCOL_ORDER))
-    known = headline(scores.settings, view.shots)
-    columns = scores.columns_under(*known)
+    settings = headline(scores.settings, view.shots)
+    columns = scores.columns_under(*settings)
     merges = [
         row
         for row in scores.models("merged")
-        if any(scores.cell(row, one, task) for one in known for task in scores.tasks)
+        if any(scores.cell(row, setting, task) for setting in settings for task in scores.tasks)
     ]
-    if not merges or len(known) < 2 or known[0].protocol != CURRENT:
+    if not merges or len(settings) < 2 or settings[0].protocol != CURRENT:
         raise lacking(
             "protocols",
             "merges under current and another protocol",
-            [*known, f"{len(merges)} merges"],
+            [*settings, f"{len(merges)} merges"],
             "make them with harness evaluate --model MODEL --protocols current,knn,ft-classifier",
         )
-    first, last = known[0], known[-1]
+    first, last = settings[0], settings[-1]
 
     def height(row: str) -> float:
         cell = scores.cell(row, first, columns[-1])
@@ -60,7 +60,7 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
 
     rows = [*sorted(merges, key=height, reverse=True), *scores.models("base")]
     known_gaps = gaps(scores, scores.line_of_row, first, last)
-    looks = marks(one.protocol for one in known)
+    looks = marks(setting.protocol for setting in settings)
     with drawn_rows(
         f"The same encoders under Current Eval and under {last}",
         rows,
@@ -69,13 +69,16 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         [height_of(rows) + BELOW] * len(rows),
     ) as (figure, panels, places):
         for axes, column in zip(panels, columns, strict=True):
-            for one in known:
-                look = looks[one.protocol]
-                each = [
-                    (y, scores.cell(row, one, column)) for row, y in zip(rows, places, strict=True)
+            for setting in settings:
+                look = looks[setting.protocol]
+                all_cells = [
+                    (y, scores.cell(row, setting, column))
+                    for row, y in zip(rows, places, strict=True)
                 ]
-                cells = [(y, cell) for y, cell in each if cell is not None]
-                draw_scores(axes, cells, look, str(one), scores.spread, along="x", linestyle="none")
+                cells = [(y, cell) for y, cell in all_cells if cell is not None]
+                draw_scores(
+                    axes, cells, look, str(setting), scores.spread, along="x", linestyle="none"
+                )
                 for y, cell in cells:
                     if cell.interval is not None:
                         axes.hlines(y, *cell.interval, color=look.colour, zorder=2, **BAND)

@@ -25,10 +25,10 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     methods, rankings = ranks(scores, view)
     tasks, fewest = len(scores.tasks), fewest_tasks(len(methods))
     title = f"Mean rank over {tasks} tasks"
-    if all(len(one.groups) < 2 for one in rankings.values()):
+    if all(len(ranking.groups) < 2 for ranking in rankings.values()):
         few = f" ({fewest} tasks or more are needed)" if tasks < fewest else ""
         title = f"{title}: no two differ significantly{few}"
-    units = [(str(one), "mean rank (1 is the best)") for one in rankings]
+    units = [(str(setting), "mean rank (1 is the best)") for setting in rankings]
     with drawn_rows(title, methods, units, 3.0) as (figure, panels, places):
         for axes, ranking in zip(panels, rankings.values(), strict=True):
             axes.set_xlim(0.6, len(methods) + 0.4)
@@ -38,12 +38,12 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                 label="without one of the tasks",
             )  # fmt: skip
             axes.plot(ranking.means, places, linestyle="none", label="mean rank", **SERIES[0].dots)
-            some = ranking.ties if len(ranking.groups) > 1 else ()
-            for number, tie in enumerate(some):
-                how: Any = {"transform": axes.get_yaxis_transform(), "clip_on": False}
+            ties = ranking.ties if len(ranking.groups) > 1 else ()
+            for number, tie in enumerate(ties):
+                options: Any = {"transform": axes.get_yaxis_transform(), "clip_on": False}
                 axes.plot(
-                    [1.03 + 0.035 * number] * len(tie), [places[at] for at in tie], "o-",
-                    color=GREY, markersize=3.5, label="no significant difference", **how,
+                    [1.03 + 0.035 * number] * len(tie), [places[index] for index in tie], "o-",
+                    color=GREY, markersize=3.5, label="no significant difference", **options,
                 )  # fmt: skip
     return figure
 
@@ -54,11 +54,11 @@ def ranks(scores: Grid, view: View) -> tuple[list[str], dict[Setting, Standings]
 
     Raises MissingScores unless there are two such merges and two tasks.
     """
-    known = headline(scores.settings, view.shots)
+    settings = headline(scores.settings, view.shots)
     methods = [
         row
         for row in scores.models("merged")
-        if known and all(scores.row(row, one)[-1] for one in known)
+        if settings and all(scores.row(row, setting)[-1] for setting in settings)
     ]
     if len(methods) < 2 or len(scores.tasks) < 2:
         raise lacking(
@@ -67,8 +67,8 @@ def ranks(scores: Grid, view: View) -> tuple[list[str], dict[Setting, Standings]
             [f"{len(methods)} on all of {len(scores.tasks)}"],
             "make them with harness evaluate of every merge on the same tasks",
         )
-    best = [methods[at] for at in _ranked(scores, methods, known[0]).order]
-    return best, {one: _ranked(scores, best, one) for one in known}
+    best = [methods[index] for index in _ranked(scores, methods, settings[0]).order]
+    return best, {setting: _ranked(scores, best, setting) for setting in settings}
 
 
 def _ranked(scores: Grid, methods: Sequence[str], setting: Setting) -> Standings:

@@ -37,7 +37,7 @@ def lacking(picture: str, shows: str, found: Iterable[object], do: str) -> Missi
 
 def lines_under(lines: Iterable[Line], view: View, *protocols: str) -> list[Line]:
     """The lines under some protocols, or under those that the view names."""
-    return [one for one in lines if view.protocols or one.protocol in protocols]
+    return [line for line in lines if view.protocols or line.protocol in protocols]
 
 
 def headline(known: Iterable[Setting], shots: Shots | None = None) -> list[Setting]:
@@ -47,11 +47,15 @@ def headline(known: Iterable[Setting], shots: Shots | None = None) -> list[Setti
     """
     known = list(known)
     nearest = headlines(known, HEADLINE_SHOTS if shots is None else shots)
-    for one in in_order(nearest.values()):
-        if shots is not None and one.shots not in (0, shots) and not takes_all_rows(one.protocol):
-            counts = (str(other.shots) for other in known if other.protocol == one.protocol)
+    for setting in in_order(nearest.values()):
+        if (
+            shots is not None
+            and setting.shots not in (0, shots)
+            and not takes_all_rows(setting.protocol)
+        ):
+            counts = (str(other.shots) for other in known if other.protocol == setting.protocol)
             raise MissingScores(
-                f"no record of {one.protocol} has {counted(shots)}, found {', '.join(counts)}; "
+                f"no record of {setting.protocol} has {counted(shots)}, found {', '.join(counts)}; "
                 f"make them with harness evaluate --model MODEL --shots {shots}"
             )
     return in_order(nearest.values())
@@ -63,12 +67,12 @@ def one_setting(what: str, scores: Grid, view: View) -> Setting:
     Raises MissingScores for none or several, and if the view asks for shots of a protocol that
     draws no rows.
     """
-    known = headline(scores.settings, view.shots)
-    if len(known) != 1:
-        raise lacking(what, "one protocol", known, "name one with --protocols and its options")
-    if view.shots is not None and not known[0].shots:
+    settings = headline(scores.settings, view.shots)
+    if len(settings) != 1:
+        raise lacking(what, "one protocol", settings, "name one with --protocols and its options")
+    if view.shots is not None and not settings[0].shots:
         raise MissingScores(
-            f"{what} has {counted(view.shots)}, and {known[0]} adapts to no drawn rows; leave out "
-            "--shots, or name another with --protocols"
+            f"{what} has {counted(view.shots)}, and {settings[0]} adapts to no drawn rows; "
+            "leave out --shots, or name another with --protocols"
         )
-    return known[0]
+    return settings[0]

@@ -24,13 +24,13 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     if view.shots is not None:
         raise BadOption("plot shots shows every number of shots, found --shots; leave it out")
     scores = grid_of_lines(lines, by_method=True)
-    drawn = [one for one in scores.settings if one.shots]
-    counts = sorted({one.shots for one in drawn}, key=amount)
+    drawn = [setting for setting in scores.settings if setting.shots]
+    counts = sorted({setting.shots for setting in drawn}, key=amount)
     if len(counts) < 2 or not scores.models("merged", "base"):
         do = "make them with harness evaluate --model MODEL --shots 1,5,10,50"
         raise lacking("shots", "scores over two or more numbers of shots", counts, do)
     places = places_of(counts)
-    curves = {one: (one.protocol, places[one.shots]) for one in drawn}
+    curves = {setting: (setting.protocol, places[setting.shots]) for setting in drawn}
     ticks = {str(count): place for count, place in places.items()}
     return draw("Score against shots", scores, curves, ticks, "shots per class")
 
@@ -41,7 +41,7 @@ def places_of(counts: Sequence[Shots]) -> dict[Shots, float]:
     `all` is as far beyond the last number as that is from the one before; log 2 if there is none.
     """
     places: dict[Shots, float] = {count: log(count) for count in counts if count != ALL}
-    known = [0.0, *places.values()]
+    xs = [0.0, *places.values()]
     if ALL in counts:
-        places[ALL] = known[-1] + (known[-1] - known[-2] if len(known) > 2 else log(2))
+        places[ALL] = xs[-1] + (xs[-1] - xs[-2] if len(xs) > 2 else log(2))
     return places

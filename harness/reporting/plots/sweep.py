@@ -93,51 +93,57 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
             f"--option dare.drop_rate, --option {EXPERTS}"
         )
     read = [*read]
-    having = [
-        (line, one)
-        for line, (_, one) in zip(with_set_numbers([line for line, _ in read]), read, strict=True)
-        if line.role == "merged" and option_key(one, view.option) is not None
+    merges = [
+        (line, record)
+        for line, (_, record) in zip(
+            with_set_numbers([line for line, _ in read]), read, strict=True
+        )
+        if line.role == "merged" and option_key(record, view.option) is not None
         if view.protocols or line.protocol == CURRENT
     ]
-    shown = headline([line.setting for line, _ in having], view.shots)
-    if len(shown) != 1:
-        found = [*map(str, shown)] or ["no merge whose record has it"]
+    settings = headline([line.setting for line, _ in merges], view.shots)
+    if len(settings) != 1:
+        found = [*map(str, settings)] or ["no merge whose record has it"]
         do = "name one with --protocols, and an option as merge.json has it"
         raise lacking("sweep", f"one protocol over values of {view.option}", found, do)
-    having = [(line, one) for line, one in having if line.setting == shown[0]]
-    check_differ_only_in(having, view.option)
+    merges = [(line, record) for line, record in merges if line.setting == settings[0]]
+    check_differ_only_in(merges, view.option)
     tasks: dict[str, dict[OptionValue, dict[int, LineAndRecord]]] = {}
-    for line, one in having:
-        value = value_of(one, view.option)
-        of_value = tasks.setdefault(line.task, {}).setdefault(value, {})
-        other, _ = of_value.setdefault(line.set, (line, one))
+    for line, record in merges:
+        value = value_of(record, view.option)
+        by_set = tasks.setdefault(line.task, {}).setdefault(value, {})
+        other, _ = by_set.setdefault(line.set, (line, record))
         if other.digest != line.digest:
             raise MissingScores(
                 f"{other.path} and {line.path} both have {view.option} {value}, and are not of "
                 "several sets of experts; expected one for each value: choose with --models"
             )
-    values = in_order({value for of in tasks.values() for value in of})
+    values = in_order({value for by_value in tasks.values() for value in by_value})
     if len(values) < 2:
         do = "merge with another, and evaluate that"
         raise lacking("sweep", f"two or more values of {view.option}", values, do)
-    sets = set.intersection(*({*sets} for of in tasks.values() for sets in of.values()))
+    sets = set.intersection(
+        *({*numbers} for by_value in tasks.values() for numbers in by_value.values())
+    )
     if not sets:
-        what = f"sets of experts with all values of {view.option}"
-        raise lacking("sweep", what, (), "choose with --models")
+        needed = f"sets of experts with all values of {view.option}"
+        raise lacking("sweep", needed, (), "choose with --models")
     shared = {
-        task: {value: [of[at] for at in sorted(sets)] for value, of in known.items()}
-        for task, known in tasks.items()
+        task: {
+            value: [pairs[number] for number in sorted(sets)] for value, pairs in by_value.items()
+        }
+        for task, by_value in tasks.items()
     }
-    curves = {task: _curve(values, [of], view) for task, of in shared.items()}
+    curves = {task: _curve(values, [by_value], view) for task, by_value in shared.items()}
     # losses of different kinds (nats, squared errors) have no mean
-    if len(tasks) > 1 and not (view.loss and len({line.kind for line, _ in having}) > 1):
+    if len(tasks) > 1 and not (view.loss and len({line.kind for line, _ in merges}) > 1):
         curves[f"{OVER}{len(tasks)} tasks"] = _curve(values, [*shared.values()], view)
-    measure = LOSS if view.loss else f"score × 100 ({shown[0]})"
-    along = f"number of {EXPERTS}" if view.option == EXPERTS else view.option
-    method = re.sub(r":[^]+[]*", "", having[0][0].method)  # without options
-    title = f"{'Loss' if view.loss else 'Score'} against {along}, {method}"
+    measure = LOSS if view.loss else f"score × 100 ({settings[0]})"
+    x_label = f"number of {EXPERTS}" if view.option == EXPERTS else view.option
+    method = re.sub(r":[^]+[]*", "", merges[0][0].method)  # without options
+    title = f"{'Loss' if view.loss else 'Score'} against {x_label}, {method}"
     title += f", {len(sets)} sets of experts" if len(sets) > 1 else ""
-    return Sweep(title, along, measure, values, curves)
+    return Sweep(title, x_label, measure, values, curves)
 
 
 # What merges differ in ---------------------------------------------------------------------
@@ -148,14 +154,14 @@ def flat_recipe(record: Record) -> dict[str, Any]:
     if record.recipe is None:
         return {}
     recipe = record.recipe.model_dump(mode="json")
-    known: dict[str, Any] = {"base": record.base and record.base.digest}
-    known[EXPERTS] = sorted(one.digest for one in record.experts)
+    flat: dict[str, Any] = {"base": record.base and record.base.digest}
+    flat[EXPERTS] = sorted(expert.digest for expert in record.experts)
     for stage in STAGES:
         methods = [recipe.pop(stage)] if stage == "merger" else recipe.pop(stage)
-        known[stage] = "+".join(one["name"] for one in methods)
-        for one in methods:
-            known |= {f"{one['name']}.{name}": value for name, value in one["options"].items()}
-    return {**known, **recipe}
+        flat[stage] = "+".join(method["name"] for method in methods)
+        for method in methods:
+            flat |= {f"{method['name']}.{name}": value for name, value in method["options"].items()}
+    return {**flat, **recipe}
 
 
 def option_key(record: Record, option: str) -> str | None:
@@ -163,12 +169,12 @@ def option_key(record: Record, option: str) -> str | None:
 
     Raises BadOption where several methods of a stage have it.
     """
-    known, (of, _, name) = flat_recipe(record), option.rpartition(".")
-    methods = known.get(of, "").split("+") if of in STAGES else [of]
-    found = [full for one in methods if (full := f"{one}.{name}".lstrip(".")) in known]
-    if len(found) > 1:
-        raise BadOption(f"{option} is {' and '.join(found)}; expected one of these")
-    return found[0] if found else None
+    flat, (owner, _, name) = flat_recipe(record), option.rpartition(".")
+    methods = flat.get(owner, "").split("+") if owner in STAGES else [owner]
+    keys = [key for method in methods if (key := f"{method}.{name}".lstrip(".")) in flat]
+    if len(keys) > 1:
+        raise BadOption(f"{option} is {' and '.join(keys)}; expected one of these")
+    return keys[0] if keys else None
 
 
 def value_of(record: Record, option: str) -> OptionValue:
@@ -187,36 +193,36 @@ def check_differ_only_in(read: Sequence[LineAndRecord], option: str) -> None:
     Each task, and each set of experts, may have its own experts and base. In a sweep over experts,
     a merge of more experts has to contain all experts of a merge of fewer.
     """
-    found: dict[tuple[str, int], dict[str, Any]] = {}
+    values_of: dict[tuple[str, int], dict[str, Any]] = {}
     sets: dict[tuple[str, int], set[frozenset[str]]] = {}
     names = {
-        of.digest: f"{of.source.rstrip('/').rpartition('/')[2]} ({of.digest[:8]})"
-        for _, one in read
-        for of in (*one.experts, *filter(None, [one.base]))
+        model.digest: f"{model.source.rstrip('/').rpartition('/')[2]} ({model.digest[:8]})"
+        for _, record in read
+        for model in (*record.experts, *filter(None, [record.base]))
     }
-    for line, one in read:
-        made = flat_recipe(one)
-        sets.setdefault((line.task, line.set), set()).add(frozenset(made[EXPERTS]))
-        own = {f"{n} on {line.task}": made.pop(n) for n in OF_A_SET if n != option}
-        made |= {f"{name} on {line.task}": value for name, value in line.conditions}
-        made[str(option_key(one, option))] = ""
-        for said, at in ((made, 0), (own, line.set)):
-            for name, value in said.items():
-                found.setdefault((name, at), {})[str(value)] = value
+    for line, record in read:
+        flat = flat_recipe(record)
+        sets.setdefault((line.task, line.set), set()).add(frozenset(flat[EXPERTS]))
+        own = {f"{n} on {line.task}": flat.pop(n) for n in OF_A_SET if n != option}
+        flat |= {f"{name} on {line.task}": value for name, value in line.conditions}
+        flat[str(option_key(record, option))] = ""
+        for fields, number in ((flat, 0), (own, line.set)):
+            for name, value in fields.items():
+                values_of.setdefault((name, number), {})[str(value)] = value
     # an option that only some merges have is not found here, but then their methods differ
-    if odd := [place for place, values in found.items() if len(values) > 1]:
-        what, each = odd[0][0], [value for _, value in sorted(found[odd[0]].items())]
-        values = [_readable(value, names, each) for value in each]
-        of_these = {f"{name} on {line.task}": line.task for line, _ in read for name in MADE_FROM}
-        how = (
-            bases.base_options(line for line, _ in read if line.task == of_these.get(what))
+    if places := [place for place, values in values_of.items() if len(values) > 1]:
+        field, distinct = places[0][0], [value for _, value in sorted(values_of[places[0]].items())]
+        values = [_readable(value, names, distinct) for value in distinct]
+        task_of = {f"{name} on {line.task}": line.task for line, _ in read for name in MADE_FROM}
+        options = (
+            bases.base_options(line for line, _ in read if line.task == task_of.get(field))
             or "--models"
         )
         raise MissingScores(
-            f"sweep shows merges that differ in {option} alone, found {what} "
-            f"{' and '.join(values[:FIRST])}; choose with {how}"
+            f"sweep shows merges that differ in {option} alone, found {field} "
+            f"{' and '.join(values[:FIRST])}; choose with {options}"
         )
-    pairs = [pair for of in sets.values() for pair in pairwise(sorted(of, key=len))]
+    pairs = [pair for group in sets.values() for pair in pairwise(sorted(group, key=len))]
     if any(not small < large for small, large in pairs):
         raise MissingScores(
             "sweep over experts adds them one by one, found merges of which the larger lacks an "
@@ -224,20 +230,22 @@ def check_differ_only_in(read: Sequence[LineAndRecord], option: str) -> None:
         )
 
 
-def _readable(value: Any, names: Mapping[str, str], each: Sequence[Any]) -> str:
+def _readable(value: Any, names: Mapping[str, str], values: Sequence[Any]) -> str:
     """A value of `flat_recipe` for a message: models by their names, those first that not all
     share.
 
-    A long list is cut to its first items and the number of the others. `each` are all values.
+    A long list is cut to its first items and the number of the others. `values` are all of them.
     """
     if value in (None, "", [], {}):
         return "none"
     if not isinstance(value, list):
         return names.get(str(value), str(value))
-    shared = [one for one in names if all(one in str(other) for other in each)]
-    known = [names.get(str(one), str(one)) for one in sorted(value, key=lambda one: one in shared)]
-    more = [f"{len(known) - FIRST} more"] if len(known) > FIRST else []
-    return f"[{', '.join([*known[:FIRST], *more])}]"
+    shared = [digest for digest in names if all(digest in str(other) for other in values)]
+    texts = [
+        names.get(str(item), str(item)) for item in sorted(value, key=lambda item: item in shared)
+    ]
+    more = [f"{len(texts) - FIRST} more"] if len(texts) > FIRST else []
+    return f"[{', '.join([*texts[:FIRST], *more])}]"
 
 
 def in_order(values: Iterable[OptionValue]) -> tuple[OptionValue, ...]:
@@ -256,35 +264,36 @@ def in_order(values: Iterable[OptionValue]) -> tuple[OptionValue, ...]:
 
 def _curve(
     values: Sequence[OptionValue],
-    of: Sequence[Mapping[OptionValue, Sequence[LineAndRecord]]],
+    tasks: Sequence[Mapping[OptionValue, Sequence[LineAndRecord]]],
     view: View,
 ) -> tuple[Point, ...]:
     """The mean over some tasks, at each value that all of them have."""
     return tuple(
-        _point(value, [one[value] for one in of], loss=view.loss)
+        _point(value, [by_value[value] for by_value in tasks], loss=view.loss)
         for value in values
-        if all(value in one for one in of)
+        if all(value in by_value for by_value in tasks)
     )
 
 
 def _point(value: OptionValue, tasks: Sequence[Sequence[LineAndRecord]], *, loss: bool) -> Point:
-    known = [
-        over_sets({line.set: _estimate(line, one, loss=loss) for line, one in of}) for of in tasks
+    estimates = [
+        over_sets({line.set: _estimate(line, record, loss=loss) for line, record in pairs})
+        for pairs in tasks
     ]
-    ends = [range_of(one.metrics) for of in tasks for _, one in of]
+    ends = [range_of(record.metrics) for pairs in tasks for _, record in pairs]
     bounds = min(low for low, _ in ends), max(high for _, high in ends)
-    mean, scale = mean_of(known), 1.0 if loss else 100.0
+    mean, scale = mean_of(estimates), 1.0 if loss else 100.0
     low, high = interval(mean, None if loss or max(map(abs, bounds)) > 1 else bounds)
     return Point(value, scale * mean.point, (scale * low, scale * high))
 
 
-def _estimate(line: Line, one: Record, *, loss: bool) -> Estimate:
+def _estimate(line: Line, record: Record, *, loss: bool) -> Estimate:
     if not loss:
-        return estimate_of(one, line.shots or None)
-    if (found := loss_of(one)) is None:
+        return estimate_of(record, line.shots or None)
+    if (found := loss_of(record)) is None:
         raise MissingScores(
-            f"the record of {one.model} on {one.task} under {one.protocol} keeps no {LOSS}; "
-            "expected one of this version, under current: evaluate into another folder"
+            f"the record of {record.model} on {record.task} under {record.protocol} keeps no {LOSS}"
+            "; expected one of this version, under current: evaluate into another folder"
         )
     return found
 
@@ -294,24 +303,24 @@ def is_geometric(values: Sequence[OptionValue]) -> bool:
     numbers = [value for value in values if isinstance(value, float)]
     if len(numbers) < max(3, len(values)) or numbers[0] <= 0:
         return False
-    steps = [np.diff(of) for of in (np.log(numbers), numbers)]
-    uneven = [float(one.std() / one.mean()) for one in steps]
+    steps = [np.diff(scale) for scale in (np.log(numbers), numbers)]
+    uneven = [float(gaps.std() / gaps.mean()) for gaps in steps]
     return uneven[0] < EVENER * uneven[1]
 
 
 def draw(shown: Sweep) -> Figure:
     """Thin curves of tasks and a thick one of their mean, with vertical lines for intervals."""
     numeric = all(isinstance(value, float) for value in shown.values)
-    places = {value: value if numeric else at for at, value in enumerate(shown.values)}
+    places = {value: value if numeric else index for index, value in enumerate(shown.values)}
     looks = marks(name for name in shown.curves if not name.startswith(OVER))
     with figure_of(shown.title, [""], (4.6, 3.0)) as (figure, (axes,)):
         axes.grid(axis="y", color=PALE, linewidth=0.5)
         for name, points in shown.curves.items():
             look, xs = looks.get(name, MEAN), [places[point.x] for point in points]
             ys = [point.y for point in points]
-            wide = 2.2 if look is MEAN else 1.2
+            width = 2.2 if look is MEAN else 1.2
             axes.plot(
-                xs, ys, label=legend_label(name), linestyle=look.line, linewidth=wide, **look.dots
+                xs, ys, label=legend_label(name), linestyle=look.line, linewidth=width, **look.dots
             )
             lows, highs = zip(*(point.within for point in points), strict=True)
             axes.vlines(xs, lows, highs, color=look.colour, linewidth=1, alpha=0.6)

@@ -40,24 +40,24 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     names = [name for name in STRICTER if name in {name for _, name in probes.values()}]
     if len(names) < 2 or not scores.models("merged", "base"):
         do = f"make them with harness evaluate --model MODEL --protocols current,{ASKED}"
-        of = f"two or more transformations of the protocol '{PROBE}'"
-        raise lacking("transforms", of, names, do)
-    ticks = {name: float(at) for at, name in enumerate(names)}
-    curves = {one: (fitted, ticks[name]) for one, (fitted, name) in probes.items()}
-    what = "Score of the probe by the transformation it may use"
-    return draw(what, scores, curves, ticks, "from free to strict", slant=35)
+        shows = f"two or more transformations of the protocol '{PROBE}'"
+        raise lacking("transforms", shows, names, do)
+    ticks = {name: float(index) for index, name in enumerate(names)}
+    curves = {setting: (fitted, ticks[name]) for setting, (fitted, name) in probes.items()}
+    title = "Score of the probe by the transformation it may use"
+    return draw(title, scores, curves, ticks, "from free to strict", slant=35)
 
 
 def _probes(lines: Sequence[Line], view: View) -> dict[Setting, tuple[str, str]]:
     """By setting of the probe, one number of shots each: the name of its curve, its transform."""
     probes = {line.setting: line for line in lines if line.protocol == PROBE}
-    known = {}
+    curves = {}
     for setting in headline(probes, view.shots):
         line = probes[setting]
         transform = parse_json(line.options, line.path, "options of a probe").get(OPTION)
         if transform in STRICTER:
-            asked = parse_choice(line.setting.protocol).options
-            rest = Choice(PROBE, {key: value for key, value in asked.items() if key != OPTION})
+            options = parse_choice(line.setting.protocol).options
+            rest = Choice(PROBE, {key: value for key, value in options.items() if key != OPTION})
             fitted = str(replace(setting, protocol=str(rest)))
-            known[setting] = marked(fitted, transductive=line.transductive), transform
-    return known
+            curves[setting] = marked(fitted, transductive=line.transductive), transform
+    return curves

@@ -73,7 +73,7 @@ def _classes(rows: Rows) -> Mapping[str, Units]:
     """The units of each class (or bin of a regression, or tag) that has any."""
     if rows.labels.ndim > 1:  # multilabel: `groups` would also have the absence of each class
         labels = enumerate(rows.task.labels)
-        groups = {name: np.flatnonzero(rows.labels[:, at] == 1) for at, name in labels}
+        groups = {name: np.flatnonzero(rows.labels[:, index] == 1) for index, name in labels}
     else:
         groups = {
             name.removeprefix("label ").strip("'"): members
@@ -95,14 +95,14 @@ def clouds(run: Run, most: int, progress: Progress | None = None) -> list[Cloud]
     cells = cells_of(run, model, [configured(Choice("current"))])
     pairs = []
     for part, group in groupby(cells, key=lambda cell: cell.data):
-        own = list(group)
-        experts = [cell for cell in own[1:] if cell.evaluated.role == "expert"]
+        task_cells = list(group)
+        experts = [cell for cell in task_cells[1:] if cell.evaluated.role == "expert"]
         if not experts:
             raise BadRecipe(
                 f"tsne shows a model beside an expert of its task, found none of {part.name}; name "
                 "one with --experts"
             )
-        pairs.append((experts[0], own[0]))
+        pairs.append((experts[0], task_cells[0]))
     check_cells([cell for pair in pairs for cell in pair])
     return [_cloud(expert, merge, most, progress) for expert, merge in pairs]
 
@@ -112,23 +112,25 @@ def _cloud(expert: Cell, merge: Cell, most: int, progress: Progress | None) -> C
     drawn_units = balanced(rows, most, seed)
     row_of = np.repeat(np.arange(len(rows)), kind_of(rows.task).unit_counts(rows))
     picked = sorted({int(row_of[unit]) for unit in drawn_units})
-    some = take(rows, picked)
-    place = {int(u): at for at, u in enumerate(np.flatnonzero(np.isin(row_of, picked)))}
-    reader, what = Reader(Workload(progress)), f"{merge.data.name}, {len(some)} rows"
-    read = [reader.member_features(one.evaluated, one, some, what)[0] for one in (expert, merge)]
-    seen = [
+    sample = take(rows, picked)
+    place = {int(unit): index for index, unit in enumerate(np.flatnonzero(np.isin(row_of, picked)))}
+    reader, what = Reader(Workload(progress)), f"{merge.data.name}, {len(sample)} rows"
+    features = [
+        reader.member_features(cell.evaluated, cell, sample, what)[0] for cell in (expert, merge)
+    ]
+    drawn = [
         (place[unit], name)
         for unit, name in drawn_units.items()
-        if all(one.seen is None or one.seen[place[unit]] for one in read)
+        if all(model.seen is None or model.seen[place[unit]] for model in features)
     ]
-    names = [name for name in _classes(rows) if name in {name for _, name in seen}]
-    units = [at for at, _ in seen]
+    names = [name for name in _classes(rows) if name in {name for _, name in drawn}]
+    units = [index for index, _ in drawn]
     return Cloud(
         merge.data.name,
         tuple(names),
-        np.array([names.index(name) for _, name in seen], dtype=np.int64),
+        np.array([names.index(name) for _, name in drawn], dtype=np.int64),
         (expert.evaluated.name, merge.evaluated.name),
-        in_the_plane([one.x[units] for one in read], seed, merge.data.name),
+        in_the_plane([model.x[units] for model in features], seed, merge.data.name),
     )
 
 
@@ -140,8 +142,8 @@ def in_the_plane(features: Sequence[Array], seed: int, task: str) -> Array64:
     """
     from sklearn.manifold import TSNE
 
-    if len({one.shape for one in features}) > 1:
-        widths = " and ".join(str(one.shape[1]) for one in features)
+    if len({x.shape for x in features}) > 1:
+        widths = " and ".join(str(x.shape[1]) for x in features)
         raise BadRecipe(
             f"the features of the models on {task} are {widths} wide, expected one width"
         )
@@ -152,8 +154,8 @@ def in_the_plane(features: Sequence[Array], seed: int, task: str) -> Array64:
             "ask for more with --rows"
         )
     perplexity = min(PERPLEXITY, (len(stacked) - 1) / 3)
-    how = TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed)
-    plane = np.asarray(how.fit_transform(stacked), dtype=np.float64)
+    tsne = TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=seed)
+    plane = np.asarray(tsne.fit_transform(stacked), dtype=np.float64)
     return plane.reshape(len(features), -1, 2)
 
 
@@ -165,12 +167,12 @@ def draw(shown: Sequence[Cloud]) -> Figure:
     tasks = [cloud.task for cloud in shown]
     title = "Features of a merge and of its experts, by class (t-SNE: neighbourhoods, no scale)"
     names = [short_task(task, tasks) for task in tasks]
-    experts, merges = ({cloud.models[at] for cloud in shown} for at in (0, 1))
-    called = (
+    experts, merges = ({cloud.models[index] for cloud in shown} for index in (0, 1))
+    labels = (
         experts.pop() if len(experts) == 1 else "the expert of the task",
         merges.pop() if len(merges) == 1 else "the merge",
     )
-    how: Any = {"linestyle": "none", "color": BLACK, "markersize": 4.5}
+    options: Any = {"linestyle": "none", "color": BLACK, "markersize": 4.5}
     with figure_of(title, names, (3.3, 3.5), left=0.2, sharex=False, sharey=False) as (
         figure,
         panels,
@@ -180,8 +182,8 @@ def draw(shown: Sequence[Cloud]) -> Figure:
             axes.set_yticks([])
             _scatter(axes, cloud)
             axes.set_xlabel(_key(cloud.classes), fontsize=7, color=GREY)
-            for sign, face, name in zip((EXPERT, MODEL), ("none", BLACK), called, strict=True):
-                axes.plot([], [], sign, markerfacecolor=face, label=legend_label(name), **how)
+            for sign, face, name in zip((EXPERT, MODEL), ("none", BLACK), labels, strict=True):
+                axes.plot([], [], sign, markerfacecolor=face, label=legend_label(name), **options)
     return figure
 
 

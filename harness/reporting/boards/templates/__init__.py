@@ -30,7 +30,7 @@ def environment() -> Environment:
     """The jinja2 environment of this folder, with filters for texts."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    made = Environment(
+    env = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=lambda name: ".html" in str(name),
         undefined=StrictUndefined,
@@ -38,5 +38,5 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters.update(FILTERS)
-    return made
+    env.filters.update(FILTERS)
+    return env
