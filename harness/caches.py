@@ -65,26 +65,26 @@ def entries() -> Iterator[CachedFile]:
 
 def cleared(older_than: float = 0) -> list[CachedFile]:
     """Remove and return all entries that were last used `older_than` days ago or earlier."""
-    gone = [entry for entry in entries() if entry.age >= older_than]
-    for entry in gone:
+    removed = [entry for entry in entries() if entry.age >= older_than]
+    for entry in removed:
         entry.path.unlink(missing_ok=True)
-    return gone
+    return removed
 
 
 def make_room() -> None:
     """Remove the least recently used entries of the large kinds if these exceed their limit."""
-    kept = sorted((one for one in entries() if one.kind in LARGE), key=lambda one: -one.age)
-    if not kept:
+    large = sorted((file for file in entries() if file.kind in LARGE), key=lambda file: -file.age)
+    if not large:
         return
-    held, disk = sum(one.bytes for one in kept), shutil.disk_usage(cache_dir(""))
-    most = min(1e9 * limit(), held + disk.free - FREE_SHARE * disk.total)
-    if held <= most:
+    size, disk = sum(file.bytes for file in large), shutil.disk_usage(cache_dir(""))
+    most = min(1e9 * limit(), size + disk.free - FREE_SHARE * disk.total)
+    if size <= most:
         return
-    for one in kept:
-        if held <= _KEPT * most:
+    for file in large:
+        if size <= _KEPT * most:
             break
-        one.path.unlink(missing_ok=True)
-        held -= one.bytes
+        file.path.unlink(missing_ok=True)
+        size -= file.bytes
 
 
 _KEPT = 0.9
@@ -94,12 +94,12 @@ one."""
 
 def limit() -> float:
     """The limit of the large kinds together, in GB. Warns if HARNESS_CACHE_GB is not a number."""
-    said = os.environ.get("HARNESS_CACHE_GB", "")
+    text = os.environ.get("HARNESS_CACHE_GB", "")
     with suppress(ValueError):
-        if (most := float(said or LIMIT_GB)) >= 0:  # false for nan
+        if (most := float(text or LIMIT_GB)) >= 0:  # false for nan
             return most
     warnings.warn(
-        f"HARNESS_CACHE_GB is {said!r}, expected a number of at least 0; {LIMIT_GB:.0f} is used",
+        f"HARNESS_CACHE_GB is {text!r}, expected a number of at least 0; {LIMIT_GB:.0f} is used",
         stacklevel=2,
     )
     return LIMIT_GB

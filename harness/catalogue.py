@@ -49,8 +49,8 @@ def remembered(what: str) -> list[dict[str, Any]]:
     """
     if REGISTRIES[what].has_others:
         return catalogue(what)
-    known = [(path, path.stat()) for path in files_of_ours()]
-    files = [(str(path), status.st_size, status.st_mtime_ns) for path, status in known]
+    stats = [(path, path.stat()) for path in files_of_ours()]
+    files = [(str(path), status.st_size, status.st_mtime_ns) for path, status in stats]
     key = digest_of([what, files])
     path = cache_dir("lists") / f"{key}.json"
     try:
@@ -71,16 +71,16 @@ def families() -> list[dict[str, Any]]:
     from harness.weights import group_of
 
     entries = []
-    for name, one in {one.name: one for one in FAMILY_OF_TYPE.values()}.items():
-        tables = [one.axes, *(top.axes for top in one.tops)]
+    for name, family in {family.name: family for family in FAMILY_OF_TYPE.values()}.items():
+        tables = [family.axes, *(top.axes for top in family.tops)]
         axes = [axis for table in tables for of_tensor in table.values() for axis in of_tensor]
         groups = dict.fromkeys(group_of(axis).partition(".")[0] for axis in axes if axis)
         entries.append(
             {
                 "name": name,
-                "model_types": [*one.model_types],
-                "inputs": one.inputs,
-                "units": ["row", "word"] if one.word else ["row"],
+                "model_types": [*family.model_types],
+                "inputs": family.inputs,
+                "units": ["row", "word"] if family.word else ["row"],
                 "symmetries": [*groups],
             }
         )
@@ -89,7 +89,7 @@ def families() -> list[dict[str, Any]]:
 
 def in_columns(entries: Sequence[Mapping[str, Any]]) -> str:
     """A table of entries with the same keys, which are its header."""
-    rows = [[v if isinstance(v, str) else ", ".join(v) for v in one.values()] for one in entries]
+    rows = [[v if isinstance(v, str) else ", ".join(v) for v in row.values()] for row in entries]
     return str(tabulate(rows, [*entries[0]], tablefmt="plain", disable_numparse=True))
 
 
@@ -121,13 +121,13 @@ def rendered(entries: Sequence[Mapping[str, Any]], columns: int | None = None) -
     lines = []
     for entry in entries:
         paper = f"  [{entry['paper']}]" if entry["paper"] else ""
-        said = f"{entry['name']:<{names}}  {entry['summary']}{paper}"
-        lines.append(wrapped(said, columns, further=" " * (names + 2)))
+        text = f"{entry['name']:<{names}}  {entry['summary']}{paper}"
+        lines.append(wrapped(text, columns, further=" " * (names + 2)))
         shown = [_option(name, schema) for name, schema in entry["options"].items()]
         if shown:
             # lines end between options, and within an option only if it exceeds a line
-            whole = (one.replace(" ", GLUE) if len(one) < columns - 4 else one for one in shown)
-            row = ", ".join(whole)
+            glued = (one.replace(" ", GLUE) if len(one) < columns - 4 else one for one in shown)
+            row = ", ".join(glued)
             lines.append(wrapped(row, columns, indent="    ", further="    "))
     return "\n".join(line.replace(GLUE, " ") for line in lines)
 

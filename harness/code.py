@@ -66,21 +66,21 @@ def code_of(function: Callable[..., Any]) -> str | None:
     packages = {path: _package_of(path, name) for path, name in names.items()}
     if (main := getattr(sys.modules["__main__"], "__file__", None)) and Path(main) in names:
         names[Path(main)] = "__main__"
-    known = _hashes.get(tuple(files))
-    if known and all(_same(_state(*one), state) for one, state in known[0].items()):
-        return known[1]
+    cached = _hashes.get(tuple(files))
+    if cached and all(_same(_state(*key), state) for key, state in cached[0].items()):
+        return cached[1]
     states = {(path, name): _state(path, name) for path, name in names.items()}
     texts = [_text(path, names[path]) for path in files]
-    wanted = [_imports(_text(path, name), packages[path]) for path, name in names.items()]
-    texts += _imported_texts(frozenset().union(*wanted), states)
-    made = xxhash.xxh3_128_hexdigest(b"\0".join(texts))
-    _hashes[tuple(files)] = (states, made)
-    return made
+    imports = [_imports(_text(path, name), packages[path]) for path, name in names.items()]
+    texts += _imported_texts(frozenset().union(*imports), states)
+    digest = xxhash.xxh3_128_hexdigest(b"\0".join(texts))
+    _hashes[tuple(files)] = (states, digest)
+    return digest
 
 
 def code_of_plugins(functions: Iterable[Callable[..., Any]]) -> str:
     """A hash of the code of those functions that belong to plug-ins; '' if none does."""
-    codes = [code_of(one) or "" for one in functions if not is_ours(one)]
+    codes = [code_of(function) or "" for function in functions if not is_ours(function)]
     return xxhash.xxh3_128_hexdigest(" ".join(codes).encode()) if any(codes) else ""
 
 
@@ -106,7 +106,7 @@ def keep_module(module: str) -> None:
 def stamps_of(folder: Path) -> dict[Path, tuple[int, int]]:
     """The modification time [ns] and size in bytes of each Python file of a plug-in folder."""
     stats = {path: path.stat() for path in _modules(folder)}
-    return {path: (known.st_mtime_ns, known.st_size) for path, known in stats.items()}
+    return {path: (status.st_mtime_ns, status.st_size) for path, status in stats.items()}
 
 
 def _typed(function: Callable[..., Any]) -> str | None:
@@ -116,8 +116,8 @@ def _typed(function: Callable[..., Any]) -> str | None:
         return None
     walk = ObjectWalk()
     walk.describe(function)
-    said = [str(one).encode("utf-8", "backslashreplace") for one in walk.texts]
-    texts = [*said, *_imported_texts(sorted(walk.modules), {})]
+    descriptions = [str(text).encode("utf-8", "backslashreplace") for text in walk.texts]
+    texts = [*descriptions, *_imported_texts(sorted(walk.modules), {})]
     return xxhash.xxh3_128_hexdigest(b"\0".join(texts))
 
 
@@ -150,24 +150,24 @@ def _state(path: Path, name: str) -> _State:
     if (module := sys.modules.get(name)) is not None:
         return getattr(module, "__spec__", None) or module
     try:
-        known = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return known.st_mtime_ns, known.st_size
+    return status.st_mtime_ns, status.st_size
 
 
-def _same(one: _State, other: _State) -> bool:
+def _same(first: _State, second: _State) -> bool:
     """Whether two states are equal; specs are compared by identity, since each import makes one."""
-    return one == other if isinstance(one, tuple) else one is other
+    return first == second if isinstance(first, tuple) else first is second
 
 
 def _text(path: Path, name: str) -> bytes:
     """The contents of a Python file; for an imported module, as first read since its import."""
     state = _state(path, name)
-    known = _texts.get((path, name))
-    if known is None or not _same(known[0], state):
-        known = _texts[path, name] = (state, path.read_bytes())
-    return known[1]
+    cached = _texts.get((path, name))
+    if cached is None or not _same(cached[0], state):
+        cached = _texts[path, name] = (state, path.read_bytes())
+    return cached[1]
 
 
 def _name(path: Path, package: str) -> str:
@@ -201,18 +201,18 @@ def _imported_texts(names: Iterable[str], states: dict[tuple[Path, str], _State]
     functions. Files of Python, of installed libraries and of ours are skipped, as are missing
     files, which the next process could not import. `states` gets the state of every file visited.
     """
-    left, found = [*names], list[bytes]()
+    queue, texts = [*names], list[bytes]()
     seen = {path for path, _ in states}
-    while left:
-        name = left.pop()
+    while queue:
+        name = queue.pop()
         path = _place_of(name)
         if path and path.suffix == ".py" and path not in seen and not _installed(path):
             seen.add(path)
             states[path, name] = _state(path, name)
             if path.is_file():  # `torch.ops` has the `__file__` "_ops.py", which does not exist
-                found.append(_text(path, name))
-                left += _imports(found[-1], _package_of(path, name))
-    return sorted(found)
+                texts.append(_text(path, name))
+                queue += _imports(texts[-1], _package_of(path, name))
+    return sorted(texts)
 
 
 def _place_of(name: str) -> Path | None:
@@ -249,14 +249,14 @@ def _imports(text: bytes, package: str) -> frozenset[str]:
     with suppress(SyntaxError, ValueError):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
-                names |= {one.name for one in node.names}
+                names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 with suppress(ImportError):  # a relative import beyond the top-level package
-                    said = "." * node.level + (node.module or "")
-                    module = importlib.util.resolve_name(said, package) if node.level else said
-                    names |= {module, *(f"{module}.{one.name}" for one in node.names)}
-    parts = (name.split(".") for name in names)
-    return frozenset(".".join(one[: n + 1]) for one in parts for n in range(len(one)))
+                    target = "." * node.level + (node.module or "")
+                    module = importlib.util.resolve_name(target, package) if node.level else target
+                    names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+    split_names = (name.split(".") for name in names)
+    return frozenset(".".join(parts[: n + 1]) for parts in split_names for n in range(len(parts)))
 
 
 @cache

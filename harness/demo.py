@@ -63,14 +63,14 @@ IMAGES = DemoExperts("images", FIGURES, ("shapes", "colours"), "image-base")
 
 def demo(out: Path, width: int | None = None) -> None:
     """Make bases and experts, merge them by each of MERGERS, evaluate, print the results."""
-    said = {"about": "Written by `harness demo`; running it again replaces it."}
+    marker = {"about": "Written by `harness demo`; running it again replaces it."}
     with new_folder(out, DEMO, force=True) as folder:  # an older version's records are not reused
-        DEMO.write(folder, said)
+        DEMO.write(folder, marker)
     _say("a minute or two on two cores: two bases, seven experts, nine merges, a board")
     try:
         _make(out, min(width or WIDTH, WIDTH))
     finally:
-        DEMO.write(out, said)  # also if it was stopped, so that the next demo may replace it
+        DEMO.write(out, marker)  # also if it was stopped, so that the next demo may replace it
 
 
 def _make(out: Path, width: int) -> None:
@@ -85,8 +85,8 @@ def _make(out: Path, width: int) -> None:
         _say("pretraining a small vision transformer")
         make_image_base(out / IMAGES.base)
         settings.append(IMAGES)
-    read = [(setting, _train_and_evaluate(setting, out)) for setting in settings]
-    for setting, records in read:
+    results = [(setting, _train_and_evaluate(setting, out)) for setting in settings]
+    for setting, records in results:
         print(f"{setting.title}\n\n{_shown(records, width)}\n")
     board, *_ = leaderboard([out / "records"], out=out / "board")
     print(f"Records are in {out / 'records'}/, the board of all shots is {board}.")
@@ -122,9 +122,9 @@ def _shown(records: dict[str, list[Record]], width: int) -> str:
     everything = [record for part in records.values() for record in part]
     scores = grid(everything, by_method=False)
     table = evaluation_table(scores, width)
-    by_name = {name: [*lines_of(("", one) for one in part)] for name, part in records.items()}
-    said = [f"{name}: {one}" for name, part in by_name.items() for one in verdicts(part)]
-    lines = (wrapped(line, width) for line in [legend(table), *protocols_saw(scores), "", *said])
+    by_name = {name: [*lines_of(("", record) for record in part)] for name, part in records.items()}
+    notes = [f"{name}: {line}" for name, part in by_name.items() for line in verdicts(part)]
+    lines = (wrapped(line, width) for line in [legend(table), *protocols_saw(scores), "", *notes])
     parts = parts_table(scores, width)
     return "\n".join([table, "", *([PARTS, "", parts, ""] if parts else []), *lines])
 

@@ -57,11 +57,11 @@ def read_text(
     Raises `error`, naming both.
     """
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):  # opening a pipe would block
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
             raise error(f"{path} is no file, expected {what}")
         with path.open("rb") as file:
-            content = file.read(min(about.st_size, largest) + 1)
+            content = file.read(min(status.st_size, largest) + 1)
         if len(content) > largest:
             raise error(f"{path} is larger than {largest} bytes, expected {what}")
         return content.decode("utf-8")
@@ -92,11 +92,11 @@ def parse_objects(
     for a key that occurs twice in an object."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for key, value in pairs:
-            if made.setdefault(key, value) is not value:
+            if fields.setdefault(key, value) is not value:
                 raise ValueError(f"an object has the key {key!r:.80} twice")
-        return made
+        return fields
 
     values = _loaded(text, where, what, error, once)
     if not isinstance(values, list):
@@ -109,10 +109,10 @@ def _loaded(
     where: str,
     what: str,
     error: type[HarnessError],
-    made: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None,
+    hook: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None,
 ) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=made)
+        return json.loads(text, object_pairs_hook=hook)
     except (ValueError, RecursionError) as cause:
         raise error(f"{where} cannot be read as {what}, in JSON: {cause}") from cause
 
@@ -129,8 +129,8 @@ class KeysOnce(yaml.SafeLoader):
         counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
         for key, count in counts.most_common(1):
             if count > 1:
-                where = node.start_mark.line + 1
-                raise ValueError(f"the key '{key}' occurs twice in what begins at line {where}")
+                line = node.start_mark.line + 1
+                raise ValueError(f"the key '{key}' occurs twice in what begins at line {line}")
         return super().construct_mapping(node, deep)
 
 
@@ -186,23 +186,23 @@ def _fault(value: object, most: int | None) -> str | None:
     seen = 0
     for _ in range(DEEPEST):
         below: list[object] = []
-        for one in level:
-            if one is None or isinstance(one, bool | float):
+        for entry in level:
+            if entry is None or isinstance(entry, bool | float):
                 continue
-            if isinstance(one, dict):
-                if odd := next((key for key in one if not isinstance(key, str)), None):
-                    return f"has the key {odd!r}, which is no text"
-                below += one.keys()
-                below += one.values()
-            elif isinstance(one, list):
-                below += one
-            elif isinstance(one, str):
-                if not one.isascii() and not is_text(one):
-                    return f"has the text {one[:40]!r}, which is not valid Unicode"
-            elif isinstance(one, int) and one.bit_length() > MAX_INT_BITS:
-                return f"has a whole number of {one.bit_length()} bits"
-            elif not isinstance(one, int):
-                return f"has a {type(one).__name__}, which is no text, number, list or object"
+            if isinstance(entry, dict):
+                if wrong_key := next((key for key in entry if not isinstance(key, str)), None):
+                    return f"has the key {wrong_key!r}, which is no text"
+                below += entry.keys()
+                below += entry.values()
+            elif isinstance(entry, list):
+                below += entry
+            elif isinstance(entry, str):
+                if not entry.isascii() and not is_text(entry):
+                    return f"has the text {entry[:40]!r}, which is not valid Unicode"
+            elif isinstance(entry, int) and entry.bit_length() > MAX_INT_BITS:
+                return f"has a whole number of {entry.bit_length()} bits"
+            elif not isinstance(entry, int):
+                return f"has a {type(entry).__name__}, which is no text, number, list or object"
             if most is not None and seen + len(below) > most:
                 return f"has more than {most} entries"
         if not below:
@@ -344,9 +344,9 @@ def nameless(beside: Path) -> BinaryIO:
     The file has no name, so nothing is left of it however the process ends. Raises CannotWrite if
     it cannot be created.
     """
-    there = next(place for place in Path(os.path.realpath(beside)).parents if place.is_dir())
-    with as_cannot_write(there):
-        return cast(BinaryIO, tempfile.TemporaryFile(dir=there))
+    folder = next(place for place in Path(os.path.realpath(beside)).parents if place.is_dir())
+    with as_cannot_write(folder):
+        return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
 
 
 # Places ------------------------------------------------------------------------------------
@@ -354,9 +354,9 @@ def nameless(beside: Path) -> BinaryIO:
 
 def cache_dir(what: str) -> Path:
     """The cache folder for one kind of entry, in HARNESS_CACHE_DIR or else in the user's cache."""
-    given = os.environ.get("HARNESS_CACHE_DIR")
+    chosen = os.environ.get("HARNESS_CACHE_DIR")
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(given) if given else Path(root) / "merging-harness") / what
+    return (Path(chosen) if chosen else Path(root) / "merging-harness") / what
 
 
 @cache
@@ -396,11 +396,11 @@ def check_place(folder: Path) -> None:
     """
     check_name(folder)
     with as_cannot_write(folder):
-        taken = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
-    if not taken.is_dir():
-        raise OutputExists(f"{taken} is a file, expected a folder: choose another output")
-    if not os.access(taken, os.W_OK):
-        raise CannotWrite(f"{taken} may not be written to; expected a folder that you may write to")
+        found = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not found.is_dir():
+        raise OutputExists(f"{found} is a file, expected a folder: choose another output")
+    if not os.access(found, os.W_OK):
+        raise CannotWrite(f"{found} may not be written to; expected a folder that you may write to")
 
 
 def check_below(root: Path, paths: Iterable[Path]) -> None:
@@ -408,8 +408,8 @@ def check_below(root: Path, paths: Iterable[Path]) -> None:
     folders = {place for path in paths for place in path.parents if root in place.parents}
     for place in sorted(folders):
         if place.is_symlink():
-            there = place.resolve()
-            raise OutputExists(f"{place} is a link to {there}, expected a folder: remove the link")
+            target = place.resolve()
+            raise OutputExists(f"{place} is a link to {target}, expected a folder: remove the link")
 
 
 def check_ours(marks: Mapping[Path, bytes]) -> None:
@@ -421,8 +421,8 @@ def check_ours(marks: Mapping[Path, bytes]) -> None:
         if not os.path.lexists(path):
             continue
         with as_cannot_write(path):
-            there = path.read_bytes() if path.is_file() else b""  # reading a pipe would block
-        if not re.search(mark, there):
+            content = path.read_bytes() if path.is_file() else b""  # reading a pipe would block
+        if not re.search(mark, content):
             raise OutputExists(
                 f"{path} exists and this program did not write it; choose another place"
             )

@@ -63,11 +63,11 @@ class Layout:
     def is_edited(self, folder: Path) -> bool:
         """Whether the marker of a folder was changed since it was written; False if it lists no
         hashes."""
-        said = self.read_marker(folder) if (folder / self.marker).is_file() else {}
-        hashes = said.pop(FILES, None)
+        fields = self.read_marker(folder) if (folder / self.marker).is_file() else {}
+        hashes = fields.pop(FILES, None)
         if not isinstance(hashes, dict):
             return False
-        return bool(hashes.pop(self.marker, None) != digest_of([said, hashes]))
+        return bool(hashes.pop(self.marker, None) != digest_of([fields, hashes]))
 
     def foreign(self, folder: Path) -> dict[str, str]:
         """Paths in a folder that are not as this program wrote them, as "foreign" or "edited".
@@ -75,24 +75,24 @@ class Layout:
         Raises OutputExists for a marker that lists no files.
         """
         marker = folder / self.marker
-        said = self.read_marker(folder)
-        hashes = said.pop(FILES, None)
+        fields = self.read_marker(folder)
+        hashes = fields.pop(FILES, None)
         if not isinstance(hashes, dict):
             raise OutputExists(
                 f"{marker} does not list '{FILES}': an older version wrote it, say; move {folder} "
                 "away, or choose another output"
             )
         edited = self.is_edited(folder) or marker.is_symlink()
-        odd = {self.marker: "edited"} if edited else {}
+        faults = {self.marker: "edited"} if edited else {}
         for name in self._inside(folder):
             path = folder / name
             if name == self.marker:
                 continue
             if name not in hashes:
-                odd[name] = "foreign"
+                faults[name] = "foreign"
             elif path.is_symlink() or file_hash(path) != hashes[name]:
-                odd[name] = "edited"
-        return odd
+                faults[name] = "edited"
+        return faults
 
     def _inside(self, folder: Path) -> list[str]:
         """The relative paths that the marker should list: all files and links, and the marker.
@@ -103,8 +103,8 @@ class Layout:
         for place, folders, files in os.walk(folder):
             links = [name for name in folders if os.path.islink(os.path.join(place, name))]
             found += [Path(place, name).relative_to(folder).as_posix() for name in (*files, *links)]
-        mine = (name for name in sorted(found) if not re.fullmatch(self.more, name))
-        return [name for name in mine if not self.is_unfinished_marker(folder / name)]
+        listed = (name for name in sorted(found) if not re.fullmatch(self.more, name))
+        return [name for name in listed if not self.is_unfinished_marker(folder / name)]
 
     def is_unfinished_marker(self, path: Path) -> bool:
         """Whether a path is an unfinished marker, left by a killed run."""
@@ -138,9 +138,9 @@ def check_output(out: Path, layout: Layout, *, force: bool = False) -> None:
             "folder: choose another --out"
         )
     with as_cannot_write(out):
-        odd = layout.foreign(place)
-    if odd:
-        names = [name if why == "foreign" else f"{name} ({why})" for name, why in odd.items()]
+        faults = layout.foreign(place)
+    if faults:
+        names = [name if why == "foreign" else f"{name} ({why})" for name, why in faults.items()]
         shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise OutputExists(
             f"{out} holds {layout.what} and beside it {shown}, expected nothing but what "

@@ -36,14 +36,14 @@ def normal(label: str) -> str:
     Names that are numbers are compared as numbers: 1, 1.0 and 01 are the same name, -1 is another.
     Accents are composed (NFC): macOS writes names of folders with separate accents.
     """
-    kept = composed(PARTING.sub("", label).casefold())
-    return str(Decimal(kept).normalize() + 0) if NUMBER.fullmatch(kept) else kept
+    plain = composed(PARTING.sub("", label).casefold())
+    return str(Decimal(plain).normalize() + 0) if NUMBER.fullmatch(plain) else plain
 
 
 def is_number(label: str) -> bool:
     """Whether a label's name is a number, true or false, and so may be a value in the data."""
-    kept = normal(label)
-    return NUMBER.fullmatch(label.strip()) is not None or kept in ("true", "false")
+    name = normal(label)
+    return NUMBER.fullmatch(label.strip()) is not None or name in ("true", "false")
 
 
 def name_of_value(value: object) -> str | None:
@@ -70,14 +70,14 @@ def label_indexer(task: Task) -> Callable[[object], int | None]:
     A value is looked up by name. A number is an index into the labels only if the task has
     `by_index` and no label's name is a number.
     """
-    spelled, others = comparison_key(task.labels), comparison_key([*task.renamed])
+    spelled, source_key = comparison_key(task.labels), comparison_key([*task.renamed])
     places = {spelled(name): place for place, name in enumerate(task.labels)}
-    renamed = {others(theirs): ours for theirs, ours in task.renamed.items()}
+    renamed = {source_key(theirs): ours for theirs, ours in task.renamed.items()}
     by_index = task.by_index and not any(map(is_number, task.labels))
 
     @cache  # many rows have the same name
     def named(name: str) -> int | None:
-        name = renamed.get(others(name), name)
+        name = renamed.get(source_key(name), name)
         place = places.get(spelled(name))
         if place is None and by_index and NUMBER.fullmatch(name):
             index = Decimal(name)

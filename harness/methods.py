@@ -31,7 +31,7 @@ def needs_of(entry: Method) -> tuple[Need, ...]:
 
 def code_of_methods(entries: Iterable[Method]) -> str:
     """A hash of the plug-ins' code among methods and their needs; '' if all are ours."""
-    return code_of_plugins(one for entry in entries for one in functions_run(entry))
+    return code_of_plugins(function for entry in entries for function in functions_run(entry))
 
 
 def functions_run(entry: Method) -> list[Callable[..., Any]]:
@@ -46,16 +46,16 @@ def functions(entry: Method) -> tuple[Callable[..., Any], ...]:
     the same value.
     """
     needs = needs_of(entry)
-    asked = f"{entry.called} '{entry.name}'"
-    parts = [(asked, entry.function), *((f"'{one.name}'", one.function) for one in needs)]
-    known: dict[str, tuple[str, Scalar]] = {}
+    method = f"{entry.called} '{entry.name}'"
+    parts = [(method, entry.function), *((f"'{need.name}'", need.function) for need in needs)]
+    defaults: dict[str, tuple[str, Scalar]] = {}
     for called, function in parts:
         for name, option in options(function).items():
-            first, default = known.setdefault(name, (called, option.default))
+            first, default = defaults.setdefault(name, (called, option.default))
             if default != option.default:
-                whose = "" if first == asked else f", which {asked} asks for,"
+                source = "" if first == method else f", which {method} asks for,"
                 raise BrokenPlugin(
-                    f"{first}{whose} has an option '{name}' with the default {default}, and "
+                    f"{first}{source} has an option '{name}' with the default {default}, and "
                     f"{called} has one with {option.default}; expected one default, or another name"
                 )
     return tuple(function for _, function in parts)
@@ -79,19 +79,19 @@ def condition_holds(entry: Method, condition: str, chosen: Mapping[str, Scalar])
 
     Raises UnknownName for a condition on an option that the method lacks.
     """
-    known = {name: one for fn in functions(entry) for name, one in options(fn).items()}
+    declared = {name: option for fn in functions(entry) for name, option in options(fn).items()}
     name, equals, value = condition.partition("=")
-    if name not in known:
+    if name not in declared:
         called = f"{entry.called} '{entry.name}'"
         raise UnknownName(
-            f"{called} declares something for '{name}', no option of it; {hint(name, known)}"
+            f"{called} declares something for '{name}', no option of it; {hint(name, declared)}"
         )
     if not equals:
-        return chosen[name] != known[name].default
+        return chosen[name] != declared[name].default
     if value == SEVERAL:
         return isinstance(chosen[name], list)
     what = f"option '{name}' that {entry.called} '{entry.name}' declares something for"
-    return chosen[name] == known[name].read(value, what)
+    return chosen[name] == declared[name].read(value, what)
 
 
 def reads_base(entry: Method, chosen: Mapping[str, Scalar]) -> bool:

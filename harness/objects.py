@@ -43,8 +43,8 @@ class ObjectWalk:
         self.texts += [_QUALNAME(kind), *names, str(len(inner))]
         if self.depth < DEEPEST and len(inner) <= LONGEST:
             self.depth += 1
-            for one in inner:
-                self.describe(one)
+            for part in inner:
+                self.describe(part)
             self.depth -= 1
 
     def _parts(self, thing: Any, kind: type) -> tuple[Sequence[str], Sequence[Any]]:
@@ -77,18 +77,18 @@ class ObjectWalk:
             self.modules.add(module_of(thing))
             return [module_of(thing), thing.__qualname__], ()
         if issubclass(kind, type):
-            kept = [name for name in vars(thing) if not name.startswith(NO_MEMBERS)]
-            return kept, [kind, *thing.__bases__, *(vars(thing)[name] for name in kept)]
+            members = [name for name in vars(thing) if not name.startswith(NO_MEMBERS)]
+            return members, [kind, *thing.__bases__, *(vars(thing)[name] for name in members)]
         if issubclass(kind, types.FunctionType):
-            cells = [one.cell_contents for one in thing.__closure__ or () if one != _EMPTY]
+            cells = [cell.cell_contents for cell in thing.__closure__ or () if cell != _EMPTY]
             scope = thing.__globals__
-            found = _looked_up(thing.__code__, "LOAD_GLOBAL", "LOAD_NAME")
-            named = [scope[name] for name in found if name in scope]
-            given = [thing.__defaults__, thing.__kwdefaults__, vars(thing)]
-            return (), [thing.__code__, *given, *cells, *named]
-        own = was_typed(kind) or callable(thing) or issubclass(kind, types.SimpleNamespace)
-        slots = [getattr(thing, name, None) for name in getattr(kind, "__slots__", ())] * own
-        inner = [kind, getattr(thing, "__dict__", {}) if own else {}, *slots]
+            names = _looked_up(thing.__code__, "LOAD_GLOBAL", "LOAD_NAME")
+            values = [scope[name] for name in names if name in scope]
+            defaults = [thing.__defaults__, thing.__kwdefaults__, vars(thing)]
+            return (), [thing.__code__, *defaults, *cells, *values]
+        has_parts = was_typed(kind) or callable(thing) or issubclass(kind, types.SimpleNamespace)
+        slots = [getattr(thing, name, None) for name in getattr(kind, "__slots__", ())] * has_parts
+        inner = [kind, getattr(thing, "__dict__", {}) if has_parts else {}, *slots]
         return [_plain(thing)] * callable(thing), inner
 
 
@@ -112,13 +112,13 @@ def _plain(thing: Any) -> str:
     if type(thing) in PLAIN:
         return repr(thing)
     if type(thing) in (tuple, frozenset):
-        each = [_plain(one) for one in thing]
-        return f"({' '.join(each if type(thing) is tuple else sorted(each))})"
+        parts = [_plain(part) for part in thing]
+        return f"({' '.join(parts if type(thing) is tuple else sorted(parts))})"
     return f"{module_of(thing)} {getattr(thing, '__qualname__', type(thing).__qualname__)}"
 
 
-def _looked_up(code: types.CodeType, *how: str) -> list[str]:
-    """The names that code, and code nested in it, uses by the opcodes `how`: globals or imports."""
-    found = [str(one.argval) for one in dis.get_instructions(code) if one.opname in how]
-    within = [one for one in code.co_consts if isinstance(one, types.CodeType)]
-    return [*dict.fromkeys([*found, *(name for one in within for name in _looked_up(one, *how))])]
+def _looked_up(code: types.CodeType, *ops: str) -> list[str]:
+    """The names that code, and code nested in it, uses by the opcodes `ops`: globals or imports."""
+    names = [str(step.argval) for step in dis.get_instructions(code) if step.opname in ops]
+    nested = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    return [*dict.fromkeys([*names, *(name for one in nested for name in _looked_up(one, *ops))])]

@@ -98,8 +98,8 @@ class Option:
 
 def _shown(value: Scalar) -> str:
     """A value as a user writes it; text in quotes unless it is a number, true or false."""
-    read = Option("value", FREE, None).read(value, "value") if isinstance(value, str) else value
-    return repr(value) if isinstance(read, str | None) else str(value)
+    scalar = Option("value", FREE, None).read(value, "value") if isinstance(value, str) else value
+    return repr(value) if isinstance(scalar, str | None) else str(value)
 
 
 def options(function: Callable[..., Any]) -> dict[str, Option]:
@@ -109,16 +109,16 @@ def options(function: Callable[..., Any]) -> dict[str, Option]:
     annotation, such as the type of an array.
     """
     # other callables may not be hashable
-    read = _declared if isinstance(function, FunctionType) else _declared.__wrapped__
-    return dict(read(function))
+    reader = _declared if isinstance(function, FunctionType) else _declared.__wrapped__
+    return dict(reader(function))
 
 
 @cache  # one merge asks for the options of a method ten times
 def _declared(function: Callable[..., Any]) -> dict[str, Option]:
     return {
-        one.name: Option(one.name, _annotation(one, function), one.default)
-        for one in _parameters(function, inspect.Parameter.KEYWORD_ONLY)
-        if one.default is not one.empty
+        parameter.name: Option(parameter.name, _annotation(parameter, function), parameter.default)
+        for parameter in _parameters(function, inspect.Parameter.KEYWORD_ONLY)
+        if parameter.default is not parameter.empty
     }
 
 
@@ -151,21 +151,21 @@ def misplaced(function: Callable[..., Any], given: Sequence[str]) -> str | None:
     """What is wrong with the positional parameters of a function: they have to be `given`, in this
     order, without options, which would never be passed. None if they are right."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    own = [one.name for kind in kinds for one in _parameters(function, kind)]
+    names = [parameter.name for kind in kinds for parameter in _parameters(function, kind)]
     expected = ", ".join(given)
-    if more := own[len(given) :]:
+    if more := names[len(given) :]:
         return f"has '{more[0]}' before a *, expected options after it: ({expected}, *, {more[0]})"
-    if any(name in given and given.index(name) != place for place, name in enumerate(own)):
-        return f"takes ({', '.join(own)}), expected ({expected}) in this order"
-    if len(own) < len(given) and not _parameters(function, inspect.Parameter.VAR_POSITIONAL):
-        return f"takes ({', '.join(own)}), expected ({expected})"
+    if any(name in given and given.index(name) != place for place, name in enumerate(names)):
+        return f"takes ({', '.join(names)}), expected ({expected}) in this order"
+    if len(names) < len(given) and not _parameters(function, inspect.Parameter.VAR_POSITIONAL):
+        return f"takes ({', '.join(names)}), expected ({expected})"
     return None
 
 
 def needs(function: Callable[..., Any]) -> tuple[str, ...]:
     """The keyword-only parameters without a default: the harness, not the user, provides them."""
     parameters = _parameters(function, inspect.Parameter.KEYWORD_ONLY)
-    return tuple(one.name for one in parameters if one.default is one.empty)
+    return tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty)
 
 
 def resolve(kind: str, choice: Choice, *functions: Callable[..., Any]) -> dict[str, Scalar]:
@@ -199,10 +199,10 @@ def parse_choice(text: str) -> Choice:
     name, rest = parts[0], parts[1:]
     if rest and "=" not in rest[0]:
         name, rest = f"{name}:{rest[0]}", rest[1:]
-    given: dict[str, Scalar] = {}
+    values: dict[str, Scalar] = {}
     for pair in filter(None, ":".join(rest).split(",")):
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise BadOption(f"'{text}': '{pair}' is no option, expected NAME or NAME:key=value")
-        given[key.strip()] = value.strip()
-    return Choice(name, given)
+        values[key.strip()] = value.strip()
+    return Choice(name, values)

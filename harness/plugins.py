@@ -125,8 +125,8 @@ def calling(whose: str, function: Callable[..., Any]) -> Iterator[None]:
 def line_of(error: BaseException, function: Callable[..., Any]) -> str:
     """` (FILE:LINE)` for an error raised in the file of a function, else ''."""
     file = file_of(function)
-    own = [one for one in extract_tb(error.__traceback__) if Path(one.filename) == file]
-    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    frames = [frame for frame in extract_tb(error.__traceback__) if Path(frame.filename) == file]
+    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
 
 
 def load_folder(folder: str | Path, *, undo: Undo) -> None:
@@ -205,10 +205,10 @@ def load_all(undo: Undo) -> None:
     """
     for entry in entry_points(group="harness"):
         dist = entry.dist
-        whose = f"{dist.name} {dist.version}" if dist else "an unknown distribution"
+        owner = f"{dist.name} {dist.version}" if dist else "an unknown distribution"
         try:
-            plugin = _loading(f"the plug-in '{entry.name}' of {whose}")
-            with plugin, undo(""), registering(f"{entry.value} of {whose}"):
+            plugin = _loading(f"the plug-in '{entry.name}' of {owner}")
+            with plugin, undo(""), registering(f"{entry.value} of {owner}"):
                 entry.load()
         except BrokenPlugin as error:
             BROKEN.append(str(error))

@@ -144,14 +144,14 @@ def task_under_preset(task: Task, name: PresetName | None) -> Task:
 
 def metrics_of(task: Task, name: PresetName | None) -> tuple[str, ...]:
     """The metrics that a preset uses for a task; empty for the task's own."""
-    known = preset(name)
-    return known.metrics.get(task.name) or known.of_kind.get(task.kind, ())
+    settings = preset(name)
+    return settings.metrics.get(task.name) or settings.of_kind.get(task.kind, ())
 
 
 def kind_under_preset(task: Task, name: PresetName | None) -> Kind:
     """The kind of a task, with the preset's threshold if it is multi-label."""
-    kind, known = kind_of(task), preset(name)
-    return replace(kind, threshold=known.threshold) if isinstance(kind, Multilabel) else kind
+    kind, settings = kind_of(task), preset(name)
+    return replace(kind, threshold=settings.threshold) if isinstance(kind, Multilabel) else kind
 
 
 def preset(name: PresetName | None) -> Preset:

@@ -54,8 +54,8 @@ def _tests(session: pytest.Session, stage: StageName, text: str) -> Iterator[Pro
     for checked in suite.properties:
         name = f"{stage} {text}[{checked.name}]"
         # a property is in no file of the user's, so the test's id is its name
-        known: Any = {"name": name, "nodeid": name, "battery": suite, "checked": checked}
-        yield PropertyTest.from_parent(session, **known)
+        fields: Any = {"name": name, "nodeid": name, "battery": suite, "checked": checked}
+        yield PropertyTest.from_parent(session, **fields)
 
 
 class PropertyTest(pytest.Item):

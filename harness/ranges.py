@@ -49,10 +49,10 @@ def _whole(value: object) -> object:
 
 def _true_or_false(value: object) -> bool:
     """The bool for `true` or `false`; 1, `yes` and the like are refused."""
-    read = {"true": True, "false": False}.get(str(value).lower())
-    if read is None:
+    truth = {"true": True, "false": False}.get(str(value).lower())
+    if truth is None:
         raise ValueError("neither true nor false")
-    return read
+    return truth
 
 
 def _nothing(value: object) -> object:

@@ -65,7 +65,7 @@ def _classified(classifier: Any, final: Any, inputs: ModelInputs) -> Outputs:
     encoder: list[Any] = [None]
     handles = [
         final.register_forward_pre_hook(lambda _, args: under.append(args[0])),
-        classifier.base_model.register_forward_hook(lambda *seen: encoder.append(seen[-1])),
+        classifier.base_model.register_forward_hook(lambda *call: encoder.append(call[-1])),
     ]
     try:
         logits = classifier(**inputs).logits
@@ -131,9 +131,9 @@ def _no_room(classifier: Any, final: Any, tokenizer: Any, max_length: int) -> st
 
 
 def _too_short(classifier: Any, max_length: int) -> str | None:
-    known = positions(classifier)
-    if known is not None and known < max_length:
-        return f"has {known} positions, expected {max_length} or more"
+    count = positions(classifier)
+    if count is not None and count < max_length:
+        return f"has {count} positions, expected {max_length} or more"
     return None
 
 
@@ -143,12 +143,12 @@ def _two_halves(tokenizer: Any, texts: Sequence[list[str]], max_length: int) -> 
     All positions, including padding, are attended to and belong to the first segment.
     """
     special = 3
-    whole = tokenizer(texts[-1], add_special_tokens=False, truncation=False, verbose=False)
+    encoded = tokenizer(texts[-1], add_special_tokens=False, truncation=False, verbose=False)
     rows = []
-    for ids in whole["input_ids"]:
-        kept = ids[: max_length - special]
-        half = len(kept) // 2
-        first, second = kept[:half], kept[half:]
+    for ids in encoded["input_ids"]:
+        cut = ids[: max_length - special]
+        half = len(cut) // 2
+        first, second = cut[:half], cut[half:]
         row = [tokenizer.cls_token_id, *first, tokenizer.sep_token_id]
         row += [*second, tokenizer.sep_token_id]
         rows.append(row + [tokenizer.pad_token_id] * (max_length - len(row)))
@@ -165,10 +165,10 @@ def _headless(classifier: Any, final: Any, inputs: ModelInputs) -> Outputs:
 
 def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length: int) -> str | None:
     tokens = ("cls_token", "sep_token", "pad_token")
-    lacking = [token for token in tokens if getattr(tokenizer, f"{token}_id") is None]
+    missing = [token for token in tokens if getattr(tokenizer, f"{token}_id") is None]
     width = getattr(classifier.config, "hidden_size", None)
-    if lacking:
-        return f"has a tokenizer without {', '.join(lacking)}, expected {', '.join(tokens)}"
+    if missing:
+        return f"has a tokenizer without {', '.join(missing)}, expected {', '.join(tokens)}"
     if fault := _no_encoder(classifier):
         return fault
     if final.in_features != width:
@@ -235,8 +235,8 @@ def embedding(mode: str, *, normalized: bool) -> Readout:
     """The readout of an embedding model: one of `POOLINGS`, then unit length if `normalized`."""
 
     def pooled(outputs: Outputs) -> torch.Tensor:
-        made = POOLINGS[mode](outputs)
-        return made / made.norm(dim=1, keepdim=True).clamp_min(1e-12) if normalized else made
+        rows = POOLINGS[mode](outputs)
+        return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12) if normalized else rows
 
     name = f"{POOLED}{mode}{',normalized' if normalized else ''}"
     return Readout(name, _as_the_tokenizer_does, _without_head, pooled)

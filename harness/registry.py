@@ -64,9 +64,9 @@ class Registry(Mapping[str, V], Generic[V]):
         """Register a value. Raises HarnessError for a name taken by another module, naming both."""
         if not origin.startswith(f"{self.package.partition('.')[0]}."):
             plugins.import_all(self.package)  # so that a clash with a name of ours is found now
-        taken = self._origins.get(value.name)
-        if taken is not None and taken != origin:
-            where = f"by {taken} and by {origin}"
+        owner = self._origins.get(value.name)
+        if owner is not None and owner != origin:
+            where = f"by {owner} and by {origin}"
             raise HarnessError(f"{self.kind} '{value.name}' is registered {where}; rename one")
         self._values[value.name] = value
         self._origins[value.name] = origin
@@ -98,8 +98,8 @@ class Registry(Mapping[str, V], Generic[V]):
 
     def typed_name(self, name: str) -> str | None:
         """The `module:attribute` or file with which a value was looked up; None if by its name."""
-        asked = reversed(self._asked.items())  # the latest first
-        return next((text for text, one in asked if one.name == name), None)
+        looked_up = reversed(self._asked.items())  # the latest first
+        return next((text for text, entry in looked_up if entry.name == name), None)
 
     def loaded(self, name: str) -> V | None:
         """The value of a name, or of a `module:attribute` or file looked up before; else None.
@@ -152,9 +152,9 @@ class Registry(Mapping[str, V], Generic[V]):
                 raise UnknownName(
                     f"'{name}' is a {other.kind}, no {self.kind}; say --{stage} {name}"
                 )
-        how = "named by its file, as in ./mine.yaml" if self.files else "known by --plugins FOLDER"
-        known = hint(name, sorted(self), f"one of your own is {how}; ")
-        raise UnknownName("; ".join([f"no {self.kind} is called '{name}'", known, *plugins.BROKEN]))
+        way = "named by its file, as in ./mine.yaml" if self.files else "known by --plugins FOLDER"
+        guess = hint(name, sorted(self), f"one of your own is {way}; ")
+        raise UnknownName("; ".join([f"no {self.kind} is called '{name}'", guess, *plugins.BROKEN]))
 
     def __contains__(self, name: object) -> bool:
         self._scan()
@@ -181,10 +181,10 @@ class Registry(Mapping[str, V], Generic[V]):
     def _read(self, name: str) -> V:
         """The value that a YAML file describes, registered under the name given in the file."""
         value = self.adopt(name, resolve_name(self.files)(name))
-        taken = self._origins.get(value.name)
-        if taken is not None and not taken.endswith(YAML):
+        owner = self._origins.get(value.name)
+        if owner is not None and not owner.endswith(YAML):
             thing = f"{self.kind} '{value.name}'"
-            raise HarnessError(f"{name} describes the {thing}, which {taken} registered; rename it")
+            raise HarnessError(f"{name} describes the {thing}, which {owner} registered; rename it")
         self._origins.pop(value.name, None)
         self._asked = {text: one for text, one in self._asked.items() if one.name != value.name}
         self._asked[name] = self.add(value, name)
@@ -194,8 +194,8 @@ class Registry(Mapping[str, V], Generic[V]):
         """The value for `PREFIX:NAME`, or at `module:attribute`, which is registered if new."""
         module, _, attribute = name.partition(":")
         if module in self.families:
-            made: V = resolve_name(self.families[module])(attribute)
-            return made
+            entry: V = resolve_name(self.families[module])(attribute)
+            return entry
         try:
             with plugins.registering(module):
                 target = plugins.attribute_of(self.kind, name)
@@ -326,7 +326,7 @@ def _adding(registry: Registry[Need], entry: Making[Q, Need]) -> Naming[Q, F]: .
 def _adding(registry: Registry[Any], entry: Callable[..., Any]) -> Any:
     """A decorator that registers a function under a name, with the entry's fields as keywords."""
 
-    def named(name: str, **said: Any) -> Callable[[F], F]:
+    def named(name: str, **fields: Any) -> Callable[[F], F]:
         if not isinstance(name, str):
             raise HarnessError(
                 f"the name of a {registry.kind} is {name!r:.80}, expected text: write @...('NAME')"
@@ -334,14 +334,14 @@ def _adding(registry: Registry[Any], entry: Callable[..., Any]) -> Any:
 
         def register(function: F) -> F:
             keep(function)
-            registry.add(entry(name, function, **said), _origin(function))
+            registry.add(entry(name, function, **fields), _origin(function))
             return function
 
         return register
 
     own = inspect.signature(entry)
-    said = [parameter for name, parameter in own.parameters.items() if name != "function"]
-    named.__dict__["__signature__"] = own.replace(parameters=said, return_annotation=own.empty)
+    fields = [parameter for name, parameter in own.parameters.items() if name != "function"]
+    named.__dict__["__signature__"] = own.replace(parameters=fields, return_annotation=own.empty)
     named.__doc__ = f"Register a {registry.kind} under a name.\n\n{inspect.getdoc(entry)}"
     return named
 

@@ -70,8 +70,8 @@ def few(names: Collection[str]) -> str:
     """The names or, of more than eleven, the first ten and the number of others."""
     rest = len(names) - MAX_NAMES
     shown = islice(names, MAX_NAMES) if rest > 1 else names
-    told = ", ".join(shortened(name, MAX_NAME_LENGTH) for name in shown)
-    return f"{told} and {rest} others" if rest > 1 else told
+    listed = ", ".join(shortened(name, MAX_NAME_LENGTH) for name in shown)
+    return f"{listed} and {rest} others" if rest > 1 else listed
 
 
 def is_whole_number(text: str) -> bool:

@@ -152,9 +152,9 @@ class Task:
 
     def __post_init__(self) -> None:
         for name in ("text", "labels", "metrics"):
-            given = getattr(self, name)
-            if isinstance(given, list):
-                object.__setattr__(self, name, tuple(given))
+            value = getattr(self, name)
+            if isinstance(value, list):
+                object.__setattr__(self, name, tuple(value))
         if fault := _fault(self):
             raise BadData(f"task '{self.name}' has {fault}")
 
@@ -182,11 +182,11 @@ def _fault(task: Task) -> str | None:
     if task.kind not in kinds:
         return f"the kind {task.kind!r}, expected {' or '.join(kinds)}"
     for field_name in ("text", "labels", "metrics"):
-        given = getattr(task, field_name)
-        if not isinstance(given, tuple) or not all(isinstance(one, str) and one for one in given):
-            return f"{field_name} {given!r}, expected a tuple of names"
-        if len(set(given)) < len(given):
-            return f"{max(given, key=given.count)!r:.80} twice in its {field_name}, expected once"
+        names = getattr(task, field_name)
+        if not isinstance(names, tuple) or not all(isinstance(one, str) and one for one in names):
+            return f"{field_name} {names!r}, expected a tuple of names"
+        if len(set(names)) < len(names):
+            return f"{max(names, key=names.count)!r:.80} twice in its {field_name}, expected once"
     for name, value in vars(task.finetune).items():
         if expected := unfit(name, value):
             return f"the {name} {value!r:.40} to be fine-tuned with, expected {expected}"
@@ -194,8 +194,8 @@ def _fault(task: Task) -> str | None:
         return f"no {'text' if task.metrics else 'metrics'}, expected at least one name"
     if task.text and task.image:
         return f"text and the image '{task.image}', expected rows of one of them"
-    if odd := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
-        return f"the split '{odd[0]}', expected a plain name other than {' and '.join(DERIVED)}"
+    if bad := [split for split in task.splits if split in DERIVED or not _NAME.fullmatch(split)]:
+        return f"the split '{bad[0]}', expected a plain name other than {' and '.join(DERIVED)}"
     if task.reported not in (*task.splits, HELD_OUT):
         return f"reported='{task.reported}', expected one of {', '.join((*task.splits, HELD_OUT))}"
     return None
@@ -323,17 +323,17 @@ class Need:
             raise HarnessError(f"need '{self.name}' {fault}")
 
 
-def _need_fault(made: Need) -> str | None:
+def _need_fault(need: Need) -> str | None:
     """What is wrong with a need, and what was expected; None if it is valid."""
-    known = typing.get_args(Whose)
-    if not made.name.isidentifier():
+    allowed = typing.get_args(Whose)
+    if not need.name.isidentifier():
         return "cannot be the name of a parameter, expected letters, digits and _"
-    if made.rows not in known:
-        return f"has rows={made.rows!r}, expected {' or '.join(known)}"
-    if made.rows == "own" and made.shapes is None:
+    if need.rows not in allowed:
+        return f"has rows={need.rows!r}, expected {' or '.join(allowed)}"
+    if need.rows == "own" and need.shapes is None:
         return "has no shapes, expected a function from a checkpoint to its tensors"
-    options = {*inspect.getfullargspec(inspect.unwrap(made.function)).kwonlyargs}
-    if made.rows in DRAWN and not {"examples", "seed"} <= options:
+    options = {*inspect.getfullargspec(inspect.unwrap(need.function)).kwonlyargs}
+    if need.rows in DRAWN and not {"examples", "seed"} <= options:
         return "does not say which rows are drawn, expected the options examples, seed after *"
     return None
 

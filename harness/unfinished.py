@@ -73,7 +73,7 @@ def new(place: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
 
     Raises OSError where nothing can be created, as in /proc.
     """
-    for left in reversed(range(TRIES)):
+    for tries_left in reversed(range(TRIES)):
         path = _partial(place, secrets.token_hex(8))
         try:
             number = make(path)
@@ -82,7 +82,7 @@ def new(place: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
                 return path, number
             os.close(number)  # another run that was tidying up removed it before the lock
         except FileNotFoundError:
-            if not left:
+            if not tries_left:
                 raise
     raise FileExistsError(f"{place} was removed by another run each time that it was made")
 
@@ -133,8 +133,8 @@ def folder_lock(folder: Path) -> Iterator[None]:
     """
     number = os.open(folder, os.O_RDONLY) if fcntl is not None else -1
     try:
-        until = time.monotonic() + PATIENCE
-        while _lock(number, wait=False) is False and time.monotonic() < until:
+        deadline = time.monotonic() + PATIENCE
+        while _lock(number, wait=False) is False and time.monotonic() < deadline:
             time.sleep(0.01)
         yield
     finally:

@@ -84,28 +84,28 @@ class Request(Frozen):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _in_one_line(cls, given: Any, made: Callable[[Any], Any], about: ValidationInfo) -> Any:
-        if not isinstance(given, Mapping) and not isinstance(given, cls):
-            raise BadRecipe(f"{cls.__name__} is {given!r:.80}, expected fields by their names")
+    def _in_one_line(cls, fields: Any, make: Callable[[Any], Any], info: ValidationInfo) -> Any:
+        if not isinstance(fields, Mapping) and not isinstance(fields, cls):
+            raise BadRecipe(f"{cls.__name__} is {fields!r:.80}, expected fields by their names")
         try:
-            return made({name: cls._spelled(name, value) for name, value in dict(given).items()})
+            return make({name: cls._spelled(name, value) for name, value in dict(fields).items()})
         except ValidationError as error:
-            raise BadRecipe(f"{about.context or cls.__name__}: {reason(error, cls)}") from error
+            raise BadRecipe(f"{info.context or cls.__name__}: {reason(error, cls)}") from error
 
     def but(self: RequestT, **changed: Any) -> RequestT:
         """A copy with some fields changed, which are validated."""
-        made = type(self)(**{**dict(self), **changed})
-        return self.model_copy(update={name: getattr(made, name) for name in changed})
+        checked = type(self)(**{**dict(self), **changed})
+        return self.model_copy(update={name: getattr(checked, name) for name in changed})
 
     @classmethod
     def _spelled(cls, name: str, value: Any) -> Any:
         """The value of a field: a path as text and, for a tuple field, a single value as a list."""
         field = cls.model_fields.get(name)
-        alone = isinstance(value, str | Integral | PurePath | Choice | Mapping)
-        alone = alone and not isinstance(value, bool)
+        single = isinstance(value, str | Integral | PurePath | Choice | Mapping)
+        single = single and not isinstance(value, bool)
         several = field is not None and get_origin(field.annotation) is tuple
-        if several and (alone or isinstance(value, list | tuple)):
-            return [cls._spelled("", one) for one in ([value] if alone else value)]
+        if several and (single or isinstance(value, list | tuple)):
+            return [cls._spelled("", item) for item in ([value] if single else value)]
         return str(value) if isinstance(value, PurePath) else value
 
 
@@ -113,8 +113,8 @@ def validated(
     kind: type[Model], values: Mapping[str, Any], where: str, error: type[HarnessError] = BadRecipe
 ) -> Model:
     """The values as a model `kind`. Raises `error`, naming `where` and the field, if invalid."""
-    if odd := [key for key in values if not isinstance(key, str)]:
-        raise error(f"{where}: no field is called {odd[0]!r}; {hint('', kind.model_fields)}")
+    if wrong := [key for key in values if not isinstance(key, str)]:
+        raise error(f"{where}: no field is called {wrong[0]!r}; {hint('', kind.model_fields)}")
     try:
         return kind.model_validate(dict(values), context=where)
     except ValidationError as found:
@@ -124,11 +124,11 @@ def validated(
 def reason(error: ValidationError, kind: type[BaseModel]) -> str:
     """The first mistake in values for a model `kind`, in one line: an unknown field or, if there is
     none, an invalid field with the value found and the reason."""
-    found = error.errors()
+    faults = error.errors()
     # for `expert` in place of `experts`, report the unknown name, not the missing field
-    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+    first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     # for a union, the location names one of its types: `labels.tuple[str, ...]`
-    field = ".".join(one for one in map(str, first["loc"]) if "[" not in one) or "the whole"
+    field = ".".join(part for part in map(str, first["loc"]) if "[" not in part) or "the whole"
     if first["type"] == "extra_forbidden":
         *outer, last = first["loc"]
         return f"no field is called '{field}'; {hint(str(last), _within(kind, outer).model_fields)}"

@@ -32,7 +32,7 @@ def barrier(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Loss and score along the straight line between two models, also after alignments."""
-    given = {**locals(), "output": str(output)}
+    arguments = {**locals(), "output": str(output)}
     from harness.evaluation.run import Run
     from harness.inspecting.barrier import barrier as run
     from harness.merging.recipes import Recipe
@@ -40,12 +40,12 @@ def barrier(
     from harness.reporting.barrier import table
     from harness.values import validated
 
-    of_merges = ("experts", "base", "seed", "device", "data_dir")
-    recipe = validated(Recipe, {name: given[name] for name in of_merges}, "barrier")
-    of_each = {**fields_of(Run, given), "model": "", "experts": (), "base": None}
-    asked = validated(Run, of_each, "barrier")
-    alignments = [parse_choice(one) for one in premerge or ()]
+    names = ("experts", "base", "seed", "device", "data_dir")
+    recipe = validated(Recipe, {name: arguments[name] for name in names}, "barrier")
+    fields = {**fields_of(Run, arguments), "model": "", "experts": (), "base": None}
+    request = validated(Run, fields, "barrier")
+    alignments = [parse_choice(text) for text in premerge or ()]
     with bars() as advance:
-        lines = run(recipe, asked, alignments=alignments, points=points, progress=advance)
+        lines = run(recipe, request, alignments=alignments, points=points, progress=advance)
     print(table(lines))
     print(f"\nwrote {output}: barrier.png, .svg, .csv, .md, and records")

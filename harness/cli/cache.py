@@ -29,10 +29,10 @@ def info(as_json: bool = JSON) -> None:
 
     found, rows, sizes = [*entries()], [], {}
     for kind, what in KINDS.items():
-        some = [entry for entry in found if entry.kind == kind]
-        size, oldest = _bytes(some), max((entry.age for entry in some), default=0.0)
-        sizes[kind] = {"entries": len(some), "bytes": size}
-        rows.append([kind, len(some), f"{size / 1e6:.1f}", f"{oldest:.0f}", what])
+        of_kind = [entry for entry in found if entry.kind == kind]
+        size, oldest = _bytes(of_kind), max((entry.age for entry in of_kind), default=0.0)
+        sizes[kind] = {"entries": len(of_kind), "bytes": size}
+        rows.append([kind, len(of_kind), f"{size / 1e6:.1f}", f"{oldest:.0f}", what])
     if as_json:
         print(json.dumps({"folder": str(cache_dir("")), "kinds": sizes}))
         return

@@ -33,13 +33,13 @@ def compare(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Compare two models, or rank several, by paired tests on the same test rows."""
-    given = locals()  # the parameters of `harness.compare`
+    arguments = locals()  # the parameters of `harness.compare`
     from harness.reporting.compare import compare as run
 
-    made = run(
+    result = run(
         [*(names or ()), *models],
         shots=one_shots_of(shots),
         bases=base,
-        **passed_on(given, "names", "models", "shots", "base", "as_json"),
+        **passed_on(arguments, "names", "models", "shots", "base", "as_json"),
     )
-    print(json.dumps(made.as_json(), sort_keys=True) if as_json else made.report(width()))
+    print(json.dumps(result.as_json(), sort_keys=True) if as_json else result.report(width()))

@@ -30,26 +30,26 @@ def bars() -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
-    shown = Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True))
-    room = max(shown.console.width // 2 - 4, 16)
+    bar = Bar(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+    room = max(bar.console.width // 2 - 4, 16)
 
     def advance(what: str, done: int, total: int) -> None:
         description = shortened(plain(what), room)
-        if not shown.tasks:
-            shown.start()
-            shown.add_task(description, total=total)
-        elif shown.tasks[0].finished or (shown.tasks[0].total or 0) > total:
-            shown.reset(shown.task_ids[0], total=total)
-        shown.update(shown.task_ids[0], description=description, advance=done, total=total)
+        if not bar.tasks:
+            bar.start()
+            bar.add_task(description, total=total)
+        elif bar.tasks[0].finished or (bar.tasks[0].total or 0) > total:
+            bar.reset(bar.task_ids[0], total=total)
+        bar.update(bar.task_ids[0], description=description, advance=done, total=total)
 
     try:
         yield advance
     except BaseException:
-        shown.live.transient = True  # clears the bar, so that the error alone stays on the screen
-        shown.live.stop()
+        bar.live.transient = True  # clears the bar, so that the error alone stays on the screen
+        bar.live.stop()
         raise
-    if shown.tasks:
-        shown.stop()
+    if bar.tasks:
+        bar.stop()
 
 
 def say(text: str, file: TextIO | None = None) -> None:
@@ -64,5 +64,5 @@ def width(stream: TextIO | None = None) -> int | None:
     An error in a log stays on one line, so that scripts can search for it.
     """
     stream = stream or sys.stdout
-    known = stream.isatty() or (stream is sys.stdout and os.environ.get("COLUMNS"))
-    return shutil.get_terminal_size().columns if known else None
+    has_width = stream.isatty() or (stream is sys.stdout and os.environ.get("COLUMNS"))
+    return shutil.get_terminal_size().columns if has_width else None

@@ -60,25 +60,25 @@ def evaluate(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Evaluate a model and its references under the protocols; print the table and a verdict."""
-    given = locals()  # a flag with the name of a field sets that field
+    arguments = locals()  # a flag with the name of a field sets that field
     from harness.evaluation.evaluate import evaluate as run
     from harness.evaluation.run import Run
     from harness.reporting.table import shared_texts
     from harness.values import validated
 
-    read = {"shots": shots_of(shots), "stratified": not unstratified, "output": str(output)}
-    asked = validated(Run, {**fields_of(Run, given), **read}, "evaluate")
+    parsed = {"shots": shots_of(shots), "stratified": not unstratified, "output": str(output)}
+    request = validated(Run, {**fields_of(Run, arguments), **parsed}, "evaluate")
     with bars() as advance:
         try:
-            records, failed = run(asked, progress=advance), None
+            records, failed = run(request, progress=advance), None
         except CellsFailed as error:
             records, failed = list(error.records), error
     for line in shared_texts(records):
         say(f"harness: {plain(line)}", sys.stderr)
     if as_json:
-        without = {"resamples", "loss_resamples"}  # about 70 KB a record, kept in its file
-        told = [record.model_dump(mode="json", exclude=without) for record in records]
-        print(json.dumps(told, sort_keys=True))
+        left_out = {"resamples", "loss_resamples"}  # about 70 KB a record, kept in its file
+        shown = [record.model_dump(mode="json", exclude=left_out) for record in records]
+        print(json.dumps(shown, sort_keys=True))
     elif records:
         print_evaluation(records, output)
     if failed is not None:
@@ -87,21 +87,21 @@ def evaluate(
 
 def print_evaluation(records: Sequence[Record], out: Path) -> None:
     """Print the table of a run, the notes below it, and the verdicts."""
-    from harness.reporting import table as told
+    from harness.reporting import table as tables
     from harness.reporting import verdict
     from harness.reporting.grid import grid_of_lines
     from harness.reporting.lines import lines_of
 
-    every = [*lines_of(("", one) for one in records)]
-    scores = grid_of_lines(every, by_method=False)
-    table = told.evaluation_table(scores, width())
+    lines = [*lines_of(("", record) for record in records)]
+    scores = grid_of_lines(lines, by_method=False)
+    table = tables.evaluation_table(scores, width())
     print(f"{table}\n")
-    if parts := told.parts_table(scores, width()):
-        print(f"{told.PARTS}\n\n{parts}\n")
-    said = (*told.other_shots(scores), *told.protocols_saw(scores), *verdict.left_open(every))
-    for line in (told.legend(table), *said):
+    if parts := tables.parts_table(scores, width()):
+        print(f"{tables.PARTS}\n\n{parts}\n")
+    notes = (*tables.other_shots(scores), *tables.protocols_saw(scores), *verdict.left_open(lines))
+    for line in (tables.legend(table), *notes):
         say(plain(line))
     say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
     print(f"  harness leaderboard {quote(str(out))} --out board")
-    for one in (*verdict.verdicts(every), *verdict.basis_verdicts(every)):
-        say(f"Verdict: {plain(one)}")
+    for text in (*verdict.verdicts(lines), *verdict.basis_verdicts(lines)):
+        say(f"Verdict: {plain(text)}")

@@ -29,11 +29,11 @@ def export(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Write records as model cards, for lm-evaluation-harness or Every Eval Ever, or as CSV."""
-    given = {**locals(), "bases": base}  # a flag with the name of a field sets that field
+    arguments = {**locals(), "bases": base}  # a flag with the name of a field sets that field
     from harness.reporting.chosen import Chosen
     from harness.reporting.exports.export import export as run
     from harness.values import validated
 
-    which = validated(Chosen, fields_of(Chosen, given), "export")
+    which = validated(Chosen, fields_of(Chosen, arguments), "export")
     for path in run(records, format=format, out=out, organization=organization, which=which):
         print(f"wrote {path}")

@@ -38,12 +38,12 @@ def finetune(
 ) -> None:
     """Fine-tune a base on a task, or on several together; an interrupted run resumes when it is
     repeated."""
-    given = locals()  # the parameters of `harness.finetune`
+    arguments = locals()  # the parameters of `harness.finetune`
     from harness.checkpoints.provenance import EXPERT_FILE
     from harness.files import read_json
     from harness.training.finetune import finetune as run
 
-    run(**passed_on(given))
+    run(**passed_on(arguments))
     record = read_json(out / EXPERT_FILE, "what was just written")
     if not record["scores"]:
         print(f"wrote {out}")

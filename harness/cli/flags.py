@@ -48,10 +48,10 @@ def chosen(text: str, *, of: str = "") -> Any:
 def limit(text: str, name: str) -> Any:
     """An option with a number of rows or `all` as its value. Raises BadOption for any other."""
 
-    def read(said: str) -> Shots:
-        if said != ALL and not (is_whole_number(said) and int(said)):
-            raise BadOption(f"{name} is '{said}', expected a number of rows, or all")
-        return ALL if said == ALL else int(said)
+    def read(value: str) -> Shots:
+        if value != ALL and not (is_whole_number(value) and int(value)):
+            raise BadOption(f"{name} is '{value}', expected a number of rows, or all")
+        return ALL if value == ALL else int(value)
 
     return option(text, None, name, parser=read, metavar="N|all")
 

@@ -41,16 +41,16 @@ def heads(
     plugins: list[Path] | None = PLUGINS,
 ) -> None:
     """Write a head made of texts or words for the classes, for models that have none."""
-    given = locals()  # the parameters of `harness.heads`
+    arguments = locals()  # the parameters of `harness.heads`
     from harness.checkpoints.build import TEXT_HEAD
     from harness.checkpoints.text_heads import heads as run
 
-    given |= {"templates": templates or (), "words": words or ()}
-    head = run(**passed_on(given))
-    made_of = head.config[TEXT_HEAD]
-    texts = made_of["templates"] if family == "clip" else [made_of["template"]]
+    arguments |= {"templates": templates or (), "words": words or ()}
+    head = run(**passed_on(arguments))
+    source = head.config[TEXT_HEAD]
+    texts = source["templates"] if family == "clip" else [source["template"]]
     for template in texts:
         say(template)
-    for label, word in made_of.get("words", {}).items():
+    for label, word in source.get("words", {}).items():
         say(f"{label}: {word}")
     print(f"wrote {out}: {len(head.labels or ())} classes, templates: {len(texts)}")

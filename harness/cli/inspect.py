@@ -23,13 +23,13 @@ def inspect(
     as_json: bool = flags.JSON,
 ) -> None:
     """Compare models by layer and role: distances, task vectors, feed-forward units."""
-    given = locals()  # the parameters of `harness.inspect`
+    arguments = locals()  # the parameters of `harness.inspect`
     from harness.inspecting.inspect import inspect as run
     from harness.inspecting.inspection import as_record
     from harness.inspecting.table import report
 
     with bars() as advance:
-        inspection = run(**passed_on(given, "as_json"), progress=advance)
+        inspection = run(**passed_on(arguments, "as_json"), progress=advance)
     if as_json:
         print(json.dumps(as_record(inspection), sort_keys=True))
         return

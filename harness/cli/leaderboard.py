@@ -30,13 +30,13 @@ def leaderboard(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Make a board of records: Markdown, CSV, Parquet, LaTeX and an HTML page."""
-    asked = passed_on(locals(), "records", "submit_check", "board")
+    arguments = passed_on(locals(), "records", "submit_check", "board")
     from harness.reporting.boards.leaderboard import leaderboard as run
 
     if submit_check:
-        if given := [name.replace("_", "-") for name, value in asked.items() if value]:
+        if extra := [name.replace("_", "-") for name, value in arguments.items() if value]:
             raise BadOption(
-                f"--submit-check reads all records, writes no board; leave out --{given[0]}"
+                f"--submit-check reads all records, writes no board; leave out --{extra[0]}"
             )
         _print_findings(records, board or [])
         return
@@ -44,7 +44,7 @@ def leaderboard(
         raise BadOption("--board is given alone; expected --submit-check beside it")
     if out is None:
         raise BadOption("leaderboard has no --out; expected the folder for the board")
-    for path in run(records, bases=asked.pop("base"), **asked):
+    for path in run(records, bases=arguments.pop("base"), **arguments):
         print(f"wrote {path}")
 
 

@@ -56,25 +56,25 @@ def merge(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Merge experts into one folder that transformers loads."""
-    given = locals()  # a flag with the name of a field sets that field
+    arguments = locals()  # a flag with the name of a field sets that field
     from harness.checkpoints.provenance import MERGE_FILE
     from harness.merging.merge import merge as run
     from harness.merging.recipes import Recipe
     from harness.merging.summary import forecast, summary
 
-    said = {
-        **fields_of(Recipe, given),
+    fields = {
+        **fields_of(Recipe, arguments),
         "experts": None,
         "statistics": [part for files in statistics or () for part in listed(files)],
         "drift": False if no_drift else None,
         "other_base": other_base or None,
         "other_tasks": other_tasks or None,
     }
-    recipe = _recipe(experts, said)
+    recipe = _recipe(experts, fields)
     replaced = (out / MERGE_FILE).is_file()
-    asked: dict[str, Any] = {"force": force, "dry_run": dry_run, "allow_pickle": allow_pickle}
+    settings: dict[str, Any] = {"force": force, "dry_run": dry_run, "allow_pickle": allow_pickle}
     with bars() as advance:
-        plan = run(recipe, out=out, **asked, progress=advance)
+        plan = run(recipe, out=out, **settings, progress=advance)
     for line in (*summary(plan), *(forecast(plan, out) if dry_run else ())):
         say(line)
     if not dry_run:
@@ -85,7 +85,7 @@ MACHINE_FLAGS = ("device", "dtype", "merge_device", "data_dir", "drift")
 """Flags that depend on the machine, and so may be given even if a recipe file sets them."""
 
 
-def _recipe(experts: Sequence[str], said: Mapping[str, Any]) -> Recipe:
+def _recipe(experts: Sequence[str], fields: Mapping[str, Any]) -> Recipe:
     """The recipe in the file that is given in place of experts, or else the recipe of the flags.
 
     Beside a file, flags may set only fields that its format lacks (mergekit's has models and a
@@ -94,11 +94,11 @@ def _recipe(experts: Sequence[str], said: Mapping[str, Any]) -> Recipe:
     from harness.merging.recipes import Recipe, recipe_and_fields
     from harness.values import validated
 
-    given = {name: value for name, value in said.items() if value not in (None, (), [])}
+    present = {name: value for name, value in fields.items() if value not in (None, (), [])}
     if len(experts) > 1 or Path(experts[0]).suffix not in (".yaml", ".yml", ".json"):
-        return validated(Recipe, {"experts": experts, **given}, "merge")
-    recipe, says = recipe_and_fields(experts[0])
-    if both := [name for name in given if name not in MACHINE_FLAGS and name in says]:
-        flag = both[0].replace("_", "-")
-        raise BadRecipe(f"--{flag} is given, and {experts[0]} sets it too; leave out one of them")
-    return validated(Recipe, {**dict(recipe), **given}, "merge")
+        return validated(Recipe, {"experts": experts, **present}, "merge")
+    recipe, in_file = recipe_and_fields(experts[0])
+    if twice := [name for name in present if name not in MACHINE_FLAGS and name in in_file]:
+        called = twice[0].replace("_", "-")
+        raise BadRecipe(f"--{called} is given, and {experts[0]} sets it too; leave out one of them")
+    return validated(Recipe, {**dict(recipe), **present}, "merge")

@@ -35,8 +35,8 @@ def _check_flags(context: typer.Context, what: str, strangers: Sequence[str]) ->
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             called = f"--{name.replace('_', '-')}"
-            of = "features of a model (tsne)" if name in OF_A_MODEL else "records"
-            raise BadOption(f"plot {what} has {called}, which is for {of} only; leave it out")
+            group = "features of a model (tsne)" if name in OF_A_MODEL else "records"
+            raise BadOption(f"plot {what} has {called}, which is for {group} only; leave it out")
 
 
 @app.command()
@@ -71,7 +71,7 @@ def plot(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Draw scores of records, or a model's features (tsne), as PNG and SVG."""
-    given = {**locals(), "bases": base}  # a flag with the name of a field sets that field
+    arguments = {**locals(), "bases": base}  # a flag with the name of a field sets that field
     from harness.evaluation.run import Run
     from harness.reporting.plots.plot import OF_FEATURES
     from harness.reporting.plots.plot import plot as run_plot
@@ -82,10 +82,10 @@ def plot(
     drawn = flags.one_shots_of(shots)
     run = None
     if model is not None:
-        of_run = {name: value for name, value in given.items() if name not in OF_SCORES}
-        run = validated(Run, flags.fields_of(Run, of_run), "plot")
+        run_fields = {name: value for name, value in arguments.items() if name not in OF_SCORES}
+        run = validated(Run, flags.fields_of(Run, run_fields), "plot")
     with bars() as advance:
-        view = validated(View, {**flags.fields_of(View, given), "shots": drawn}, "plot")
+        view = validated(View, {**flags.fields_of(View, arguments), "shots": drawn}, "plot")
         paths = run_plot(what, records or (), out=out, view=view, run=run, progress=advance)
     for path in paths:
         print(f"wrote {path}")

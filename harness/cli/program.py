@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done; 1: a test of `harness check` failed; 2: bad input, or a failed write; 3: some cells or
     steps failed, all others are saved; 130: interrupted; 141: the reader of stdout is gone.
     """
-    given = (sys.argv[1:] if argv is None else argv) or ["--help"]
-    arguments = [_dashes(word) for word in given]
+    words = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    arguments = [_dashes(word) for word in words]
     _open_streams()
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)  # read when torch is imported
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str]) -> int:
     """Run a command, print its error if any, and return its exit status."""
-    said: object
+    text: object
     try:
         _check_words(arguments)
         status = _commands()(arguments, prog_name="harness", standalone_mode=False)
@@ -77,25 +77,25 @@ def _run(arguments: Sequence[str]) -> int:
             raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except HarnessError as error:
-        said, status = error, 3 if isinstance(error, CellsFailed) else 2
+        text, status = error, 3 if isinstance(error, CellsFailed) else 2
     except ClickError as error:
-        said, status = error.format_message(), 2
+        text, status = error.format_message(), 2
     except OSError as error:
         if error.errno not in (*NO_ROOM, *NO_NAME):
             raise
-        said, status = error, 2
+        text, status = error, 2
         if error.errno in NO_NAME:
-            said = f"{error.filename}: {error.strerror}; expected a shorter name, of plain letters"
+            text = f"{error.filename}: {error.strerror}; expected a shorter name, of plain letters"
         elif error.filename is None:
             _discard_output()
-            said = f"the output cannot be written: {error.strerror}"
-    _print_error(said)
+            text = f"the output cannot be written: {error.strerror}"
+    _print_error(text)
     return status
 
 
-def _print_error(said: object) -> None:
+def _print_error(text: object) -> None:
     """Print an error on one line of stderr; if that fails, only the exit status shows it."""
-    _refused(lambda: say(f"harness: {one_line(said)}", sys.stderr))
+    _refused(lambda: say(f"harness: {one_line(text)}", sys.stderr))
 
 
 def _printed(status: int) -> int:
@@ -198,12 +198,12 @@ def _dashes(word: str) -> str:
 def _warner() -> Callable[..., None]:
     """A function that prints each warning once. Python's own filter does not suffice: libraries
     reset it, and some warnings recur with every evaluation of a command."""
-    told = set()
+    printed = set()
 
     def warn(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
         line = one_line(message)
-        if issubclass(category, UserWarning) and line not in told:
-            told.add(line)
+        if issubclass(category, UserWarning) and line not in printed:
+            printed.add(line)
             say(f"harness: warning: {line}", sys.stderr)
 
     return warn

@@ -25,15 +25,15 @@ def show(
 
     For several tasks, or a group, a table with a line for each.
     """
-    given = locals()  # the parameters of `inspecting.show.show`
+    arguments = locals()  # the parameters of `inspecting.show.show`
     from harness.data.groups import expanded
     from harness.inspecting.show import overview, report
     from harness.inspecting.show import show as run
 
     tasks = expanded(listed(task) or (task,), data_dir)
-    several = [run(one, **passed_on(given, "as_json", "task")) for one in tasks]
+    reports = [run(name, **passed_on(arguments, "as_json", "task")) for name in tasks]
     alone = tasks == (task,)
     if as_json:
-        print(json.dumps(several[0] if alone else several, sort_keys=True))
+        print(json.dumps(reports[0] if alone else reports, sort_keys=True))
     else:
-        print(report(several[0]) if alone else overview(several))
+        print(report(reports[0]) if alone else overview(reports))

@@ -31,11 +31,11 @@ def statistics(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Write the statistics of an expert's data that a method needs, to share instead of data."""
-    given = locals()  # the parameters of `harness.statistic`
+    arguments = locals()  # the parameters of `harness.statistic`
     from harness.passes.statistics import statistic as run
 
     with bars() as advance:
-        statistic = run(**passed_on(given), progress=advance)
+        statistic = run(**passed_on(arguments), progress=advance)
     shown = ", ".join(f"{name}={value}" for name, value in statistic.header.options.items())
     say(f"{statistic.need} of {expert} on {statistic.header.task}: {shown}")
     print(f"wrote {out}: {len(statistic.tensors)} weights, {out.stat().st_size / 1e6:.1f} MB")

@@ -37,7 +37,7 @@ EPOCHS = option("Number of epochs of training, in place of the study's.")
 
 
 def _planned(
-    file: str, given: Mapping[str, Any], before: Iterable[tuple[Plan, Path]] = ()
+    file: str, options: Mapping[str, Any], before: Iterable[tuple[Plan, Path]] = ()
 ) -> tuple[Plan, Path]:
     """The plan of a study with the flags of a command, and its folder; `before` are plans and
     folders of the studies that the same command runs earlier."""
@@ -48,56 +48,56 @@ def _planned(
     from harness.studies.read import read_study
 
     for name in ("limit", "seeds", "epochs", "jobs", "parallel"):
-        if (number := given.get(name)) is not None and number < 1:
+        if (number := options.get(name)) is not None and number < 1:
             raise BadRecipe(f"--{name} is {number}, expected a number of at least 1")
-    changed = {name: given[name] for name in ("limit", "seeds", "epochs")}
-    asked = read_study(file, given["out"], base=tuple(given["base"] or ()), **changed)
-    folder = given["out"] or Path(asked.study)
-    asked_steps = steps.steps_of(asked, folder, given["data_dir"])
-    if not given["base"] and given["seeds"] is None:  # these flags may remove what `exclude` names
-        check_excluded(asked, folder, given["data_dir"])
-    check_models(asked_steps, folder)
-    warn_of_downloads(asked_steps, folder, given["data_dir"])
-    check_figures(asked, asked_steps)
-    made = plan.make_plan(
-        asked.study,
-        with_inputs(asked_steps, folder, given["data_dir"]),
-        keep_merges=asked.keep_merges,
-        figures=asked.figures,
-        paper=asked.paper,
+    changed = {name: options[name] for name in ("limit", "seeds", "epochs")}
+    design = read_study(file, options["out"], base=tuple(options["base"] or ()), **changed)
+    folder = options["out"] or Path(design.study)
+    design_steps = steps.steps_of(design, folder, options["data_dir"])
+    if not options["base"] and options["seeds"] is None:  # these may remove what `exclude` names
+        check_excluded(design, folder, options["data_dir"])
+    check_models(design_steps, folder)
+    warn_of_downloads(design_steps, folder, options["data_dir"])
+    check_figures(design, design_steps)
+    study_plan = plan.make_plan(
+        design.study,
+        with_inputs(design_steps, folder, options["data_dir"]),
+        keep_merges=design.keep_merges,
+        figures=design.figures,
+        paper=design.paper,
     )
-    beside = [one for one, of in before if of == folder]
-    check_boards(made, folder, beside)
-    outcomes.check_same_requests(made, beside)
+    earlier = [other for other, place in before if place == folder]
+    check_boards(study_plan, folder, earlier)
+    outcomes.check_same_requests(study_plan, earlier)
     outcomes.outcomes_of(
-        made, folder
+        study_plan, folder
     )  # refuses, before work starts, steps done with another request
-    return made, folder
+    return study_plan, folder
 
 
-def _written(plan: Plan, folder: Path, given: Mapping[str, Any]) -> Path:
+def _written(plan: Plan, folder: Path, options: Mapping[str, Any]) -> Path:
     """Write a plan and return its file. With --retry-failed, failed steps are forgotten, with
     --remake-changed merges by plug-ins whose code changed: both are done again."""
     from harness.studies.outcomes import forget_failed, remove_changed_merges
     from harness.studies.plan import write_plan
 
     path = write_plan(plan, folder)
-    if given["retry_failed"]:
+    if options["retry_failed"]:
         forget_failed(plan, folder)
-    if given["remake_changed"]:
+    if options["remake_changed"]:
         remove_changed_merges(plan, folder)
     return path
 
 
-def _where(given: Mapping[str, Any]) -> dict[str, Any]:
+def _where(options: Mapping[str, Any]) -> dict[str, Any]:
     """The flags for workers: devices, and absolute paths of data and plug-ins, since workers run in
     another folder."""
     from harness.data.sources import data_dir as local
 
-    data = local(given["data_dir"])
+    data = local(options["data_dir"])
     folder = None if data is None else str(data.resolve())
-    plugins = [str(one.resolve()) for one in given["plugins"] or ()]
-    devices = {name: given[name] for name in ("device", "merge_device")}
+    plugins = [str(path.resolve()) for path in options["plugins"] or ()]
+    devices = {name: options[name] for name in ("device", "merge_device")}
     return {"data_dir": folder, **devices, "plugins": plugins}
 
 
@@ -112,14 +112,14 @@ def _check_devices(device: str, merge_device: str) -> None:
         check_arithmetic(Placement(device=merge_device))
 
 
-def _print(plan: Plan, known: dict[str, Outcome]) -> None:
+def _print(plan: Plan, outcomes: dict[str, Outcome]) -> None:
     from tabulate import tabulate
 
     from harness.studies.status import failures, status_table
 
     columns = ["steps", "all", "done", "failed", "begun", "missing", "time left, one worker"]
-    print(tabulate(status_table(plan, known), columns))
-    for line in failures(plan, known):
+    print(tabulate(status_table(plan, outcomes), columns))
+    for line in failures(plan, outcomes):
         say(one_line(line))
 
 
@@ -127,25 +127,25 @@ def _to_stderr(line: str) -> None:
     say(one_line(line), sys.stderr)
 
 
-def _draw(plan: Plan, known: dict[str, Outcome], folder: Path, *, anew: bool = False) -> None:
+def _draw(plan: Plan, outcomes: dict[str, Outcome], folder: Path, *, anew: bool = False) -> None:
     """Draw a study's boards and figures and, if it repeats a paper's design, the paper's tables
     with ours beside them; `anew`: also boards that are up to date."""
     from harness.studies.board import boards, figures
     from harness.studies.paper import tables
 
-    if drawn := boards(plan, known, folder, anew=anew):
-        pictures, missing = figures(plan, known, folder)
-        for one in (*(f"{place}/index.html" for place in drawn), *pictures):
-            print(f"wrote {one}")
+    if drawn := boards(plan, outcomes, folder, anew=anew):
+        pictures, missing = figures(plan, outcomes, folder)
+        for file in (*(f"{place}/index.html" for place in drawn), *pictures):
+            print(f"wrote {file}")
         for line in missing:
             say(line)
-    for one in tables(plan, known, folder):
-        print(f"wrote {one}")
+    for file in tables(plan, outcomes, folder):
+        print(f"wrote {file}")
 
 
-def _exit_unless_done(known: dict[str, Outcome]) -> None:
+def _exit_unless_done(outcomes: dict[str, Outcome]) -> None:
     """Exit with 3 unless every step is done."""
-    if any(one.state != "done" for one in known.values()):
+    if any(outcome.state != "done" for outcome in outcomes.values()):
         raise typer.Exit(3)
 
 
@@ -164,16 +164,16 @@ def plan(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Print what a study needs: steps, cells, rows through models, bytes, time; run nothing."""
-    given = locals()
+    options = locals()
     from harness.studies import outcomes, status
     from harness.studies.plan import write_plan
 
-    made, folder = _planned(file, given)
-    _print(made, outcomes.outcomes_of(made, folder))
-    print(status.amounts(made, folder))
+    plan, folder = _planned(file, options)
+    _print(plan, outcomes.outcomes_of(plan, folder))
+    print(status.amounts(plan, folder))
     if write:
-        print(f"wrote {write_plan(made, folder)}")
-        for stage, numbers in enumerate(made.levels):
+        print(f"wrote {write_plan(plan, folder)}")
+        for stage, numbers in enumerate(plan.levels):
             print(f"stage {stage}: chunks {numbers[0]} to {numbers[-1]}")
 
 
@@ -194,7 +194,7 @@ def run(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Run missing steps of a study, or of several in turn, on this machine; draw their boards."""
-    given = locals()
+    options = locals()
     from harness.studies.pool import run_plan
     from harness.studies.read import reads_results
 
@@ -202,20 +202,20 @@ def run(
     planned: dict[str, tuple[Plan, Path]] = {}
     for number, file in enumerate(files):
         if number == 0 or not reads_results(file):  # it may read results of an earlier study
-            planned[file] = _planned(file, given, planned.values())
-    every: dict[str, Outcome] = {}
+            planned[file] = _planned(file, options, planned.values())
+    all_outcomes: dict[str, Outcome] = {}
     for file in files:
-        made, folder = planned[file] if file in planned else _planned(file, given)
-        path, where = _written(made, folder, given), _where(given)
-        with bars() as tell:
-            known = run_plan(
-                made, path, folder, jobs=jobs, where=where, progress=tell, say=_to_stderr
+        plan, folder = planned[file] if file in planned else _planned(file, options)
+        path, settings = _written(plan, folder, options), _where(options)
+        with bars() as advance:
+            outcomes = run_plan(
+                plan, path, folder, jobs=jobs, where=settings, progress=advance, say=_to_stderr
             )
-        _print(made, known)
-        if any(one.records for one in known.values()):
-            _draw(made, known, folder)
-        every |= known
-    _exit_unless_done(every)
+        _print(plan, outcomes)
+        if any(outcome.records for outcome in outcomes.values()):
+            _draw(plan, outcomes, folder)
+        all_outcomes |= outcomes
+    _exit_unless_done(all_outcomes)
 
 
 @study.command()
@@ -238,20 +238,20 @@ def submit(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Submit the missing steps of a study to Slurm; print the job array of each stage."""
-    given = locals()
+    options = locals()
     from harness.studies import outcomes, pool, slurm
 
-    begin = slurm.read_header(header)
-    made, folder = _planned(file, given)
+    lines = slurm.read_header(header)
+    plan, folder = _planned(file, options)
     slurm.check_slurm(folder)
-    path, where = _written(made, folder, given), _where(given)
-    known = outcomes.outcomes_of(made, folder)
-    chunks = pool.unfinished_chunks(made, known)
-    for job in slurm.submitted(made, path, chunks, header=begin, parallel=parallel, where=where):
+    path, settings = _written(plan, folder, options), _where(options)
+    results = outcomes.outcomes_of(plan, folder)
+    chunks = pool.unfinished_chunks(plan, results)
+    for job in slurm.submitted(plan, path, chunks, header=lines, parallel=parallel, where=settings):
         print(job)
     if not chunks:
-        _print(made, known)
-        _exit_unless_done(known)
+        _print(plan, results)
+        _exit_unless_done(results)
 
 
 @study.command()
@@ -271,23 +271,23 @@ def status(
     if spread is not None and not LEAST_SPREAD <= spread <= 100:
         least = f"expected {LEAST_SPREAD:g} to 100"
         raise BadRecipe(f"--spread is {spread:g} points, {least}")
-    every: dict[str, Outcome] = {}
-    for made in plan.plans_in(folder):
-        known = outcomes.outcomes_of(made, folder)
-        print(f"{made.study}:")
-        _print(made, known)
-        found = {} if spread is None else spreads(made, known, folder, spread)
-        for board, one in ((board, one) for board, of in found.items() for one in of):
-            where = ", ".join(filter(None, (board, one.base, one.protocol)))
+    all_outcomes: dict[str, Outcome] = {}
+    for study_plan in plan.plans_in(folder):
+        results = outcomes.outcomes_of(study_plan, folder)
+        print(f"{study_plan.study}:")
+        _print(study_plan, results)
+        by_board = {} if spread is None else spreads(study_plan, results, folder, spread)
+        for board, diff in ((board, diff) for board, diffs in by_board.items() for diff in diffs):
+            title = ", ".join(filter(None, (board, diff.base, diff.protocol)))
             print(
-                f"{where}: differences of {one.merges} merges vary by {one.deviation:.1f} points "
-                f"(median sd over {one.sets} sets of experts); a difference of {spread:g} points "
-                f"would be significant with about {one.needed} sets"
+                f"{title}: differences of {diff.merges} merges vary by {diff.deviation:.1f} points "
+                f"(median sd over {diff.sets} sets of experts); a difference of {spread:g} points "
+                f"would be significant with about {diff.needed} sets"
             )
-        every |= known
+        all_outcomes |= results
     if tasks := slurm.tasks_of(folder):
         print(tabulate(slurm.queue_table(tasks), ["Slurm", "tasks", "reason", "see logs/"]))
-    _exit_unless_done(every)
+    _exit_unless_done(all_outcomes)
 
 
 @study.command()
@@ -297,20 +297,20 @@ def board(folder: Path = FOLDER, plugins: list[Path] | None = flags.PLUGINS) -> 
     from harness.studies.outcomes import outcomes_of
     from harness.studies.plan import plans_in
 
-    def lacking(made: Plan) -> MissingScores | None:
+    def lacking(plan: Plan) -> MissingScores | None:
         """Draw the boards of one study; the error if it has no scores, so that others go on."""
         try:
-            _draw(made, outcomes_of(made, folder), folder, anew=True)
+            _draw(plan, outcomes_of(plan, folder), folder, anew=True)
         except MissingScores as error:
             return error
         return None
 
-    found = [*map(lacking, plans_in(folder))]
-    if without := [one for one in found if one]:
-        if len(without) == len(found):
-            raise without[0]
-        for one in without:
-            _to_stderr(str(one))
+    results = [*map(lacking, plans_in(folder))]
+    if missing := [error for error in results if error]:
+        if len(missing) == len(results):
+            raise missing[0]
+        for error in missing:
+            _to_stderr(str(error))
 
 
 @app.command()
@@ -323,16 +323,18 @@ def work(
     plugins: list[Path] | None = flags.PLUGINS,
 ) -> None:
     """Run one chunk of a study's plan: what `study run` and a cluster's jobs call."""
-    given = locals()
+    options = locals()
     from harness.studies.plan import PLANS, read_plan
     from harness.studies.work import work as run
 
-    made = read_plan(plan)
-    if not 0 <= chunk < len(made.chunks):
-        raise BadRecipe(f"--chunk is {chunk}, expected a number from 0 to {len(made.chunks) - 1}")
+    study_plan = read_plan(plan)
+    if not 0 <= chunk < len(study_plan.chunks):
+        raise BadRecipe(
+            f"--chunk is {chunk}, expected a number from 0 to {len(study_plan.chunks) - 1}"
+        )
     folder = plan.resolve().parent.parent
     if plan.resolve().parent.name != PLANS:
         raise BadRecipe(f"{plan} is not in a folder '{PLANS}'; expected FOLDER/{PLANS}/*.json")
     _check_devices(device, merge_device)
-    if not run(made, chunk, folder, where=_where(given), say=print):
+    if not run(study_plan, chunk, folder, where=_where(options), say=print):
         raise typer.Exit(3)

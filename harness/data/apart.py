@@ -34,13 +34,13 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
     for split, stored in task.splits.items():
         if stored == TRAIN != split:
             raise same(split, TRAIN, "both are read from one stored split")
-    known: dict[str, Texts] = {}
+    seen: dict[str, Texts] = {}
     for split in dict.fromkeys((TRAIN, *task.splits)):
-        every = _texts(task, split, folder)
-        folded = _folded(every)
-        for other, theirs in known.items() if every else ():
+        exact = _texts(task, split, folder)
+        folded = _folded(exact)
+        for other, theirs in seen.items() if exact else ():
             # a scored split may differ from another in case alone, but not from train
-            texts = folded if other == TRAIN else every
+            texts = folded if other == TRAIN else exact
             common = len(texts.keys() & theirs.keys())
             alias = other != TRAIN and task.splits[split] == task.splits[other]
             if (texts == theirs and not alias) or (
@@ -49,9 +49,9 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
                 and len(theirs) > REPEATED * theirs.total()
             ):
                 what = "images" if task.image else "texts"
-                among = f"{len(texts)} {what} of {split} are among the {len(theirs)} of {other}"
-                raise same(split, other, f"{common} of the {among}")
-        known[split] = folded if split == TRAIN else every
+                counts = f"{len(texts)} {what} of {split} are among the {len(theirs)} of {other}"
+                raise same(split, other, f"{common} of the {counts}")
+        seen[split] = folded if split == TRAIN else exact
 
 
 def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | None:
@@ -63,8 +63,8 @@ def shared_with_train(rows: Rows, folder: str | Path | None = None) -> int | Non
     task, split, (trained_on, held_out) = rows.task, rows.split, DERIVED
     if split != held_out and task.splits.get(split, TRAIN) == TRAIN:
         return None
-    known = {*map(_fold, _texts(task, trained_on if split == held_out else TRAIN, folder))}
-    return sum(_fold(_bare(text)) in known for text in rows.texts) if known else None
+    seen = {*map(_fold, _texts(task, trained_on if split == held_out else TRAIN, folder))}
+    return sum(_fold(_bare(text)) in seen for text in rows.texts) if seen else None
 
 
 def repeated(rows: Rows) -> int:
@@ -84,8 +84,8 @@ def among(
         name, _, other = rows.partition("@")
         if name == task.name and share_rows(task, split, other):
             return rows
-    known = {of: rows for rows, of in shown.items() if of}
-    return known.get(digest()) if known else None
+    by_hash = {value: rows for rows, value in shown.items() if value}
+    return by_hash.get(digest()) if by_hash else None
 
 
 def texts_digest(task: Task, split: str, folder: str | Path | None = None) -> str:
@@ -94,10 +94,10 @@ def texts_digest(task: Task, split: str, folder: str | Path | None = None) -> st
     Empty if they cannot be read.
     """
     try:
-        each = [digest_of(_fold(_bare(text))) for text in texts_of(task, split, folder=folder)]
+        digests = [digest_of(_fold(_bare(text))) for text in texts_of(task, split, folder=folder)]
     except HarnessError:
         return ""
-    return digest_of([len(each), sum(int(one, 16) for one in each)])
+    return digest_of([len(digests), sum(int(digest, 16) for digest in digests)])
 
 
 def _texts(task: Task, split: str, folder: str | Path | None) -> Texts:
@@ -125,7 +125,7 @@ def _fold(text: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _folded(texts: Texts) -> Texts:
-    found: Texts = Counter()
+    folded: Texts = Counter()
     for text, count in texts.items():
-        found[_fold(text)] += count
-    return found
+        folded[_fold(text)] += count
+    return folded

@@ -39,11 +39,11 @@ def called_in(model: Checkpoint, task: Task, folder: str | Path | None) -> str |
     """
     if task.name in model.tasks:
         return task.name
-    said = read_expert_json(model.path)
-    if said is None or not task.files:
+    info = read_expert_json(model.path)
+    if info is None or not task.files:
         return None
-    for name in said.tasks:
-        count, digest = _of(said.rows, name), _of(said.rows_digest, name)
+    for name in info.tasks:
+        count, digest = _of(info.rows, name), _of(info.rows_digest, name)
         try:
             if count and load_rows(task, TRAINED_ON, folder=folder, limit=count).digest == digest:
                 return name
@@ -57,18 +57,18 @@ def tell_of_other_rows(model: Checkpoint, task: Task, folder: str | Path | None)
 
     Such an expert may have seen the rows that are scored.
     """
-    said, here = read_expert_json(model.path), bool(task.generate or task.files or data_dir(folder))
-    name = called_in(model, task, folder) if said is not None and here else None
-    if said is None or name is None or said.readout != LAST_LINEAR.name:
+    info, here = read_expert_json(model.path), bool(task.generate or task.files or data_dir(folder))
+    name = called_in(model, task, folder) if info is not None and here else None
+    if info is None or name is None or info.readout != LAST_LINEAR.name:
         return  # a preset reads other columns of the same rows
-    count, digest = _of(said.rows, name), _of(said.rows_digest, name)
+    count, digest = _of(info.rows, name), _of(info.rows_digest, name)
     if not count or not digest:
         return
     try:
-        rows = load_rows(task, TRAINED_ON, folder=folder, limit=None if said.part else count)
+        rows = load_rows(task, TRAINED_ON, folder=folder, limit=None if info.part else count)
     except HarnessError:  # without training rows there is nothing to compare
         return
-    if (part_of(rows, said.part) if said.part else rows).digest != digest:
+    if (part_of(rows, info.part) if info.part else rows).digest != digest:
         warnings.warn(
             f"{model.source} was trained on other rows than {task}@{TRAINED_ON} has now: it may "
             "have seen rows that are scored; train it again, or give the data it was trained on",
@@ -76,6 +76,6 @@ def tell_of_other_rows(model: Checkpoint, task: Task, folder: str | Path | None)
         )
 
 
-def _of(said: V | dict[str, V], task: str) -> V | None:
-    """The value for a task: `said` itself, or its entry where it is a mapping by task."""
-    return said.get(task) if isinstance(said, dict) else said
+def _of(values: V | dict[str, V], task: str) -> V | None:
+    """The value for a task: `values` itself, or its entry where it is a mapping by task."""
+    return values.get(task) if isinstance(values, dict) else values

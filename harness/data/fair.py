@@ -41,14 +41,14 @@ def unlike(rows: Rows, first: int) -> dict[str, tuple[float, float]]:
         tail = bdtr(count, first, all_over) if rare else bdtrc(count - 1, first, all_over)
         if tail < CHANCE / len(groups):
             found[name] = here, all_over
-    return dict(sorted(found.items(), key=lambda one: -abs(one[1][0] - one[1][1])))
+    return dict(sorted(found.items(), key=lambda item: -abs(item[1][0] - item[1][1])))
 
 
 def described(found: Mapping[str, Sequence[float]]) -> str:
     """The labels whose shares are widest apart, in words."""
-    said = [
+    texts = [
         f"{name} {here:.1%} of them, {all_over:.1%} of all"
         for name, (here, all_over) in found.items()
     ]
-    more = [f"and {len(said) - SHOWN} more"] if len(said) > SHOWN else []
-    return "; ".join([*said[:SHOWN], *more])
+    more = [f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []
+    return "; ".join([*texts[:SHOWN], *more])

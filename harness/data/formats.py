@@ -39,8 +39,8 @@ def columns_needed(task: Task) -> tuple[str, ...]:
     lack it, and then every row is a document of its own.
     """
     image = (task.image,) if task.image else ()
-    known = (*image, *columns_read(task))
-    return tuple(name for name in known if task.files or name != task.document)
+    columns = (*image, *columns_read(task))
+    return tuple(name for name in columns if task.files or name != task.document)
 
 
 def _whole(path: Path) -> Any:
@@ -74,11 +74,11 @@ def _read_jsonl(task: Task, path: Path) -> Any:
 
     _check_lines(path)
     table = pyarrow.json.read_json(_whole(path))
-    odd = [f for f in table.schema if f.name in task.text and pyarrow.types.is_temporal(f.type)]
-    if not odd:
+    dates = [f for f in table.schema if f.name in task.text and pyarrow.types.is_temporal(f.type)]
+    if not dates:
         return table
-    said = pyarrow.schema([(field.name, pyarrow.string()) for field in odd])
-    return pyarrow.json.read_json(_whole(path), parse_options=pyarrow.json.ParseOptions(said))
+    schema = pyarrow.schema([(field.name, pyarrow.string()) for field in dates])
+    return pyarrow.json.read_json(_whole(path), parse_options=pyarrow.json.ParseOptions(schema))
 
 
 def _check_lines(path: Path) -> None:
@@ -115,16 +115,16 @@ def _read_csv(task: Task, path: Path) -> Any:
     import pyarrow
     import pyarrow.csv
 
-    named = (task.label,) if task.labels else ()  # keeps 01 and 1.0 as they are written
-    text = dict.fromkeys((*task.text, *filter(None, [task.image]), *named), pyarrow.string())
-    types = pyarrow.csv.ConvertOptions(column_types=text)
+    label = (task.label,) if task.labels else ()  # keeps 01 and 1.0 as they are written
+    columns = dict.fromkeys((*task.text, *filter(None, [task.image]), *label), pyarrow.string())
+    conversion = pyarrow.csv.ConvertOptions(column_types=columns)
     sign = _separator(task, path)
     quoted = _quoted(path, sign)
     quote = '"' if quoted else False
-    lines = pyarrow.csv.ParseOptions(newlines_in_values=quoted, delimiter=sign, quote_char=quote)
-    alone = pyarrow.csv.ReadOptions(use_threads=False)  # else errors do not name the row
+    parsing = pyarrow.csv.ParseOptions(newlines_in_values=quoted, delimiter=sign, quote_char=quote)
+    reading = pyarrow.csv.ReadOptions(use_threads=False)  # else errors do not name the row
     try:
-        return pyarrow.csv.read_csv(_whole(path), alone, lines, types)
+        return pyarrow.csv.read_csv(_whole(path), reading, parsing, conversion)
     except pyarrow.ArrowInvalid as error:
         _check_utf8(path)
         raise BadData(
@@ -150,19 +150,19 @@ def _quoted(path: Path, sign: str) -> bool:
     if b'"' not in path.read_bytes():
         return True
 
-    def rows(**how: Any) -> Iterator[list[str]]:
+    def rows(**options: Any) -> Iterator[list[str]]:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-            yield from filter(None, csv.reader(file, delimiter=sign, **how))
+            yield from filter(None, csv.reader(file, delimiter=sign, **options))
 
     widths, within = Counter[int](), False
     for row in rows(quoting=csv.QUOTE_NONE):
         widths[len(row)] += 1
-        within = within or any('"' in one and one[0] != '"' for one in row)
+        within = within or any('"' in field and field[0] != '"' for field in row)
     count, joined, longest = 0, 0, csv.field_size_limit(LONGEST)
     try:
         for row in rows(strict=True):
             count += 1
-            joined += any("\n" in one for one in row)
+            joined += any("\n" in field for field in row)
     except csv.Error as error:
         if len(widths) == 1:
             return False
@@ -194,9 +194,9 @@ def _check_utf8(path: Path) -> None:
         content.decode()
     except UnicodeDecodeError as error:
         number = content.count(b"\n", 0, error.start) + 1
-        odd = content[max(error.start - 10, 0) : error.end + 10]
+        bad = content[max(error.start - 10, 0) : error.end + 10]
         raise BadData(
-            f"line {number} of {path} has {odd!r}, which is no text in UTF-8; expected a file that "
+            f"line {number} of {path} has {bad!r}, which is no text in UTF-8; expected a file that "
             "is saved as UTF-8"
         ) from None
 
@@ -208,8 +208,8 @@ def _separator(task: Task, path: Path) -> str:
         header = file.readline(LONGEST)
     needed = {*columns_needed(task)}
     signs = (usual, *SEPARATORS)
-    made = (sign for sign in signs if needed <= {*next(csv.reader([header], delimiter=sign), ())})
-    return next(made, usual)
+    fits = (sign for sign in signs if needed <= {*next(csv.reader([header], delimiter=sign), ())})
+    return next(fits, usual)
 
 
 TABS, BLANKS = re.compile("\t+"), re.compile(" +")
@@ -228,12 +228,12 @@ def _read_conll(task: Task, path: Path) -> Any:
     what = "words and tags"
     if not kind_of(task).split_into_words:
         raise BadData(f"{path} is read as {what}, and {task} has none; expected .csv or .jsonl")
-    called = {*task.renamed, *task.labels}
+    labels = {*task.renamed, *task.labels}
     sentences: list[tuple[list[str], list[str], int]] = [([], [], 0)]
     columns: tuple[int, int] | None = None
     text = read_text(path, what, error=BadData).removeprefix("\ufeff")
-    for number, whole in enumerate(re.split(r"\r*\n|\r", text), start=1):
-        line = whole.strip(" \t")
+    for number, raw_line in enumerate(re.split(r"\r*\n|\r", text), start=1):
+        line = raw_line.strip(" \t")
         starts = line.startswith("-DOCSTART-")
         if not line or starts:
             sentences.append(([], [], sentences[-1][2] + starts))
@@ -248,7 +248,7 @@ def _read_conll(task: Task, path: Path) -> Any:
             fault = f" and {len(line)} letters long, expected a word and its tag"
         elif (
             parts[0].startswith("#")
-            and not (TAG.fullmatch(parts[-1]) or parts[-1] in called)
+            and not (TAG.fullmatch(parts[-1]) or parts[-1] in labels)
             and (line[1] in " \t" or not columns or len(parts) != columns[0])
         ):
             continue
@@ -261,10 +261,10 @@ def _read_conll(task: Task, path: Path) -> Any:
         words, tags, _ = sentences[-1]
         words.append(parts[0])
         tags.append(parts[-1])
-    rows = [one for one in sentences if one[0]]
-    named = {task.text[0]: [w for w, _, _ in rows], task.label: [t for _, t, _ in rows]}
+    rows = [sentence for sentence in sentences if sentence[0]]
+    data = {task.text[0]: [w for w, _, _ in rows], task.label: [t for _, t, _ in rows]}
     lists = pyarrow.list_(pyarrow.string())
-    table = pyarrow.table(named, schema=pyarrow.schema(dict.fromkeys(named, lists)))
+    table = pyarrow.table(data, schema=pyarrow.schema(dict.fromkeys(data, lists)))
     if not task.document or not sentences[-1][2]:
         return table
     return table.append_column(task.document, pyarrow.array([d for _, _, d in rows]))

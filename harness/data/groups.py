@@ -19,23 +19,23 @@ def expanded(names: Sequence[str], folder: str | Path | None = None) -> tuple[st
     """
     tasks: list[str] = []
     for text in names:
-        name, at, split = text.partition("@")
+        name, sign, split = text.partition("@")
         members = groups().get(name, []) if "/" not in name and name not in TASKS else []
-        there = [task for task in members if is_there(task, folder)]
-        if members and not there:
-            known = ", ".join(task.name for task in members)
+        available = [task for task in members if is_there(task, folder)]
+        if members and not available:
+            listed = ", ".join(task.name for task in members)
             place = data_dir(folder) or "--data-dir, which is not given"
-            raise BadData(f"no data for any task of '{name}' at {place}; the group is {known}")
-        named = [f"{task.name}{at}{split}" for task in there] if members else [text]
-        tasks += [name for name in named if not members or name not in tasks]
+            raise BadData(f"no data for any task of '{name}' at {place}; the group is {listed}")
+        found = [f"{task.name}{sign}{split}" for task in available] if members else [text]
+        tasks += [name for name in found if not members or name not in tasks]
     return tuple(tasks)
 
 
 def groups() -> dict[str, list[Task]]:
     """The tasks of every group, by the name of the group."""
-    made: dict[str, list[Task]] = {}
+    by_group: dict[str, list[Task]] = {}
     for name, task in TASKS.items():
         for group in (task.group or name.partition("/")[0]).split():
             if group != name:
-                made.setdefault(group, []).append(task)
-    return made
+                by_group.setdefault(group, []).append(task)
+    return by_group

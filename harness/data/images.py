@@ -38,16 +38,16 @@ def read_folder(task: Task, folder: Path) -> Any:
     import pyarrow
 
     parts = {path: path.relative_to(folder).parts for path in folder.rglob("*")}
-    seen = sorted(p for p in parts if not any(part.startswith(".") for part in parts[p]))
-    for path in seen:
+    visible = sorted(p for p in parts if not any(part.startswith(".") for part in parts[p]))
+    for path in visible:
         if path.is_symlink() and path.is_dir():
             raise BadData(f"{path} is a link to a folder, expected a folder: no link is followed")
         if path.is_symlink() and not path.exists():
             raise BadData(f"{path} is a link to nothing; put the file in its place, or remove it")
-    each = [path for path in seen if path.is_file()]
-    files = [path for path in each if path.suffix.lower() in SUFFIXES]
+    paths = [path for path in visible if path.is_file()]
+    files = [path for path in paths if path.suffix.lower() in SUFFIXES]
     outside = [file.name for file in files if file.parent == folder]
-    if others := [p for p in each if p.suffix.lower() not in SUFFIXES and p.parent != folder]:
+    if others := [p for p in paths if p.suffix.lower() not in SUFFIXES and p.parent != folder]:
         warnings.warn(
             f"files below {folder} are ignored: {len(others)}, {others[0].name!r:.80} first; "
             f"expected images, whose names end in {', '.join(SUFFIXES)}",
@@ -58,7 +58,7 @@ def read_folder(task: Task, folder: Path) -> Any:
         raise BadData(f"{folder} has {found}; expected CLASS/NAME with {', '.join(SUFFIXES)}")
     names = [file.relative_to(folder).as_posix() for file in files]
     classes = [name.partition("/")[0] for name in names]
-    top = (path.name for path in seen if path.parent == folder and path.is_dir())
+    top = (path.name for path in visible if path.parent == folder and path.is_dir())
     if empty := sorted({*top} - {*classes}):
         warnings.warn(f"{folder} has no images of {few(empty)}: no class of the task", stacklevel=2)
     return pyarrow.table({task.image: names, task.label: classes})
@@ -71,19 +71,19 @@ def image_reader(task: Task, stored: Any, where: str | Path) -> Callable[[int], 
     datasets library writes them. Raises BadData for a column of another type.
     """
     import pyarrow.compute
-    import pyarrow.types as of
+    import pyarrow.types as types
 
     data = paths = None
     column = stored.column(task.image)
     kind, parts = column.type, [column]
-    if of.is_struct(kind):
+    if types.is_struct(kind):
         fields = {kind.field(place).name for place in range(kind.num_fields)}
-        named = [name for name in ("bytes", "path") if name in fields]
-        parts = [pyarrow.compute.struct_field(column, name) for name in named]
+        names = [name for name in ("bytes", "path") if name in fields]
+        parts = [pyarrow.compute.struct_field(column, name) for name in names]
     for part in parts:
-        if of.is_binary(part.type) or of.is_large_binary(part.type):
+        if types.is_binary(part.type) or types.is_large_binary(part.type):
             data = part
-        elif of.is_string(part.type) or of.is_large_string(part.type):
+        elif types.is_string(part.type) or types.is_large_string(part.type):
             paths = part
     if data is None and paths is None:
         raise BadData(

@@ -141,12 +141,12 @@ def span_f1_dataless(predicted: Sequence[Sequence[str]], labels: Sequence[Sequen
     An I- outside of entities is an entity of one word. An entity that begins with B- continues
     over I- of any type, and has the type of its last word.
     """
-    both = either = 0
+    common = total = 0
     for guesses, truth in zip(predicted, labels, strict=True):
-        found, there = loose_spans(guesses), loose_spans(truth)
-        both += len(found & there)
-        either += len(found) + len(there)
-    return 2 * both / either if either else 0.0
+        predicted_spans, true_spans = loose_spans(guesses), loose_spans(truth)
+        common += len(predicted_spans & true_spans)
+        total += len(predicted_spans) + len(true_spans)
+    return 2 * common / total if total else 0.0
 
 
 Span: TypeAlias = tuple[str, int, int]
@@ -171,7 +171,7 @@ def strict_spans(tags: Sequence[str]) -> set[Span]:
     """The entities that `span_f1_strict` counts."""
     from seqeval.scheme import IOB2, Entities
 
-    return {(one.tag, one.start, one.end) for one in Entities([[*tags]], IOB2).entities[0]}
+    return {(span.tag, span.start, span.end) for span in Entities([[*tags]], IOB2).entities[0]}
 
 
 def _f1(predicted: Array64, labels: Array64, average: str = "binary") -> float:
@@ -183,9 +183,9 @@ def _f1(predicted: Array64, labels: Array64, average: str = "binary") -> float:
 def _mean_f1(predicted: Array64, labels: Array64) -> float:
     # not by scikit-learn: with many classes, its checks of each take most of the time
     guessed, true = (labels != IGNORED) & (predicted == 1), labels == 1
-    both, either = (guessed & true).sum(axis=0), guessed.sum(axis=0) + true.sum(axis=0)
-    held = true.any(axis=0)
-    return float(np.mean(2 * both[held] / either[held])) if held.any() else 0.0
+    common, total = (guessed & true).sum(axis=0), guessed.sum(axis=0) + true.sum(axis=0)
+    present = true.any(axis=0)
+    return float(np.mean(2 * common[present] / total[present])) if present.any() else 0.0
 
 
 def _correlation(function: Any, predicted: Array64, labels: Array64) -> float:
@@ -209,11 +209,11 @@ def check_metrics(task: Task) -> None:
             raise BadData(
                 f"'{task}' is a {task.kind} task, not one for {name}; expected {_fit(task)}"
             )
-        odd = [tag for tag in task.labels if tag != OUTSIDE and tag[0] not in entry.prefixes]
-        if entry.prefixes and odd:
+        unscored = [tag for tag in task.labels if tag != OUTSIDE and tag[0] not in entry.prefixes]
+        if entry.prefixes and unscored:
             raise BadData(
-                f"task '{task}' has the tag {odd[0]}, which {name} does not score; expected "
-                f"{', '.join(f'{one}-TYPE' for one in entry.prefixes)}, or span_f1"
+                f"task '{task}' has the tag {unscored[0]}, which {name} does not score; expected "
+                f"{', '.join(f'{prefix}-TYPE' for prefix in entry.prefixes)}, or span_f1"
             )
         if entry.classes not in (None, len(task.labels)):
             instead = "use macro_f1 or micro_f1" if name == "f1" else f"expected {_fit(task)}"
@@ -227,17 +227,17 @@ def check_scored(task: Task, labels: Array64, units: Units | None, where: str) -
 
     Predictions leave none undefined: with constant ones, a correlation is 0.
     """
-    read = kind_of(task).for_metrics(task, labels, units)
+    values = kind_of(task).for_metrics(task, labels, units)
     for name in task.metrics:
         entry = METRICS[name]
-        lacking = entry.undefined(read) if entry.undefined else None
-        if lacking is None and entry.undefined is None and not _is_number(entry, read):
-            lacking = "labels for which even right predictions have no score"
-        if lacking:
+        fault = entry.undefined(values) if entry.undefined else None
+        if fault is None and entry.undefined is None and not _is_number(entry, values):
+            fault = "labels for which even right predictions have no score"
+        if fault:
             rows = len(labels) if units is None else len(units)
             scored = "the one row that is" if rows == 1 else f"{rows} rows that are"
             raise BadData(
-                f"{where} has {lacking} in {scored} scored, "
+                f"{where} has {fault} in {scored} scored, "
                 f"so {name} is undefined; expected other rows, or another metric in --metrics"
             )
 
@@ -254,10 +254,10 @@ def value_of(entry: Metric, predicted: Any, labels: Any) -> float:
         return float(function(deepcopy(predicted), deepcopy(labels)))
 
 
-def _is_number(entry: Metric, read: Any) -> bool:
+def _is_number(entry: Metric, values: Any) -> bool:
     """Whether a metric is finite when the true labels are predicted."""
     with np.errstate(all="ignore"):
-        return bool(np.isfinite(value_of(entry, read, read)))
+        return bool(np.isfinite(value_of(entry, values, values)))
 
 
 def _fit(task: Task) -> str:
@@ -284,10 +284,10 @@ def score(task: Task, predicted: Array64, labels: Array64, units: Units | None =
     labels leave a metric undefined, which is no score of 0, and NotFinite for NaN or infinity.
     """
     check_scored(task, labels, units, str(task))
-    read = [kind_of(task).for_metrics(task, values, units) for values in (predicted, labels)]
-    parts = {name: value_of(METRICS[name], *read) for name in task.metrics}
-    if odd := [name for name, value in parts.items() if not np.isfinite(value)]:
-        raise NotFinite(f"metric '{odd[0]}' of {task} is {parts[odd[0]]}, expected a number")
+    pair = [kind_of(task).for_metrics(task, values, units) for values in (predicted, labels)]
+    parts = {name: value_of(METRICS[name], *pair) for name in task.metrics}
+    if bad := [name for name, value in parts.items() if not np.isfinite(value)]:
+        raise NotFinite(f"metric '{bad[0]}' of {task} is {parts[bad[0]]}, expected a number")
     rows = len(labels) if units is None else len(units)
     return Score(float(np.mean(list(parts.values()))), parts, rows)
 
@@ -301,20 +301,20 @@ def evaluation_module(task: Task) -> Any:
     import evaluate
     from datasets import Features, List, Value
 
-    one = List(Value("float64")) if kind_of(task).positional else Value("float64")
+    feature = List(Value("float64")) if kind_of(task).positional else Value("float64")
 
     class TaskMetric(evaluate.Metric):  # type: ignore[misc]  # evaluate has no types
         def _info(self) -> Any:
             return evaluate.MetricInfo(
                 description=f"{', '.join(task.metrics)} of {task.name}",
                 citation="",
-                features=Features({"predictions": one, "references": one}),
+                features=Features({"predictions": feature, "references": feature}),
             )
 
         def _compute(
             self, predictions: Any, references: Any, units: Units | None = None
         ) -> dict[str, float]:
-            read = score(task, np.asarray(predictions), np.asarray(references), units)
-            return {**read.parts, "score": read.value}
+            result = score(task, np.asarray(predictions), np.asarray(references), units)
+            return {**result.parts, "score": result.value}
 
     return TaskMetric(keep_in_memory=True)

@@ -44,7 +44,7 @@ def _named(labels: object) -> object:
     if labels == "from data" or not isinstance(labels, (str, list, tuple)):
         return labels
     if not isinstance(labels, str):
-        return [composed(one) if isinstance(one, str) else one for one in labels]
+        return [composed(name) if isinstance(name, str) else name for name in labels]
     write = f"labels: [{labels}]" if "," in labels else f"label: {labels}, if it is their column"
     raise ValueError(f"{labels!r:.80} is no list of names; write {write:.200}")
 
@@ -93,37 +93,37 @@ def task_of_file(path: str) -> Task:
     what = "a task: kind, text, label, files"
     written = read_yaml(place, what, error=BadData, loader=AsWritten)
     filled = {key: value for key, value in written.items() if value not in NOTHING}
-    said = validated(Described, filled, str(place), BadData)
-    if bool(said.files) == bool(said.hub):
-        sources = "both files and hub" if said.hub else "neither files nor hub"
+    fields = validated(Described, filled, str(place), BadData)
+    if bool(fields.files) == bool(fields.hub):
+        sources = "both files and hub" if fields.hub else "neither files nor hub"
         raise BadData(f"{place} says {sources}, expected one of them")
-    files = _files(place, said)
-    splits = _splits(place, said, files)
-    kind = KINDS[said.kind]
-    metrics = (said.metric,) if isinstance(said.metric, str) else said.metric
-    known = vars(Hyperparameters())
-    if odd := [name for name in said.finetune if name not in known]:
-        raise BadData(f"{place}: finetune has no '{odd[0]}'; known: {', '.join(known)}")
-    given = {name: _number(value) for name, value in said.finetune.items()}
-    given |= {"max_length": 1} if said.image else {}  # an image has no number of tokens
+    files = _files(place, fields)
+    splits = _splits(place, fields, files)
+    kind = KINDS[fields.kind]
+    metrics = (fields.metric,) if isinstance(fields.metric, str) else fields.metric
+    defaults = vars(Hyperparameters())
+    if unknown := [name for name in fields.finetune if name not in defaults]:
+        raise BadData(f"{place}: finetune has no '{unknown[0]}'; known: {', '.join(defaults)}")
+    settings = {name: _number(value) for name, value in fields.finetune.items()}
+    settings |= {"max_length": 1} if fields.image else {}  # an image has no number of tokens
     task = Task(
-        name=said.name or place.name.partition(".")[0],
-        text=(said.text,) if isinstance(said.text, str) else said.text,
+        name=fields.name or place.name.partition(".")[0],
+        text=(fields.text,) if isinstance(fields.text, str) else fields.text,
         # the label column of a folder of images; several labels may each have a column
-        label=said.label or ("label" if said.image and not kind.list_labels else ""),
-        labels=said.labels if said.labels != "from data" else kind.placeholder_labels,
-        by_index=kind.positional and said.labels != "from data",
+        label=fields.label or ("label" if fields.image and not kind.list_labels else ""),
+        labels=fields.labels if fields.labels != "from data" else kind.placeholder_labels,
+        by_index=kind.positional and fields.labels != "from data",
         metrics=metrics or kind.metrics,
         splits=splits,
-        reported=said.reported or next(iter(splits), HELD_OUT),
-        source=said.hub,
+        reported=fields.reported or next(iter(splits), HELD_OUT),
+        source=fields.hub,
         files=files,
-        finetune=Hyperparameters(**given),
-        **said.model_dump(include=ALIKE),
+        finetune=Hyperparameters(**settings),
+        **fields.model_dump(include=ALIKE),
     )
     if task.label in task.text:
         raise BadData(f"{place} has '{task.label}' as text and as label, expected two columns")
-    if said.labels == "from data":
+    if fields.labels == "from data":
         return _with_labels(task, place)
     spelled = comparison_key(task.labels)
     names = {*map(spelled, task.labels), ""}  # renamed to "": a label that is left out
@@ -143,34 +143,34 @@ def _number(written: Any) -> Any:
     return int(value) if value.is_integer() else value
 
 
-def _files(place: Path, said: Described) -> dict[str, str]:
+def _files(place: Path, fields: Described) -> dict[str, str]:
     """The file, or folder of images, of each split that has one."""
-    files = said.files
+    files = fields.files
     if isinstance(files, dict):
         return {split: str(place.parent / file) for split, file in files.items()}
     if not files:
         return {}
     if (place.parent / files).is_file():
         return {TRAIN: str(place.parent / files)}
-    known = (TRAIN, *(said.splits.values() if isinstance(said.splits, dict) else said.splits))
+    used = (TRAIN, *(fields.splits.values() if isinstance(fields.splits, dict) else fields.splits))
 
-    def there(name: str) -> Path | None:
+    def path_of(name: str) -> Path | None:
         pattern = place.parent / files.replace("{split}", name)
-        each = [pattern] if "{split}" in files else [pattern / f"{name}.{s}" for s in SUFFIXES]
-        if said.image:
-            each += [pattern if "{split}" in files else pattern / name]
-        found = (file for file in each if file.is_file() or (said.image and file.is_dir()))
+        tried = [pattern] if "{split}" in files else [pattern / f"{name}.{s}" for s in SUFFIXES]
+        if fields.image:
+            tried += [pattern if "{split}" in files else pattern / name]
+        found = (file for file in tried if file.is_file() or (fields.image and file.is_dir()))
         return only([*dict.fromkeys(found)])
 
-    names = dict.fromkeys((*known, *SPLITS, *OTHERS))
-    paths = {name: str(file) for name in names if (file := there(name)) is not None}
+    names = dict.fromkeys((*used, *SPLITS, *OTHERS))
+    paths = {name: str(file) for name in names if (file := path_of(name)) is not None}
     if VALIDATION not in paths:
-        others = [name for name in OTHERS if name in paths and name not in known]
+        others = [name for name in OTHERS if name in paths and name not in used]
         if other := one_of(others, str(place)):
             paths[VALIDATION] = paths.pop(other)
     if TRAIN not in paths:
-        place_of = files.replace("{split}", TRAIN) if "{split}" in files else Path(files, TRAIN)
-        classes = f"{place_of} with a folder for each class, " if said.image else ""
+        location = files.replace("{split}", TRAIN) if "{split}" in files else Path(files, TRAIN)
+        classes = f"{location} with a folder for each class, " if fields.image else ""
         raise BadData(
             f"{place} has files '{files}', where no file is of the split '{TRAIN}'; expected "
             f"{classes}a file, a folder with {TRAIN} ending in {ENDINGS}, "
@@ -179,14 +179,14 @@ def _files(place: Path, said: Described) -> dict[str, str]:
     return paths
 
 
-def _splits(place: Path, said: Described, files: Mapping[str, str]) -> dict[str, str]:
+def _splits(place: Path, fields: Described, files: Mapping[str, str]) -> dict[str, str]:
     """The splits to score: a user's names -> names in the source."""
-    if isinstance(said.splits, dict):
-        splits = dict(said.splits)
+    if isinstance(fields.splits, dict):
+        splits = dict(fields.splits)
     else:
-        splits = {split: split for split in said.splits or [s for s in files if s != TRAIN]}
-    if files and (lacking := [split for split in splits.values() if split not in files]):
-        raise BadData(f"{place} has no file of the split '{lacking[0]}'; found {', '.join(files)}")
+        splits = {split: split for split in fields.splits or [s for s in files if s != TRAIN]}
+    if files and (missing := [split for split in splits.values() if split not in files]):
+        raise BadData(f"{place} has no file of the split '{missing[0]}'; found {', '.join(files)}")
     return splits
 
 
@@ -202,35 +202,35 @@ def _with_labels(task: Task, place: Path) -> Task:
         raise BadData(f"{place} names no column of labels and no labels; expected one of them")
     found: dict[str, None] = {}
     for value in label_values(task):
-        each = value if isinstance(value, list) else [value]
-        by_name = not kind.positional or all(isinstance(one, str) for one in each)
+        entries = value if isinstance(value, list) else [value]
+        by_name = not kind.positional or all(isinstance(entry, str) for entry in entries)
         if not by_name or (kind.list_labels and isinstance(value, str)):  # text, as in a CSV
             raise BadData(
                 f"the column '{task.label}' of {task} has the labels {reprlib.repr(value)}, "
                 f"expected lists of names (.parquet, .jsonl), or labels in {place}"
             )
         # values that are no names are refused when rows are read
-        found |= dict.fromkeys(name.strip() for one in each if (name := name_of_value(one)))
+        found |= dict.fromkeys(name.strip() for entry in entries if (name := name_of_value(entry)))
         if len(found) > MOST:
             raise BadData(
                 f"'{task.label}' has over {MOST} labels; for numbers, write kind: regression"
             )
-    others = comparison_key([*task.renamed])
-    renamed = {others(theirs): ours for theirs, ours in task.renamed.items()}
-    written = {*map(others, found)}
-    if odd := [theirs for theirs in task.renamed if others(theirs) not in written]:
-        told = f"{place} renames '{odd[0]}', which no row of '{task.label}' in {TRAIN} has"
-        warnings.warn(told, stacklevel=3)
-    names = {renamed.get(others(name), name) for name in found} - {""}
+    source_key = comparison_key([*task.renamed])
+    renamed = {source_key(theirs): ours for theirs, ours in task.renamed.items()}
+    present = {*map(source_key, found)}
+    if unused := [theirs for theirs in task.renamed if source_key(theirs) not in present]:
+        message = f"{place} renames '{unused[0]}', which no row of '{task.label}' in {TRAIN} has"
+        warnings.warn(message, stacklevel=3)
+    names = {renamed.get(source_key(name), name) for name in found} - {""}
     numbers = all(map(NUMBER.fullmatch, names))
     ordered = sorted(names, key=lambda name: (Decimal(name) if numbers else 0, name))
     alike: dict[str, str] = {}
     if twins := {n: other for n in ordered if (other := alike.setdefault(normal(n), n)) != n}:
         name, other = next(iter(twins.items()))
-        said = ", ".join(f"'{one}': '{of}'" for one, of in twins.items())
-        both = "" if kind.split_into_words else ", or labels that list both"  # tags have rules
+        pairs = ", ".join(f"'{first}': '{second}'" for first, second in twins.items())
+        advice = "" if kind.split_into_words else ", or labels that list both"  # tags have rules
         raise BadData(
             f"'{task.label}' has the labels '{other}' and '{name}', which may be the same; "
-            f"expected renamed: {{{said}}} in {place}{both}"
+            f"expected renamed: {{{pairs}}} in {place}{advice}"
         )
     return replace(task, labels=kind.ordered(ordered))

@@ -35,11 +35,11 @@ def part_of(rows: Rows, part: Part) -> Rows:
 
     Raises BadData for rows without classes, or of only one.
     """
-    found = kind_of(rows.task).classes(rows)
-    if len(np.unique(found)) < LEAST:
+    classes = kind_of(rows.task).classes(rows)
+    if len(np.unique(classes)) < LEAST:
         raise BadData(f"{rows.task}@{rows.split} has rows of one class; expected {LEAST} or more")
     draws = rng(part.seed, "partition", rows.task.name)
-    picked = halves(found, draws)[part.number - 1][: part.limit]
+    picked = halves(classes, draws)[part.number - 1][: part.limit]
     return take(rows, picked.tolist())
 
 

@@ -122,17 +122,17 @@ def _read(
             f"expected {', '.join(needed)}"
         )
     rows = stored.rows(picked)
-    if (read := stored.images) is None:
+    if (image_of := stored.images) is None:
         return rows, tuple(_text(task, row, split) for row in rows), None
 
     def image(place: int) -> StoredImage:
         number = picked[place]
-        found = read(number)
-        called = f" ({found.where})" if found.where else ""
-        return StoredImage(found.data, f"row {number + 1} of {task}@{split}{called}")
+        original = image_of(number)
+        called = f" ({original.where})" if original.where else ""
+        return StoredImage(original.data, f"row {number + 1} of {task}@{split}{called}")
 
     hashes = (xxhash.xxh3_128_hexdigest(image(place).data) for place in range(len(picked)))
-    return rows, tuple((one,) for one in hashes), image
+    return rows, tuple((digest,) for digest in hashes), image
 
 
 def _made(task: Task, split: str, texts: tuple[tuple[str, ...], ...], labels: Array64) -> Rows:
@@ -163,10 +163,10 @@ def _text(task: Task, row: Row, split: str) -> tuple[str, ...]:
 def take(rows: Rows, picked: Sequence[int]) -> Rows:
     """Only the picked rows, with their own digest."""
     texts = tuple(rows.texts[i] for i in picked)
-    made = _made(rows.task, rows.split, texts, rows.labels[units_of(rows, picked)])
+    part = _made(rows.task, rows.split, texts, rows.labels[units_of(rows, picked)])
     if (image := rows.images) is None:
-        return made
-    return replace(made, images=lambda place: image(picked[place]))
+        return part
+    return replace(part, images=lambda place: image(picked[place]))
 
 
 def units_of(rows: Rows, picked: Sequence[int]) -> Units:

@@ -54,8 +54,8 @@ def draw(
         numbers = rng(seed, "fewshot", rows.task.name, *group)
         return [*map(int, numbers.permutation(members))]
 
-    whole = kind_of(rows.task).groups(rows)
-    groups = {name: members[reserved:] for name, members in whole.items()}
+    all_groups = kind_of(rows.task).groups(rows)
+    groups = {name: members[reserved:] for name, members in all_groups.items()}
     if not any(map(len, groups.values())):
         raise BadData(
             f"{rows.task}@{rows.split} has {len(rows)} rows, expected more than {reserved} of some "
@@ -64,15 +64,15 @@ def draw(
     most = max((count for count in shots if count != ALL), default=1)
     if not stratified:
         members = np.unique(np.concatenate([*groups.values()]))
-        if (wanted := most * len(groups)) > len(members):
+        if (needed := most * len(groups)) > len(members):
             warnings.warn(
                 f"{rows.task}@{rows.split} has {len(members)} units to draw from, and "
-                f"{counted(most)} of each of {len(groups)} classes are {wanted}; all are taken",
+                f"{counted(most)} of each of {len(groups)} classes are {needed}; all are taken",
                 stacklevel=2,
             )
         return scattered(rows, {seed: order(members, seed) for seed in seeds}, shots)
-    each = _each(rows, len(groups), outside)
-    _warn_of_few(rows, {n: len(own) for n, own in groups.items()}, most, each)
+    per_shot = _each(rows, len(groups), outside)
+    _warn_of_few(rows, {n: len(units) for n, units in groups.items()}, most, per_shot)
     orders = {
         seed: [order(members, seed, index) for index, members in enumerate(groups.values())]
         for seed in seeds
@@ -86,12 +86,12 @@ def _each(rows: Rows, groups: int, outside: int) -> list[int]:
     return [outside if group == place else 1 for group in range(groups)]
 
 
-def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int, each: Sequence[int]) -> None:
-    shots = [count // units for count, units in zip(counts.values(), each, strict=True)]
-    named = [[*counts.items()][group] for group in kind_of(rows.task).groups_below(shots, most)]
-    if few := ", ".join(f"{count} with {name}" for name, count in named):
+def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int, per_shot: Sequence[int]) -> None:
+    shots = [count // units for count, units in zip(counts.values(), per_shot, strict=True)]
+    scarce = [[*counts.items()][group] for group in kind_of(rows.task).groups_below(shots, most)]
+    if few := ", ".join(f"{count} with {name}" for name, count in scarce):
         lonely = ", and a class without rows has no neighbours: KNN Eval never predicts it"
-        never = "" if all(count for _, count in named) else lonely
+        never = "" if all(count for _, count in scarce) else lonely
         warnings.warn(
             f"{rows.task}@{rows.split} has too few rows for {counted(most)}: {few}; all of them "
             f"are taken{never}",
@@ -130,9 +130,9 @@ def scattered(
     groups = [frozenset(members.tolist()) for members in kind.groups(rows).values()]
     draws: list[Taken] = []
     for count, seed in _asked(shots, orders):
-        taken = orders[seed][: None if count == ALL else count * len(groups)]
-        parts = [[unit for unit in taken if unit in members] for members in groups]
-        draws.append((count, seed, parts, kind.examples_containing(rows, taken), taken))
+        drawn = orders[seed][: None if count == ALL else count * len(groups)]
+        parts = [[unit for unit in drawn if unit in members] for members in groups]
+        draws.append((count, seed, parts, kind.examples_containing(rows, drawn), drawn))
     return _pooled(rows, draws)
 
 
@@ -143,7 +143,7 @@ def _asked(shots: Sequence[Shots], seeds: Iterable[int]) -> list[tuple[Shots, in
 
 def _pooled(rows: Rows, draws: Sequence[Taken]) -> tuple[list[int], list[Draw]]:
     """The sorted rows that draws select, and the draws with positions among the units of these."""
-    drawn = {unit for _, _, *both, _ in draws for parts in both for part in parts for unit in part}
+    drawn = {unit for _, _, *pair, _ in draws for parts in pair for part in parts for unit in part}
     row_of = np.repeat(np.arange(len(rows)), kind_of(rows.task).unit_counts(rows))
     pool = sorted({int(row_of[unit]) for unit in drawn})
     place = {int(unit): position for position, unit in enumerate(units_of(rows, pool))}
@@ -162,10 +162,10 @@ def left_out(rows: Rows, batch: int, seeds: Sequence[int]) -> dict[int, tuple[in
 
     Raises BadData if there are too few rows for one batch.
     """
-    whole = len(rows) // batch * batch
-    if not whole:
+    batched = len(rows) // batch * batch
+    if not batched:
         raise BadData(
             f"{rows.task}@{rows.split} has {len(rows)} rows, expected at least {batch}, one batch"
         )
     orders = {seed: rng(seed, "ftc_test", rows.task.name).permutation(len(rows)) for seed in seeds}
-    return {seed: tuple(sorted(map(int, order[whole:]))) for seed, order in orders.items()}
+    return {seed: tuple(sorted(map(int, order[batched:]))) for seed, order in orders.items()}

@@ -80,8 +80,8 @@ def _stored_in(root: Path, task: Task, split: str) -> Path | None:
     place, corpus = root / (task.folder or task.name), root / task.corpus
 
     def named(name: str) -> Path | None:
-        each = (*(place / f"{name}.{suffix}" for suffix in SUFFIXES), place / name)
-        return only([path for path in each if is_stored(task, path)])
+        paths = (*(place / f"{name}.{suffix}" for suffix in SUFFIXES), place / name)
+        return only([path for path in paths if is_stored(task, path)])
 
     found = named(split)
     if found is None and split == VALIDATION:
@@ -93,7 +93,7 @@ def _stored_in(root: Path, task: Task, split: str) -> Path | None:
 def only(there: Sequence[Path]) -> Path | None:
     """The only path of a split, if any. Raises BadData for several, which may differ."""
     if there[1:]:
-        names = " and ".join(one.name for one in there)
+        names = " and ".join(path.name for path in there)
         raise BadData(f"{there[0].parent} has {names}, expected one file for a split")
     return next(iter(there), None)
 
@@ -115,8 +115,8 @@ def _from_corpus(task: Task, path: Path, split: str) -> StoredSplit:
     assert task.mine is not None
     with _reading(path):
         lines = _arrow(task, path).to_pylist()
-        made = [part for part in map(task.mine, lines) if part is not None]
-    return _listed([row for name, row in made if name == split])
+        parts = [part for part in map(task.mine, lines) if part is not None]
+    return _listed([row for name, row in parts if name == split])
 
 
 def is_there(task: Task, folder: str | Path | None = None) -> bool:
@@ -143,16 +143,16 @@ def stored_files(task: Task, folder: str | Path | None = None) -> list[Path]:
         splits = dict.fromkeys((TRAIN, *task.splits.values()))
         found = dict.fromkeys(_stored_in(root, task, split) for split in splits)
         places = [path for path in found if path is not None]
-    each = (sorted(one.rglob("*")) if one.is_dir() else [one] for one in places)
-    return [path for of in each for path in of if path.is_file()]
+    listings = (sorted(place.rglob("*")) if place.is_dir() else [place] for place in places)
+    return [path for files in listings for path in files if path.is_file()]
 
 
 def _given(task: Task, split: str) -> Path:
     """The file that a task names for a split. Raises BadData if it names none or it is missing."""
     path = Path(task.files.get(split, ""))
     if split not in task.files:
-        known = ", ".join(task.files)
-        raise BadData(f"{task} has no file of the split '{split}'; known: {known}")
+        splits = ", ".join(task.files)
+        raise BadData(f"{task} has no file of the split '{split}'; known: {splits}")
     if not is_stored(task, path):
         raise BadData(f"{path} is no file; expected the rows of the split '{split}' of {task}")
     if _suffix(path) not in READERS and not path.is_dir():
@@ -218,25 +218,25 @@ def _of_arrow(task: Task, where: str | Path, stored: Any) -> StoredSplit:
 
     Raises BadData for text columns of another type, LabelMismatch for other class names.
     """
-    known, columns = columns_read(task), _columns(where, stored, columns_needed(task))
+    read_columns, columns = columns_read(task), _columns(where, stored, columns_needed(task))
     for field in stored.schema:
         if field.name in task.text and not _is_read(task, field.type):
-            said = f"{where} has {str(field.type)[:40]} in the column '{field.name}'"
+            fault = f"{where} has {str(field.type)[:40]} in the column '{field.name}'"
             text = "lists of words" if kind_of(task).split_into_words else "text"
-            raise BadData(f"{said}, expected {text}")
+            raise BadData(f"{fault}, expected {text}")
     names = _class_names(task, where, stored.schema)
     _check_names(task, names)
-    read = columns if task.read else known
-    kept = stored.select([place for place, name in enumerate(columns) if name in read])
+    chosen = columns if task.read else read_columns
+    selected = stored.select([place for place, name in enumerate(columns) if name in chosen])
 
     def rows(order: Sequence[int]) -> Sequence[Row]:
         with _reading(where):
-            picked: Sequence[Row] = kept.take(_places(order)).to_pylist()
+            picked: Sequence[Row] = selected.take(_places(order)).to_pylist()
         return picked if names is None else [_named(task, row, names) for row in picked]
 
-    there = task.image and task.image in columns
+    has_images = task.image and task.image in columns
     return StoredSplit(
-        columns, len(kept), rows, image_reader(task, stored, where) if there else None
+        columns, len(selected), rows, image_reader(task, stored, where) if has_images else None
     )
 
 
@@ -255,16 +255,16 @@ def _places(order: Sequence[int]) -> Any:
     import pyarrow
 
     numbers = np.array(order, dtype=np.int64)
-    whole = pyarrow.py_buffer(numbers)
-    return pyarrow.Array.from_buffers(pyarrow.int64(), len(numbers), [None, whole])
+    buffer = pyarrow.py_buffer(numbers)
+    return pyarrow.Array.from_buffers(pyarrow.int64(), len(numbers), [None, buffer])
 
 
 def _named(task: Task, row: Row, names: Sequence[str]) -> Row:
     """A row with label indices replaced by the class names that they stand for."""
 
     def name(value: Any) -> Any:
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        return names[value] if whole and 0 <= value < len(names) else value
+        is_index = isinstance(value, int) and not isinstance(value, bool)
+        return names[value] if is_index and 0 <= value < len(names) else value
 
     label = row[task.label]
     return {**row, task.label: [*map(name, label)] if isinstance(label, list) else name(label)}
@@ -272,16 +272,16 @@ def _named(task: Task, row: Row, names: Sequence[str]) -> Row:
 
 def _is_read(task: Task, kind: Any) -> bool:
     """Whether an Arrow type fits a task's texts: text or, for tagging, lists of text."""
-    import pyarrow.types as of
+    import pyarrow.types as types
 
     if kind_of(task).split_into_words:
-        if not (of.is_list(kind) or of.is_large_list(kind)):
+        if not (types.is_list(kind) or types.is_large_list(kind)):
             return False
         kind = kind.value_type
-    if of.is_dictionary(kind):
+    if types.is_dictionary(kind):
         kind = kind.value_type
     return bool(
-        of.is_string(kind) or of.is_large_string(kind) or of.is_null(kind)
+        types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind)
     )  # null: all values are missing
 
 
@@ -291,8 +291,8 @@ def _class_names(task: Task, where: str | Path, schema: Any) -> list[str] | None
     if b"huggingface" not in metadata:
         return None
     what = "what the datasets library says of its columns"
-    said = metadata[b"huggingface"].decode("utf-8", "replace")
-    entry: Any = parse_json(said, f"the metadata of {where}", what, error=BadData)
+    text = metadata[b"huggingface"].decode("utf-8", "replace")
+    entry: Any = parse_json(text, f"the metadata of {where}", what, error=BadData)
     for key in ("info", "features", task.label):
         entry = entry.get(key)
         if isinstance(entry, list) and entry:  # how older versions write a list feature
@@ -347,10 +347,10 @@ def _check_names(task: Task, names: Sequence[str] | None) -> None:
     if names is None or (not by_name and same(names, task.labels)):
         return
     place = label_indexer(task)
-    odd = [n for n in names if place(n) is None and task.renamed.get(n) != ""]
-    if odd or not by_name:
+    unknown = [n for n in names if place(n) is None and task.renamed.get(n) != ""]
+    if unknown or not by_name:
         raise LabelMismatch(
             f"{task}: the data set names its classes {few(names)}; "
             f"expected {few(task.labels) or 'numbers'}"
-            f"{f'; {min(odd)} is none of them' if by_name else ''}"
+            f"{f'; {min(unknown)} is none of them' if by_name else ''}"
         )

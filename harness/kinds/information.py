@@ -36,8 +36,8 @@ def of_classes(
     p = log_softmax(logits, -1).exp()
     weight = {"mergelm": p.sqrt(), "soft": p}.get(estimator)
     if weight is None:
-        held = logits.argmax(-1) if estimator == "hard" else labels.clamp(min=0).long()
-        weight = one_hot(held, logits.shape[-1]).to(p.dtype)
+        classes = logits.argmax(-1) if estimator == "hard" else labels.clamp(min=0).long()
+        weight = one_hot(classes, logits.shape[-1]).to(p.dtype)
     # the gradient of sum_y w(y) log p(y), with w held fixed
     row = torch.where(counted[..., None], weight - p * weight.sum(-1, keepdim=True), 0)
     return row if estimator in ("empirical", "mergelm") else row / counted.sum().clamp(min=1)
@@ -48,17 +48,17 @@ def of_places(logits: torch.Tensor, counted: torch.Tensor) -> Iterator[torch.Ten
     p = log_softmax(logits, -1).exp()
     for place, rows in zip(counted.nonzero().tolist(), softmax_roots(p[counted]), strict=True):
         for row in rows:
-            whole = torch.zeros_like(p)
-            whole[tuple(place)] = row
-            yield whole
+            padded = torch.zeros_like(p)
+            padded[tuple(place)] = row
+            yield padded
 
 
 def _one_by_one(values: torch.Tensor) -> Iterator[torch.Tensor]:
     """For each entry other than 0, the values with all other entries set to 0."""
     for place in values.nonzero().unbind():
-        one = torch.zeros_like(values)
-        one[tuple(place)] = values[tuple(place)]
-        yield one
+        single = torch.zeros_like(values)
+        single[tuple(place)] = values[tuple(place)]
+        yield single
 
 
 def softmax_roots(p: torch.Tensor) -> torch.Tensor:
@@ -69,11 +69,11 @@ def softmax_roots(p: torch.Tensor) -> torch.Tensor:
     So an example takes one gradient less than there are classes.
     """
     # the sum of p from class k on, added up from the end: 1 - (a sum) would cancel
-    left = p.double().flip(-1).cumsum(-1).flip(-1)
-    here, after = left[..., :-1, None], left[..., 1:, None]
+    tail = p.double().flip(-1).cumsum(-1).flip(-1)
+    here, after = tail[..., :-1, None], tail[..., 1:, None]
     size = p.shape[-1]
-    own = torch.eye(size - 1, size, dtype=torch.bool, device=p.device)
+    diagonal = torch.eye(size - 1, size, dtype=torch.bool, device=p.device)
     later = torch.ones(size - 1, size, dtype=torch.bool, device=p.device).triu(1)
-    mixed = torch.where(later, -p.double()[..., None, :] / after, own.double())
+    mixed = torch.where(later, -p.double()[..., None, :] / after, diagonal.double())
     rows = mixed * (p.double()[..., :-1, None] * after / here).sqrt()
     return torch.where((here > 0) & (after > 0), rows, 0).to(p.dtype)

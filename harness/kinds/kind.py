@@ -128,7 +128,7 @@ class Kind(ABC):
 
     def named(self, task: Task, labels: Array64) -> Any:
         """The labels of one row by name, for display."""
-        return [task.labels[int(one)] if task.labels else one for one in labels.tolist()]
+        return [task.labels[int(value)] if task.labels else value for value in labels.tolist()]
 
     @property
     def split_into_words(self) -> bool:
@@ -293,9 +293,9 @@ def _renaming(task: Task, *, unnamed: bool) -> str:
             "config.json, in the order of its outputs"
         )
     names = json.dumps(as_config(task.labels)["id2label"])
-    written = f'"id2label": {names}' if len(names) < LONGEST else "them as id2label"
+    text = f'"id2label": {names}' if len(names) < LONGEST else "them as id2label"
     return (
-        f"; if its outputs are in that order, write {written} into its config.json, "
+        f"; if its outputs are in that order, write {text} into its config.json, "
         "or say so to evaluate with --labels by-index"
     )
 
@@ -326,8 +326,8 @@ def class_indices(
         return np.array(places, dtype=np.float64)
     number = places.index(None)
     value, several = values[number], len({*map(str, values)})
-    odd = several > 20 and 2 * several > len(values)
-    ask = f"; {several} of {len(values)} differ: are the labels in '{task.label}'?" if odd else ""
+    many = several > 20 and 2 * several > len(values)
+    ask = f"; {several} of {len(values)} differ: are the labels in '{task.label}'?" if many else ""
     unit = f"row {number + 1}"
     if words is not None:
         row = int(np.searchsorted(np.cumsum(words), number, side="right"))
@@ -346,8 +346,8 @@ def _hint(task: Task, value: object) -> str:
         return f" or an index below {len(task.labels)}"
     name = name_of_value(value) or ""
     if task.files and name and not is_number(name):
-        said = f"{{{name!r:.80}: {task.labels[0]!r:.80}}}"
-        return f"; add it to labels, or say which of them it is, as in renamed: {said}"
+        entry = f"{{{name!r:.80}: {task.labels[0]!r:.80}}}"
+        return f"; add it to labels, or say which of them it is, as in renamed: {entry}"
     if not name.isdecimal() or int(name) >= len(task.labels):
         return ""
     return f"; if it is one of them, say which: renamed: {{{name}: {task.labels[int(name)]}}}"

@@ -23,10 +23,10 @@ def known_cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Te
     """The mean binary cross entropy over the classes that are labelled."""
     from torch.nn.functional import binary_cross_entropy_with_logits
 
-    known = labels != IGNORED
+    labelled = labels != IGNORED
     targets = labels.clamp(min=0).to(outputs.dtype)
-    each = binary_cross_entropy_with_logits(outputs, targets, reduction="none")
-    return (each * known).sum() / known.sum().clamp(min=1)
+    losses = binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+    return (losses * labelled).sum() / labelled.sum().clamp(min=1)
 
 
 HOLDS = 0.1
@@ -56,13 +56,13 @@ class Multilabel(Kind):
 
     def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
         """Labels from a value for every class, in a list or in columns, or from a list of names."""
-        each = numbered(rows, where)
+        pairs = numbered(rows, where)
         if task.label:
             place = label_indexer(replace(task, by_index=False))  # text is a name, never a place
-            made = [_of_list(task, row[task.label], place, at) for at, row in each]
+            values = [_of_list(task, row[task.label], place, title) for title, row in pairs]
         else:
-            made = [[_value(row[name], at) for name in task.labels] for at, row in each]
-        return np.array(made, dtype=np.float64)
+            values = [[_value(row[name], title) for name in task.labels] for title, row in pairs]
+        return np.array(values, dtype=np.float64)
 
     def label_summary(self, rows: Rows) -> Mapping[str, float]:
         """The number of rows for which each class holds."""
@@ -70,13 +70,13 @@ class Multilabel(Kind):
 
     def annotated(self, rows: Rows) -> tuple[str, ...]:
         """The classes that are labelled in any row."""
-        known = (rows.labels != IGNORED).any(axis=0)
-        return tuple(name for name, said in zip(rows.task.labels, known, strict=True) if said)
+        labelled = (rows.labels != IGNORED).any(axis=0)
+        return tuple(name for name, has in zip(rows.task.labels, labelled, strict=True) if has)
 
     def named(self, task: Task, labels: Array64) -> Any:
         """Whether each class holds, by name; None if unlabelled."""
-        known = zip(task.labels, labels[0].tolist(), strict=True)
-        return {name: {1: True, 0: False}.get(int(value)) for name, value in known}
+        pairs = zip(task.labels, labels[0].tolist(), strict=True)
+        return {name: {1: True, 0: False}.get(int(value)) for name, value in pairs}
 
     def fits(self, task: Task, labels: Sequence[str]) -> bool:
         """Whether a head has all classes of the task; it may have more, as they do not compete."""
@@ -93,8 +93,8 @@ class Multilabel(Kind):
         Frequencies are those in the rows with a label for the class. By hand: predicting everywhere
         a class that a quarter of the rows has gives an F1 of 2 x 1/4 / (1 + 1/4) = 0.4, above 0.
         """
-        known = labels != IGNORED
-        shares = (known & (labels == 1)).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+        labelled = labels != IGNORED
+        shares = (labelled & (labels == 1)).sum(axis=0) / np.maximum(labelled.sum(axis=0), 1)
         holds = np.zeros(labels.shape[1])
         yield np.broadcast_to(holds.copy(), labels.shape)
         for label in np.argsort(-shares, kind="stable"):
@@ -106,8 +106,8 @@ class Multilabel(Kind):
 
         By hand: an output of log 3 is p = 3/4; the loss is log 4/3 if the class holds, else log 4.
         """
-        each = np.logaddexp(0.0, outputs) - outputs * labels
-        return np.where(labels == IGNORED, np.nan, each)
+        values = np.logaddexp(0.0, outputs) - outputs * labels
+        return np.where(labels == IGNORED, np.nan, values)
 
     def target(self, outputs: Sequence[Array64]) -> Array64:
         """The mean of the teachers' probabilities, class by class."""
@@ -125,9 +125,9 @@ class Multilabel(Kind):
         p = expit(outputs)
         if not reverse:
             return np.asarray(p - target)
-        known = np.finfo(np.float64)
+        limits = np.finfo(np.float64)
         return np.asarray(
-            p * (1 - p) * (outputs - logit(target.clip(known.tiny, 1 - known.epsneg)))
+            p * (1 - p) * (outputs - logit(target.clip(limits.tiny, 1 - limits.epsneg)))
         )
 
     def groups(self, rows: Rows) -> Mapping[str, Units]:
@@ -142,8 +142,8 @@ class Multilabel(Kind):
 
     def groups_below(self, counts: Sequence[int], shots: int) -> list[int]:
         """The groups with fewer rows than `shots`, except those of classes that no row labels."""
-        known = [has + has_not > 0 for has, has_not in zip(counts[::2], counts[1::2], strict=True)]
-        return [group for group in super().groups_below(counts, shots) if known[group // 2]]
+        valid = [has + has_not > 0 for has, has_not in zip(counts[::2], counts[1::2], strict=True)]
+        return [group for group in super().groups_below(counts, shots) if valid[group // 2]]
 
     def predict_by(self, rule: Rule, labels: Array64, draw: Draw) -> Array64:
         """Each class by itself: the rule decides between its two groups.
@@ -151,8 +151,8 @@ class Multilabel(Kind):
         A class of which nothing is drawn does not hold.
         """
         pairs = zip(draw.rows[::2], draw.rows[1::2], strict=True)
-        each = [(1 - rule.group(pair)) * any(map(len, pair)) for pair in pairs]
-        return np.stack(each, axis=1)
+        columns = [(1 - rule.group(pair)) * any(map(len, pair)) for pair in pairs]
+        return np.stack(columns, axis=1)
 
     def fisher_rows(
         self, estimator: str, outputs: torch.Tensor, labels: torch.Tensor
@@ -185,29 +185,29 @@ class Multilabel(Kind):
 
     def head_labels(self, rows: Rows, places: Sequence[int], outputs: int) -> Array64:
         """Each class at its place; outputs that are no class of the task are unlabelled."""
-        made = np.full((len(rows), outputs), float(IGNORED))
-        made[:, list(places)] = rows.labels
-        return made
+        labels = np.full((len(rows), outputs), float(IGNORED))
+        labels[:, list(places)] = rows.labels
+        return labels
 
 
 def _of_list(
     task: Task, value: Any, place: Callable[[object], int | None], where: str
 ) -> list[float]:
     """The labels of a row from a list: names of the classes that hold, or a number for each."""
-    known = task.by_index and not any(map(is_number, task.labels))  # whether place i is class i
+    ordered = task.by_index and not any(map(is_number, task.labels))  # whether place i is class i
     if isinstance(value, list | tuple):
-        texts = [isinstance(one, str) for one in value]
+        texts = [isinstance(entry, str) for entry in value]
         if all(texts):
-            held = [place(one) for one in value if task.renamed.get(one) != ""]
-            if None not in held:
-                return [float(index in held) for index in range(len(task.labels))]
-        elif known and len(value) == len(task.labels) and not any(texts):
-            return [_value(one, where) for one in value]
-    values = f", or a list of 0, 1 or {IGNORED} (unlabelled) for each" if known else ", as text"
-    values += " (.parquet, .jsonl); or, without label, a column for each" * isinstance(value, str)
+            indices = [place(entry) for entry in value if task.renamed.get(entry) != ""]
+            if None not in indices:
+                return [float(index in indices) for index in range(len(task.labels))]
+        elif ordered and len(value) == len(task.labels) and not any(texts):
+            return [_value(entry, where) for entry in value]
+    advice = f", or a list of 0, 1 or {IGNORED} (unlabelled) for each" if ordered else ", as text"
+    advice += " (.parquet, .jsonl); or, without label, a column for each" * isinstance(value, str)
     raise BadData(
         f"{where} has the labels {reprlib.repr(value)}, expected a list of the names that hold of "
-        f"{few(task.labels)}{values}"
+        f"{few(task.labels)}{advice}"
     )
 
 

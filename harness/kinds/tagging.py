@@ -47,10 +47,10 @@ class Tagging(Classification):
 
     def fault(self, task: Task) -> str | None:
         """What is wrong with the tags or columns of a task: tags are O and PREFIX-TYPE."""
-        odd = [t for t in task.labels if t != OUTSIDE and not (t[:1] in "BIES" and t[1:2] == "-")]
-        if OUTSIDE not in task.labels or odd or len(task.labels) < 2:
-            first = (odd or list(task.labels))[:5]
-            shown = ", ".join([*first, "..."] if len(odd) > len(first) else first) or "none"
+        bad = [t for t in task.labels if t != OUTSIDE and not (t[:1] in "BIES" and t[1:2] == "-")]
+        if OUTSIDE not in task.labels or bad or len(task.labels) < 2:
+            first = (bad or list(task.labels))[:5]
+            shown = ", ".join([*first, "..."] if len(bad) > len(first) else first) or "none"
             return f"the tags {shown}, expected O and B-TYPE, I-TYPE (or E-, S-) for tagging"
         if len(task.text) != 1:
             shown = ", ".join(task.text) or task.image
@@ -72,13 +72,13 @@ class Tagging(Classification):
         """Tags by index. A row has a list of tags, one for each word: names, or indices."""
         tags: list[Any] = []
         for place, row in numbered(rows, where):
-            given, words = row[task.label], row[task.text[0]]
-            if not isinstance(given, list | tuple) or len(given) != len(words or ()):
+            row_tags, words = row[task.label], row[task.text[0]]
+            if not isinstance(row_tags, list | tuple) or len(row_tags) != len(words or ()):
                 raise BadData(
-                    f"{place} has the tags {reprlib.repr(given)} for {len(words or ())} words, "
+                    f"{place} has the tags {reprlib.repr(row_tags)} for {len(words or ())} words, "
                     "expected a list with one for each"
                 )
-            tags += given
+            tags += row_tags
         return class_indices(task, tags, where, [len(row[task.label]) for row in rows])
 
     def unit_counts(self, rows: Rows) -> Units:
