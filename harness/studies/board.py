@@ -39,28 +39,28 @@ def boards(
     if not places and any(step.verb == "evaluate" for step in plan.steps.values()):
         raise MissingScores(f"there is no record of {plan.study} in {folder}; run the study first")
     drawn = folder / OUTCOMES / BOARDS / f"{plan.study}.json"
-    of = {
-        "of": {reading: digest_of(sorted(map(str, one))) for reading, one in places.items()},
-        "figures": [one.model_dump(mode="json") for one in plan.figures],
+    key = {
+        "of": {reading: digest_of(sorted(map(str, paths))) for reading, paths in places.items()},
+        "figures": [figure.model_dump(mode="json") for figure in plan.figures],
     }
-    there = all((folder / BOARDS / reading / INDEX).is_file() for reading in places)
+    whole = all((folder / BOARDS / reading / INDEX).is_file() for reading in places)
     with suppress(HarnessError):  # if the file is broken, draw again
-        if there and not anew and drawn.is_file() and read_json(drawn, "boards' records") == of:
+        if whole and not anew and drawn.is_file() and read_json(drawn, "boards' records") == key:
             return []
     for reading, records in places.items():
         leaderboard(sorted(records), out=folder / BOARDS / reading)
-    write_json(drawn, of)  # last: a run that is killed before draws them again
+    write_json(drawn, key)  # last: a run that is killed before draws them again
     return [folder / BOARDS / reading for reading in places]
 
 
 def check_boards(plan: Plan, folder: Path, before: Sequence[Plan] = ()) -> None:
     """Raise BadRecipe if another study, in the folder already or planned `before` in it, has a
     board of the same name."""
-    there = [read_plan(path) for path in latest_in(folder) if path.stem != plan.study]
-    for other in (*there, *(one for one in before if one.study != plan.study)):
-        if both := _boards(plan) & _boards(other):
+    others = [read_plan(path) for path in latest_in(folder) if path.stem != plan.study]
+    for other in (*others, *(one for one in before if one.study != plan.study)):
+        if shared := _boards(plan) & _boards(other):
             raise BadRecipe(
-                f"{plan.study} and {other.study} in {folder} both have a board '{min(both)}'; "
+                f"{plan.study} and {other.study} in {folder} both have a board '{min(shared)}'; "
                 "expected one each: choose another --out, or another name in score_on"
             )
 
@@ -68,7 +68,7 @@ def check_boards(plan: Plan, folder: Path, before: Sequence[Plan] = ()) -> None:
 def _boards(plan: Plan) -> set[str]:
     """The names of the boards of a plan."""
     steps = plan.steps.values()
-    return {Path(one.request["output"]).name for one in steps if one.verb == "evaluate"}
+    return {Path(step.request["output"]).name for step in steps if step.verb == "evaluate"}
 
 
 def record_paths(
@@ -79,7 +79,7 @@ def record_paths(
     for name, step in plan.steps.items():
         if step.verb == "evaluate" and known[name].records and base in (None, step.base):
             reading = Path(step.request["output"]).name
-            places.setdefault(reading, set()).update(folder / one for one in known[name].records)
+            places.setdefault(reading, set()).update(folder / path for path in known[name].records)
     return places
 
 
@@ -89,13 +89,13 @@ def record_paths(
 def check_figures(study: Study, steps: Sequence[Step]) -> None:
     """Raise BadRecipe for a sweep over an option that no two merges differ in, and for a figure of
     protocols that the study lacks."""
-    every = [one.protocols or study.protocols for one in study.evaluations.values()]
-    asked = {choice_of(text).name for of in every for text in of}
+    lists = [reading.protocols or study.protocols for reading in study.evaluations.values()]
+    known = {choice_of(text).name for texts in lists for text in texts}
     for figure in study.figures:
-        if other := {choice_of(text).name for text in figure.protocols} - asked:
+        if unknown := {choice_of(text).name for text in figure.protocols} - known:
             raise study.fault(
-                f"figures: '{min(other)}' is no protocol of the study; expected one of "
-                f"{', '.join(sorted(asked)) or 'those that its protocols name'}"
+                f"figures: '{min(unknown)}' is no protocol of the study; expected one of "
+                f"{', '.join(sorted(known)) or 'those that its protocols name'}"
             )
         if figure.sweep and not curves_of({step.name: step for step in steps}, figure):
             raise study.fault(
@@ -107,7 +107,7 @@ def check_figures(study: Study, steps: Sequence[Step]) -> None:
 
 def figures(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> tuple[list[Path], list[str]]:
     """Draw the figures of a study into `folder`/boards; their paths, and why others are missing."""
-    made: list[Path] = []
+    paths: list[Path] = []
     missing: list[str] = []
     for figure in plan.figures:
         view = View(option=figure.sweep, loss=figure.loss, protocols=figure.protocols)
@@ -117,10 +117,10 @@ def figures(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> tuple[lis
                 missing.append(f"no figure {name}: all evaluations for it failed")
                 continue
             try:
-                made += plot(what, sorted(records), out=out, view=view)
+                paths += plot(what, sorted(records), out=out, view=view)
             except MissingScores as error:
                 missing.append(f"no figure {name}: {error}")
-    return made, missing
+    return paths, missing
 
 
 def records_of(
@@ -129,7 +129,7 @@ def records_of(
     """The records that each picture of a figure shows, by the name of the picture."""
     if figure.plot is None:
         return {
-            name: {folder / path for one in steps for path in known[one.name].records}
+            name: {folder / path for step in steps for path in known[step.name].records}
             for name, steps in curves_of(plan.steps, figure).items()
         }
     bases = {step.base for step in plan.steps.values() if step.verb == "evaluate"}
@@ -147,33 +147,39 @@ def curves_of(steps: Mapping[str, Step], figure: Figure) -> dict[str, list[Step]
     Sets that share a task, as pairs do, have a picture each.
     """
     merges = {
-        n: told
-        for n, one in steps.items()
-        if (told := _method_and_value(one, figure.sweep)) is not None
+        n: pair
+        for n, step in steps.items()
+        if (pair := _method_and_value(step, figure.sweep)) is not None
     }
-    scored = [one for one in steps.values() if one.verb == "evaluate" and one.needs[0] in merges]
-    each: dict[tuple[str, ...], dict[tuple[str, ...], list[Step]]] = {}
+    scored = [
+        step for step in steps.values() if step.verb == "evaluate" and step.needs[0] in merges
+    ]
+    curves: dict[tuple[str, ...], dict[tuple[str, ...], list[Step]]] = {}
     for step in scored:
         merge = steps[step.needs[0]]
         rest, _ = merges[merge.name]
         board = leaf(step.request["output"])
-        tasks = [steps[one].about for one in merge.needs if one.startswith("experts/")]
+        tasks = [steps[need].about for need in merge.needs if need.startswith("experts/")]
         # sets that grow have their first expert in common
-        of = tuple(tasks[:1] if figure.sweep == EXPERTS else sorted(tasks))
-        each.setdefault((board, leaf(step.base), rest), {}).setdefault(of, []).append(step)
+        key = tuple(tasks[:1] if figure.sweep == EXPERTS else sorted(tasks))
+        curves.setdefault((board, leaf(step.base), rest), {}).setdefault(key, []).append(step)
     found: dict[str, list[Step]] = {}
-    several = len({base for _, base, _ in each}) > 1
-    for (board, base, rest), by_tasks in each.items():
-        together = _have_disjoint_tasks([*by_tasks.values()])
-        for of, some in by_tasks.items():
-            parts = [board, figure.sweep, rest, *[base] * several, *map(leaf, of * (not together))]
-            found.setdefault(slug("-".join(parts)), []).extend(some)
-    return {n: of for n, of in found.items() if len({merges[one.needs[0]][1] for one in of}) > 1}
+    several = len({base for _, base, _ in curves}) > 1
+    for (board, base, rest), by_tasks in curves.items():
+        disjoint = _have_disjoint_tasks([*by_tasks.values()])
+        for key, curve in by_tasks.items():
+            parts = [board, figure.sweep, rest, *[base] * several, *map(leaf, key * (not disjoint))]
+            found.setdefault(slug("-".join(parts)), []).extend(curve)
+    return {
+        n: curve
+        for n, curve in found.items()
+        if len({merges[step.needs[0]][1] for step in curve}) > 1
+    }
 
 
 def _have_disjoint_tasks(groups: Sequence[Sequence[Step]]) -> bool:
     """Whether no task is scored in two of the groups."""
-    tasks = [{*one.asked("tasks")} for group in groups for one in group[:1]]
+    tasks = [{*step.asked("tasks")} for group in groups for step in group[:1]]
     return sum(map(len, tasks)) == len(set[str]().union(*tasks))
 
 
@@ -190,14 +196,14 @@ def _method_and_value(step: Step, option: str) -> tuple[str, str] | None:
     if option in (tuned, f"{merger}.{tuned}"):  # each set may have another value
         return None
     method, _, name = option.rpartition(".")
-    asked = {key: one for key, one in step.request.items() if key not in ("experts", "base")}
+    fields = {key: value for key, value in step.request.items() if key not in ("experts", "base")}
     values: list[Any] = [len(step.request["experts"])] * (option == EXPERTS)
 
     def bare(_: Any, choice: Choice) -> Choice:
         if choice.name != method:
             return choice
         values.append(choice.options.get(name))
-        return Choice(method, {n: one for n, one in choice.options.items() if n != name})
+        return Choice(method, {n: value for n, value in choice.options.items() if n != name})
 
-    recipe = with_choices(Recipe(experts=(), **asked), bare)
+    recipe = with_choices(Recipe(experts=(), **fields), bare)
     return (recipe.method, digest_of(values)) if values else None

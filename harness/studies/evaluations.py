@@ -36,8 +36,8 @@ def evaluations(
     """
     reading = study.evaluations[name]
     named = study.references_of(reading)
-    known_tasks = _tasks(reading, one, data_dir)
-    tasks = [task for task in known_tasks if _has_head(study, reading, one, task)]
+    named_tasks = _tasks(reading, one, data_dir)
+    tasks = [task for task in named_tasks if _has_head(study, reading, one, task)]
     if one.has_unrecorded and not tasks:
         raise study.fault(
             f"the folders of {one.name} do not each say one task; name the tasks to score: "
@@ -55,52 +55,52 @@ def evaluations(
             **({"shots": shots} if shots else {}),
             "output": f"records/{reading.board or name}",
         }
-        where = f"score_on.{name}.evaluate" if study.score_on else "evaluate"
-        run: Run = validated(Run, values, f"{study.study}: {where}")
-        known = protocols_of(run)
-        if study.limit and any(ALL in protocol.drawing(run).shots for protocol in known):
+        field = f"score_on.{name}.evaluate" if study.score_on else "evaluate"
+        run: Run = validated(Run, values, f"{study.study}: {field}")
+        used = protocols_of(run)
+        if study.limit and any(ALL in protocol.drawing(run).shots for protocol in used):
             run = run.but(train_limit=min(study.limit, run.train_limit or study.limit))
         # given folders of experts record their tasks: one step for all of them
         for task in tasks if one.tasks else tasks or ("",):
-            asked = run.but(tasks=(task,) if task else ())
+            task_run = run.but(tasks=(task,) if task else ())
             parts = [f"records/{name}", merging.name, leaf(task) or "all"]
             parts += [f"shots-{'-'.join(map(str, shots))}"] if shots else []
             yield Step(
                 "/".join(parts),
                 "evaluate",
-                asked.model_dump(mode="json", exclude_defaults=True),
+                task_run.model_dump(mode="json", exclude_defaults=True),
                 needs=(merging.name, *(step.name for step in references.values() if step)),
-                cells=len(known) * (len(asked.tasks) or one.recorded_tasks or 1),
+                cells=len(used) * (len(task_run.tasks) or one.recorded_tasks or 1),
                 base=one.base,
-                about=f"{task} {' '.join(map(str, protocols))} {asked.shots} {asked.draws}",
-                size=rows_of(task, asked.limit, data_dir, asked.first) if task else None,
+                about=f"{task} {' '.join(map(str, protocols))} {task_run.shots} {task_run.draws}",
+                size=rows_of(task, task_run.limit, data_dir, task_run.first) if task else None,
             )
 
 
-def _tasks(reading: ScoreOn, one: ExpertSet, data_dir: str | None) -> list[str]:
+def _tasks(reading: ScoreOn, group: ExpertSet, data_dir: str | None) -> list[str]:
     """The tasks, with splits or without, that merges of a set are scored on, each once."""
-    named = (one.tasks if t == OF_EXPERTS else expanded((t,), data_dir) for t in reading.tasks)
+    named = (group.tasks if t == OF_EXPERTS else expanded((t,), data_dir) for t in reading.tasks)
     return [*dict.fromkeys(chain.from_iterable(named))]
 
 
-def _has_head(study: Study, reading: ScoreOn, one: ExpertSet, text: str) -> bool:
+def _has_head(study: Study, reading: ScoreOn, group: ExpertSet, text: str) -> bool:
     """Whether an expert of a set, and so its merge, has a head for the labels of a task. Assumed
     with `heads_from`, and of given folders."""
     if {**study.merge, **_flags(study, reading)}.get("heads_from"):
         return True
     task = parse_task(text)[0]
-    kind, trained = kind_of(task), [parse_task(name)[0] for name in one.tasks]
+    kind, trained = kind_of(task), [parse_task(name)[0] for name in group.tasks]
     return not trained or any(
-        known.name == task.name or (kind_of(known) is kind and kind.fits(task, known.labels))
-        for known in trained
+        other.name == task.name or (kind_of(other) is kind and kind.fits(task, other.labels))
+        for other in trained
     )
 
 
-def _has_several(study: Study, reading: ScoreOn, one: ExpertSet) -> bool:
+def _has_several(study: Study, reading: ScoreOn, group: ExpertSet) -> bool:
     """Whether a task of a set has several experts, of which one is the best. With `singles` experts
     of other tasks count, and given folders may hold several."""
     singles = "singles" in study.references_of(reading) or _flags(study, reading).get("singles")
-    return bool(singles) or len(one.members) > len(one.tasks)
+    return bool(singles) or len(group.members) > len(group.tasks)
 
 
 def _flags(study: Study, reading: ScoreOn) -> dict[str, Any]:
@@ -110,42 +110,48 @@ def _flags(study: Study, reading: ScoreOn) -> dict[str, Any]:
 
 def warn_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | None) -> None:
     """Warn of tasks, and `best-single`, that cannot be scored. Raises BadRecipe if no task can."""
-    told: dict[str, list[str]] = {}
+    left_out: dict[str, list[str]] = {}
     scored = False
     for name, reading in study.evaluations.items():
-        every = [(of, task) for of in sets for task in _tasks(reading, of, data_dir)]
-        for one, task in every:
-            if _has_head(study, reading, one, task):
+        pairs = [(group, task) for group in sets for task in _tasks(reading, group, data_dir)]
+        for group, task in pairs:
+            if _has_head(study, reading, group, task):
                 scored = True
             else:
-                told.setdefault(f"score_on.{name}: " if study.score_on else "", []).append(task)
+                left_out.setdefault(f"score_on.{name}: " if study.score_on else "", []).append(task)
     lines = [
         f"{board}no expert has a head for the labels of {few([*dict.fromkeys(tasks)])}"
-        for board, tasks in told.items()
+        for board, tasks in left_out.items()
     ]
     if lines and not scored:
         raise study.fault(f"{lines[0]}; expected tasks with the labels of an expert's task")
     for line in lines:
         warnings.warn(f"{line}: these are not scored", stacklevel=4)
-    asked = [one for one in study.evaluations.values() if "best-single" in study.references_of(one)]
-    if asked and not any(_has_several(study, reading, one) for reading in asked for one in sets):
-        told_of = "no task has several experts to choose from: best-single is left out"
-        warnings.warn(told_of, stacklevel=4)
+    readings = [
+        reading
+        for reading in study.evaluations.values()
+        if "best-single" in study.references_of(reading)
+    ]
+    if readings and not any(
+        _has_several(study, reading, group) for reading in readings for group in sets
+    ):
+        message = "no task has several experts to choose from: best-single is left out"
+        warnings.warn(message, stacklevel=4)
 
 
 def _by_shots(study: Study, protocols: Sequence[str]) -> dict[tuple[Shots, ...], list[Choice]]:
     """Protocols by the numbers of shots that they name: `ft-classifier:shots=[1,5]`; () if none."""
-    made: dict[tuple[Shots, ...], list[Choice]] = {}
+    by_shots: dict[tuple[Shots, ...], list[Choice]] = {}
     for text in dict.fromkeys(protocols):
         choice = choice_of(text)
-        given = {name: value for name, value in choice.options.items() if name != "shots"}
-        several = [one.strip() for one in str(choice.options.get("shots", "")).split(":")]
-        if odd := [one for one in several if one and one != ALL and not is_whole_number(one)]:
-            raise study.fault(f"shots of {choice.name} are {odd[0]!r}, expected numbers or {ALL}")
-        entry, asked = PROTOCOLS[choice.name], ":".join(several)
-        if asked and (entry.all_rows or entry.adapts == "nothing"):
+        options = {name: value for name, value in choice.options.items() if name != "shots"}
+        numbers = [shot.strip() for shot in str(choice.options.get("shots", "")).split(":")]
+        if wrong := [n for n in numbers if n and n != ALL and not is_whole_number(n)]:
+            raise study.fault(f"shots of {choice.name} are {wrong[0]!r}, expected numbers or {ALL}")
+        entry, named = PROTOCOLS[choice.name], ":".join(numbers)
+        if named and (entry.all_rows or entry.adapts == "nothing"):
             trained = "trains on all rows" if entry.all_rows else "does not adapt to any rows"
-            raise study.fault(f"{choice.name} has shots {asked} and {trained}; leave shots out")
-        shots = tuple(ALL if one == ALL else int(one) for one in several if one)
-        made.setdefault(shots, []).append(Choice(choice.name, given))
-    return made or {(): []}
+            raise study.fault(f"{choice.name} has shots {named} and {trained}; leave shots out")
+        shots = tuple(ALL if shot == ALL else int(shot) for shot in numbers if shot)
+        by_shots.setdefault(shots, []).append(Choice(choice.name, options))
+    return by_shots or {(): []}

@@ -55,7 +55,7 @@ class ExpertSet:
     @property
     def tasks(self) -> tuple[str, ...]:
         """The tasks of the experts, each once; none for given folders, which record theirs."""
-        return tuple(dict.fromkeys(one.task for one in self.members if one.task))
+        return tuple(dict.fromkeys(expert.task for expert in self.members if expert.task))
 
 
 def slug(text: str) -> str:
@@ -89,10 +89,10 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
             raise study.fault("experts in folders have one base; found several")
         base = relative(study.base[0], folder) if study.base else ""
         for name, places in experts.folders.items():
-            said = [recorded_tasks(Path(place)) for place in places if os.path.isdir(place)]
-            untold, told = any(len(one) != 1 for one in said), len({*chain(*said)})
-            given = tuple(Expert(relative(p, folder)) for p in places)
-            yield ExpertSet(name, base, given, untold, told)
+            records = [recorded_tasks(Path(place)) for place in places if os.path.isdir(place)]
+            unrecorded, count = any(len(names) != 1 for names in records), len({*chain(*records)})
+            existing = tuple(Expert(relative(p, folder)) for p in places)
+            yield ExpertSet(name, base, existing, unrecorded, count)
         return
     if not study.base:
         raise study.fault("names no base to fine-tune; expected one: --base")
@@ -110,9 +110,9 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
         for seed in experts.seeds:
             for task in tasks:
                 called = {"task": leaf(task), "partition": f"{leaf(task)}/seed-{seed}"}
-                by = called.get(study.sets.by, f"seed-{seed}")
+                key = called.get(study.sets.by, f"seed-{seed}")
                 for part in PARTS if experts.partition else ("",):
-                    groups.setdefault(by, []).append(_expert(study, base, home, task, seed, part))
+                    groups.setdefault(key, []).append(_expert(study, base, home, task, seed, part))
         place = f"{home}/{study.sets.called}" if study.sets.called else home
         for name, members in groups.items():
             yield from _chosen(study, ExpertSet(f"{place}/{name}", base, tuple(members)))
@@ -120,57 +120,57 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
 
 def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
     """The sets of a group of experts: all of it, every `choose` of them, or sets that `grow`."""
-    many, members, grow = study.sets.at_once, group.members, study.sets.grow
-    if grow and (many or study.sets.disjoint or study.sets.by == "partition"):
+    size, members, grow = study.sets.at_once, group.members, study.sets.grow
+    if grow and (size or study.sets.disjoint or study.sets.by == "partition"):
         raise study.fault(
             "sets.grow is for sets by seed or by task; leave out choose, disjoint, pairs and "
             "partition"
         )
-    if many is not None and many > len(members):
+    if size is not None and size > len(members):
         raise study.fault(
-            f"sets.choose is {many}, and {group.name} has {len(members)} experts; expected at most "
+            f"sets.choose is {size}, and {group.name} has {len(members)} experts; expected at most "
             "as many"
         )
-    if study.sets.disjoint and many is None:
+    if study.sets.disjoint and size is None:
         raise study.fault(
             "sets.disjoint is true without a size of sets; expected sets.choose, or sets.by: pairs"
         )
-    if study.sets.disjoint and many and len(members) % many:
+    if study.sets.disjoint and size and len(members) % size:
         found = f"{group.name} has {len(members)} experts"
         raise study.fault(
-            f"sets of {many} are disjoint, and {found}; expected a multiple of {many}"
+            f"sets of {size} are disjoint, and {found}; expected a multiple of {size}"
         )
     chosen: Iterable[tuple[Expert, ...]]
     if grow and len(members) > 1:
         # the name of the full set has its order, too: another study may have another order
         chosen = (members[:count] for count in range(2, len(members) + 1))
-    elif many is None:
+    elif size is None:
         yield group
         return
     elif study.sets.disjoint:
-        chosen = (members[first : first + many] for first in range(0, len(members), many))
-    elif (count := comb(len(members), many)) > MAX_COMBINATIONS:
+        chosen = (members[first : first + size] for first in range(0, len(members), size))
+    elif (count := comb(len(members), size)) > MAX_COMBINATIONS:
         raise study.fault(
-            f"sets of {many} experts of {group.name} number {count:,}; expected "
+            f"sets of {size} experts of {group.name} number {count:,}; expected "
             f"{MAX_COMBINATIONS:,} at most"
         )
     else:
-        chosen = combinations(members, many)
-    for some in chosen:
+        chosen = combinations(members, size)
+    for subset in chosen:
         called = "+".join(
-            str(one.seed) if study.sets.by == "task" else leaf(one.task) for one in some
+            str(expert.seed) if study.sets.by == "task" else leaf(expert.task) for expert in subset
         )
-        yield ExpertSet(f"{group.name}/{called}", group.base, some)
+        yield ExpertSet(f"{group.name}/{called}", group.base, subset)
 
 
 def _check(study: Study, tasks: Sequence[str]) -> None:
     """Raise a HarnessError for an unknown task, and for a flag that `finetune` does not accept."""
     experts = study.experts
-    if odd := experts.by_task.keys() - {*tasks}:
+    if extra := experts.by_task.keys() - {*tasks}:
         raise study.fault(
-            f"experts.by_task names {min(odd)}; expected tasks of the study: {', '.join(tasks)}"
+            f"experts.by_task names {min(extra)}; expected tasks of the study: {', '.join(tasks)}"
         )
-    known = {*inspect.signature(finetune).parameters, *asdict(Hyperparameters())} - SAID_ELSEWHERE
+    valid = {*inspect.signature(finetune).parameters, *asdict(Hyperparameters())} - SAID_ELSEWHERE
     for task in tasks:
         named, split = parse_task(task)
         if "@" in task:
@@ -178,9 +178,9 @@ def _check(study: Study, tasks: Sequence[str]) -> None:
                 f"experts are trained on {named}, found '@{split}'; name the task without a split"
             )
         flags = {**experts.finetune, **experts.by_task.get(task, {})}
-        if unknown := flags.keys() - known:
-            these = ", ".join(sorted(known))
-            raise study.fault(f"finetune has no option '{min(unknown)}'; known: {these}")
+        if unknown := flags.keys() - valid:
+            names = ", ".join(sorted(valid))
+            raise study.fault(f"finetune has no option '{min(unknown)}'; known: {names}")
         for name, value in flags.items():
             if name in asdict(Hyperparameters()) and (expected := unfit(name, value)):
                 raise study.fault(f"{name} is {value}, expected {expected}")
@@ -188,12 +188,12 @@ def _check(study: Study, tasks: Sequence[str]) -> None:
 
 def check_excluded(study: Study, folder: Path, data_dir: str | None) -> None:
     """Raise BadRecipe for a base or a set in `exclude` that the study lacks."""
-    named = [(key, said[key]) for said in study.exclude for key in ("base", "set") if key in said]
+    named = [(key, rule[key]) for rule in study.exclude for key in ("base", "set") if key in rule]
     sets = [*sets_of(study, folder, data_dir)] if named else []
     for key, value in named:
-        known = [one.base if key == "base" else one.name for one in sets]
-        if value not in (*known, *map(leaf, known)):
-            near = hint(value, {*map(leaf, known)})
+        names = [group.base if key == "base" else group.name for group in sets]
+        if value not in (*names, *map(leaf, names)):
+            near = hint(value, {*map(leaf, names)})
             raise study.fault(
                 f"exclude names the {key} '{value}', which the study does not have; {near}"
             )
@@ -204,7 +204,7 @@ def _expert(study: Study, base: str, home: str, task: str, seed: int, part: str)
     experts = study.experts
     place = f"experts/{home}/{leaf(task)}-{seed}" + (f"-part-{part[0]}" if part else "")
     flags = study.limited({**experts.finetune, **experts.by_task.get(task, {})}, "limit")
-    drawn = {"seed": seed, "same": 0, "own": crc32(f"{task} {seed} {part}".encode())}
-    head = {"head_seed": drawn[experts.head_seed]} if experts.head_seed != "seed" else {}
+    head_seeds = {"seed": seed, "same": 0, "own": crc32(f"{task} {seed} {part}".encode())}
+    head = {"head_seed": head_seeds[experts.head_seed]} if experts.head_seed != "seed" else {}
     request = {"base": base, "task": task, "seed": seed, **head, **flags}
     return Expert(place, task, seed, request | ({"part": part} if part else {}))

@@ -44,32 +44,32 @@ def check_models(steps: Sequence[Step], folder: Path) -> None:
 
     For a model that a step makes, its base is checked. Warns of models still to be fetched.
     """
-    made = {step.name: step for step in steps}
+    by_name = {step.name: step for step in steps}
 
     @cache
-    def known(source: str) -> Checkpoint | None:
+    def opened(source: str) -> Checkpoint | None:
         place = place_of(source, folder)
         if local_folder(place) is None:
-            told = "is no folder, and is taken for a model of the Hub that is still to be fetched"
-            warnings.warn(f"'{source}' {told}", stacklevel=4)
+            note = "is no folder, and is taken for a model of the Hub that is still to be fetched"
+            warnings.warn(f"'{source}' {note}", stacklevel=4)
         return opened_config(place)
 
     for step in steps:
-        bases = [known(one) for one in dict.fromkeys(_source_models(step, made))]
+        bases = [opened(source) for source in dict.fromkeys(_source_models(step, by_name))]
         for model in filter(None, bases):
             _check(step, model, folder)
 
 
 def warn_of_downloads(steps: Sequence[Step], folder: Path, data_dir: str | None) -> None:
     """Warn of tasks whose rows are still to be fetched from the Hub."""
-    named = dict.fromkeys(one for step in steps for one in step.asked(*TASK_FIELDS))
-    where = local(data_dir)
-    tasks = (task_of(one, folder) for one in named)
-    if far := dict.fromkeys(task.name for task in tasks if _is_far(task, where)):
-        told = (
+    names = dict.fromkeys(name for step in steps for name in step.asked(*TASK_FIELDS))
+    data_folder = local(data_dir)
+    tasks = (task_of(name, folder) for name in names)
+    if far := dict.fromkeys(task.name for task in tasks if _is_far(task, data_folder)):
+        message = (
             f"the rows of {few(far)} are still to be fetched from the Hub: no --data-dir is given"
         )
-        warnings.warn(told, stacklevel=4)
+        warnings.warn(message, stacklevel=4)
 
 
 def place_of(source: str, folder: Path) -> str:
@@ -96,32 +96,32 @@ def _check(step: Step, model: Checkpoint, folder: Path) -> None:
 
 def _check_layers(recipe: Recipe, model: Checkpoint) -> None:
     """Raise BadOption if an option `layers`, set or tuned, names layers that the model lacks."""
-    if (count := layers_of(model)) is None:
+    if (depth := layers_of(model)) is None:
         return
-    known = Symmetry({"": tuple(f"ffn.{number}" for number in range(count))}, heads=1)
+    symmetry = Symmetry({"": tuple(f"ffn.{number}" for number in range(depth))}, heads=1)
     name, tried = grid(recipe)
     for entry, choice in methods_of(recipe):
         if "layers" in options(entry.function) and "symmetry" in entry.needs:
             values = tried if name == f"{choice.name}.layers" else [choice.options["layers"]]
             try:
-                _ = [known.chosen(str(value)) for value in values]
+                _ = [symmetry.chosen(str(value)) for value in values]
             except BadOption as error:
                 raise BadOption(f"{choice.name} of {model.source}: {error}") from error
 
 
 def layers_of(model: Checkpoint) -> int | None:
     """How many layers a model of one stack has, if its config.json says so."""
-    counts = [int(model.config[one]) for one in LAYERS if one in model.config]
+    counts = [int(model.config[key]) for key in LAYERS if key in model.config]
     return counts[0] if len(counts) == 1 and not model.family.stacks else None
 
 
-def _source_models(step: Step, made: dict[str, Step]) -> Iterator[str]:
+def _source_models(step: Step, by_name: dict[str, Step]) -> Iterator[str]:
     """The models that a step reads; for one that a step makes, those that this step reads."""
-    for one in step.asked("base", "expert", "model", "experts", "references"):
-        if one in made:
-            yield from _source_models(made[one], made)
+    for name in step.asked("base", "expert", "model", "experts", "references"):
+        if name in by_name:
+            yield from _source_models(by_name[name], by_name)
         else:
-            yield one
+            yield name
 
 
 # Rows ----------------------------------------------------------------------------------
@@ -130,10 +130,10 @@ def _source_models(step: Step, made: dict[str, Step]) -> Iterator[str]:
 def rows_of(task: str, limit: int | None, folder: str | None, first: bool = False) -> int | None:
     """How many rows a split has, at most `limit`; None if they are on the Hub."""
     named, _ = parse_task(task)
-    where = local(folder)
-    if _is_far(named, where):
+    data_folder = local(folder)
+    if _is_far(named, data_folder):
         return None
-    return _counted(task, limit, where and where.resolve(), first)
+    return _counted(task, limit, data_folder and data_folder.resolve(), first)
 
 
 def _is_far(task: Task, folder: Path | None) -> bool:
@@ -156,15 +156,18 @@ def with_inputs(steps: Sequence[Step], folder: Path, data_dir: str | None) -> li
     A request has only their names, under which the content may change. Models of the Hub that are
     still to be fetched have no hash; the hash of a task leaves out rows of the Hub.
     """
-    made = {step.name for step in steps}
-    known = cache(partial(_hash, folder=folder, data_dir=data_dir))
+    step_names = {step.name for step in steps}
+    cached_hash = cache(partial(_hash, folder=folder, data_dir=data_dir))
 
     def read(step: Step) -> Iterator[tuple[str, str | None]]:
         for name in step.asked(*MODELS, *TASK_FIELDS):
-            if name not in made:
-                yield name, known(name, name in step.asked(*TASK_FIELDS))
+            if name not in step_names:
+                yield name, cached_hash(name, name in step.asked(*TASK_FIELDS))
 
-    return [replace(one, inputs={name: of for name, of in read(one) if of}) for one in steps]
+    return [
+        replace(step, inputs={name: digest for name, digest in read(step) if digest})
+        for step in steps
+    ]
 
 
 def changed(step: Step, folder: Path, data_dir: str | None) -> str | None:
@@ -172,10 +175,10 @@ def changed(step: Step, folder: Path, data_dir: str | None) -> str | None:
 
     A model of the Hub that is still to be fetched here counts as unchanged.
     """
-    for name, of in step.inputs.items():
+    for name, digest in step.inputs.items():
         with suppress(HarnessError):  # the step itself reports it
             now = _hash(name, name in step.asked(*TASK_FIELDS), folder=folder, data_dir=data_dir)
-            if now not in (None, of):
+            if now not in (None, digest):
                 return name
     return None
 
@@ -183,18 +186,18 @@ def changed(step: Step, folder: Path, data_dir: str | None) -> str | None:
 def _hash(name: str, of_rows: bool, *, folder: Path, data_dir: str | None) -> str | None:
     """The hash of a task, or of a model; None for one of the Hub that is still to be fetched."""
     if of_rows:
-        known = task_of(name, folder)
-        return digest_of([_said(known), _hash_of(stored_files(known, data_dir))])
+        task = task_of(name, folder)
+        return digest_of([_said(task), _hash_of(stored_files(task, data_dir))])
     place = local_folder(place_of(name, folder))
     if place is None:
         return None
-    return _hash_of(one for pattern in MODEL_FILES for one in sorted(place.glob(pattern)))
+    return _hash_of(path for pattern in MODEL_FILES for path in sorted(place.glob(pattern)))
 
 
 def _hash_of(paths: Iterable[Path]) -> str:
     """One hash of the contents of files in order, without their names."""
     return digest_of(
-        [_of_file(one.resolve(), one.stat().st_size, one.stat().st_mtime_ns) for one in paths]
+        [_of_file(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
     )
 
 
@@ -209,8 +212,10 @@ def _said(task: Task) -> dict[str, str]:
 
     So the hash stays the same when a later version adds a field.
     """
-    said = {one.name: (getattr(task, one.name), one.default) for one in fields(task)}
-    kept = {
-        name: of for name, (of, usual) in said.items() if of != usual and name not in NOT_HASHED
+    values = {field.name: (getattr(task, field.name), field.default) for field in fields(task)}
+    hashed = {
+        name: value
+        for name, (value, usual) in values.items()
+        if value != usual and name not in NOT_HASHED
     }
-    return {name: "a function" if callable(of) else str(of) for name, of in kept.items()}
+    return {name: "a function" if callable(value) else str(value) for name, value in hashed.items()}

@@ -63,31 +63,35 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
     path = _path(step, folder)
     if not path.is_file():
         return Outcome("missing", step.request)
-    said = read_json(path, "the outcome of a step", error=BrokenRecord)
+    data = read_json(path, "the outcome of a step", error=BrokenRecord)
     try:
-        known = Outcome(**{**said, "records": tuple(said["records"])})
-        then = dict(known.request)
+        outcome = Outcome(**{**data, "records": tuple(data["records"])})
+        then = dict(outcome.request)
         # an input without a hash, such as a Hub model that was not fetched, counts as the same
-        other = [one for one, of in step.inputs.items() if known.inputs.get(one, of) != of]
+        changed = [
+            name
+            for name, digest in step.inputs.items()
+            if outcome.inputs.get(name, digest) != digest
+        ]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BrokenRecord(
             f"{path} is not the outcome of a step; expected the file as a study wrote it"
         ) from error
     now = dict(step.request)
-    if then == now and not other:
+    if then == now and not changed:
         # if plug-in code changed, score again: records have its hash, so the older ones stay
-        again = step.verb == "evaluate" and of_other_code(step, known, folder)
-        return Outcome("missing", step.request) if again else known
-    apart = [name for name in {**then, **now} if not _asks_no_less(step, name, then, now)]
-    more = not apart and not other
-    if more or (known.state in ("failed", "begun") and not has_folder(step, folder)):
+        again = step.verb == "evaluate" and of_other_code(step, outcome, folder)
+        return Outcome("missing", step.request) if again else outcome
+    differing = [name for name in {**then, **now} if not _asks_no_less(step, name, then, now)]
+    more = not differing and not changed
+    if more or (outcome.state in ("failed", "begun") and not has_folder(step, folder)):
         return Outcome("missing", step.request)
-    if other:
+    if changed:
         raise BadRecipe(
-            f"{other[0]}, or a file that it names, has changed since {folder / step.name} was "
+            f"{changed[0]}, or a file that it names, has changed since {folder / step.name} was "
             "made; expected the same model or data: put it back, or choose another --out"
         )
-    before, after = ({name: one.get(name) for name in apart} for one in (then, now))
+    before, after = ({name: request.get(name) for name in differing} for request in (then, now))
     raise BadRecipe(
         f"{folder / step.name} was made with other settings: {difference(before, after)}; "
         f"expected the same settings: choose another --out, or another name{_rename_advice(step)}"
@@ -106,10 +110,10 @@ def check_same_requests(plan: Plan, before: Sequence[Plan]) -> None:
     """Raise BadRecipe if a study `before` makes a step of the same name by another request."""
     for other in (one for one in before if one.study != plan.study):
         for name in filter(other.steps.__contains__, plan.steps):
-            one, two = (known.steps[name].request for known in (other, plan))
-            if one != two:
+            old, new = (p.steps[name].request for p in (other, plan))
+            if old != new:
                 raise BadRecipe(
-                    f"{other.study} and {plan.study} both make {name}, with {difference(one, two)}"
+                    f"{other.study} and {plan.study} both make {name}, with {difference(old, new)}"
                     "; expected the same settings, or other names (called) in one of the studies"
                 )
 
@@ -118,32 +122,36 @@ def _asks_no_less(step: Step, name: str, then: Mapping[str, Any], now: Mapping[s
     """Whether a field of a request asks for all that it asked then, and perhaps more scores."""
     if step.verb != "evaluate" or name not in SCORES:
         return bool(then.get(name) == now.get(name))
-    before, after = ({**DEFAULTS.model_dump(mode="json"), **one}[name] for one in (then, now))
+    before, after = (
+        {**DEFAULTS.model_dump(mode="json"), **request}[name] for request in (then, now)
+    )
     if isinstance(after, list):
-        return isinstance(before, list) and all(one in after for one in before)
+        return isinstance(before, list) and all(item in after for item in before)
     return type(before) is type(after) and bool(before <= after)
 
 
 def write_outcome(step: Step, folder: Path, outcome: Outcome) -> None:
     """Write the outcome of a step, atomically."""
-    said = {**vars(outcome), "request": dict(step.request), "records": list(outcome.records)}
-    said |= {"code": methods_code(step, folder), "inputs": dict(step.inputs)}
-    write_json(_path(step, folder), said)
+    data = {**vars(outcome), "request": dict(step.request), "records": list(outcome.records)}
+    data |= {"code": methods_code(step, folder), "inputs": dict(step.inputs)}
+    write_json(_path(step, folder), data)
 
 
 def methods_code(step: Step, folder: Path) -> str | None:
     """A hash of the plug-ins' code by which a step merges or scores; None if it uses no plug-in, or
     none that is loaded. Task files are found from the study's folder."""
-    said = [(STAGES[kind], one["name"]) for kind in STAGES for one in step.asked(kind)]
-    methods = [known[name] for known, name in said if name in known]
-    codes = [code_of(one.function) for one in methods]
-    codes += filter(None, (code_of(need) for one in methods for need in functions_run(one)[1:]))
+    chosen = [(STAGES[kind], choice["name"]) for kind in STAGES for choice in step.asked(kind)]
+    methods = [registry[name] for registry, name in chosen if name in registry]
+    codes = [code_of(method.function) for method in methods]
+    codes += filter(
+        None, (code_of(need) for method in methods for need in functions_run(method)[1:])
+    )
     if step.verb == "evaluate":
         named: list[tuple[Registry[Any], str]]
-        named = [(PROTOCOLS, one["name"]) for one in step.asked("protocols")]
+        named = [(PROTOCOLS, protocol["name"]) for protocol in step.asked("protocols")]
         metrics = step.asked("metrics") or _metrics_of(step, folder)
         named += [(METRICS, name) for name in metrics]
-        codes += [code_of(known[name].function) for known, name in named if name in known]
+        codes += [code_of(registry[name].function) for registry, name in named if name in registry]
     return digest_of(codes) if any(codes) else None
 
 
@@ -151,7 +159,7 @@ def _metrics_of(step: Step, folder: Path) -> list[str]:
     """The metrics of an evaluation's tasks; if only its experts name the tasks, all metrics of
     plug-ins."""
     if not step.asked("tasks"):
-        return [name for name, one in METRICS.items() if not is_ours(one.function)]
+        return [name for name, metric in METRICS.items() if not is_ours(metric.function)]
     found = list[str]()
     for text in step.asked("tasks"):
         with suppress(HarnessError):  # a task file that is gone is an error of the step itself
@@ -171,12 +179,12 @@ def outcomes_of(plan: Plan, folder: Path) -> dict[str, Outcome]:
     """
     found: dict[str, Outcome] = {}
     for name, step in reversed([*plan.steps.items()]):
-        known = outcome_of(step, folder)
-        if known.state == "done" and not is_done(step, known, folder):
+        outcome = outcome_of(step, folder)
+        if outcome.state == "done" and not is_done(step, outcome, folder):
             users = plan.users[name]
-            if not users or any(found[one].state != "done" for one in users):
-                known = Outcome("missing", step.request)
-        found[name] = known
+            if not users or any(found[user].state != "done" for user in users):
+                outcome = Outcome("missing", step.request)
+        found[name] = outcome
     return {name: found[name] for name in plan.steps}
 
 
@@ -209,24 +217,26 @@ def remove_changed_merges(plan: Plan, folder: Path) -> None:
     Outcomes that need the merges go first: a killed run leaves merges that still count as changed.
     Raises OutputExists for a merged folder that holds anything else.
     """
-    steps = [one for one in plan.steps.values() if one.verb == "merge"]
-    known = {one.name: outcome_of(one, folder) for one in steps}
-    old = [one for one in steps if of_other_code(one, known[one.name], folder)]
-    made = [one for one in old if known[one.name].state == "done" and has_folder(one, folder)]
-    for one in made:
-        if odd := MERGE_LAYOUT.foreign(folder / one.name):
-            place = folder / one.name
-            raise OutputExists(f"{place} has {min(odd)}, which no merge wrote; move it away")
-    names = [one.name for one in old]
+    steps = [step for step in plan.steps.values() if step.verb == "merge"]
+    outcomes = {step.name: outcome_of(step, folder) for step in steps}
+    old = [step for step in steps if of_other_code(step, outcomes[step.name], folder)]
+    done = [
+        step for step in old if outcomes[step.name].state == "done" and has_folder(step, folder)
+    ]
+    for step in done:
+        if foreign := MERGE_LAYOUT.foreign(folder / step.name):
+            place = folder / step.name
+            raise OutputExists(f"{place} has {min(foreign)}, which no merge wrote; move it away")
+    names = [step.name for step in old]
     plans = [*map(read_plan, latest_in(folder))]  # this plan included
     with folder_lock(folder):
-        for each in plans:
-            for name in each.with_dependents(names).intersection(each.steps).difference(names):
-                _path(each.steps[name], folder).unlink(missing_ok=True)
-        for one in old:
-            if one in made:
-                shutil.rmtree(folder / one.name, ignore_errors=True)
-            _path(one, folder).unlink(missing_ok=True)
+        for other in plans:
+            for name in other.with_dependents(names).intersection(other.steps).difference(names):
+                _path(other.steps[name], folder).unlink(missing_ok=True)
+        for step in old:
+            if step in done:
+                shutil.rmtree(folder / step.name, ignore_errors=True)
+            _path(step, folder).unlink(missing_ok=True)
 
 
 def remove_scored_merges(plan: Plan, step: Step, folder: Path) -> None:
@@ -235,9 +245,9 @@ def remove_scored_merges(plan: Plan, step: Step, folder: Path) -> None:
     for name in step.needs:
         if plan.steps[name].verb != "merge" or not has_folder(plan.steps[name], folder):
             continue
-        users = [plan.steps[one] for one in plan.users[name]]
+        users = [plan.steps[user] for user in plan.users[name]]
         if (
-            all(is_done(one, outcome_of(one, folder), folder) for one in users)
+            all(is_done(user, outcome_of(user, folder), folder) for user in users)
             and name not in _kept(*((path, path.stat().st_mtime_ns) for path in latest_in(folder)))
             and _is_merge(folder / name)
         ):
@@ -248,7 +258,7 @@ def remove_scored_merges(plan: Plan, step: Step, folder: Path) -> None:
 def _kept(*plans: tuple[Path, int]) -> frozenset[str]:
     """The steps of those plans, given as (file, its time), that keep merged folders."""
     read = [read_plan(path) for path, _ in plans]
-    return frozenset(name for one in read if one.keep_merges for name in one.steps)
+    return frozenset(name for plan in read if plan.keep_merges for name in plan.steps)
 
 
 def _is_merge(folder: Path) -> bool:

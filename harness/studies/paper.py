@@ -81,10 +81,10 @@ class PaperTable(Frozen):
 
     def place(self, row: str, column: str) -> PaperCell:
         """The fields of a cell: its row's take precedence, then its column's, then the table's."""
-        both = (self.rows[row], self.columns[column])
-        of = dict.fromkeys(task for one in both for task in one.get("of", ()))
-        said = {**self.cells, **both[1], **both[0], "of": tuple(of)}
-        return validated(PaperCell, said, f"{self.table}: {row}, {column}")
+        axes = (self.rows[row], self.columns[column])
+        tasks = dict.fromkeys(task for axis in axes for task in axis.get("of", ()))
+        fields = {**self.cells, **axes[1], **axes[0], "of": tuple(tasks)}
+        return validated(PaperCell, fields, f"{self.table}: {row}, {column}")
 
 
 class Paper(Frozen):
@@ -126,7 +126,7 @@ class ComparedCell:
         return not self.within[0] <= self.theirs <= self.within[1]
 
     def __str__(self) -> str:
-        ours, theirs = ("-" if one is None else points(one) for one in (self.ours, self.theirs))
+        ours, theirs = ("-" if n is None else points(n) for n in (self.ours, self.theirs))
         if self.difference is None:
             return f"{ours} ({theirs})"
         mark = "*" if self.significant else ""
@@ -154,53 +154,53 @@ def compared_cells(
     """
     every = [(row, column) for row in table.rows for column in table.columns]
     places = {cell: table.place(*cell) for cell in every}
-    shown = base if base in {place.base for place in places.values()} else paper.base
+    chosen_base = base if base in {place.base for place in places.values()} else paper.base
 
     def ours(place: PaperCell) -> ComparedCell:
-        other = (place.base or paper.base) != shown
+        other = (place.base or paper.base) != chosen_base
         if other or place.lacking:
             return ComparedCell(reason="of another base" if other else place.lacking)
         if place.measure != "seconds":
             return _score(place, table.tasks, lines.get(place.board, ()))
-        taken = [seconds.get(one) for one in (place.row, place.less) if one]
-        known = [one for one in taken if one is not None]
-        if len(known) < len(taken):
+        times = [seconds.get(name) for name in (place.row, place.less) if name]
+        timed = [number for number in times if number is not None]
+        if len(timed) < len(times):
             return ComparedCell(reason="not timed")
-        return ComparedCell(ours=known[0] - sum(known[1:]))
+        return ComparedCell(ours=timed[0] - sum(timed[1:]))
 
-    def both(row: str, column: str) -> ComparedCell:
-        like, values = places[row, column], table.values.get(row, {})
-        made = replace(ours(like), row=row, column=column, theirs=values.get(column))
-        if not made.lacking:
-            return made
+    def compared(row: str, column: str) -> ComparedCell:
+        place, values = places[row, column], table.values.get(row, {})
+        cell = replace(ours(place), row=row, column=column, theirs=values.get(column))
+        if not cell.lacking:
+            return cell
         printed = {
             places[row, other].task: value
             for other, value in values.items()
-            if places[row, other].but(task=MEAN) == like
+            if places[row, other].but(task=MEAN) == place
         }
-        known = [printed.get(task) for task in table.tasks if task not in made.lacking]
-        same = [value for value in known if value is not None]
+        numbers = [printed.get(task) for task in table.tasks if task not in cell.lacking]
+        same = [value for value in numbers if value is not None]
         # the paper chose its best expert on all tasks
-        if made.theirs is None or len(same) < len(known) or like.row.startswith(BEST):
-            said = f"without {', '.join(made.lacking)}"
-            return replace(made, reason=said, within=None, lacking=())
-        return replace(made, theirs=fsum(same) / len(same))
+        if cell.theirs is None or len(same) < len(numbers) or place.row.startswith(BEST):
+            reason = f"without {', '.join(cell.lacking)}"
+            return replace(cell, reason=reason, within=None, lacking=())
+        return replace(cell, theirs=fsum(same) / len(same))
 
-    return [both(*cell) for cell in places]
+    return [compared(*cell) for cell in places]
 
 
 def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> ComparedCell:
     """Our score in a cell, or the reason why there is none."""
-    wanted = tasks if place.task == MEAN else (place.task,)
+    names = tasks if place.task == MEAN else (place.task,)
     picked = _picked(place, lines)
-    each = {task: [one for one in picked if one.name == task] for task in wanted}
-    cells = {task: _cell(place, found, lines) for task, found in each.items()}
-    known = [one for one in cells.values() if one is not None]
+    task_lines = {task: [line for line in picked if line.name == task] for task in names}
+    cells = {task: _cell(place, found, lines) for task, found in task_lines.items()}
+    known = [cell for cell in cells.values() if cell is not None]
     if not known:
-        return ComparedCell(reason="experts score 0" if any(each.values()) else "no record")
+        return ComparedCell(reason="experts score 0" if any(task_lines.values()) else "no record")
     whole = mean_cell(known) if len(known) > 1 else known[0]
     chosen = place.row.startswith(BEST) or "," in place.row
-    lacking = tuple(task for task, one in cells.items() if one is None)
+    lacking = tuple(task for task, cell in cells.items() if cell is None)
     return ComparedCell(ours=whole.mean, within=None if chosen else whole.interval, lacking=lacking)
 
 
@@ -210,8 +210,8 @@ def _picked(place: PaperCell, lines: Sequence[Line]) -> list[Line]:
     alone = len(place.of) == 1
     row = "individual" if alone else row
     roles = ROLES.get(row, ("merged", "reference"))
-    made = (zip(line.experts, line.trained, strict=False) for line in lines)
-    trained = {digest: task for (_, digest), (task, *_) in chain(*made)}
+    pairs = (zip(line.experts, line.trained, strict=False) for line in lines)
+    trained = {digest: task for (_, digest), (task, *_) in chain(*pairs)}
     found = [
         line
         for line in lines
@@ -223,26 +223,30 @@ def _picked(place: PaperCell, lines: Sequence[Line]) -> list[Line]:
     ]
     if row == BEST:
         sets = grouped(found, lambda line: line.set).values()
-        models = (grouped(of_set, lambda line: line.digest).values() for of_set in sets)
-        return [one for of_set in models for one in max(of_set, key=_mean)]
+        models = (grouped(set_lines, lambda line: line.digest).values() for set_lines in sets)
+        return [line for model_lines in models for line in max(model_lines, key=_mean)]
     if extreme:
         pick = min if extreme == "min" else max
         tasks = grouped(found, lambda line: line.task).values()
-        return [pick(each, key=lambda line: _mean([line])) for each in tasks]
+        return [pick(task_lines, key=lambda line: _mean([line])) for task_lines in tasks]
     return found
 
 
 def _mean(lines: Sequence[Line]) -> float:
-    return fsum(fsum(one.values) / len(one.values) for one in lines) / len(lines)
+    return fsum(fsum(line.values) / len(line.values) for line in lines) / len(lines)
 
 
-def _cell(place: PaperCell, lines: Sequence[Line], every: Sequence[Line]) -> GridCell | None:
+def _cell(place: PaperCell, lines: Sequence[Line], all_lines: Sequence[Line]) -> GridCell | None:
     """The mean over lines of one task, with its interval if their resamples are the same."""
     if place.measure == "drop":
-        alike = [one for one in every if one.setting.protocol == place.protocol]
-        own = {(one.digest, one.task): _mean([one]) for one in alike if one.role == "expert"}
-        pairs = [(own.get((of, one.task), 0.0), one) for one in lines for _, of in one.experts]
-        drops = [100 * (best - _mean([one])) / best for best, one in pairs if best > 0]
+        alike = [line for line in all_lines if line.setting.protocol == place.protocol]
+        own = {(line.digest, line.task): _mean([line]) for line in alike if line.role == "expert"}
+        pairs = [
+            (own.get((digest, line.task), 0.0), line)
+            for line in lines
+            for _, digest in line.experts
+        ]
+        drops = [100 * (best - _mean([line])) / best for best, line in pairs if best > 0]
         return GridCell((fsum(drops) / len(drops),)) if drops else None
     if not lines:
         return None
@@ -267,39 +271,39 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
         return []
     steps = [(step, known[name]) for name, step in plan.steps.items()]
     bases = dict.fromkeys(step.base for step, _ in steps if step.verb == "merge")
-    made: dict[Path, str] = {}
+    files: dict[Path, str] = {}
     for base in bases:
-        mine = [(step, one) for step, one in steps if step.base == base]
+        own = [(step, outcome) for step, outcome in steps if step.base == base]
         places = record_paths(plan, known, folder, base)
         lines = {
-            board: with_set_numbers(reported(read_lines(sorted(of))))
-            for board, of in places.items()
+            board: with_set_numbers(reported(read_lines(sorted(paths))))
+            for board, paths in places.items()
         }
         # the main board of a copy of a design has the name of the copy, or still that of the design
         design = plan.paper or plan.study
         lines[""] = lines.get(plan.study) or lines.get(design, [])
         lines.setdefault(design, lines[""])
         for table in paper.tables:
-            cells = compared_cells(paper, table, leaf(base), lines, mean_seconds(mine))
+            cells = compared_cells(paper, table, leaf(base), lines, mean_seconds(own))
             name = slug(f"{plan.study} {table.table}".lower())
             name += f"-{leaf(base)}" if len(bases) > 1 else ""
-            made[folder / BOARDS / f"{name}.md"] = as_markdown(
-                paper, table, leaf(base), cells, few_rows([step for step, _ in mine])
+            files[folder / BOARDS / f"{name}.md"] = as_markdown(
+                paper, table, leaf(base), cells, few_rows([step for step, _ in own])
             )
-            made[folder / BOARDS / f"{name}.csv"] = as_csv(cells)
-    write_files(made.items())
-    return [*made]
+            files[folder / BOARDS / f"{name}.csv"] = as_csv(cells)
+    write_files(files.items())
+    return [*files]
 
 
 def few_rows(steps: Sequence[Step]) -> str:
     """A sentence on how few rows experts are trained and scored on, if limited; else ''."""
-    told = []
+    parts = []
     for verb, what in (("finetune", "trained on"), ("evaluate", "scored on")):
         limits = [step.request.get("limit") for step in steps if step.verb == verb]
-        known = [one for one in limits if one is not None]
+        known = [limit for limit in limits if limit is not None]
         if known and len(known) == len(limits):
-            told.append(f"{what} {max(known)} rows at most")
-    return f" Ours is {' and '.join(told)}." if told else ""
+            parts.append(f"{what} {max(known)} rows at most")
+    return f" Ours is {' and '.join(parts)}." if parts else ""
 
 
 def mean_seconds(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
@@ -307,14 +311,14 @@ def mean_seconds(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
 
     A merge includes the statistics that were computed for it. Steps count as last timed.
     """
-    taken = {step.name: one.seconds for step, one in steps if one.state == "done"}
+    taken = {step.name: outcome.seconds for step, outcome in steps if outcome.state == "done"}
     found: dict[str, list[float]] = {}
     for step, _ in steps:
-        needs = [one for one in step.needs if one.startswith("statistics/")]
+        needs = [need for need in step.needs if need.startswith("statistics/")]
         if step.verb not in ("finetune", "merge") or not all(map(taken.get, (step.name, *needs))):
             continue
         what = step.verb if step.verb == "finetune" else step.name.rpartition("/")[2]
-        found.setdefault(what, []).append(sum(taken[one] for one in (step.name, *needs)))
+        found.setdefault(what, []).append(sum(taken[name] for name in (step.name, *needs)))
     return {what: fsum(times) / len(times) for what, times in found.items()}
 
 
@@ -322,10 +326,10 @@ def as_markdown(
     paper: Paper, table: PaperTable, base: str, cells: Sequence[ComparedCell], few: str = ""
 ) -> str:
     """A table in the paper's layout, `few` (a sentence on rows) above it and notes below it."""
-    by_row = {row: [str(one) for one in cells if one.row == row] for row in table.rows}
+    by_row = {row: [str(cell) for cell in cells if cell.row == row] for row in table.rows}
     rows = [[row, *texts] for row, texts in by_row.items()]
     drawn = tabulate(rows, ["", *table.columns], tablefmt="pipe", disable_numparse=True)
-    said = grouped((one for one in cells if _note(one)), _note)
+    notes = grouped((cell for cell in cells if _note(cell)), _note)
     arxiv = f" (arXiv:{paper.arxiv})" if paper.arxiv else ""
     lines = [
         f"# {paper.paper}{arxiv}, {table.table}: {table.title}",
@@ -334,25 +338,25 @@ def as_markdown(
         "units and draws; tests are not adjusted for their number, and of what has no interval "
         f"nothing is said.{few}",
         drawn,
-        *(f"- {reason}: {_listed(table, of)}" for reason, of in said.items()),
+        *(f"- {reason}: {_listed(table, noted)}" for reason, noted in notes.items()),
     ]
-    return "\n\n".join(lines[:3]) + "\n\n" * bool(said) + "\n".join(lines[3:]) + "\n"
+    return "\n\n".join(lines[:3]) + "\n\n" * bool(notes) + "\n".join(lines[3:]) + "\n"
 
 
-def _note(one: ComparedCell) -> str:
+def _note(cell: ComparedCell) -> str:
     """The note on a cell: why it is not compared, or what both means leave out; else ''."""
-    return f"both without {', '.join(one.lacking)}" if one.lacking else one.reason
+    return f"both without {', '.join(cell.lacking)}" if cell.lacking else cell.reason
 
 
 def _listed(table: PaperTable, cells: Sequence[ComparedCell]) -> str:
     """Cells by name; if they are whole columns or rows, by the names of these."""
-    rows = [*dict.fromkeys(one.row for one in cells)]
-    columns = [*dict.fromkeys(one.column for one in cells)]
+    rows = [*dict.fromkeys(cell.row for cell in cells)]
+    columns = [*dict.fromkeys(cell.column for cell in cells)]
     if len(cells) == len(columns) * len(table.rows):
         return "; ".join(columns)
     if len(cells) == len(rows) * len(table.columns):
         return "; ".join(rows)
-    return "; ".join(f"{one.row} of {one.column}" for one in cells)
+    return "; ".join(f"{cell.row} of {cell.column}" for cell in cells)
 
 
 def as_csv(cells: Sequence[ComparedCell]) -> str:
@@ -360,10 +364,10 @@ def as_csv(cells: Sequence[ComparedCell]) -> str:
     import pandas
 
     rows = []
-    for one in cells:
-        numbers = (one.ours, *(one.within or (None, None)), one.theirs, one.difference)
-        significant = "" if one.significant is None else str(one.significant).lower()
-        rows.append((one.row, one.column, *numbers, significant, _note(one)))
+    for cell in cells:
+        numbers = (cell.ours, *(cell.within or (None, None)), cell.theirs, cell.difference)
+        significant = "" if cell.significant is None else str(cell.significant).lower()
+        rows.append((cell.row, cell.column, *numbers, significant, _note(cell)))
     names = ("row", "column", "ours", "low", "high", "paper", "difference", "significant", "said")
-    made = pandas.DataFrame(rows, columns=[*names])
-    return str(made.to_csv(index=False, float_format="%.4g", lineterminator="\n"))
+    frame = pandas.DataFrame(rows, columns=[*names])
+    return str(frame.to_csv(index=False, float_format="%.4g", lineterminator="\n"))

@@ -91,8 +91,8 @@ class Plan:
         """For every step, the steps that need it."""
         found: dict[str, list[str]] = {name: [] for name in self.steps}
         for name, step in self.steps.items():
-            for one in step.needs:
-                found[one].append(name)
+            for need in step.needs:
+                found[need].append(name)
         return {name: tuple(users) for name, users in found.items()}
 
     def with_dependents(self, names: Iterable[str]) -> set[str]:
@@ -112,7 +112,7 @@ class Plan:
     def levels(self) -> list[list[int]]:
         """The numbers of the chunks by level: each level waits for the one before."""
         numbers = range(len(self.chunks))
-        return [[*of] for _, of in groupby(numbers, key=lambda one: self.chunks[one].level)]
+        return [[*group] for _, group in groupby(numbers, key=lambda n: self.chunks[n].level)]
 
 
 def make_plan(
@@ -127,35 +127,35 @@ def make_plan(
     level: dict[str, int] = {}
     groups: dict[tuple[int, str], list[Step]] = {}
     for step in steps:
-        level[step.name] = max((level[one] + 1 for one in (*step.needs, *step.after)), default=0)
+        level[step.name] = max((level[name] + 1 for name in (*step.needs, *step.after)), default=0)
         # steps of one model, or of the models of one set, read the same rows and experts
         inputs = step.needs[0] if step.needs else step.name
         groups.setdefault((level[step.name], inputs.rpartition("/")[0]), []).append(step)
     levels = groupby(sorted(groups, key=itemgetter(0)), key=itemgetter(0))
     chunks = tuple(
         Chunk(number, tuple(names))
-        for number, of_level in levels
-        for names in _cut([step for one in of_level for step in groups[one]])
+        for number, keys in levels
+        for names in _cut([step for key in keys for step in groups[key]])
     )
     return Plan(study, {step.name: step for step in steps}, chunks, keep_merges, figures, paper)
 
 
 def _cut(steps: Sequence[Step]) -> list[list[str]]:
     """The names of steps in order, cut into chunks of at least `CHUNK` seconds but for the last."""
-    made, seconds = [list[str]()], 0.0
+    chunks, seconds = [list[str]()], 0.0
     for step in steps:
         if seconds >= CHUNK:
-            made.append([])
+            chunks.append([])
             seconds = 0.0
-        made[-1].append(step.name)
+        chunks[-1].append(step.name)
         seconds += seconds_of(step)
-    return made
+    return chunks
 
 
 def seconds_of(step: Step) -> float:
     """The estimated seconds of a step; those of `ASSUMED_SECONDS` if none like it was timed."""
-    known = estimate_seconds(step)
-    return ASSUMED_SECONDS[step.verb] if known is None else known.seconds
+    estimate = estimate_seconds(step)
+    return ASSUMED_SECONDS[step.verb] if estimate is None else estimate.seconds
 
 
 def write_plan(plan: Plan, folder: Path) -> Path:
@@ -163,19 +163,19 @@ def write_plan(plan: Plan, folder: Path) -> Path:
 
     Returns the path of the first.
     """
-    said = {
+    data = {
         "version": VERSION,
         "study": plan.study,
         "digest": plan.digest,
         "keep_merges": plan.keep_merges,
-        "figures": [one.model_dump() for one in plan.figures],
+        "figures": [figure.model_dump() for figure in plan.figures],
         "paper": plan.paper,
         "steps": [asdict(step) for step in plan.steps.values()],
         "chunks": [asdict(chunk) for chunk in plan.chunks],
     }
-    path = folder / PLANS / f"{plan.study}-{digest_of(said)[:12]}.json"
+    path = folder / PLANS / f"{plan.study}-{digest_of(data)[:12]}.json"
     for place in (path, folder / PLANS / LATEST / f"{plan.study}.json"):
-        write_json(place, said, indent=1)
+        write_json(place, data, indent=1)
     return path
 
 
@@ -197,43 +197,43 @@ def latest_in(folder: Path) -> list[Path]:
 
 def read_plan(path: Path) -> Plan:
     """The plan in a file. Raises BadRecipe for no plan, another version, or a changed plan."""
-    said = read_json(path, "the plan of a study", error=BadRecipe)
-    if said.get("version") != VERSION:
-        found = said.get("version")
+    data = read_json(path, "the plan of a study", error=BadRecipe)
+    if data.get("version") != VERSION:
+        found = data.get("version")
         raise BadRecipe(f"{path} is a plan of version {found}, expected {VERSION}: plan again")
     try:
-        steps = {one["name"]: _step(one) for one in said["steps"]}
-        chunks = tuple(Chunk(one["level"], tuple(one["steps"])) for one in said["chunks"])
+        steps = {entry["name"]: _step(entry) for entry in data["steps"]}
+        chunks = tuple(Chunk(entry["level"], tuple(entry["steps"])) for entry in data["chunks"])
         named = {name for chunk in chunks for name in chunk.steps}
-        figures = tuple(validated(Figure, one, str(path)) for one in said.get("figures", ()))
-        plan = Plan(said["study"], steps, chunks, said["keep_merges"], figures, said.get("paper"))
+        figures = tuple(validated(Figure, entry, str(path)) for entry in data.get("figures", ()))
+        plan = Plan(data["study"], steps, chunks, data["keep_merges"], figures, data.get("paper"))
     except (AttributeError, KeyError, TypeError) as error:
         raise BadRecipe(
             f"{path} is no plan of a study: {error} is missing or wrong; plan again"
         ) from error
-    if named != {*steps} or plan.digest != said.get("digest"):
+    if named != {*steps} or plan.digest != data.get("digest"):
         raise BadRecipe(
             f"{path} was changed since it was written; expected it unchanged: plan again"
         )
     return plan
 
 
-def _step(said: Mapping[str, Any]) -> Step:
+def _step(data: Mapping[str, Any]) -> Step:
     """A step from a plan file.
 
     Raises BadRecipe if it would write outside of the study's folder, and UnknownName for a name
     that would import code.
     """
-    request = said["request"]
-    for place in (said["name"], request.get("output", said["name"])):
+    request = data["request"]
+    for place in (data["name"], request.get("output", data["name"])):
         if not PLACE.fullmatch(place) or ".." in place.split("/"):
             raise BadRecipe(f"a step writes to {place[:80]!r}; expected a place in the study")
-    lists = {"needs": tuple(said["needs"]), "after": tuple(said["after"])}
-    step = Step(**{**said, **lists, "inputs": {**said["inputs"]}})
+    lists = {"needs": tuple(data["needs"]), "after": tuple(data["after"])}
+    step = Step(**{**data, **lists, "inputs": {**data["inputs"]}})
     for key, registry in REGISTERED.items():
-        for one in step.asked(key):
-            called = one["name"] if isinstance(one, dict) else parse_choice(str(one)).name
-            registry.check_name(called, step.name)
+        for value in step.asked(key):
+            name = value["name"] if isinstance(value, dict) else parse_choice(str(value)).name
+            registry.check_name(name, step.name)
     return step
 
 
@@ -257,20 +257,20 @@ def estimate_seconds(step: Step) -> SecondsEstimate | None:
     they are smaller than this step, and their own time if they are larger.
     """
     path, size = _path(), _size(step)
-    known = _times(path, path.stat().st_size) if path.is_file() else {}
-    timed = [known[kind][-KEPT:] for kind in _kinds(step) if kind in known]
+    by_kind = _times(path, path.stat().st_size) if path.is_file() else {}
+    timed = [by_kind[kind][-KEPT:] for kind in _kinds(step) if kind in by_kind]
     for times in timed:
-        near = [took / of for of, took in times if size / NEAR <= of <= size * NEAR]
+        near = [took / other for other, took in times if size / NEAR <= other <= size * NEAR]
         if near:
             return SecondsEstimate(median(near) * size)
     for times in timed:
-        sizes = [of for of, _ in times]
+        sizes = [other for other, _ in times]
         if max(sizes) > NEAR * min(sizes):
             start, rate = _line(times)
             return SecondsEstimate(start + rate * size, at_most=size > NEAR * max(sizes))
     if not timed:
         return None
-    bounds = [took * max(size / of, 1.0) for of, took in timed[0]]
+    bounds = [took * max(size / other, 1.0) for other, took in timed[0]]
     return SecondsEstimate(median(bounds), at_most=True)
 
 
@@ -289,8 +289,8 @@ def _line(times: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def record_time(step: Step, seconds: float) -> None:
     """Append the time of a step to the file of times, in one write: a killed run leaves no part."""
     path = _path()
-    said = {"kinds": [*_kinds(step)], "size": _size(step), "seconds": seconds}
-    line = json.dumps(said).encode() + b"\n"
+    entry = {"kinds": [*_kinds(step)], "size": _size(step), "seconds": seconds}
+    line = json.dumps(entry).encode() + b"\n"
     with as_cannot_write(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab", buffering=0) as file:
@@ -304,17 +304,17 @@ def _kinds(step: Step) -> Iterator[tuple[str, ...]]:
     A step whose rows are not counted has only the key of the same work.
     """
     first = "later" if step.after else "first"
-    _, _, after = step.about.partition(" ")  # without the task of an evaluation
+    _, _, rest = step.about.partition(" ")  # without the task of an evaluation
     options = re.sub(r":[^\[\]+ ]*", "", step.about)  # the methods without options
     need = options.partition(" ")[0]
-    like = {"evaluate": after, "statistics": need, "finetune": "", "merge": options}
+    similar = {"evaluate": rest, "statistics": need, "finetune": "", "merge": options}
     if step.size is None:
-        asked = (str(step.request.get(name)) for name in ("limit", "epochs", "tune_limit"))
-        yield step.verb, step.base, step.about, first, *asked
+        limits = (str(step.request.get(name)) for name in ("limit", "epochs", "tune_limit"))
+        yield step.verb, step.base, step.about, first, *limits
         return
     yield step.verb, step.base, step.about, first
-    yield step.verb, step.base, like[step.verb], first
-    yield step.verb, step.base, like[step.verb]
+    yield step.verb, step.base, similar[step.verb], first
+    yield step.verb, step.base, similar[step.verb]
 
 
 def _size(step: Step) -> float:
@@ -336,8 +336,8 @@ def _times(path: Path, size: int) -> Mapping[tuple[str, ...], list[tuple[float, 
     for line in lines:
         # a line may be broken, as in any cache
         with suppress(HarnessError, ValueError, TypeError, KeyError):
-            said = parse_json(line.decode(), "a line", "the time of a step")
-            took = max(float(said["size"]), 1.0), float(said["seconds"])
-            for kind in [tuple(map(str, kind)) for kind in said["kinds"]]:
-                found[kind].append(took)
+            entry = parse_json(line.decode(), "a line", "the time of a step")
+            timing = max(float(entry["size"]), 1.0), float(entry["seconds"])
+            for kind in [tuple(map(str, kind)) for kind in entry["kinds"]]:
+                found[kind].append(timing)
     return dict(found)

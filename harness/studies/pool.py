@@ -52,7 +52,7 @@ def run_plan(
         number: [plan.steps[name] for name in plan.chunks[number].steps if name not in settled]
         for number in waiting
     }
-    cost = {number: max(round(sum(map(seconds_of, of))), 1) for number, of in steps.items()}
+    cost = {number: max(round(sum(map(seconds_of, todo))), 1) for number, todo in steps.items()}
 
     def tell(number: int) -> None:
         if progress:
@@ -62,16 +62,16 @@ def run_plan(
     waiting.sort(key=lambda number: -plan.chunks[number].level)
     if jobs == 1:
         while waiting:
-            number = next(one for one in waiting if _ready(plan, one, settled))
+            number = next(n for n in waiting if _ready(plan, n, settled))
             waiting.remove(number)
             work(plan, number, folder, where=where, say=say)
             settled.update(plan.chunks[number].steps)
             tell(number)
         return outcomes_of(plan, folder)
     start, free = _starter(path, folder, jobs, where), [*range(jobs)]
-    with _asked_to_end() as asked, _workers() as working:
-        while (waiting or working) and not asked:
-            for number in [one for one in waiting if _ready(plan, one, settled)][: len(free)]:
+    with _asked_to_end() as signals, _workers() as working:
+        while (waiting or working) and not signals:
+            for number in [n for n in waiting if _ready(plan, n, settled)][: len(free)]:
                 waiting.remove(number)
                 place = free.pop()
                 working[start(number, place)] = number, place
@@ -94,7 +94,7 @@ def unfinished_chunks(plan: Plan, known: Mapping[str, Outcome]) -> list[int]:
 
 def settled_of(plan: Plan, known: Mapping[str, Outcome]) -> set[str]:
     """The steps that are done, or failed, or need one that failed."""
-    states = {name: one.state for name, one in known.items()}
+    states = {name: outcome.state for name, outcome in known.items()}
     lost = plan.with_dependents(name for name, state in states.items() if state == "failed")
     return lost | {name for name, state in states.items() if state == "done"}
 
@@ -102,15 +102,15 @@ def settled_of(plan: Plan, known: Mapping[str, Outcome]) -> set[str]:
 def _ready(plan: Plan, number: int, settled: set[str]) -> bool:
     """Whether all steps that those of a chunk wait for are settled."""
     steps = [plan.steps[name] for name in plan.chunks[number].steps]
-    return all(one in settled for step in steps for one in (*step.needs, *step.after))
+    return all(name in settled for step in steps for name in (*step.needs, *step.after))
 
 
 def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> StartWorker:
     """A function that starts workers, each with its share of the cores and, unless `where` names a
     GPU, with one of the GPUs in turn."""
-    words = worker_command(path, where)
+    command = worker_command(path, where)
     threads = str(max(cores() // jobs, 1))
-    named = any(":" in str(where.get(one)) for one in ("device", "merge_device"))
+    named = any(":" in str(where.get(key)) for key in ("device", "merge_device"))
     gpus = [] if named else _gpus()
     (folder / LOGS).mkdir(exist_ok=True)
 
@@ -119,7 +119,7 @@ def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> S
         environment = {**dict.fromkeys(THREADS, threads), **os.environ, **own}
         with (folder / LOGS / f"{path.stem}-{number}.log").open("ab") as log:
             return subprocess.Popen(
-                [*words, "--chunk", str(number)], stdout=log, stderr=log, env=environment
+                [*command, "--chunk", str(number)], stdout=log, stderr=log, env=environment
             )
 
     return start
@@ -127,12 +127,12 @@ def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> S
 
 def worker_command(path: Path, where: Mapping[str, Any]) -> list[str]:
     """The command line of a worker on the plan in a file, without its chunk."""
-    given = [
+    flags = [
         (f"--{name.replace('_', '-')}", where.get(name))
         for name in ("data_dir", "device", "merge_device")
     ]
-    given += [("--plugins", one) for one in where.get("plugins", ())]
-    words = [word for flag, value in given if value is not None for word in (flag, value)]
+    flags += [("--plugins", plugin) for plugin in where.get("plugins", ())]
+    words = [word for flag, value in flags if value is not None for word in (flag, value)]
     return [sys.executable, "-m", "harness", "work", str(path.resolve()), *words]
 
 
@@ -146,9 +146,9 @@ def cores() -> int:
 def _gpus() -> list[str]:
     """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     if GPUS in os.environ:
-        return [one for one in os.environ[GPUS].split(",") if one]
-    found = Path("/proc/driver/nvidia/gpus")
-    return [str(number) for number, _ in enumerate(found.iterdir())] if found.is_dir() else []
+        return [gpu for gpu in os.environ[GPUS].split(",") if gpu]
+    folder = Path("/proc/driver/nvidia/gpus")
+    return [str(number) for number, _ in enumerate(folder.iterdir())] if folder.is_dir() else []
 
 
 @contextmanager
@@ -160,14 +160,14 @@ def _asked_to_end() -> Iterator[list[int]]:
     """
     seen: list[int] = []
     mine = threading.current_thread() is threading.main_thread()
-    known = [one for one in ENDING if mine and signal.getsignal(one) is signal.SIG_DFL]
-    for one in known:
-        signal.signal(one, lambda number, _: seen.append(number))
+    handled = [ending for ending in ENDING if mine and signal.getsignal(ending) is signal.SIG_DFL]
+    for ending in handled:
+        signal.signal(ending, lambda number, _: seen.append(number))
     try:
         yield seen
     finally:
-        for one in known:
-            signal.signal(one, signal.SIG_DFL)
+        for ending in handled:
+            signal.signal(ending, signal.SIG_DFL)
     if seen:
         sys.exit(128 + seen[0])  # the exit status of a shell for a process that a signal ended
 

@@ -38,8 +38,8 @@ class OnAsAWord(Loader):
 
 
 OnAsAWord.yaml_implicit_resolvers = {
-    first: [one for one in known if first in "tTfF" or not one[0].endswith(":bool")]
-    for first, known in Loader.yaml_implicit_resolvers.items()
+    letter: [one for one in resolvers if letter in "tTfF" or not one[0].endswith(":bool")]
+    for letter, resolvers in Loader.yaml_implicit_resolvers.items()
 }
 
 
@@ -65,24 +65,24 @@ def read_study(
         name = values.get("study")
         values["experts"] = {"folders": {name if isinstance(name, str) else "": values["experts"]}}
     study: Study = validated(Study, values, str(path))
-    study = study.but(base=tuple(_model(one, Path(one), "--base") for one in base) or study.base)
+    study = study.but(base=tuple(_model(name, Path(name), "--base") for name in base) or study.base)
     study = _placed(study, path, out or Path(study.study), with_base=not base)
     _check_names(study, str(path))
-    experts, less = study.experts, {} if epochs is None else {"epochs": epochs}
-    for name, given in (("seeds", seeds), ("epochs", epochs)):
-        if given is not None and experts.folders:  # it may be meant for another study
-            told = (
+    experts, replaced = study.experts, {} if epochs is None else {"epochs": epochs}
+    for name, number in (("seeds", seeds), ("epochs", epochs)):
+        if number is not None and experts.folders:  # it may be meant for another study
+            message = (
                 f"{study.study}: --{name} is for experts that a study trains, and these are folders"
             )
-            warnings.warn(f"{told}: it changes nothing", stacklevel=2)
+            warnings.warn(f"{message}: it changes nothing", stacklevel=2)
     trained: dict[str, Any] = {
-        "finetune": {**experts.finetune, **less},
-        "by_task": {task: {**flags, **less} for task, flags in experts.by_task.items()},
+        "finetune": {**experts.finetune, **replaced},
+        "by_task": {task: {**flags, **replaced} for task, flags in experts.by_task.items()},
     }
     if seeds is not None:
         if seeds > MAX_COMBINATIONS:
             raise BadRecipe(f"--seeds is {seeds:,}, expected {MAX_COMBINATIONS:,} at most")
-        more = (one for one in range(2 * seeds) if one not in experts.seeds)
+        more = (seed for seed in range(2 * seeds) if seed not in experts.seeds)
         trained["seeds"] = (*experts.seeds, *more)[:seeds]
     limit = study.limit if limit is None else limit
     return study.but(limit=limit, experts=experts.but(**trained))
@@ -95,7 +95,7 @@ def _file_of(file: str | Path) -> Path:
         return path
     named = DESIGNS / f"{file}{YAML[0]}"
     if not named.is_file():
-        known = ", ".join(sorted(one.stem for one in DESIGNS.glob(f"*{YAML[0]}"))) or "none"
+        known = ", ".join(sorted(design.stem for design in DESIGNS.glob(f"*{YAML[0]}"))) or "none"
         raise BadRecipe(
             f"no study is called '{file}'; expected a file {YAML[0]}, or one of {known}"
         )
@@ -116,36 +116,36 @@ def _check_names(study: Study, where: str) -> None:
     """Raise UnknownName for a name that would have to be imported, and for an unknown metric or
     method in `exclude`; BadRecipe for an unknown `paper`, and for a misspelled reference."""
     axes = [*(study.mergers or ()), *study.include]
-    before = [*study.premerge, *(one.premerge or () for one in axes)]
-    after = [*study.postmerge, *(one.postmerge or () for one in axes)]
+    before = [*study.premerge, *(axis.premerge or () for axis in axes)]
+    after = [*study.postmerge, *(axis.postmerge or () for axis in axes)]
     readings = study.evaluations.values()
-    protocols = [*study.protocols, *(text for one in readings for text in one.protocols)]
-    tasks = [*study.experts.tasks, *(task for one in readings for task in one.tasks)]
-    runs = [study.evaluate, *(one.evaluate for one in readings)]
+    protocols = [*study.protocols, *(text for reading in readings for text in reading.protocols)]
+    tasks = [*study.experts.tasks, *(task for reading in readings for task in reading.tasks)]
+    runs = [study.evaluate, *(reading.evaluate for reading in readings)]
     for registry, names in (
-        (MERGERS, [one.merger.name for one in axes]),
-        (PREMERGE, [one.name for stages in before for one in stages]),
-        (POSTMERGE, [one.name for stages in after for one in stages]),
+        (MERGERS, [axis.merger.name for axis in axes]),
+        (PREMERGE, [choice.name for stages in before for choice in stages]),
+        (POSTMERGE, [choice.name for stages in after for choice in stages]),
         (PROTOCOLS, [choice_of(text).name for text in protocols]),
         (TASKS, [task.partition("@")[0] for task in tasks]),
-        (METRICS, [str(name) for one in runs for name in as_list(one.get("metrics", []))]),
+        (METRICS, [str(name) for run in runs for name in as_list(run.get("metrics", []))]),
     ):
         for name in names:
             registry.check_name(name, where)
             if registry is METRICS:  # no recipe looks it up later
                 registry[name]
     if study.paper and not (PAPERS / f"{study.paper}{YAML[0]}").is_file():
-        papers = sorted(one.stem for one in PAPERS.glob(f"*{YAML[0]}"))
+        papers = sorted(path.stem for path in PAPERS.glob(f"*{YAML[0]}"))
         found = f"paper is '{study.paper}', which is no paper's design"
         raise BadRecipe(f"{where}: {found}; {hint(study.paper, papers)}")
-    for name in (name for one in readings for name in study.references_of(one)):
+    for name in (name for reading in readings for name in study.references_of(reading)):
         near = get_close_matches(name.replace("_", "-"), REFERENCES, n=1, cutoff=0.8)
         if near and name not in REFERENCES:
             raise BadRecipe(
                 f"{where}: references name '{name}', which is no folder; did you mean '{near[0]}'?"
             )
     # an excluded method need not be in the study, but must be registered
-    for stage, text in (pair for said in study.exclude for pair in said.items()):
+    for stage, text in (pair for entry in study.exclude for pair in entry.items()):
         if stage in STAGES and text != NONE:
             name = parse_choice(text).name
             STAGES[stage].check_name(name, where)
@@ -165,20 +165,20 @@ def _placed(study: Study, file: Path, out: Path, *, with_base: bool) -> Study:
     def path(source: str) -> Path:
         return out / source[len(OUT) :] if source.startswith(OUT) else file.parent / source
 
-    def there(source: str) -> str:
+    def full(source: str) -> str:
         return str(path(source).resolve())
 
     def model(source: str) -> str:
         return _model(source, path(source), str(file))
 
     def beside(names: Names) -> Names:
-        return tuple(one if one in REFERENCES else model(one) for one in names)
+        return tuple(name if name in REFERENCES else model(name) for name in names)
 
     def task(name: str) -> str:
-        return there(name) if name.partition("@")[0].endswith(YAML) else name
+        return full(name) if name.partition("@")[0].endswith(YAML) else name
 
     def flags(values: Flags) -> Flags:
-        return {k: there(v) if k == "heads_from" else v for k, v in values.items()}
+        return {k: full(v) if k == "heads_from" else v for k, v in values.items()}
 
     experts, readings = study.experts, study.score_on
     return study.but(
@@ -186,15 +186,15 @@ def _placed(study: Study, file: Path, out: Path, *, with_base: bool) -> Study:
         experts=experts.but(
             tasks=tuple(map(task, experts.tasks)),
             finetune=flags(experts.finetune),
-            by_task={task(name): flags(one) for name, one in experts.by_task.items()},
+            by_task={task(name): flags(values) for name, values in experts.by_task.items()},
             folders={k: tuple(map(model, v)) for k, v in experts.folders.items()},
         ),
         score_on={
-            name: one.but(
-                tasks=tuple(map(task, one.tasks)),
-                references=None if one.references is None else beside(one.references),
+            name: reading.but(
+                tasks=tuple(map(task, reading.tasks)),
+                references=None if reading.references is None else beside(reading.references),
             )
-            for name, one in readings.items()
+            for name, reading in readings.items()
         },
         references=beside(study.references),
         merge=flags(study.merge),

@@ -62,15 +62,15 @@ def submitted(
     (folder / LOGS).mkdir(exist_ok=True)
     largest, jobs = _largest(), list[str]()
     # indices must stay below the largest: each is a chunk's number minus `first`
-    for (_, first), found in groupby(
-        chunks, key=lambda one: (plan.chunks[one].level, one // largest * largest)
+    for (_, first), numbers in groupby(
+        chunks, key=lambda number: (plan.chunks[number].level, number // largest * largest)
     ):
         words = ["sbatch", "--parsable", "--requeue", "--open-mode=append"]
         words += [f"--job-name={plan.study}", f"--output={folder / LOGS}/%A_%a.log"]
-        words += [f"--array={','.join(str(one - first) for one in found)}%{parallel}"]
+        words += [f"--array={','.join(str(number - first) for number in numbers)}%{parallel}"]
         words += [f"--dependency=afterany:{jobs[-1]}"] if jobs else []
-        said = _slurm_output(words, header + _work(path, first, where))
-        jobs.append(said.partition(";")[0].strip())  # what follows is the name of the cluster
+        answer = _slurm_output(words, header + _work(path, first, where))
+        jobs.append(answer.partition(";")[0].strip())  # what follows is the name of the cluster
         write_json(folder / JOBS, {"jobs": jobs})
         yield jobs[-1]
 
@@ -80,7 +80,7 @@ def _work(path: Path, first: int, where: Mapping[str, Any]) -> str:
 
     Without `exec`: Slurm reports a batch shell that is killed as never begun.
     """
-    threads = "\n".join(f'export {one}="${{{one}:-$SLURM_CPUS_ON_NODE}}"' for one in THREADS)
+    threads = "\n".join(f'export {name}="${{{name}:-$SLURM_CPUS_ON_NODE}}"' for name in THREADS)
     words = shlex.join(worker_command(path, where))
     return f'{threads}\n{words} --chunk "$((SLURM_ARRAY_TASK_ID + {first}))"\n'
 
@@ -108,10 +108,10 @@ def tasks_of(folder: Path) -> dict[tuple[str, str], list[str]]:
     if not isinstance(jobs, list):
         return found
     try:
-        said = _slurm_output(["squeue", "-h", "-r", "--states=all", "-o", "%i|%T|%r"])
+        answer = _slurm_output(["squeue", "-h", "-r", "--states=all", "-o", "%i|%T|%r"])
     except BadRecipe:
         return found
-    for line in said.splitlines():
+    for line in answer.splitlines():
         task, state, reason = [*line.strip().split("|", 2), "", ""][:3]
         if task.partition("_")[0] in map(str, jobs):
             found[state, "" if reason == "None" else reason].append(task)
@@ -134,20 +134,20 @@ def check_slurm(folder: Path) -> None:
         raise BadRecipe(
             "there is no sbatch on the PATH; expected a machine with Slurm, or use `harness work`"
         )
-    tasks = [one for key, names in tasks_of(folder).items() if key[0] in WORKING for one in names]
+    tasks = [task for key, names in tasks_of(folder).items() if key[0] in WORKING for task in names]
     if tasks:
-        arrays = " ".join(dict.fromkeys(one.partition("_")[0] for one in tasks))
+        arrays = " ".join(dict.fromkeys(task.partition("_")[0] for task in tasks))
         raise BadRecipe(
             f"{len(tasks)} tasks of {folder} still wait or run; expected none: end them with "
             f"scancel {arrays}"
         )
 
 
-def _slurm_output(words: Sequence[str], given: str = "") -> str:
+def _slurm_output(words: Sequence[str], script: str = "") -> str:
     """The output of a Slurm command. Raises BadRecipe if it is missing, hangs, or fails."""
     try:
         done = subprocess.run(
-            words, input=given, capture_output=True, text=True, timeout=PATIENCE, check=False
+            words, input=script, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BadRecipe(f"{words[0]} does not answer: {error}; expected a working Slurm") from error

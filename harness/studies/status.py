@@ -39,23 +39,25 @@ SPREAD_KEYS = ["base", "protocol", "options", "shots"]
 def price_of(plan: Plan, names: Sequence[str]) -> tuple[SecondsEstimate, int]:
     """The estimated time of these steps for one worker, and how many of them have no estimate."""
     prices = [estimate_seconds(plan.steps[name]) for name in names]
-    known = [one for one in prices if one is not None]
-    whole = SecondsEstimate(sum(one.seconds for one in known), any(one.at_most for one in known))
-    return whole, len(prices) - len(known)
+    known = [price for price in prices if price is not None]
+    total = SecondsEstimate(
+        sum(price.seconds for price in known), any(price.at_most for price in known)
+    )
+    return total, len(prices) - len(known)
 
 
-def _time_text(whole: SecondsEstimate, unknown: int) -> str:
+def _time_text(estimate: SecondsEstimate, unknown: int) -> str:
     """An estimate in words, with the number of steps without one."""
-    seconds = whole.seconds
+    seconds = estimate.seconds
     if seconds < 120:
-        known = f"{seconds:.0f} s"
+        text = f"{seconds:.0f} s"
     elif seconds < 2 * HOUR:
-        known = f"{seconds / 60:.0f} min"
+        text = f"{seconds / 60:.0f} min"
     else:
-        known = f"{seconds / HOUR:.1f} h"
-    known = f"at most {known}" if whole.at_most else known
+        text = f"{seconds / HOUR:.1f} h"
+    text = f"at most {text}" if estimate.at_most else text
     more = f"{unknown} step{'s' * (unknown > 1)} without an estimate" if unknown else ""
-    return " + ".join(part for part in (known if seconds else "", more) if part) or known
+    return " + ".join(part for part in (text if seconds else "", more) if part) or text
 
 
 def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | int]]:
@@ -66,9 +68,9 @@ def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | in
         if not steps:
             continue
         states = Counter(known[step.name].state for step in steps)
-        left = [step.name for step in steps if known[step.name].state not in ("done", "failed")]
-        counts = [states[one] for one in ("done", "failed", "begun", "missing")]
-        lines.append([verb, len(steps), *counts, _time_text(*price_of(plan, left)) if left else ""])
+        rest = [step.name for step in steps if known[step.name].state not in ("done", "failed")]
+        counts = [states[state] for state in ("done", "failed", "begun", "missing")]
+        lines.append([verb, len(steps), *counts, _time_text(*price_of(plan, rest)) if rest else ""])
     return lines
 
 
@@ -76,17 +78,25 @@ def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
     """A line for each reason of failed steps, with how many steps need them; and one for merges by
     plug-ins whose code has changed since."""
     failed = list[tuple[str, str]]()
-    for name in (name for name, one in known.items() if one.state == "failed"):
+    for name in (name for name, outcome in known.items() if outcome.state == "failed"):
         waiting = len(plan.with_dependents([name])) - 1
         needed = f" (needed by {waiting} step{'s' * (waiting > 1)})" * bool(waiting)
         failed.append((name, f"{known[name].reason}{needed}"))
-    made = [(plan.steps[name], one) for name, one in known.items() if one.state == "done"]
-    old = [one.name for one, of in made if one.verb == "merge" and of_other_code(one, of, Path())]
-    kept = f"made before the code of their plug-ins changed, and kept: {few(old)}"
+    done = [
+        (plan.steps[name], outcome) for name, outcome in known.items() if outcome.state == "done"
+    ]
+    old = [
+        step.name
+        for step, outcome in done
+        if step.verb == "merge" and of_other_code(step, outcome, Path())
+    ]
+    note = f"made before the code of their plug-ins changed, and kept: {few(old)}"
     alike = grouped(failed, itemgetter(1))
-    lines = [f"failed: {', '.join(name for name, _ in of)}: {why}" for why, of in alike.items()]
+    lines = [
+        f"failed: {', '.join(name for name, _ in pairs)}: {why}" for why, pairs in alike.items()
+    ]
     lines += ["failed steps are done again with --retry-failed"] * bool(failed)
-    return lines + [f"{kept}; to make them again, add --remake-changed"] * bool(old)
+    return lines + [f"{note}; to make them again, add --remake-changed"] * bool(old)
 
 
 def amounts(plan: Plan, folder: Path) -> str:
@@ -95,10 +105,10 @@ def amounts(plan: Plan, folder: Path) -> str:
     size, others = _bytes(plan, folder)
     uncounted = f" and the unknown number of {more} evaluations" * bool(more)
     unsized = f" and {others} of unknown size" * bool(others)
-    told = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+    total = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
     return (
         f"{plan.cells} cells (merge x task x protocol), {rows} rows through models{uncounted}, "
-        f"{told} of models{unsized} in {folder}/"
+        f"{total} of models{unsized} in {folder}/"
     )
 
 
@@ -108,13 +118,13 @@ def _passes(plan: Plan) -> tuple[int, int]:
     Models beside the merges of a set count once.
     """
     evaluations = [step for step in plan.steps.values() if step.verb == "evaluate"]
-    counted = [(one, one.size) for one in evaluations if one.size is not None]
+    sized = [(step, step.size) for step in evaluations if step.size is not None]
     # the merge, its expert on the task, the base and the references
     rows = sum(
-        int(size) * (1 if one.after else 3 + len(one.request.get("references", ())))
-        for one, size in counted
+        int(size) * (1 if step.after else 3 + len(step.request.get("references", ())))
+        for step, size in sized
     )
-    return rows, len(evaluations) - len(counted)
+    return rows, len(evaluations) - len(sized)
 
 
 def _bytes(plan: Plan, folder: Path) -> tuple[int, int]:
@@ -160,14 +170,16 @@ def spreads(
 ) -> dict[str, list[SetSpread]]:
     """`spreads_of` the records of each board of a study. Raises BadRecipe if there are none."""
     boards = record_paths(plan, known, folder)
-    each = {name: spreads_of(read_records(*sorted(of)), points) for name, of in boards.items()}
-    made = {name: of for name, of in each.items() if of}
-    if not made:
+    found = {
+        name: spreads_of(read_records(*sorted(paths)), points) for name, paths in boards.items()
+    }
+    present = {name: group for name, group in found.items() if group}
+    if not present:
         raise BadRecipe(
             f"{folder} has no two merges that were each made of two sets of experts; expected more "
             "seeds"
         )
-    return made
+    return present
 
 
 def spreads_of(frame: pandas.DataFrame, points: float) -> list[SetSpread]:
@@ -177,22 +189,22 @@ def spreads_of(frame: pandas.DataFrame, points: float) -> list[SetSpread]:
     Only sets of experts of the same tasks are compared. The standard deviation of few values is too
     small on average, which is corrected.
     """
-    of_sets = [*SPREAD_KEYS, "experts_digest", "method"]
-    merged = frame[frame.role.astype(str) == "merged"].astype(dict.fromkeys(of_sets, str))
+    columns = [*SPREAD_KEYS, "experts_digest", "method"]
+    merged = frame[frame.role.astype(str) == "merged"].astype(dict.fromkeys(columns, str))
     by_experts = merged.groupby("experts_digest").task
-    tasks = by_experts.transform(lambda one: " ".join(sorted({*map(str, one)})))
-    means = merged.assign(tasks=tasks).groupby([*of_sets, "tasks"]).value.mean()
-    made = []
-    for of, values in means.groupby([*SPREAD_KEYS, "tasks"]):
-        whole = values.unstack("method").dropna(axis="columns")
-        if len(whole) < 2 or whole.shape[1] < 2:
+    tasks = by_experts.transform(lambda names: " ".join(sorted({*map(str, names)})))
+    means = merged.assign(tasks=tasks).groupby([*columns, "tasks"]).value.mean()
+    found = []
+    for key, values in means.groupby([*SPREAD_KEYS, "tasks"]):
+        table = values.unstack("method").dropna(axis="columns")
+        if len(table) < 2 or table.shape[1] < 2:
             continue
-        pairs = combinations(whole.columns, 2)
-        apart = [float((whole[a] - whole[b]).std(ddof=1)) for a, b in pairs]
-        deviation = median(apart) / (1 - 1 / (4 * (len(whole) - 1)))
-        base, protocol, shots = of[0], of[1], float(of[3])
+        pairs = combinations(table.columns, 2)
+        deviations = [float((table[a] - table[b]).std(ddof=1)) for a, b in pairs]
+        deviation = median(deviations) / (1 - 1 / (4 * (len(table) - 1)))
+        base, protocol, shots = key[0], key[1], float(key[3])
         name = f"{protocol}, {counted(ALL if isinf(shots) else int(shots))}" if shots else protocol
         needed = sets_needed(deviation, points) if deviation else 2
         base = "" if base in ("", "nan", "None") else Path(base).name
-        made.append(SetSpread(base, name, whole.shape[1], len(whole), deviation, needed))
-    return made
+        found.append(SetSpread(base, name, table.shape[1], len(table), deviation, needed))
+    return found

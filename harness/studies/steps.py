@@ -59,26 +59,26 @@ def _names(merge: MergerAxis) -> set[str]:
     return {merge.merger.name, str(merge.merger), _name(merge)}
 
 
-def _matches(merge: MergerAxis, said: Mapping[str, str], one: ExpertSet) -> bool:
+def _matches(merge: MergerAxis, entry: Mapping[str, str], group: ExpertSet) -> bool:
     """Whether a merge of a set matches all fields of an entry of `exclude`.
 
     Raises BadRecipe for an unknown field.
     """
-    known = {
-        "base": (one.base, leaf(one.base)),
-        "set": (one.name, leaf(one.name)),
+    names = {
+        "base": (group.base, leaf(group.base)),
+        "set": (group.name, leaf(group.name)),
         "merger": (str(merge.merger), merge.merger.name),
         "premerge": _stage_names(merge.premerge),
         "postmerge": _stage_names(merge.postmerge),
     }
-    if odd := said.keys() - known.keys():
-        raise BadRecipe(f"exclude has the field '{min(odd)}'; expected some of {', '.join(known)}")
-    return all(value in known[key] for key, value in said.items())
+    if bad := entry.keys() - names.keys():
+        raise BadRecipe(f"exclude has the field '{min(bad)}'; expected some of {', '.join(names)}")
+    return all(value in names[key] for key, value in entry.items())
 
 
 def _stage_names(stages: Sequence[Choice] | None) -> tuple[str, ...]:
     """The names of stages, with options and without; `none` for no stage."""
-    return tuple(name for one in stages or () for name in (str(one), one.name)) or (NONE,)
+    return tuple(name for stage in stages or () for name in (str(stage), stage.name)) or (NONE,)
 
 
 def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[Step]:
@@ -87,24 +87,24 @@ def steps_of(study: Study, folder: Path, data_dir: str | None = None) -> list[St
     Raises BadRecipe for values that fit no recipe or run, for two different steps of one name, if
     `exclude` leaves no merge, and for a field of `merge` that no merge uses.
     """
-    made: dict[str, Step] = {}
+    by_name: dict[str, Step] = {}
     for step in _steps(study, folder, data_dir):
         step = replace(step, request=_with_relative_paths(folder, step.request))
-        known = made.setdefault(step.name, step)
-        if known.digest != step.digest:
-            apart = difference(known.request, step.request)
+        first = by_name.setdefault(step.name, step)
+        if first.digest != step.digest:
+            change = difference(first.request, step.request)
             raise study.fault(
-                f"two different steps have the name {step.name}, with {apart}; expected one step "
+                f"two different steps have the name {step.name}, with {change}; expected one step "
                 "of each name"
             )
-    if study.mergers is not None and not any(step.verb == "merge" for step in made.values()):
+    if study.mergers is not None and not any(step.verb == "merge" for step in by_name.values()):
         raise study.fault("mergers and exclude leave no merge; expected one at least")
-    merges = [step.request for step in made.values() if step.verb == "merge"]
+    merges = [step.request for step in by_name.values() if step.verb == "merge"]
     for name, value in study.merge.items():
         used = any(name in request for request in merges) or value == _default(name)
         if merges and not used:
             raise study.fault(f"merge: no merge uses {name}; leave it out")
-    return list(made.values())
+    return list(by_name.values())
 
 
 def _with_relative_paths(folder: Path, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _with_relative_paths(folder: Path, request: Mapping[str, Any]) -> dict[str, 
 
     def placed(value: Any) -> Any:
         if isinstance(value, list):
-            return [placed(one) for one in value]
+            return [placed(item) for item in value]
         return relative(value, folder) if isinstance(value, str) else value
 
     return {name: placed(value) for name, value in request.items()}
@@ -126,57 +126,57 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
     """The steps set by set; one that several sets need comes with each of them."""
-    known = len(study.premerge) * len(study.postmerge) * len(study.mergers or ())
-    if known > MAX_COMBINATIONS:
+    count = len(study.premerge) * len(study.postmerge) * len(study.mergers or ())
+    if count > MAX_COMBINATIONS:
         raise study.fault(
-            f"has {known:,} merges of each set; expected {MAX_COMBINATIONS:,} at most"
+            f"has {count:,} merges of each set; expected {MAX_COMBINATIONS:,} at most"
         )
     axes = [*product(study.premerge, study.postmerge)]
     merges = [_with_stages(axis, *stages) for stages in axes for axis in study.mergers or ()]
     merges += map(_with_stages, study.include)
     _warn_of_fewer_examples(merges, study.limited(study.merge, LIMIT).get(LIMIT))
     sets = [*sets_of(study, folder, data_dir)]
-    bases = dict.fromkeys(one.base for one in sets)
-    of_base = {base: _layered(study, merges, base, folder) for base in bases}
-    _check_mergers(study, [*merges, *(one for pairs in of_base.values() for _, one in pairs)])
+    bases = dict.fromkeys(group.base for group in sets)
+    by_base = {base: _layered(study, merges, base, folder) for base in bases}
+    _check_mergers(study, [*merges, *(merge for pairs in by_base.values() for _, merge in pairs)])
     warn_of_left_out(study, sets, data_dir)
-    for one in sets:
-        if merges and len(one.members) < 2:
-            found = f"{one.name} has {len(one.members)} expert"
+    for group in sets:
+        if merges and len(group.members) < 2:
+            found = f"{group.name} has {len(group.members)} expert"
             raise BadRecipe(f"{found}, expected more tasks or seeds (--seeds)")
-        for expert in one.members:
+        for expert in group.members:
             if expert.request:
                 yield _training(expert.place, expert.request, [expert.task], data_dir)
-        beside = {
-            name: dict(_references(study, one, study.references_of(reading), folder, data_dir))
+        references = {
+            name: dict(_references(study, group, study.references_of(reading), folder, data_dir))
             for name, reading in study.evaluations.items()
         }
-        yield from (step for models in beside.values() for step in models.values() if step)
+        yield from (step for models in references.values() for step in models.values() if step)
         first: dict[str, str] = {}
-        for asked, merge in of_base[one.base]:
-            if any(_matches(of, said, one) for said in study.exclude for of in (asked, merge)):
+        for axis, merge in by_base[group.base]:
+            if any(_matches(form, rule, group) for rule in study.exclude for form in (axis, merge)):
                 continue
-            merging = _merge_step(study, one, merge, data_dir)
-            statistics = [*_statistics(study, one, merge, data_dir)]
+            merging = _merge_step(study, group, merge, data_dir)
+            statistics = [*_statistics(study, group, merge, data_dir)]
             yield from statistics
             yield replace(merging, needs=(*merging.needs, *(step.name for step in statistics)))
             for name, reading in study.evaluations.items():
-                if reading.mergers and not (_names(asked) | _names(merge)) & {*reading.mergers}:
+                if reading.mergers and not (_names(axis) | _names(merge)) & {*reading.mergers}:
                     continue
-                for step in evaluations(study, one, merging, name, beside[name], data_dir):
+                for step in evaluations(study, group, merging, name, references[name], data_dir):
                     # base, experts and references are scored once, with the first merge of a set
-                    shared = step.name.replace(merging.name, one.name)
+                    shared = step.name.replace(merging.name, group.name)
                     yield replace(step, after=(first[shared],)) if shared in first else step
                     first.setdefault(shared, step.name)
 
 
 def _check_mergers(study: Study, merges: Sequence[MergerAxis]) -> None:
     """Raise BadRecipe if `score_on` names a merger that is none of the study's."""
-    known = {name for merge in merges for name in _names(merge)}
+    names = {name for merge in merges for name in _names(merge)}
     for board, reading in study.evaluations.items():
-        if odd := [name for name in reading.mergers if name not in known]:
+        if unknown := [name for name in reading.mergers if name not in names]:
             raise study.fault(
-                f"score_on.{board} names the merger '{odd[0]}', which the study does not have; "
+                f"score_on.{board} names the merger '{unknown[0]}', which the study does not have; "
                 f"expected some of {', '.join(dict.fromkeys(map(_name, merges)))}"
             )
 
@@ -185,12 +185,12 @@ def _warn_of_fewer_examples(merges: Sequence[MergerAxis], limit: int | None) -> 
     """Warn of methods whose option `examples` is above the limit."""
     chosen: list[tuple[Registry[Any], Choice]] = [(MERGERS, merge.merger) for merge in merges]
     for stage in ("premerge", "postmerge"):
-        chosen += [(STAGES[stage], one) for of in merges for one in getattr(of, stage) or ()]
-    said = [(registry[one.name], one) for registry, one in chosen if EXAMPLES in one.options]
-    shown = {str(one): resolved_options(entry, one)[EXAMPLES] for entry, one in said}
-    if undercut := [name for name, count in shown.items() if limit and cast(int, count) > limit]:
-        told = f"{limit} examples at most are shown to {few(undercut)}, which ask for more"
-        warnings.warn(told, stacklevel=3)
+        chosen += [(STAGES[stage], one) for merge in merges for one in getattr(merge, stage) or ()]
+    pairs = [(registry[one.name], one) for registry, one in chosen if EXAMPLES in one.options]
+    counts = {str(choice): resolved_options(entry, choice)[EXAMPLES] for entry, choice in pairs}
+    if undercut := [name for name, count in counts.items() if limit and cast(int, count) > limit]:
+        message = f"{limit} examples at most are shown to {few(undercut)}, which ask for more"
+        warnings.warn(message, stacklevel=3)
 
 
 # Training ----------------------------------------------------------------------------------
@@ -209,22 +209,22 @@ def _training(
 
 
 def _references(
-    study: Study, one: ExpertSet, names: Sequence[str], folder: Path, data_dir: str | None
+    study: Study, group: ExpertSet, names: Sequence[str], folder: Path, data_dir: str | None
 ) -> Iterator[tuple[str, Step | None]]:
     """Folders of models that are scored beside every merge, each with the step that trains it, or
     None for a given model. `REFERENCES` other than `mtl` are made by no step."""
     for name in names:
         if name == "mtl":
-            if not one.members[0].request:
+            if not group.members[0].request:
                 raise study.fault(
                     "the reference mtl is trained beside experts that the study trains, found "
                     "folders of experts; leave mtl out"
                 )
-            seed = one.members[0].seed
-            place = f"experts/{one.name}-mtl"
-            request = {"base": one.base, "tasks": list(one.tasks), "seed": seed}
+            seed = group.members[0].seed
+            place = f"experts/{group.name}-mtl"
+            request = {"base": group.base, "tasks": list(group.tasks), "seed": seed}
             request |= study.limited(study.experts.finetune, "limit")
-            yield place, _training(place, request, one.tasks, data_dir)
+            yield place, _training(place, request, group.tasks, data_dir)
         elif name not in REFERENCES:
             yield relative(name, folder), None
 
@@ -236,8 +236,8 @@ def _with_stages(
     axis: MergerAxis, before: tuple[Choice, ...] = (), after: tuple[Choice, ...] = ()
 ) -> MergerAxis:
     """A merge with these stages before and after, unless it has stages of its own."""
-    made = {"premerge": before, "postmerge": after}
-    return axis.but(**{name: of for name, of in made.items() if getattr(axis, name) is None})
+    extra = {"premerge": before, "postmerge": after}
+    return axis.but(**{name: stage for name, stage in extra.items() if getattr(axis, name) is None})
 
 
 def _layered(
@@ -245,30 +245,30 @@ def _layered(
 ) -> list[tuple[MergerAxis, MergerAxis]]:
     """Pairs of a merge as the study has it and one that it expands to: `layers=each` becomes
     `first:1`, `first:2` and so on up to the number of layers of the base."""
-    made = []
+    pairs = []
     for merge in merges:
         stages = (merge.premerge or (), (merge.merger,), merge.postmerge or ())
-        tuned = {name for name, of in merge.tune.items() if name.endswith(f".{OF_LAYERS}")}
-        spread = [one for one in chain(*stages) if one.options.get(OF_LAYERS) == EACH]
-        if both := [one for one in spread if f"{one.name}.{OF_LAYERS}" in tuned]:
+        tuned = {name for name, _ in merge.tune.items() if name.endswith(f".{OF_LAYERS}")}
+        spread = [choice for choice in chain(*stages) if choice.options.get(OF_LAYERS) == EACH]
+        if twice := [choice for choice in spread if f"{choice.name}.{OF_LAYERS}" in tuned]:
             raise study.fault(
-                f"{both[0]} has a merge for {EACH} layer, and layers are tuned as well; expected "
+                f"{twice[0]} has a merge for {EACH} layer, and layers are tuned as well; expected "
                 "one of the two"
             )
         if not spread and EACH not in (merge.tune[name] for name in tuned):
-            made.append((merge, merge))
+            pairs.append((merge, merge))
             continue
-        first = [f"first:{number}" for number in range(1, _depth(study, base, folder) + 1)]
-        tried = f"[{','.join(first)}]"
-        tune = {name: tried if of == EACH else of for name, of in merge.tune.items()}
-        for before, (merger,), after in product(*(_with_each(one, first) for one in stages)):
-            one = merge.but(merger=merger, premerge=before, postmerge=after, tune=tune)
-            made.append((merge, one))
-    if len(made) > MAX_COMBINATIONS:
+        layers = [f"first:{number}" for number in range(1, _depth(study, base, folder) + 1)]
+        every = f"[{','.join(layers)}]"
+        tune = {name: every if value == EACH else value for name, value in merge.tune.items()}
+        for before, (merger,), after in product(*(_with_each(stage, layers) for stage in stages)):
+            variant = merge.but(merger=merger, premerge=before, postmerge=after, tune=tune)
+            pairs.append((merge, variant))
+    if len(pairs) > MAX_COMBINATIONS:
         raise study.fault(
-            f"has {len(made):,} merges of each set; expected {MAX_COMBINATIONS:,} at most"
+            f"has {len(pairs):,} merges of each set; expected {MAX_COMBINATIONS:,} at most"
         )
-    return made
+    return pairs
 
 
 def _depth(study: Study, base: str, folder: Path) -> int:
@@ -286,10 +286,10 @@ def _depth(study: Study, base: str, folder: Path) -> int:
 def _with_each(stage: Sequence[Choice], layers: Sequence[str]) -> list[tuple[Choice, ...]]:
     """All variants of a stage: methods with `layers=each` get every one of these layers."""
     spread = (
-        [Choice(one.name, {**one.options, OF_LAYERS: of}) for of in layers]
-        if one.options.get(OF_LAYERS) == EACH
-        else [one]
-        for one in stage
+        [Choice(choice.name, {**choice.options, OF_LAYERS: layer}) for layer in layers]
+        if choice.options.get(OF_LAYERS) == EACH
+        else [choice]
+        for choice in stage
     )
     return [*product(*spread)]
 
@@ -299,29 +299,29 @@ def _default(name: str) -> Any:
     return Recipe.model_fields[name].get_default()
 
 
-def _merge_step(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | None) -> Step:
+def _merge_step(study: Study, group: ExpertSet, merge: MergerAxis, data_dir: str | None) -> Step:
     """The step that makes a merge. Raises HarnessError for values that no recipe accepts."""
     tuned: dict[str, Any] = {}
     for name, values in merge.tune.items():
         tuned = {"tune": f"{name}={values}"}
-        if merge.on and not one.tasks:
+        if merge.on and not group.tasks:
             raise study.fault(
                 f"on is {merge.on}, and experts in folders say their tasks themselves; values are "
                 f"chosen on the {HELD_OUT} of these: leave on out"
             )
         if merge.on:
-            tuned["tune_on"] = [f"{task}@{merge.on}" for task in one.tasks]
-    said: dict[str, Any] = {
-        "experts": [expert.place for expert in one.members],
-        **({"base": one.base} if one.base else {}),
+            tuned["tune_on"] = [f"{task}@{merge.on}" for task in group.tasks]
+    fields: dict[str, Any] = {
+        "experts": [expert.place for expert in group.members],
+        **({"base": group.base} if group.base else {}),
         "merger": merge.merger,
         "premerge": merge.premerge,
         "postmerge": merge.postmerge,
         **tuned,
         **study.merge,
     }
-    said = study.limited(said, "tune_limit", LIMIT)
-    recipe: Recipe = validated(Recipe, said, f"{study.study}: merge")
+    fields = study.limited(fields, "tune_limit", LIMIT)
+    recipe: Recipe = validated(Recipe, fields, f"{study.study}: merge")
     checked_recipe(recipe)
     option, tried = grid(recipe)
     # `merge` is for all merges: fields that this one has no use for get their default
@@ -329,13 +329,13 @@ def _merge_step(study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str |
     for name in recipe.tune_on:
         unreported_split(name)
     return Step(
-        f"merged/{one.name}/{_name(merge)}",
+        f"merged/{group.name}/{_name(merge)}",
         "merge",
         recipe.model_dump(mode="json", exclude_defaults=True),
-        needs=tuple(expert.place for expert in one.members if expert.request),
-        base=one.base,
-        about=f"{recipe.method} of {len(one.members)}" + f" by {option}" * bool(tried),
-        size=_rows(recipe, one.tasks, max(len(tried), 1), data_dir),
+        needs=tuple(expert.place for expert in group.members if expert.request),
+        base=group.base,
+        about=f"{recipe.method} of {len(group.members)}" + f" by {option}" * bool(tried),
+        size=_rows(recipe, group.tasks, max(len(tried), 1), data_dir),
     )
 
 
@@ -348,17 +348,19 @@ def _rows(
     statistics that are computed before, by steps of their own.
     """
     methods = methods_of(recipe)
-    scores = recipe.tune or any(one.rows == "shared" for of, _ in methods for one in needs_of(of))
+    scores = recipe.tune or any(
+        need.rows == "shared" for entry, _ in methods for need in needs_of(entry)
+    )
     splits = recipe.tune_on or [f"{task}@{HELD_OUT}" for task in tasks]
     limit = recipe.tune_limit
-    scored = [rows_of(one, limit, data_dir) or limit for one in splits if scores]
-    read = [one for one in methods if recipe.premerge or _reads(one[0])]
-    chosen = [with_examples_limit(resolved_options(*one), recipe.examples_limit) for one in read]
-    shown = [cast(int, options[EXAMPLES]) for options in chosen if EXAMPLES in options]
-    counted = [one for one in scored if one is not None]
+    scored = [rows_of(split, limit, data_dir) or limit for split in splits if scores]
+    read = [pair for pair in methods if recipe.premerge or _reads(pair[0])]
+    chosen = [with_examples_limit(resolved_options(*pair), recipe.examples_limit) for pair in read]
+    examples = [cast(int, options[EXAMPLES]) for options in chosen if EXAMPLES in options]
+    counted = [rows for rows in scored if rows is not None]
     if len(counted) < len(scored):
         return None
-    return float(candidates * sum(counted) + len(recipe.experts) * sum(shown))
+    return float(candidates * sum(counted) + len(recipe.experts) * sum(examples))
 
 
 def _reads(entry: Method) -> bool:
@@ -367,34 +369,39 @@ def _reads(entry: Method) -> bool:
 
 
 def _statistics(
-    study: Study, one: ExpertSet, merge: MergerAxis, data_dir: str | None
+    study: Study, group: ExpertSet, merge: MergerAxis, data_dir: str | None
 ) -> Iterator[Step]:
     """The steps that compute a merger's statistic of each expert, once for all its merges.
 
     None if pre-merging methods change the experts: the statistic is then computed in the merge.
     """
     entry, preset = MERGERS[merge.merger.name], study.merge.get("preset")
-    asked = [need for need in needs_of(entry) if need.rows == "own"]
-    if merge.premerge or len(asked) != 1:
+    needs = [need for need in needs_of(entry) if need.rows == "own"]
+    if merge.premerge or len(needs) != 1:
         return
     chosen = resolved_options(entry, faithful(merge.merger, preset))
-    given = {name: chosen[name] for name in options(asked[0].function)}
-    given = with_examples_limit(given, study.limited(study.merge, LIMIT).get(LIMIT))
-    need = Choice(asked[0].name, unusual_of(asked[0].function, given))
-    for expert in one.members:
+    values = {name: chosen[name] for name in options(needs[0].function)}
+    values = with_examples_limit(values, study.limited(study.merge, LIMIT).get(LIMIT))
+    need = Choice(needs[0].name, unusual_of(needs[0].function, values))
+    for expert in group.members:
         if not expert.request:
             continue
-        request = {"expert": expert.place, "task": expert.task, "base": one.base, "need": str(need)}
+        request = {
+            "expert": expert.place,
+            "task": expert.task,
+            "base": group.base,
+            "need": str(need),
+        }
         passed_on = ("dtype", "max_length", "heads_from", "other_tasks")
         request |= {name: study.merge[name] for name in passed_on if name in study.merge}
         name = f"statistics/{expert.place.partition('/')[2]}/{slug(str(need))}"
-        known = cast(int, given.get(EXAMPLES, 1))
+        examples = cast(int, values.get(EXAMPLES, 1))
         yield Step(
             name,
             "statistics",
             request,
             needs=(expert.place,),
-            base=one.base,
+            base=group.base,
             about=f"{need} {expert.task}",
-            size=rows_of(f"{expert.task}@{TRAINED_ON}", known, data_dir) or known,
+            size=rows_of(f"{expert.task}@{TRAINED_ON}", examples, data_dir) or examples,
         )

@@ -56,27 +56,27 @@ def _each(value: object) -> Iterator[object]:
         yield value
         return
     before, after = value[: found.start()], value[found.end() :]
-    for one in found[1].split(","):
-        yield from _each(f"{before}={one.strip()}{after}")
+    for item in found[1].split(","):
+        yield from _each(f"{before}={item.strip()}{after}")
 
 
 def _spread(value: object) -> object:
     """The entries of an axis of mergers, each with one value of every option."""
-    return _bounded(entry for one in as_list(value) for entry in _entries(one))
+    return _bounded(entry for item in as_list(value) for entry in _entries(item))
 
 
-def _entries(one: object) -> Iterator[object]:
+def _entries(item: object) -> Iterator[object]:
     """The entries that an entry of an axis of mergers expands to."""
-    said = dict(one) if isinstance(one, Mapping) and "merger" in one else {"merger": one}
-    axes = {key: _spread_stages([said[key]]) for key in ("premerge", "postmerge") if key in said}
-    for merger in (merger for each in as_list(said["merger"]) for merger in _each(each)):
+    entry = dict(item) if isinstance(item, Mapping) and "merger" in item else {"merger": item}
+    axes = {key: _spread_stages([entry[key]]) for key in ("premerge", "postmerge") if key in entry}
+    for merger in (merger for text in as_list(entry["merger"]) for merger in _each(text)):
         for stages in product(*axes.values()):
-            yield {**said, "merger": merger, **dict(zip(axes, stages, strict=True))}
+            yield {**entry, "merger": merger, **dict(zip(axes, stages, strict=True))}
 
 
 def _spread_stages(value: object) -> list[object]:
     """The entries of an axis of stages, each with one value of every option."""
-    stages = ([_bounded(_each(method)) for method in _stages(one)] for one in as_list(value))
+    stages = ([_bounded(_each(method)) for method in _stages(item)] for item in as_list(value))
     return _bounded(list(chain) for methods in stages for chain in product(*methods))
 
 
@@ -98,9 +98,9 @@ def _flags_without(*fields: str) -> AfterValidator:
     """A validator of flags: none of `fields`, which are set elsewhere, and limits above 0."""
 
     def check(flags: Flags) -> Flags:
-        if said := [name for name in flags if name in fields]:
+        if taken := [name for name in flags if name in fields]:
             raise ValueError(
-                f"'{said[0]}' is set by other fields of a study, or by its command; leave it out"
+                f"'{taken[0]}' is set by other fields of a study, or by its command; leave it out"
             )
         _check_positive(flags, "limit", "train_limit", "tune_limit", "examples_limit")
         return flags
@@ -163,10 +163,10 @@ class Experts(Frozen):
 
     @model_validator(mode="after")
     def _one_kind(self) -> Experts:
-        said = sorted(self.model_fields_set - {"folders"})
-        if self.folders and said:
+        fields = sorted(self.model_fields_set - {"folders"})
+        if self.folders and fields:
             raise ValueError(
-                f"{said[0]} is for experts that the study trains; leave it out beside folders"
+                f"{fields[0]} is for experts that the study trains; leave it out beside folders"
             )
         return self
 
@@ -296,8 +296,8 @@ class Study(Frozen):
 
     def limited(self, flags: Flags, *names: str) -> dict[str, Any]:
         """Flags in which the named limits are no higher than the study's `limit`, if it has one."""
-        most = {n: min(flags.get(n) or self.limit, self.limit) for n in names if self.limit}
-        return {**flags, **most}
+        limits = {n: min(flags.get(n) or self.limit, self.limit) for n in names if self.limit}
+        return {**flags, **limits}
 
     def references_of(self, reading: ScoreOn) -> Names:
         """The references of an evaluation: its own, or else the study's."""

@@ -44,9 +44,9 @@ def work(plan: Plan, chunk: int, folder: Path, *, where: Mapping[str, Any], say:
     that failed, or that need a step that is not done, are left out. Everything is written
     atomically: a worker that is killed loses only its current step.
     """
-    told = {name: where[name] for name in ("data_dir", "device", "merge_device")}
+    arguments = {name: where[name] for name in ("data_dir", "device", "merge_device")}
     with _within(folder):  # paths of a plan are relative to it
-        done = [_do_unless_done(plan, name, told, say) for name in plan.chunks[chunk].steps]
+        done = [_do_unless_done(plan, name, arguments, say) for name in plan.chunks[chunk].steps]
     return all(done)
 
 
@@ -64,39 +64,39 @@ def _within(folder: Path) -> Iterator[None]:
 def _do_unless_done(plan: Plan, name: str, where: Mapping[str, Any], say: Say) -> bool:
     """Do a step unless it is done or failed; returns whether it is done."""
     step, here = plan.steps[name], Path()
-    known = outcome_of(step, here)
-    if known.state == "failed" or is_done(step, known, here):
-        return known.state == "done"
-    lacking = [one for one in step.needs if outcome_of(plan.steps[one], here).state != "done"]
+    latest = outcome_of(step, here)
+    if latest.state == "failed" or is_done(step, latest, here):
+        return latest.state == "done"
+    lacking = [need for need in step.needs if outcome_of(plan.steps[need], here).state != "done"]
     if lacking:
         say(f"left out: {name}, which needs {lacking[0]}")
         return False
-    if other := changed(step, here, where["data_dir"]):
-        say(f"left out: {name}: {other} has changed since the study was planned; plan it again")
+    if stale := changed(step, here, where["data_dir"]):
+        say(f"left out: {name}: {stale} has changed since the study was planned; plan it again")
         return False
-    made = _do(step, here, where)
+    outcome = _do(step, here, where)
     gc.collect()  # readers of tensors form cycles: a chunk of merges would keep those of all merges
     with folder_lock(here):
-        if made.state == "failed" and is_done(step, known := outcome_of(step, here), here):
-            made = known  # another run did it meanwhile, and removed what this one read
-        write_outcome(step, here, made)
-    say(made.as_line(name))
+        if outcome.state == "failed" and is_done(step, latest := outcome_of(step, here), here):
+            outcome = latest  # another run did it meanwhile, and removed what this one read
+        write_outcome(step, here, outcome)
+    say(outcome.as_line(name))
     if step.verb == "evaluate" and not plan.keep_merges:
         remove_scored_merges(plan, step, here)
-    return made.state == "done"
+    return outcome.state == "done"
 
 
 def _do(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
     """Do a step; returns its outcome."""
     with folder_lock(folder):  # else `begun` of this run may replace `done` of another run
-        known, whole = outcome_of(step, folder), has_folder(step, folder)
-        if is_done(step, known, folder):
-            return known
-        if known.state != "begun":
+        latest, whole = outcome_of(step, folder), has_folder(step, folder)
+        if is_done(step, latest, folder):
+            return latest
+        if latest.state != "begun":
             write_outcome(step, folder, Outcome("begun", step.request))
         elif whole:  # the run that began it was killed after the folder was whole
             return Outcome("done", step.request)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     try:
         records = _make_waiting(step, folder, where, whole)
     except CellsFailed as error:
@@ -109,7 +109,7 @@ def _do(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
     except Exception as error:  # of a library: this step fails, and no other
         traceback.print_exc()
         return Outcome("failed", step.request, reason=f"{type(error).__name__}: {error}")
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     record_time(step, seconds)
     return Outcome("done", step.request, seconds=round(seconds, 2), records=records)
 
@@ -137,18 +137,18 @@ def _make_waiting(
                 raise
 
 
-def _call_verb(step: Step, place: Path, asked: Mapping[str, Any]) -> tuple[str, ...]:
+def _call_verb(step: Step, place: Path, arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Call the verb of a step with its arguments; returns the paths of its records."""
     if step.verb == "merge":
-        merge(Recipe(**asked), out=place)
+        merge(Recipe(**arguments), out=place)
         return ()
-    asked = {name: value for name, value in asked.items() if name != "merge_device"}
+    arguments = {name: value for name, value in arguments.items() if name != "merge_device"}
     if step.verb == "finetune":
-        finetune(out=place, progress=False, **asked)
+        finetune(out=place, progress=False, **arguments)
     elif step.verb == "statistics":
-        statistic(**asked)
+        statistic(**arguments)
     else:
-        return _paths(step, evaluate(Run(**asked)))
+        return _paths(step, evaluate(Run(**arguments)))
     return ()
 
 

@@ -124,66 +124,67 @@ def finetune(
     """
     source = open_checkpoint(base)
     register_recorded_tasks([source], register_task_files([*tasks, *([task] if task else [])]))
-    named = [task_under_preset(one, preset) for one in _tasks(task, tasks, data_dir)]
+    found_tasks = [task_under_preset(one, preset) for one in _tasks(task, tasks, data_dir)]
     if heads_from is not None:
-        source = _under_label_words(source, named, heads_from)
-    given = overrides.pop("max_length", None)
-    length = None if given is None else length_of(given)
-    asked = [(one, _settings(one.finetune, overrides)) for one in named]
-    for one in named:
+        source = _under_label_words(source, found_tasks, heads_from)
+    max_length = overrides.pop("max_length", None)
+    length = None if max_length is None else length_of(max_length)
+    with_settings = [(one, _settings(one.finetune, overrides)) for one in found_tasks]
+    for one in found_tasks:
         check_inputs(source, one)
-    check_shared(named, {one.name: settings for one, settings in asked})
-    readout = _readout(preset, named)
+    check_shared(found_tasks, {one.name: settings for one, settings in with_settings})
+    readout = _readout(preset, found_tasks)
     out = Path(out)
     seeds = _seeds(seed, seed if head_seed is None else head_seed)
-    where = training_device(placement(device, FULL_PRECISION, "finetune"))
+    torch_device = training_device(placement(device, FULL_PRECISION, "finetune"))
     if bf16:
-        check_bf16(where)
+        check_bf16(torch_device)
     _check_apart(source, out)
-    for _, settings in asked:
+    for _, settings in with_settings:
         if length != AUTO:
             check_readout(source, readout, length or settings.max_length)
     check_output(out, EXPERT_LAYOUT, force=force)
     named_part = None if part is None else part_named(part, seed, limit)
     parts = [
-        _load_training(source, *one, length, readout, data_dir, limit, named_part) for one in asked
+        _load_training(source, *pair, length, readout, data_dir, limit, named_part)
+        for pair in with_settings
     ]
-    whole, encoder = _with_missing_layers(source, parts)
-    how = {
+    whole_base, digests = _with_missing_layers(source, parts)
+    fields = {
         **seeds,
         "bf16": bf16,
         **({"part": named_part.model_dump()} if named_part else {}),
-        **({"device": where.type} if where.type != "cpu" else {}),
+        **({"device": torch_device.type} if torch_device.type != "cpu" else {}),
     }
-    request = {"base": str(base), **_request(source, encoder, parts, how)}
-    shown = _shown(progress)
+    request = {"base": str(base), **_request(source, digests, parts, fields)}
+    style = _shown(progress)
     with (
         new_folder(
             out, EXPERT_LAYOUT, force=force
         ) as folder,  # locked: no two runs train in one place
         without_progress_bars(),
         # the caller's random generators and gradient mode are restored afterwards
-        generators_kept(where),
+        generators_kept(torch_device),
         torch.inference_mode(False),
         torch.enable_grad(),
         _full_disk_errors(out),
         resumable_folder(out, request, force=force) as workdir,
     ):
-        whole, parts = _with_questions(whole, parts)
-        made = (
-            single_task(whole, parts[0], seeds["head_seed"])
+        whole_base, parts = _with_questions(whole_base, parts)
+        make_trainer = (
+            single_task(whole_base, parts[0], seeds["head_seed"])
             if len(parts) == 1
-            else multi_task(whole, parts, **seeds)
+            else multi_task(whole_base, parts, **seeds)
         )
-        settings = arguments(parts, workdir, shown, seed=seed, bf16=bf16, where=where)
-        trainer = made(args=settings, callbacks=[watch(shown)])
-        scores = _train(trainer, source, parts, workdir, shown)
+        settings = arguments(parts, workdir, style, seed=seed, bf16=bf16, where=torch_device)
+        trainer = make_trainer(args=settings, callbacks=[watch(style)])
+        scores = _train(trainer, source, parts, workdir, style)
         _write_model(trainer.model, source, folder)
         record = {
             **request,
             **task_fields(request["tasks"], out),
             "digest": digest(open_weights(folder)),
-            "scores": {name: asdict(one) for name, one in scores.items()},
+            "scores": {name: asdict(score) for name, score in scores.items()},
         }
         EXPERT_LAYOUT.write(folder, record)
     return open_checkpoint(out)
@@ -206,10 +207,10 @@ def _load_training(
     else:
         train = part_of(load_rows(task, TRAINED_ON, folder=data_dir), part)
     heldout = load_rows(task, HELD_OUT, folder=data_dir, limit=limit)
-    number = resolved_length(length or settings.max_length, [source], (train, heldout), readout)
+    tokens = resolved_length(length or settings.max_length, [source], (train, heldout), readout)
     if readout == LAST_LINEAR:
-        tell_of_cut([source], train, number)
-    return Training(train, heldout, replace(settings, max_length=number), readout)
+        tell_of_cut([source], train, tokens)
+    return Training(train, heldout, replace(settings, max_length=tokens), readout)
 
 
 def _under_label_words(source: Checkpoint, tasks: Sequence[Task], folder: str | Path) -> Checkpoint:
@@ -218,8 +219,8 @@ def _under_label_words(source: Checkpoint, tasks: Sequence[Task], folder: str | 
     Raises BadRecipe for several tasks, and for a folder without such a head.
     """
     heads = read_heads(folder, source)
-    one = heads.get(tasks[0].name)
-    if len(tasks) > 1 or one is None or not verbalizer_of(one):
+    head = heads.get(tasks[0].name)
+    if len(tasks) > 1 or head is None or not verbalizer_of(head):
         expected = "one --task, and a head of words that a T5 answers with"
         if source.family.whole is not None:
             expected = "no --heads-from: a CLIP is trained under a head of its own texts"
@@ -239,8 +240,8 @@ def _with_questions(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoi
     def questions(rows: Rows) -> Rows:
         return as_questions(source, rows, known=True)[1]
 
-    asked = [replace(p, train=questions(p.train), heldout=questions(p.heldout)) for p in parts]
-    return as_questions(source, parts[0].heldout)[0], asked
+    asking = [replace(p, train=questions(p.train), heldout=questions(p.heldout)) for p in parts]
+    return as_questions(source, parts[0].heldout)[0], asking
 
 
 def _shown(progress: bool) -> ProgressStyle:
@@ -257,8 +258,8 @@ def _tasks(task: str | None, tasks: Sequence[str], data_dir: str | Path | None) 
     for a task with a split.
     """
     if (task is None) == (not tasks):
-        given = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "no task"
-        raise BadRecipe(f"found {given} to train on; expected one --task, or several --tasks")
+        found = f"--task {task} and --tasks {','.join(tasks)}" if tasks else "no task"
+        raise BadRecipe(f"found {found} to train on; expected one --task, or several --tasks")
     found_tasks = []
     for name in expanded(tasks, data_dir) or (task or "",):
         found_task, split = parse_task(name)
@@ -302,7 +303,7 @@ def _check_apart(source: Checkpoint, out: Path) -> None:
     taken = (out.resolve(), workdir_of(out))
     for path in (source.path, *source.path.iterdir()):
         place = path.resolve()
-        if any(one == place or one in place.parents for one in taken):
+        if any(folder == place or folder in place.parents for folder in taken):
             raise OutputExists(f"{out} would replace {place} of the base: choose another --out")
 
 
@@ -314,21 +315,21 @@ def _with_missing_layers(
     The base's digests seed these layers, whatever the seeds of the training: all experts of a base
     get the same ones, since experts with different ones could not be merged.
     """
-    known = encoder_digests(base)
-    seed = int(join_digests(known), 16) % SEEDS
+    base_digests = encoder_digests(base)
+    seed = int(join_digests(base_digests), 16) % SEEDS
     drawn = initialised_layers(base, seed, unit=kind_of(parts[0].task).unit)
     if not drawn:
-        return base, {"base_weights": known}
+        return base, {"base_weights": base_digests}
     digests = {name: tensor_digest(name, tensor) for name, tensor in drawn.items()}
     whole = replace(base, weights=union(drawn, base.weights))
-    return whole, {"base_weights": known, "drawn": digests}
+    return whole, {"base_weights": base_digests, "drawn": digests}
 
 
 def _request(
     source: Checkpoint,
-    encoder: Mapping[str, Any],
+    digests: Mapping[str, Any],
     parts: Sequence[Training],
-    how: Mapping[str, Any],
+    fields: Mapping[str, Any],
 ) -> dict[str, Any]:
     """All that decides the weights of an expert, except the name of its base.
 
@@ -338,9 +339,9 @@ def _request(
     return {
         "tasks": [part.task.name for part in parts],
         "base_digest": whole_base_digest(source),
-        **encoder,
+        **digests,
         "split": TRAINED_ON,
-        **how,
+        **fields,
         **({"readout": readout.name} if readout != LAST_LINEAR else {}),
         **({TEXT_HEAD: words} if words else {}),
         **_described(parts),
@@ -363,13 +364,13 @@ def _described(parts: Sequence[Training]) -> dict[str, Any]:
 
 def _of_labels(parts: Sequence[Training]) -> dict[str, Any]:
     """By task: the labels that its rows annotate, if not all, and the scheme of its entity tags."""
-    known = [(part.task, kind_of(part.task).annotated(part.train)) for part in parts]
+    annotated = [(part.task, kind_of(part.task).annotated(part.train)) for part in parts]
     facts = [(part.task, kind_of(part.task).facts(part.train)) for part in parts]
-    said = {
-        "annotated": {task.name: [*labels] for task, labels in known if labels != task.labels},
-        "schemes": {task.name: of["scheme"] for task, of in facts if "scheme" in of},
+    by_field = {
+        "annotated": {task.name: [*labels] for task, labels in annotated if labels != task.labels},
+        "schemes": {task.name: values["scheme"] for task, values in facts if "scheme" in values},
     }
-    return {name: of for name, of in said.items() if of}
+    return {name: values for name, values in by_field.items() if values}
 
 
 def _write_model(model: Any, source: Checkpoint, folder: Path) -> None:
@@ -385,12 +386,12 @@ def _write_model(model: Any, source: Checkpoint, folder: Path) -> None:
 
 
 def _train(
-    trainer: Any, source: Checkpoint, parts: Sequence[Training], workdir: Path, shown: ProgressStyle
+    trainer: Any, source: Checkpoint, parts: Sequence[Training], workdir: Path, style: ProgressStyle
 ) -> dict[str, Score]:
     """Train, or resume training, to the last step; returns held-out scores by `task@split`."""
     from transformers import PrinterCallback
 
-    if shown == "nothing":
+    if style == "nothing":
         trainer.remove_callback(PrinterCallback)
     if last := last_checkpoint(workdir):
         check_names(last, trainer.model)
@@ -408,9 +409,9 @@ def _train(
     scores = {}
     for number, part in enumerate(parts):
         if can_be_scored(part):
-            made = scored(trainer, source, part, rows[number], number)
-            warn_of_best_constant(part, made)
-            scores[f"{part.task}@{HELD_OUT}"] = made
+            score = scored(trainer, source, part, rows[number], number)
+            warn_of_best_constant(part, score)
+            scores[f"{part.task}@{HELD_OUT}"] = score
     return scores
 
 
@@ -430,15 +431,15 @@ def _bars_of(trainer: Any) -> Iterator[None]:
 
 def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperparameters:
     """The defaults with all overrides that are not None. Raises BadOption for an unfit one."""
-    given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
-    for name, value in given.items():
+    chosen: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+    for name, value in chosen.items():
         if name not in asdict(default):
             raise BadOption(
                 f"there is no hyperparameter '{name}'; known: {', '.join(asdict(default))}"
             )
         if expected := unfit(name, value):
             raise BadOption(f"{name} is {value}, expected {expected}")
-    return replace(default, **given)
+    return replace(default, **chosen)
 
 
 @contextmanager

@@ -22,15 +22,15 @@ def warn_of_best_constant(part: Training, made: Score) -> None:
     task, rows, kind = part.task, part.heldout, kind_of(part.task)
     constants = kind.constants(task, rows.labels)
     units = kind.unit_counts(rows)
-    best = max(score(task, one, rows.labels, units).value for one in constants)
+    best = max(score(task, constant, rows.labels, units).value for constant in constants)
     if made.value <= best:
-        told = (
+        message = (
             f"the expert scores {points(100 * made.value)}, no more than the best constant "
             f"prediction ({points(100 * best)}): train it longer, or with other options"
         )
         if best == 1:
-            told = f"its {len(rows.labels)} labels are all alike, so the score says nothing"
-        warnings.warn(f"{task}@{HELD_OUT}: {told}", stacklevel=2)
+            message = f"its {len(rows.labels)} labels are all alike, so the score says nothing"
+        warnings.warn(f"{task}@{HELD_OUT}: {message}", stacklevel=2)
 
 
 def can_be_scored(part: Training) -> bool:
@@ -52,11 +52,11 @@ def scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: 
         return score(task, predictions(task, outputs), outputs.label_ids)
     # the Trainer lacks words that were cut off: a forward pass of ours
     models = list(getattr(trainer.model, "classifiers", [trainer.model]))
-    made = models[number]
-    weights = to_family_names(made, made.state_dict())
-    trained = replace(source, config=made.config.to_dict(), weights=weights)
-    there = Placement(device=str(trainer.args.device))
+    model = models[number]
+    weights = to_family_names(model, model.state_dict())
+    trained = replace(source, config=model.config.to_dict(), weights=weights)
+    placement = Placement(device=str(trainer.args.device))
     length = part.settings.max_length
-    _, logits, seen = forward(trained, part.heldout, max_length=length, placement=there)
+    _, logits, seen = forward(trained, part.heldout, max_length=length, placement=placement)
     values = finished(task, kind.predicted(logits), seen)
     return score(task, values, part.heldout.labels, kind.unit_counts(part.heldout))

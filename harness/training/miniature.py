@@ -64,7 +64,7 @@ def make_base(
 
 
 @contextmanager
-def _made(out: str | Path, *, seed: int, **said: int) -> Iterator[Path]:
+def _made(out: str | Path, *, seed: int, **settings: int) -> Iterator[Path]:
     """A new folder for a base, which the block makes with this seed and on one thread."""
     with (
         new_folder(Path(out), MINIATURE, force=True) as folder,
@@ -72,7 +72,7 @@ def _made(out: str | Path, *, seed: int, **said: int) -> Iterator[Path]:
         seeded(seed),
     ):
         yield folder
-        MINIATURE.write(folder, {"seed": seed, **said})
+        MINIATURE.write(folder, {"seed": seed, **settings})
 
 
 def _shape(width: int, layers: int) -> dict[str, float]:
@@ -114,8 +114,8 @@ def untrained(vocabulary: int, width: int, layers: int) -> Any:
 def encoded(rows: Rows, tokenizer: Any) -> dict[str, torch.Tensor]:
     """Token ids, segment ids and attention mask, each [rows, longest], and `labels` [rows]."""
     columns = (list(column) for column in zip(*rows.texts, strict=True))
-    whole = kind_of(rows.task).integer_labels
-    labels = torch.tensor(rows.labels, dtype=torch.long if whole else torch.float32)
+    integers = kind_of(rows.task).integer_labels
+    labels = torch.tensor(rows.labels, dtype=torch.long if integers else torch.float32)
     return {**tokenizer(*columns, padding=True, return_tensors="pt"), "labels": labels}
 
 
@@ -139,8 +139,8 @@ def pretrain(model: Any, suite: Sequence[Rows], tokenizer: Any, steps: int) -> N
             attention_mask=batch["attention_mask"],
         )
         filled = model.cls.predictions(output.last_hidden_state[masked])
-        read = heads[turn](output.pooler_output)
-        return cross_entropy(filled, words[masked]) + supervised(read, labels)
+        logits = heads[turn](output.pooler_output)
+        return cross_entropy(filled, words[masked]) + supervised(logits, labels)
 
     descend(model, heads, loss, suite, steps, LEARNING_RATE)
 
@@ -196,8 +196,8 @@ def make_image_base(
         model, heads = ViTModel(config, add_pooling_layer=False), heads_of(suite, width)
 
         def loss(turn: int, picked: torch.Tensor) -> torch.Tensor:
-            seen = model(tensors[turn][picked]).last_hidden_state[:, 0]
-            return supervised(heads[turn](seen), torch.from_numpy(suite[turn].labels)[picked])
+            hidden = model(tensors[turn][picked]).last_hidden_state[:, 0]
+            return supervised(heads[turn](hidden), torch.from_numpy(suite[turn].labels)[picked])
 
         descend(model, heads, loss, suite, steps, RATE_OF_IMAGES)
         with without_progress_bars():
@@ -208,5 +208,5 @@ def make_image_base(
 def _pixels(rows: Rows, processor: Any) -> torch.Tensor:
     """The images of all rows, [rows, channels, height, width]."""
     assert rows.images is not None
-    images = [decoded(rows.images(place)) for place in range(len(rows))]
+    images = [decoded(rows.images(index)) for index in range(len(rows))]
     return pixels(processor, images, rows.task)

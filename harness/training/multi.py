@@ -68,12 +68,12 @@ class MultiTask(torch.nn.Module):
         """The output of the classifier of one task, to which all rows of the batch belong."""
         from transformers.modeling_outputs import SequenceClassifierOutput
 
-        own = self.losses[task]
-        read = self.classifiers[task](labels=None if own else labels, **inputs)
-        if own and labels is not None:
-            read["loss"] = own(read["logits"], labels)
+        loss = self.losses[task]
+        output = self.classifiers[task](labels=None if loss else labels, **inputs)
+        if loss and labels is not None:
+            output["loss"] = loss(output["logits"], labels)
         # an encoder-decoder returns more, which the Trainer would take for predictions
-        return SequenceClassifierOutput(loss=read.get("loss"), logits=read["logits"])
+        return SequenceClassifierOutput(loss=output.get("loss"), logits=output["logits"])
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # torch has overloads
         """The state with every shared tensor once: safetensors refuses to write it twice."""
@@ -96,15 +96,15 @@ class MultiTask(torch.nn.Module):
             return
         is_head = self.family.is_head
         for name, classifier in zip(self.tasks, classifiers, strict=True):
-            place = folder / "heads" / name
-            place.mkdir(parents=True)
-            save_tensors(classifier, place, lambda name: name if is_head(name) else None)
+            head_folder = folder / "heads" / name
+            head_folder.mkdir(parents=True)
+            save_tensors(classifier, head_folder, lambda name: name if is_head(name) else None)
             classifier.config.architectures = [type(classifier).__name__]
-            classifier.config.save_pretrained(place)
+            classifier.config.save_pretrained(head_folder)
         save_tensors(classifiers[0], folder, lambda name: None if is_head(name) else name)
         config = read_json(folder / "heads" / self.tasks[0] / "config.json", "a configuration")
-        left = {key: value for key, value in config.items() if key not in HEAD_KEYS}
-        write_json(folder / "config.json", left)
+        bare = {key: value for key, value in config.items() if key not in HEAD_KEYS}
+        write_json(folder / "config.json", bare)
 
 
 def save_tensors(model: Any, folder: Path, called: Callable[[str], str | None]) -> None:
@@ -147,15 +147,15 @@ class TaskBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         from transformers.trainer_pt_utils import get_length_grouped_indices
 
-        drawn = rng(self.seed, "batches", self.epoch)
-        generator = torch.Generator().manual_seed(int(drawn.integers(2**63)))
+        numpy_rng = rng(self.seed, "batches", self.epoch)
+        generator = torch.Generator().manual_seed(int(numpy_rng.integers(2**63)))
         starts = accumulate(map(len, self.lengths), initial=0)
         batches = []
-        for start, own, size in zip(starts, self.lengths, self.sizes, strict=False):
-            order = get_length_grouped_indices(list(own), size, generator=generator)
+        for start, lengths, size in zip(starts, self.lengths, self.sizes, strict=False):
+            order = get_length_grouped_indices(list(lengths), size, generator=generator)
             rows = [start + index for index in order]
             batches += [rows[i : i + size] for i in range(0, len(rows), size)]
-        for index in drawn.permutation(len(batches)):
+        for index in numpy_rng.permutation(len(batches)):
             yield batches[index]
 
 
@@ -169,7 +169,7 @@ def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters])
             f"each word in all: {shown}"
         )
     for field in SHARED:
-        values = {task: getattr(one, field) for task, one in settings.items()}
+        values = {task: getattr(chosen, field) for task, chosen in settings.items()}
         if len(set(values.values())) > 1:
             shown = ", ".join(f"{task} {value}" for task, value in values.items())
             raise BadRecipe(
@@ -190,8 +190,8 @@ def multi_task(
         return {**pad(bare), "task": rows[0]["task"]}
 
     tokens = [dataset(part.train, source, part.settings.max_length) for part in parts]
-    lengths = [list(one["length"]) for one in tokens]
-    train = [_numbered(one, index) for index, one in enumerate(tokens)]
+    lengths = [list(rows["length"]) for rows in tokens]
+    train = [_numbered(rows, index) for index, rows in enumerate(tokens)]
     heldout = {
         part.task.name: _numbered(dataset(part.heldout, source, part.settings.max_length), index)
         for index, part in enumerate(parts)
@@ -201,7 +201,7 @@ def multi_task(
         {part.task.name: with_new_head(source, part.task, head_seed) for part in parts},
         [kind_of(part.task).loss for part in parts],
         one_head=share_label_space(tasks)
-        and all(same(one.labels, tasks[0].labels) for one in tasks),
+        and all(same(task.labels, tasks[0].labels) for task in tasks),
     )
     for rows in (*train, *heldout.values()):
         check_reads(model, rows, collate, source)
@@ -217,8 +217,8 @@ def multi_task(
 
 def _numbered(rows: Any, task: int) -> Any:
     """The rows of a data set with the number of their task as a column, without their lengths."""
-    made = rows.remove_columns("length").with_format(None).add_column("task", [task] * len(rows))
-    return made.with_format(rows.format["type"], **rows.format["format_kwargs"])
+    data = rows.remove_columns("length").with_format(None).add_column("task", [task] * len(rows))
+    return data.with_format(rows.format["type"], **rows.format["format_kwargs"])
 
 
 def _trainer_of(batches: TaskBatches) -> Any:

@@ -82,23 +82,23 @@ def _clear(workdir: Path, request: Mapping[str, Any], force: bool) -> None:
         raise OutputExists(f"{workdir} is a link, expected the folder of a run, or none: remove it")
     check_output(workdir, UNFINISHED, force=True)
     last = last_checkpoint(workdir)
-    said = {**UNFINISHED.read_marker(workdir), FILES: None} if last else {}
-    other = next(_differing(said, {**as_json(request), FILES: None}), None) if last else None
-    if other and not force:
-        name, before, now = other
+    old = {**UNFINISHED.read_marker(workdir), FILES: None} if last else {}
+    change = next(_differing(old, {**as_json(request), FILES: None}), None) if last else None
+    if change and not force:
+        name, before, now = change
         raise OutputExists(
             f"{workdir} holds an unfinished training whose {name} is {before!s:.80}, found "
             f"{now!s:.80}; give the old value to continue it; to start anew, remove this folder or "
             "give finetune --force"
         )
-    last = None if other else last
+    last = None if change else last
     _remove_checkpoints(workdir, but=last)
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """(name, value before, value now) of all that differs; the name is the innermost one."""
-    for name in {**one, **other}:
-        before, now = one.get(name), other.get(name)
+    for name in {**old, **new}:
+        before, now = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(now, dict):
             yield from _differing(before, now)
         elif before != now:

@@ -75,7 +75,7 @@ def single_task(source: Checkpoint, part: Training, head_seed: int) -> Callable[
         compute_loss_func=loss_of(part.task),
         compute_metrics=scores_of(part.task),
         # an encoder-decoder also returns the output of its encoder
-        preprocess_logits_for_metrics=lambda given, _: given[0] if type(given) is tuple else given,
+        preprocess_logits_for_metrics=lambda out, _: out[0] if type(out) is tuple else out,
     )
 
 
@@ -140,12 +140,12 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
         without_warnings(),
     ):  # a new head is intended
         # from tensors, since from_pretrained on the folder would read a head in it
-        made = type(planned).from_pretrained(
+        model = type(planned).from_pretrained(
             None, config=copy.deepcopy(planned.config), state_dict=state, dtype=torch.float32
         )
-    for name, parameter in made.named_parameters() if fixed else ():
+    for name, parameter in model.named_parameters() if fixed else ():
         parameter.requires_grad_(name.startswith(source.family.prefix))
-    return made
+    return model
 
 
 def check_reads(
@@ -164,7 +164,7 @@ def check_reads(
         what = f"a row of {max(counts)} tokens with ids up to {max(ids)}"
     what = f"{source.source} cannot read {what}"
     with one_line_errors(what, "see its config.json and --max-length"), torch.no_grad():
-        model.eval()(**collate([rows[place] for place in picked]))
+        model.eval()(**collate([rows[index] for index in picked]))
 
 
 def arguments(
@@ -181,7 +181,7 @@ def arguments(
 
     settings = parts[0].settings
     batches = sum(-(-len(part.train) // part.settings.batch_size) for part in parts)  # per epoch
-    made = TrainingArguments(
+    args = TrainingArguments(
         output_dir=str(workdir),
         seed=seed,
         learning_rate=settings.learning_rate,
@@ -208,9 +208,9 @@ def arguments(
     if where.type == "cuda":
         # by default the Trainer takes the first GPU or, with a batch for each, all GPUs
         torch.cuda.set_device(where)
-        made.distributed_state.device = made.__dict__["_setup_devices"] = where
-        made._n_gpu = 1
-    return made
+        args.distributed_state.device = args.__dict__["_setup_devices"] = where
+        args._n_gpu = 1
+    return args
 
 
 def training_device(asked: Placement) -> torch.device:
@@ -245,18 +245,18 @@ def watch(shown: ProgressStyle) -> Any:
     from transformers import TrainerCallback
 
     class Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no types
-        def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             done, steps = state.global_step, state.max_steps
             if done % CHECK_EVERY == 0:
-                check_weights(given["model"], state)
+                check_weights(kwargs["model"], state)
             if shown == "lines" and 10 * done // steps > 10 * (done - 1) // steps:
                 print(f"trained {done} of {steps} steps ({100 * done // steps} %)", flush=True)
 
-        def on_epoch_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            check_weights(given["model"], state)
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            check_weights(kwargs["model"], state)
 
-        def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            for name, value in given["logs"].items():
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            for name, value in kwargs["logs"].items():
                 if (name == "loss" or name.endswith("_loss")) and not np.isfinite(value):
                     raise _diverged(f"the {name} is {value}", state)
 
@@ -293,9 +293,9 @@ def scores_of(task: Task) -> Callable[[Any], dict[str, float]]:
     metric, kind = evaluation_module(task), kind_of(task)
 
     def scores(outputs: Any) -> dict[str, float]:
-        given = outputs.label_ids
-        predicted, labels = predictions(task, outputs), kind.labelled(given, given)
-        units = (given != IGNORED).sum(axis=1) if kind.split_into_words else None
+        label_ids = outputs.label_ids
+        predicted, labels = predictions(task, outputs), kind.labelled(label_ids, label_ids)
+        units = (label_ids != IGNORED).sum(axis=1) if kind.split_into_words else None
         try:
             return dict(metric.compute(predictions=predicted, references=labels, units=units))
         except BadData:  # a metric is undefined on these rows: the log lacks them
@@ -348,8 +348,8 @@ class ImageTransform:
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The batch with pixels in place of row numbers."""
-        asked = [name for name in self.prepared.columns if name in batch]
-        return {**batch, **{name: self.prepared.make(batch[name])[name] for name in asked}}
+        columns = [name for name in self.prepared.columns if name in batch]
+        return {**batch, **{name: self.prepared.make(batch[name])[name] for name in columns}}
 
     def __deepcopy__(self, memo: object) -> ImageTransform:
         return self
@@ -365,10 +365,10 @@ def dataset(rows: Rows, source: Checkpoint, max_length: int, readout: Readout = 
     """
     from datasets import Dataset
 
-    made = prepare(source, rows, max_length, readout)
+    prepared = prepare(source, rows, max_length, readout)
     count = kind_of(rows.task).output_count(rows.task)
-    labels = row_labels(made, rows, range(count), count)
-    data = Dataset.from_dict({**made.columns, "labels": labels, "length": made.costs})
+    labels = row_labels(prepared, rows, range(count), count)
+    data = Dataset.from_dict({**prepared.columns, "labels": labels, "length": prepared.costs})
     if not rows.task.image:
         return data
-    return data.with_transform(ImageTransform(made, rows.digest))
+    return data.with_transform(ImageTransform(prepared, rows.digest))
