@@ -63,16 +63,16 @@ class Curve:
         The barrier is a maximum over places: its low end is that of the place where it is highest,
         or 0; its high end is the highest of all places.
         """
-        each = [self.at(place)[1:] for place in range(len(self.places))]
-        (height, low, _), at = max(zip(each, self.places, strict=True), key=lambda one: one[0][0])
-        return height, max(low, 0.0), max(high for *_, high in each), at
+        heights = [self.at(place)[1:] for place in range(len(self.places))]
+        (height, low, _), x = max(zip(heights, self.places, strict=True), key=lambda one: one[0][0])
+        return height, max(low, 0.0), max(high for *_, high in heights), x
 
     def at(self, place: int) -> tuple[float, ...]:
         """The value at a place, by number, how much worse it is than the straight line, and the
         ends of the 95 % interval of that difference."""
         ends = interval(self.above[place]) if 0 < place < len(self.places) - 1 else (0.0, 0.0)
-        known = self.values[place].point, self.above[place].point, *ends
-        return tuple(self.scale * one for one in known)
+        numbers = self.values[place].point, self.above[place].point, *ends
+        return tuple(self.scale * value for value in numbers)
 
 
 @dataclass(frozen=True)
@@ -92,30 +92,30 @@ def lines_between(records: Iterable[Record]) -> list[BarrierLine]:
     One for each alignment and task, and for the mean of several tasks. Raises MissingScores where
     a record keeps no loss, or a line has fewer than three places or lacks an end.
     """
-    known: dict[str, dict[str, dict[float, Record]]] = {}
-    for one in records:
-        recipe = one.recipe if (one.role, one.protocol) == ("merged", "current") else None
+    by_alignment: dict[str, dict[str, dict[float, Record]]] = {}
+    for record in records:
+        recipe = record.recipe if (record.role, record.protocol) == ("merged", "current") else None
         if recipe is None or recipe.merger.name != "average":
             continue
         weights = recipe.merger.options.get("weights")
         if weights is not None and len(weights) == 2:
-            aligned = "+".join(stages_of(recipe, called=one.method).premerge) or AS_THEY_ARE
-            known.setdefault(aligned, {}).setdefault(one.task, {})[weights[1]] = one
-    if not known:
+            aligned = "+".join(stages_of(recipe, called=record.method).premerge) or AS_THEY_ARE
+            by_alignment.setdefault(aligned, {}).setdefault(record.task, {})[weights[1]] = record
+    if not by_alignment:
         raise MissingScores(
             "no record is of a merge of two models by average:weights=W1:W2 under current; make "
             "them with harness barrier"
         )
     lines = []
-    for aligned, each in known.items():
-        lines += [_line(aligned, {name: one}) for name, one in each.items()]
-        lines += [_line(aligned, each)] if len(each) > 1 else []
+    for aligned, tasks in by_alignment.items():
+        lines += [_line(aligned, {name: by_place}) for name, by_place in tasks.items()]
+        lines += [_line(aligned, tasks)] if len(tasks) > 1 else []
     return lines
 
 
 def _line(aligned: str, tasks: Mapping[str, Mapping[float, Record]]) -> BarrierLine:
     """The line on a task, or the mean over tasks, of records by task and place."""
-    places = sorted(set.intersection(*({*one} for one in tasks.values())))
+    places = sorted(set.intersection(*({*by_place} for by_place in tasks.values())))
     if len(places) < 3 or (places[0], places[-1]) != (0.0, 1.0):
         raise MissingScores(
             f"the line of {aligned} has the places {', '.join(map(str, places)) or 'none'}; "
@@ -123,18 +123,21 @@ def _line(aligned: str, tasks: Mapping[str, Mapping[float, Record]]) -> BarrierL
         )
     losses, scores = [], []
     for place in places:
-        read = [(loss_of(one[place]), estimate_of(one[place], None)) for one in tasks.values()]
-        if any(loss is None for loss, _ in read):
+        estimates = [
+            (loss_of(by_place[place]), estimate_of(by_place[place], None))
+            for by_place in tasks.values()
+        ]
+        if any(loss is None for loss, _ in estimates):
             raise MissingScores(
                 f"a record of {aligned} at {place:g} keeps no loss, as those of earlier versions; "
                 "expected new ones: evaluate into another --output-path"
             )
-        losses.append(mean_of([loss for loss, _ in read if loss is not None]))
-        scores.append(mean_of([score for _, score in read]))
-    called = next(iter(tasks)) if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
+        losses.append(mean_of([loss for loss, _ in estimates if loss is not None]))
+        scores.append(mean_of([score for _, score in estimates]))
+    name = next(iter(tasks)) if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
     along = tuple(places)
     return BarrierLine(
-        aligned, called, Curve(along, tuple(losses)), Curve(along, tuple(scores), -1, 100.0)
+        aligned, name, Curve(along, tuple(losses)), Curve(along, tuple(scores), -1, 100.0)
     )
 
 
@@ -147,13 +150,13 @@ HEADERS = ("task", "alignment", *(n.format(of) for of in ("loss", "score") for n
 def table(lines: Sequence[BarrierLine], form: str = "simple") -> str:
     """The heights of all lines, each with its 95 % interval; `form` is one of tabulate's."""
     rows = []
-    for one in lines:
-        cells = [one.task, one.alignment]
-        for curve, digits in ((one.loss, ".4f"), (one.score, ".2f")):
-            height, low, high, at = curve.height
+    for line in lines:
+        cells = [line.task, line.alignment]
+        for curve, digits in ((line.loss, ".4f"), (line.score, ".2f")):
+            height, low, high, x = curve.height
             ends = ", ".join(number(end, digits) for end in (curve.at(0)[0], curve.at(-1)[0]))
-            most = f"{number(height, digits)} [{number(low, digits)}, {number(high, digits)}]"
-            cells += [ends, most, f"{at:g}"]
+            barrier = f"{number(height, digits)} [{number(low, digits)}, {number(high, digits)}]"
+            cells += [ends, barrier, f"{x:g}"]
         rows.append([markdown(cell) if form == "pipe" else cell for cell in cells])
     return str(tabulate(rows, HEADERS, tablefmt=form, disable_numparse=True))
 
@@ -170,13 +173,21 @@ def as_csv(lines: Sequence[BarrierLine]) -> str:
     import pandas
 
     rows = [
-        (csv_cell(one.task), csv_cell(one.alignment), x, *one.loss.at(place), *one.score.at(place))
-        for one in lines
-        for place, x in enumerate(one.loss.places)
+        (
+            csv_cell(line.task),
+            csv_cell(line.alignment),
+            x,
+            *line.loss.at(place),
+            *line.score.at(place),
+        )
+        for line in lines
+        for place, x in enumerate(line.loss.places)
     ]
-    each = [f"{of}{end}" for of in ("loss", "score") for end in ("", "_barrier", "_low", "_high")]
-    made = pandas.DataFrame(rows, columns=["task", "alignment", "x", *each])
-    return str(made.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
+    columns = [
+        f"{name}{end}" for name in ("loss", "score") for end in ("", "_barrier", "_low", "_high")
+    ]
+    frame = pandas.DataFrame(rows, columns=["task", "alignment", "x", *columns])
+    return str(frame.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
 
 
 # Picture -----------------------------------------------------------------------------------
@@ -213,5 +224,5 @@ def _draw(axes: Axes, curve: Curve, name: str, look: Mark) -> None:
     low, high = values - half, values + half
     axes.fill_between(curve.places, low, high, color=look.colour, alpha=0.2, linewidth=0)
     axes.plot([0, 1], values[[0, -1]], color=look.colour, linestyle=":", linewidth=1)
-    how = {**look.dots, "linestyle": look.line, "linewidth": 1.4}
-    axes.plot(curve.places, values, label=legend_label(name), **how)
+    style = {**look.dots, "linestyle": look.line, "linewidth": 1.4}
+    axes.plot(curve.places, values, label=legend_label(name), **style)

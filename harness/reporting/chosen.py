@@ -58,8 +58,8 @@ def task_names(task: str) -> tuple[str, ...]:
 
 def _length(line: Line) -> int | str:
     """The most tokens that a model reads of a row, as a number where the record has one."""
-    said = dict(line.conditions)["max_length"]
-    return int(said) if said.isdecimal() else said
+    length = dict(line.conditions)["max_length"]
+    return int(length) if length.isdecimal() else length
 
 
 _CALLED: Mapping[str, Callable[[Line], tuple[Collection[object], str]]] = {
@@ -76,35 +76,33 @@ def chosen_lines(lines: Sequence[Line], which: Chosen) -> list[Line]:
     lines = _of_bases(lines, which.bases) if which.bases else lines
     limits = () if which.limit is None else (which.limit,)
     lengths = () if which.max_length is None else (which.max_length,)
-    every: dict[str, tuple[object, ...]] = {"task": which.tasks, "protocol": which.protocols}
-    every |= {"limit": limits, "max-length": lengths}
-    asked = {what: names for what, names in every.items() if names}
-    kept = [*lines]
-    for what, names in asked.items():
-        known = dict(_CALLED[what](line)[::-1] for line in lines)
+    options: dict[str, tuple[object, ...]] = {"task": which.tasks, "protocol": which.protocols}
+    options |= {"limit": limits, "max-length": lengths}
+    choices = {what: names for what, names in options.items() if names}
+    chosen = [*lines]
+    for what, names in choices.items():
+        by_name = dict(_CALLED[what](line)[::-1] for line in lines)
         for name in names:
-            if not any(name in names for names in known.values()):
-                raise _missing(what, name, known)
-        kept = [one for one in kept if {*names} & {*_CALLED[what](one)[0]}]
-    for what, wanted, of in (
+            if not any(name in aliases for aliases in by_name.values()):
+                raise _missing(what, name, by_name)
+        chosen = [line for line in chosen if {*names} & {*_CALLED[what](line)[0]}]
+    for what, value, value_of in (
         ("train-limit", which.train_limit, _drawn_from),
         ("draws", which.draws, _draws),
     ):
-        if wanted is None:
+        if value is None:
             continue
-        there = dict.fromkeys(said for one in kept if (said := of(one)))
-        if not there:
-            raise MissingScores(
-                f"--{what} is {wanted}, and no record adapts to drawn rows; omit it"
-            )
-        if str(wanted) not in there:
-            raise _missing(what, wanted, there)
-        kept = [one for one in kept if of(one) in ("", str(wanted))]
-    if asked and not kept:
+        values = dict.fromkeys(found for line in chosen if (found := value_of(line)))
+        if not values:
+            raise MissingScores(f"--{what} is {value}, and no record adapts to drawn rows; omit it")
+        if str(value) not in values:
+            raise _missing(what, value, values)
+        chosen = [line for line in chosen if value_of(line) in ("", str(value))]
+    if choices and not chosen:
         raise MissingScores(
-            f"no record has the chosen {' and '.join(asked)} together; choose fewer"
+            f"no record has the chosen {' and '.join(choices)} together; choose fewer"
         )
-    return _of_models(kept, which.models) if which.models else kept
+    return _of_models(chosen, which.models) if which.models else chosen
 
 
 def _drawn_from(line: Line) -> str:
@@ -114,8 +112,8 @@ def _drawn_from(line: Line) -> str:
 
 def _draws(line: Line) -> str:
     """How many draws of rows a line adapts to; '' if it adapts to none, or always to all rows."""
-    said = dict(line.conditions).get("draws", "")
-    return said if said.isdecimal() and not takes_all_rows(line.protocol) else ""
+    draws = dict(line.conditions).get("draws", "")
+    return draws if draws.isdecimal() and not takes_all_rows(line.protocol) else ""
 
 
 def takes_all_rows(protocol: str) -> bool:
@@ -126,28 +124,28 @@ def takes_all_rows(protocol: str) -> bool:
 
 def _of_bases(lines: Sequence[Line], names: Collection[str]) -> list[Line]:
     """The lines of bases with these names or sources."""
-    known = by_base(lines, always=True)
-    kept: set[int] = set()
+    by_name = by_base(lines, always=True)
+    ids: set[int] = set()
     for name in names:
         found = [
-            of
-            for base, of in known.items()
-            if name == base or any(one.base == name for one in of if one.role == "merged")
+            group
+            for base, group in by_name.items()
+            if name == base or any(line.base == name for line in group if line.role == "merged")
         ]
         if not found:
-            raise _missing("base", name, known or ["none"])
-        kept.update(id(line) for of in found for line in of)
-    return [line for line in lines if id(line) in kept]
+            raise _missing("base", name, by_name or ["none"])
+        ids.update(id(line) for group in found for line in group)
+    return [line for line in lines if id(line) in ids]
 
 
 def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
     """The lines of the models, and of what these are measured by."""
-    known = dict.fromkeys(line.model for line in lines)
+    all_names = dict.fromkeys(line.model for line in lines)
     names: set[str] = set()
     for pattern in patterns:
-        found = {name for name in known if name == pattern or fnmatchcase(name, pattern)}
+        found = {name for name in all_names if name == pattern or fnmatchcase(name, pattern)}
         if not found:
-            raise _missing("model", pattern, known)
+            raise _missing("model", pattern, all_names)
         names |= found
     models = [line for line in lines if line.model in names]
     experts = {digest for line in models for _, digest in line.experts}
@@ -158,7 +156,7 @@ def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
         own = [digest for digest in every if (digest, line.task) in trained]
         ensembles |= {joined(group) for group in (every, own) if group}
     tasks = {line.name for line in models}
-    owners = {one.digest: said for one in lines if (said := one.teachers or one.heads_of)}
+    owners = {one.digest: teachers for one in lines if (teachers := one.teachers or one.heads_of)}
 
     def beside(line: Line) -> bool:
         if line.role in TABLE_ROLES or line.name not in tasks:
@@ -172,11 +170,11 @@ def _of_models(lines: Sequence[Line], patterns: Collection[str]) -> list[Line]:
     return [line for line in lines if line.model in names or beside(line)]
 
 
-def _missing(what: str, name: object, known: Iterable[str]) -> MissingScores:
-    """The error for a chosen name that no record has; `known` are the names there are."""
-    there = [*known]
-    these = f"{'one of ' if len(there) > 1 else ''}{', '.join(map(str, there))}"
-    return MissingScores(f"no record has the {what} '{name}', expected {these}")
+def _missing(what: str, name: object, names: Iterable[str]) -> MissingScores:
+    """The error for a chosen name that no record has; `names` are the names there are."""
+    listed = [*names]
+    expected = f"{'one of ' if len(listed) > 1 else ''}{', '.join(map(str, listed))}"
+    return MissingScores(f"no record has the {what} '{name}', expected {expected}")
 
 
 def read_both(
@@ -198,17 +196,17 @@ def _each(places: Iterable[str | Path]) -> Iterator[tuple[str, Record]]:
     """(file, record). Of records that differ only in the plug-in code that scored them, those of
     the loaded code, or all if there are none: records from before a change of code stay on disk."""
     by_code: dict[str, dict[str, list[tuple[str, Record]]]] = {}
-    for path, one in each_record(places):
-        settings = dict(one.settings)
+    for path, record in each_record(places):
+        settings = dict(record.settings)
         if (code := settings.pop("code", None)) is None:
-            yield str(path), one
+            yield str(path), record
             continue
-        cell = f"{one.model} {identity_of(one.model_copy(update={'settings': settings}))}"
-        by_code.setdefault(cell, {}).setdefault(str(code), []).append((str(path), one))
+        cell = f"{record.model} {identity_of(record.model_copy(update={'settings': settings}))}"
+        by_code.setdefault(cell, {}).setdefault(str(code), []).append((str(path), record))
     for codes in by_code.values():
         several = codes if len(codes) > 1 else {}
-        now = several.get(loaded_code(next(iter(codes.values()))[0][1]))
-        yield from now or chain.from_iterable(codes.values())
+        current = several.get(loaded_code(next(iter(codes.values()))[0][1]))
+        yield from current or chain.from_iterable(codes.values())
 
 
 def loaded_code(record: Record) -> str:

@@ -89,25 +89,30 @@ def compare(
             f"margin is {margin} for {len(models)} models, expected points above 0, and two models"
         )
     if len(models) < 2 or len({*models}) < len(models):
-        said = f"{', '.join(models)} cannot be compared, expected" if models else "name"
-        raise BadOption(f"{said} two or more different models")
+        opening = f"{', '.join(models)} cannot be compared, expected" if models else "name"
+        raise BadOption(f"{opening} two or more different models")
     choice = configured(parse_choice(protocol))
-    asked = str(Choice(choice.name, choice.unusual))
-    wanted = {"tasks": tasks, "protocols": (asked,), "limit": limit, "train_limit": train_limit}
-    wanted |= {"draws": draws, "max_length": max_length}
-    which = validated(Chosen, wanted, "compare")
-    known, every = _lines(models, Path(records), validated(Chosen, {"bases": bases}, "compare"))
-    meant = {name: _among(name, of, which) for name, of in known.items()}
-    sides = _shared(meant, shots)
+    label = str(Choice(choice.name, choice.unusual))
+    fields = {"tasks": tasks, "protocols": (label,), "limit": limit, "train_limit": train_limit}
+    fields |= {"draws": draws, "max_length": max_length}
+    which = validated(Chosen, fields, "compare")
+    by_name, all_lines = _lines(
+        models, Path(records), validated(Chosen, {"bases": bases}, "compare")
+    )
+    chosen = {name: _among(name, group, which) for name, group in by_name.items()}
+    sides = _shared(chosen, shots)
     scores, (lines, *_) = _scores(sides), sides.values()
-    priors = _priors(every, sides)
-    sets = [max(len({one.set for one in of}) for of in each.values()) for each in (sides, meant)]
+    priors = _priors(all_lines, sides)
+    sets = [
+        max(len({line.set for line in group}) for group in by_model.values())
+        for by_model in (sides, chosen)
+    ]
     seeds = sorted({seed for line in chain(*sides.values()) for _, seed, *_ in line.trained})
-    on = tuple(sorted(tasks_by(lines)))
-    terms = Terms(asked, lines[0].shots or None, on, sets[0], sets[1], tuple(seeds))
+    task_names = tuple(sorted(tasks_by(lines)))
+    terms = Terms(label, lines[0].shots or None, task_names, sets[0], sets[1], tuple(seeds))
     if len(sides) == 2:
-        points = None if margin is None else margin / 100
-        return _two(_called(sides), scores, priors, terms, points)
+        fraction = None if margin is None else margin / 100
+        return _two(_called(sides), scores, priors, terms, fraction)
     return _several(_called(sides), scores, priors, terms)
 
 
@@ -122,24 +127,24 @@ def _lines(
 ) -> tuple[dict[str, list[Line]], list[Line]]:
     """By name, the lines of a model in the folder, or of another folder that is named, numbered by
     sets of experts; and all lines read."""
-    known = reported(read_lines([folder], which)) if folder.exists() else []
-    models = {line.model for line in known}
-    named = [(line.model, line) for line in known]
+    in_folder = reported(read_lines([folder], which)) if folder.exists() else []
+    models = {line.model for line in in_folder}
+    named = [(line.model, line) for line in in_folder]
     for name in names:
         if name in models:
             continue
-        if rows := [line for line in known if line.role == "merged" and line.method == name]:
+        if rows := [line for line in in_folder if line.role == "merged" and line.method == name]:
             named += [(name, line) for line in rows]
             continue
         if not Path(name).exists() or (Path(name) / "config.json").exists():
             models_there = f"where models are: {', '.join(sorted(models)) or 'none'}"
-            there = models_there if folder.exists() else "which is no folder"
+            description = models_there if folder.exists() else "which is no folder"
             hint = "name a model that --records has, or a folder of records"
-            raise UnknownName(f"no records of '{name}' in {folder}, {there}; {hint}")
+            raise UnknownName(f"no records of '{name}' in {folder}, {description}; {hint}")
         named += [(name, line) for line in reported(read_lines([name], which))]
-    every = with_set_numbers([line for _, line in named])
-    of_sets = [*zip(named, every, strict=True)]
-    return {name: [line for (of, _), line in of_sets if of == name] for name in names}, every
+    numbered = with_set_numbers([line for _, line in named])
+    pairs = [*zip(named, numbered, strict=True)]
+    return {name: [line for (owner, _), line in pairs if owner == name] for name in names}, numbered
 
 
 def _among(name: str, lines: Sequence[Line], which: Chosen) -> list[Line]:
@@ -156,14 +161,14 @@ def _shared(sides: Sides, shots: Shots | None) -> Sides:
     """The lines on the tasks, shots and sets of experts that all models share: one of each."""
     tasks = _on_all(sides, lambda line: line.task)
     places = _on_all(sides, lambda line: (line.task, line.shots))
-    shared = [drawn for _, drawn in places if all((task, drawn) in places for task in tasks)]
+    shared = [number for _, number in places if all((task, number) in places for task in tasks)]
     if not shared:
-        each = "; ".join(
-            f"'{name}' on {', '.join(tasks_by(of)) or 'none'} with {_counts(of)} shots"
-            for name, of in sides.items()
+        listing = "; ".join(
+            f"'{name}' on {', '.join(tasks_by(lines)) or 'none'} with {_counts(lines)} shots"
+            for name, lines in sides.items()
         )
         raise BrokenRecord(
-            f"the models share no task under one protocol and number of shots: {each}; evaluate "
+            f"the models share no task under one protocol and number of shots: {listing}; evaluate "
             "them on the same tasks"
         )
     drawn = min(
@@ -174,8 +179,11 @@ def _shared(sides: Sides, shots: Shots | None) -> Sides:
         raise BadOption(
             f"shots is {shots}, but models were evaluated with {counts} shots; choose of these"
         )
-    wanted = {(task, drawn) for task in tasks}
-    sides = {n: [one for one in of if (one.task, one.shots) in wanted] for n, of in sides.items()}
+    cells = {(task, drawn) for task in tasks}
+    sides = {
+        name: [line for line in lines if (line.task, line.shots) in cells]
+        for name, lines in sides.items()
+    }
     check_columns(chain(*sides.values()))
     _check_presets(sides)
     sets = _on_all(sides, lambda line: line.set)
@@ -191,20 +199,21 @@ def _shared(sides: Sides, shots: Shots | None) -> Sides:
 
 def _check_presets(sides: Sides) -> None:
     """Raise BrokenRecord for models under different presets, which boards name in the row."""
-    each = {
-        name: "+".join(sorted({one.preset or "none" for one in of})) for name, of in sides.items()
+    presets = {
+        name: "+".join(sorted({line.preset or "none" for line in lines}))
+        for name, lines in sides.items()
     }
-    first, *others = each
-    if odd := [name for name in others if each[name] != each[first]]:
+    first, *others = presets
+    if wrong := [name for name in others if presets[name] != presets[first]]:
         raise BrokenRecord(
-            f"'{odd[0]}' was evaluated under the preset {each[odd[0]]}, '{first}' under "
-            f"{each[first]}; expected the same: evaluate both alike"
+            f"'{wrong[0]}' was evaluated under the preset {presets[wrong[0]]}, '{first}' under "
+            f"{presets[first]}; expected the same: evaluate both alike"
         )
 
 
-def _on_all(sides: Sides, of: Callable[[Line], K]) -> set[K]:
+def _on_all(sides: Sides, key: Callable[[Line], K]) -> set[K]:
     """The values of a function of lines that all models share."""
-    return set.intersection(*({of(line) for line in lines} for lines in sides.values()))
+    return set.intersection(*({key(line) for line in lines} for lines in sides.values()))
 
 
 def _counts(lines: Iterable[Line]) -> str:
@@ -226,33 +235,35 @@ def _one_each(name: str, lines: Sequence[Line]) -> list[Line]:
         of_cell = cells.setdefault((line.set, line.task), line)
         for other, keys in ((of_set, OF_A_SET), (of_cell, OF_A_CELL)):
             if differing := [keys[k] for k in keys if getattr(line, k) != getattr(other, k)]:
-                how = of_bases.base_options(lines)
+                options = of_bases.base_options(lines)
                 raise BrokenRecord(
                     f"'{name}' names two models, {other.model} on {other.task} and {line.model} on "
                     f"{line.task}, which differ in {differing[0]} and not by the seeds of their "
                     "experts alone; expected one: name the folder of its records, or its tasks, or "
                     f"move one away: {other.path}, {line.path}"
-                    f"{how and f', or choose with {how}'}"
+                    f"{options and f', or choose with {options}'}"
                 )
     return [*cells.values()]
 
 
-def _priors(every: Sequence[Line], sides: Sides) -> Mapping[str, Prior | None]:
+def _priors(all_lines: Sequence[Line], sides: Sides) -> Mapping[str, Prior | None]:
     """By task, and for the mean (of one task, the task), the priors of variances over sets of
     experts, as on a board of the same records: from all merges evaluated as these were."""
     lines = [*chain(*sides.values())]
     places, bases = {(one.task, one.setting) for one in lines}, {one.base_digest for one in lines}
     merges = [
-        one
-        for one in every
-        if one.role == "merged" and (one.task, one.setting) in places and one.base_digest in bases
+        line
+        for line in all_lines
+        if line.role == "merged"
+        and (line.task, line.setting) in places
+        and line.base_digest in bases
     ]
     try:
         scores = scores_of(merges)
     except BrokenRecord:  # records that cannot stand on one board give no prior
         return {}
-    known = {column: one for (_, column), one in priors_of(scores, scores.rows).items()}
-    return {**known, MEAN: known.get(scores.columns[-1])} if known else {}
+    by_column = {column: prior for (_, column), prior in priors_of(scores, scores.rows).items()}
+    return {**by_column, MEAN: by_column.get(scores.columns[-1])} if by_column else {}
 
 
 def _scores(sides: Sides) -> list[list[Estimate]]:
@@ -260,8 +271,8 @@ def _scores(sides: Sides) -> list[list[Estimate]]:
     scores on other resampled test units."""
     designs: dict[str, str] = {}
     for line in chain(*sides.values()):
-        own = line.resamples.design
-        if designs.setdefault(line.task, own) != own:
+        design = line.resamples.design
+        if designs.setdefault(line.task, design) != design:
             raise BrokenRecord(
                 f"the record of '{line.model}' on {line.task} has scores on other resampled test "
                 "units; evaluate all models with one version of the harness"
@@ -291,43 +302,43 @@ def _two(
     terms: Terms,
     margin: float | None,
 ) -> Comparison:
-    every = [*chain(*sides.values())]
-    of_task = tasks_by(every)
-    found = [
-        replace(one, prior=priors.get(task))
-        for task, one in zip(terms.tasks, map(minus, *scores), strict=True)
+    lines = [*chain(*sides.values())]
+    of_task = tasks_by(lines)
+    differences = [
+        replace(difference, prior=priors.get(task))
+        for task, difference in zip(terms.tasks, map(minus, *scores), strict=True)
     ]
-    p = [p_value(one) for one in found] if enough_draws(every) else []
-    adjusted: Sequence[float | None] = holm(p) or [None] * len(found)
+    p = [p_value(difference) for difference in differences] if enough_draws(lines) else []
+    adjusted: Sequence[float | None] = holm(p) or [None] * len(differences)
     tasks = tuple(
         TaskDifference(
             task=task,
             metrics=of_task[task].metrics,
             rows=of_task[task].rows,
             unit=of_task[task].resamples.unit,
-            units=one.units,
+            units=difference.units,
             first=mine.point,
             second=theirs.point,
-            within=interval(one),
-            p=p[at] if p else None,
-            adjusted=adjusted[at],
-            detectable=least if (least := detectable(one)) <= FARTHEST else None,
+            within=interval(difference),
+            p=p[index] if p else None,
+            adjusted=adjusted[index],
+            detectable=least if (least := detectable(difference)) <= FARTHEST else None,
         )
-        for at, (task, one, mine, theirs) in enumerate(
-            zip(terms.tasks, found, *scores, strict=True)
+        for index, (task, difference, mine, theirs) in enumerate(
+            zip(terms.tasks, differences, *scores, strict=True)
         )
     )
-    (first, second), whole = sides, replace(mean_difference(*scores), prior=priors.get(MEAN))
+    (first, second), mean = sides, replace(mean_difference(*scores), prior=priors.get(MEAN))
     return Comparison(
         first=first,
         second=second,
         terms=terms,
-        draws=fewest_draws(every),
+        draws=fewest_draws(lines),
         tasks=tasks,
-        within=interval(whole),
-        p=p_value(whole) if p else None,
-        over_tasks=_over_tasks(terms, np.array([one.point for one in found])),
-        needed=units_needed(whole, sum(one.units for one in tasks)),
+        within=interval(mean),
+        p=p_value(mean) if p else None,
+        over_tasks=_over_tasks(terms, np.array([difference.point for difference in differences])),
+        needed=units_needed(mean, sum(task.units for task in tasks)),
         margin=margin,
     )
 
@@ -336,7 +347,7 @@ def _over_tasks(terms: Terms, differences: Array64) -> OverTasks | None:
     if len(differences) < 2:
         return None
     ends, deciding = leave_one_out(differences)
-    tasks = tuple(terms.tasks[at] for at in deciding)
+    tasks = tuple(terms.tasks[index] for index in deciding)
     return OverTasks(float(sign_flip_p(differences)), interval_over_tasks(differences), ends, tasks)
 
 
@@ -346,17 +357,23 @@ def _several(
     priors: Mapping[str, Prior | None],
     terms: Terms,
 ) -> Ranking:
-    names, every = [*sides], [*chain(*sides.values())]
-    values = np.array([[one.point for one in each] for each in scores])
-    made = standings(terms.tasks, values, by="score")
-    known = significant_pairs(scores, priors.get(MEAN))
-    here = tie_groups(made.order, known) if enough_draws(every) else []
+    names, lines = [*sides], [*chain(*sides.values())]
+    values = np.array([[estimate.point for estimate in estimates] for estimates in scores])
+    over_tasks = standings(terms.tasks, values, by="score")
+    pairs = significant_pairs(scores, priors.get(MEAN))
+    here = tie_groups(over_tasks.order, pairs) if enough_draws(lines) else []
 
     def named(groups: Sequence[Sequence[int]]) -> tuple[tuple[str, ...], ...]:
-        return tuple(tuple(names[at] for at in group) for group in groups)
+        return tuple(tuple(names[model] for model in group) for group in groups)
 
     models = tuple(
-        Ranked(names[at], float(values[at].mean()), made.means[at], made.places[at], made.wins[at])
-        for at in made.order
+        Ranked(
+            names[model],
+            float(values[model].mean()),
+            over_tasks.means[model],
+            over_tasks.places[model],
+            over_tasks.wins[model],
+        )
+        for model in over_tasks.order
     )
-    return Ranking(terms, fewest_draws(every), models, named(made.groups), named(here))
+    return Ranking(terms, fewest_draws(lines), models, named(over_tasks.groups), named(here))

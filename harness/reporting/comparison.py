@@ -117,12 +117,12 @@ class Comparison:
     @property
     def difference(self) -> float:
         """The first minus the second, in the mean over the tasks."""
-        return float(np.mean([one.difference for one in self.tasks]))
+        return float(np.mean([task.difference for task in self.tasks]))
 
     @property
     def units(self) -> int:
         """The test units of all tasks."""
-        return sum(one.units for one in self.tasks)
+        return sum(task.units for task in self.tasks)
 
     @property
     def outcome_here(self) -> DifferenceOutcome:
@@ -152,24 +152,24 @@ class Comparison:
         headers = ["", "metric", "test", "A", "B", f"A - B [{CI}]", "p", "detectable"]
         wide, narrow = (aligned(self._lines(*joints), headers) for joints in ("+ ", ("+\n", "\n")))
         table = wide if fits(wide, width) else narrow
-        named = [f"A: {plain(self.first)}", f"B: {plain(self.second)}"]
-        above = [*named, f"Under {plain(self.terms)}."]
+        names = [f"A: {plain(self.first)}", f"B: {plain(self.second)}"]
+        above = [*names, f"Under {plain(self.terms)}."]
         return _laid_out(above, table, rendered("below_comparison", self), self.verdict, width)
 
     def _lines(self, joint: str, space: str) -> list[list[str]]:
         names = [one.task for one in self.tasks]
         return [
             [
-                plain(short_task(one.task, names)),
-                joint.join(map(plain, one.metrics)),
-                f"{one.units}{space}{one.unit}{'s' * (one.units > 1)}",
-                points(100 * one.first),
-                points(100 * one.second),
-                f"{signed(one.difference)} [{', '.join(map(signed, one.within))}]",
-                "" if one.adjusted is None else _p(one.adjusted),
-                "" if one.detectable is None else points(100 * one.detectable),
+                plain(short_task(task.task, names)),
+                joint.join(map(plain, task.metrics)),
+                f"{task.units}{space}{task.unit}{'s' * (task.units > 1)}",
+                points(100 * task.first),
+                points(100 * task.second),
+                f"{signed(task.difference)} [{', '.join(map(signed, task.within))}]",
+                "" if task.adjusted is None else _p(task.adjusted),
+                "" if task.detectable is None else points(100 * task.detectable),
             ]
-            for one in self.tasks
+            for task in self.tasks
         ]
 
     def __str__(self) -> str:
@@ -211,9 +211,9 @@ class Ranking:
         """The first model and all that do not differ significantly from it, on these tasks."""
         first = self.models[0].model
         return tuple(
-            one.model
-            for one in self.models
-            if any(first in group and one.model in group for group in self.here)
+            ranked.model
+            for ranked in self.models
+            if any(first in group and ranked.model in group for group in self.here)
         )
 
     @property
@@ -230,14 +230,14 @@ class Ranking:
         several = len(self.terms.tasks) > 1
         lines = [
             [
-                plain(one.model),
-                points(100 * one.score),
-                f"{one.rank:.2f}",
-                f"{100 * one.wins:.0f} %",
-                _letters(one.model, self.here),
-                *([_letters(one.model, self.groups), span(one.places, "-")] if several else []),
+                plain(row.model),
+                points(100 * row.score),
+                f"{row.rank:.2f}",
+                f"{100 * row.wins:.0f} %",
+                _letters(row.model, self.here),
+                *([_letters(row.model, self.groups), span(row.places, "-")] if several else []),
             ]
-            for one in self.models
+            for row in self.models
         ]
         names = ", ".join(short_task(task, self.terms.tasks) for task in self.terms.tasks)
         under = f"Under {plain(self.terms)}, on {plain(names)}."
@@ -252,7 +252,7 @@ class Ranking:
 def _letters(model: str, groups: Sequence[Sequence[str]]) -> str:
     """The groups that a model is in, as letters; all as numbers if one is beyond z."""
     places = [place for place, group in enumerate(groups) if model in group]
-    marks = [chr(ord("a") + p) if p < 26 else str(p + 1) for p in places]
+    marks = [chr(ord("a") + place) if place < 26 else str(place + 1) for place in places]
     return "".join(marks) if max(places, default=0) < 26 else " ".join(marks)
 
 

@@ -73,17 +73,20 @@ def by_task(*groups: Sequence[Line]) -> list[list[Estimate]] | None:
     if not same_resamples([line for group in groups for line in group]):
         return None
     tasks = sorted({line.task for group in groups for line in group})
-    found = []
+    means = []
     for group in groups:
-        each: dict[str, dict[int, list[Estimate]]] = {task: {} for task in tasks}
+        estimates: dict[str, dict[int, list[Estimate]]] = {task: {} for task in tasks}
         for line in group:
-            each[line.task].setdefault(line.set, []).append(line.estimate)
-        if not all(each.values()):
+            estimates[line.task].setdefault(line.set, []).append(line.estimate)
+        if not all(estimates.values()):
             return None
-        found.append(
-            [over_sets({at: mean_of(of) for at, of in sets.items()}) for sets in each.values()]
+        means.append(
+            [
+                over_sets({number: mean_of(members) for number, members in sets.items()})
+                for sets in estimates.values()
+            ]
         )
-    return found
+    return means
 
 
 def mean_difference(first: Sequence[Estimate], second: Sequence[Estimate]) -> Estimate:
@@ -93,8 +96,8 @@ def mean_difference(first: Sequence[Estimate], second: Sequence[Estimate]) -> Es
 
 def difference_of(first: Sequence[Line], second: Sequence[Line]) -> Estimate | None:
     """The mean over tasks of the first minus the second; None where the lines are not paired."""
-    known = by_task(first, second) if first and second else None
-    return None if known is None else mean_difference(*known)
+    paired = by_task(first, second) if first and second else None
+    return None if paired is None else mean_difference(*paired)
 
 
 def significant_pairs(
@@ -106,14 +109,15 @@ def significant_pairs(
     Variances over sets of experts are shrunk towards `prior`.
     """
     pairs = list(combinations(range(len(models)), 2))
-    found = (
-        replace(mean_difference(models[one], models[other]), prior=prior) for one, other in pairs
+    estimates = (
+        replace(mean_difference(models[first], models[second]), prior=prior)
+        for first, second in pairs
     )
-    differences = list(found)
-    adjusted = holm([p_value(one) for one in differences])
+    differences = list(estimates)
+    adjusted = holm([p_value(difference) for difference in differences])
     return {
-        pair: pair[one.point <= 0]
-        for pair, one, p in zip(pairs, differences, adjusted, strict=True)
+        pair: pair[difference.point <= 0]
+        for pair, difference, p in zip(pairs, differences, adjusted, strict=True)
         if p < 1 - LEVEL
     }
 
@@ -136,5 +140,7 @@ def one_metric(lines: Sequence[Line]) -> bool:
 
 def constants_of(lines: Sequence[Line]) -> list[float | None]:
     """By task, in the order of `by_task`, the best constant prediction as a fraction, if known."""
-    known = {line.task: line.majority for line in lines}
-    return [None if (value := known[task]) is None else value / 100 for task in sorted(known)]
+    constants = {line.task: line.majority for line in lines}
+    return [
+        None if (value := constants[task]) is None else value / 100 for task in sorted(constants)
+    ]

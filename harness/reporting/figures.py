@@ -99,18 +99,18 @@ def heat_map(shown: HeatMap) -> Figure:
 def _draw(axes: Axes, panel: pandas.DataFrame, colours: Any, form: str) -> None:
     cells = panel.to_numpy(float)
     axes.pcolormesh(cells, norm=colours.norm, cmap=colours.cmap, edgecolors="white", linewidth=1)
-    axes.set_xticks([at + 0.5 for at in range(len(panel.columns))], panel.columns)
-    axes.set_yticks([at + 0.5 for at in range(len(panel))], panel.index)
+    axes.set_xticks([index + 0.5 for index in range(len(panel.columns))], panel.columns)
+    axes.set_yticks([index + 0.5 for index in range(len(panel))], panel.index)
     axes.tick_params(length=0)
     axes.invert_yaxis()
     axes.set_frame_on(False)
     axes.set_xlabel(panel.columns.name or "")
     axes.set_ylabel(panel.index.name or "")
-    how: Any = {"ha": "center", "va": "center", "in_layout": False}
+    centred: Any = {"ha": "center", "va": "center", "in_layout": False}
     for (row, column), value in np.ndenumerate(cells):
         if not np.isnan(value):
             text, colour = number(value, form), readable(colours.to_rgba(value))
-            axes.text(column + 0.5, row + 0.5, text, color=colour, **how)
+            axes.text(column + 0.5, row + 0.5, text, color=colour, **centred)
 
 
 def matrix_map(
@@ -126,10 +126,14 @@ def matrix_map(
         figure = Figure(figsize=(5.4, 4.6), layout="constrained")
         axes = figure.subplots()
         rows, columns = (step * count for count in values.shape)
-        how: Any = {"interpolation": "nearest", "aspect": "auto", "extent": (0, columns, rows, 0)}
-        shown = axes.imshow(values, cmap=COLOURS, **how)
+        options: Any = {
+            "interpolation": "nearest",
+            "aspect": "auto",
+            "extent": (0, columns, rows, 0),
+        }
+        image = axes.imshow(values, cmap=COLOURS, **options)
         axes.set(xlabel=column_label, ylabel=row_label)
-        figure.colorbar(shown, ax=axes).set_label(unit)
+        figure.colorbar(image, ax=axes).set_label(unit)
         figure.suptitle(wrapped_title(title, 5.4))
         settle(figure)
     return figure
@@ -142,10 +146,10 @@ def readable(colour: Sequence[float]) -> str:
     return "black" if luminance > 0.179 else "white"
 
 
-def _beyond(shown: HeatMap) -> Any:
+def _beyond(picture: HeatMap) -> Any:
     """The ends of the scale that some number lies beyond, as matplotlib's `extend`."""
-    known = np.concatenate([one.to_numpy(float).ravel() for one in shown.panels])
-    below, above = bool((known < shown.low).any()), bool((known > shown.high).any())
+    numbers = np.concatenate([panel.to_numpy(float).ravel() for panel in picture.panels])
+    below, above = bool((numbers < picture.low).any()), bool((numbers > picture.high).any())
     return {(0, 0): "neither", (1, 0): "min", (0, 1): "max", (1, 1): "both"}[below, above]
 
 
@@ -165,9 +169,9 @@ def _fall_back(figure: Figure) -> None:
     from matplotlib import font_manager
     from matplotlib.text import Text
 
-    known = font_manager.get_font(font_manager.findfont(FONT)).get_charmap()
+    glyphs = font_manager.get_font(font_manager.findfont(FONT)).get_charmap()
     lacking = [
-        text for text in figure.findobj(Text) if {*map(ord, text.get_text())} - {*known, ord("\n")}
+        text for text in figure.findobj(Text) if {*map(ord, text.get_text())} - {*glyphs, ord("\n")}
     ]
     if lacking:
         installed = {*font_manager.fontManager.get_font_names()}

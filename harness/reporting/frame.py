@@ -103,18 +103,20 @@ def read_records(*places: str | Path, resamples: bool = False) -> pandas.DataFra
     """
     import pandas
 
-    records = ((str(path), one) for path, one in each_record(places))
-    made = [(line, one) for path, one in records for line in lines_of([(path, one)])]
+    records = ((str(path), record) for path, record in each_record(places))
+    pairs = [(line, record) for path, record in records for line in lines_of([(path, record)])]
     drawn = pandas.DataFrame(
-        [(at, *one) for at, made_of in enumerate(made) for one in _values(*made_of, resamples)],
+        [(index, *row) for index, pair in enumerate(pairs) for row in _values(*pair, resamples)],
         columns=["at", *DRAW_COLUMNS],
     )
-    known = {name: [of(record) for _, record in made] for name, of in RECORD_COLUMNS.items()}
-    lines = [line for line, _ in made]
-    known |= {"row": board_row_names(lines), "set": _sets(lines)}
-    rest = [name for name in FRAME if name not in (*known, *DRAW_COLUMNS)]
-    known |= {name: [_column_value(name, line) for line in lines] for name in rest}
-    repeated = pandas.DataFrame(known).loc[drawn.pop("at")].reset_index(drop=True)
+    columns = {
+        name: [value_of(record) for _, record in pairs] for name, value_of in RECORD_COLUMNS.items()
+    }
+    lines = [line for line, _ in pairs]
+    columns |= {"row": board_row_names(lines), "set": _sets(lines)}
+    rest = [name for name in FRAME if name not in (*columns, *DRAW_COLUMNS)]
+    columns |= {name: [_column_value(name, line) for line in lines] for name in rest}
+    repeated = pandas.DataFrame(columns).loc[drawn.pop("at")].reset_index(drop=True)
     return _typed(pandas.concat([repeated, drawn], axis="columns")[[*FRAME]])
 
 
@@ -125,8 +127,8 @@ def _seeds(seeds: Iterable[int | None]) -> str:
 
 def _sets(lines: Sequence[Line]) -> list[int]:
     """The number of each line's set of experts, counted within each base."""
-    pairs = (zip(of, with_set_numbers(of), strict=True) for of in by_base(lines).values())
-    sets = {id(line): numbered.set for of in pairs for line, numbered in of}
+    pairs = (zip(group, with_set_numbers(group), strict=True) for group in by_base(lines).values())
+    sets = {id(line): numbered.set for group in pairs for line, numbered in group}
     return [sets[id(line)] for line in lines]
 
 
@@ -137,11 +139,11 @@ def _column_value(name: str, line: Line) -> Any:
 
 def _values(line: Line, record: Record, resamples: bool) -> Iterator[tuple[Any, ...]]:
     """The `DRAW_COLUMNS` of each draw and, if asked for, of each resample."""
-    for one in record.scores:
-        if (one.shots or 0) == line.shots:
-            parts = json.dumps({name: round(100 * v, 6) for name, v in one.parts.items()})
-            facts = json.dumps(one.facts) if one.facts else ""
-            yield one.seed, 0, 100 * one.value, parts, facts
+    for score in record.scores:
+        if (score.shots or 0) == line.shots:
+            parts = json.dumps({name: round(100 * v, 6) for name, v in score.parts.items()})
+            facts = json.dumps(score.facts) if score.facts else ""
+            yield score.seed, 0, 100 * score.value, parts, facts
     for number, value in enumerate(line.estimate.resamples if resamples else (), start=1):
         yield None, number, 100 * value, "", ""
 
@@ -150,27 +152,27 @@ def table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> p
     """The frame that board.csv is written from: lines with their rows and files."""
     import pandas
 
-    known: dict[str, Sequence[Any]] = {"row": rows, "record": files}
-    known |= {name: [of(line) for line in lines] for name, of in DRAW_MEANS.items()}
-    known |= {
-        one: [_column_value(one, line) for line in lines] for one in TABLE if one not in known
+    columns: dict[str, Sequence[Any]] = {"row": rows, "record": files}
+    columns |= {name: [value_of(line) for line in lines] for name, value_of in DRAW_MEANS.items()}
+    columns |= {
+        name: [_column_value(name, line) for line in lines] for name in TABLE if name not in columns
     }
-    return _typed(pandas.DataFrame(known)[[*TABLE]])
+    return _typed(pandas.DataFrame(columns)[[*TABLE]])
 
 
 def _typed(frame: pandas.DataFrame) -> pandas.DataFrame:
     """The frame with FLOATS as float64, and texts that repeat as categories."""
     kinds = {name: "float64" if name in FLOATS else "category" for name in frame}
-    kept = (*TRUTHS, *COUNTS, "record")
-    return frame.astype({name: kind for name, kind in kinds.items() if name not in kept})
+    unchanged = (*TRUTHS, *COUNTS, "record")
+    return frame.astype({name: kind for name, kind in kinds.items() if name not in unchanged})
 
 
 def as_csv(table: pandas.DataFrame) -> str:
     """A table as CSV; no cell is a formula or has control characters."""
     safe = cache(csv_cell)
     texts = table.select_dtypes(exclude=["number", "bool", "boolean"])
-    shown = {name: [*map(safe, column)] for name, column in texts.items()}
-    shown |= {name: table[name].astype("Int64") for name in TRUTHS if name in table}
-    shown["shots"] = ["all" if isinf(v) else f"{v:.0f}" for v in table["shots"]]
-    made = table.assign(**shown)
-    return str(made.to_csv(index=False, float_format="%.6f", lineterminator="\n"))
+    cells = {name: [*map(safe, column)] for name, column in texts.items()}
+    cells |= {name: table[name].astype("Int64") for name in TRUTHS if name in table}
+    cells["shots"] = ["all" if isinf(v) else f"{v:.0f}" for v in table["shots"]]
+    frame = table.assign(**cells)
+    return str(frame.to_csv(index=False, float_format="%.6f", lineterminator="\n"))

@@ -134,7 +134,9 @@ class Grid:
 
     def models(self, *roles: Role) -> list[str]:
         """The rows of models of these roles."""
-        return [row for role in roles for row, one in self.line_of_row.items() if one.role == role]
+        return [
+            row for role in roles for row, line in self.line_of_row.items() if line.role == role
+        ]
 
     @cached_property
     def _known(self) -> dict[tuple[str, Setting], list[GridCell | None]]:
@@ -145,9 +147,9 @@ class Grid:
         """The cells of a row under one setting, and their mean if every task has one."""
         if (name, setting) not in self._known:
             cells = [self.cells.get((name, setting, task)) for task in self.tasks]
-            known = [cell for cell in cells if cell is not None]
-            whole = mean_cell(known) if len(known) == len(cells) else None
-            self._known[name, setting] = [*cells, *([whole] if len(cells) > 1 else [])]
+            scored = [cell for cell in cells if cell is not None]
+            mean = mean_cell(scored) if len(scored) == len(cells) else None
+            self._known[name, setting] = [*cells, *([mean] if len(cells) > 1 else [])]
         return self._known[name, setting]
 
     def cell(self, row: str, setting: Setting, column: str) -> GridCell | None:
@@ -157,20 +159,20 @@ class Grid:
     def columns_under(self, *known: Setting) -> list[str]:
         """The tasks, and the mean if a merge or the base has one under any of these settings."""
         rows = self.models("merged", "base")
-        whole = any(self.cell(row, one, MEAN) for one in known for row in rows)
-        return [column for column in self.columns if column != MEAN or whole]
+        has_mean = any(self.cell(row, setting, MEAN) for setting in known for row in rows)
+        return [column for column in self.columns if column != MEAN or has_mean]
 
     def levels(self, column: str, row: str | None = None) -> dict[str, float]:
         """By label, the means of the experts and of a row under Current Eval, and the constant."""
-        current = tuple(one for one in self.settings if one.protocol == CURRENT)
-        wanted = [(f"experts under {CURRENT}", name, current) for name in (EXPERT, SUMMARY[1])]
-        wanted += [(CURRENT, row, current)] if row else []
-        wanted += [(CONSTANT, CONSTANT, self.settings)]
+        current = tuple(setting for setting in self.settings if setting.protocol == CURRENT)
+        rows = [(f"experts under {CURRENT}", name, current) for name in (EXPERT, SUMMARY[1])]
+        rows += [(CURRENT, row, current)] if row else []
+        rows += [(CONSTANT, CONSTANT, self.settings)]
         return {
             label: cell.mean
-            for label, name, settings in wanted
-            for one in reversed(settings)
-            if (cell := self.cell(name, one, column)) is not None
+            for label, name, settings in rows
+            for setting in reversed(settings)
+            if (cell := self.cell(name, setting, column)) is not None
         }
 
     def title(self, column: str) -> str:
@@ -182,13 +184,13 @@ class Grid:
     def metric_label(self, column: str) -> str:
         """The metrics of a column with their scale; `score` where tasks have different ones."""
         lines = self.lines.values()
-        metrics = {"+".join(one.metrics) for one in lines if column in (one.task, MEAN)}
+        metrics = {"+".join(line.metrics) for line in lines if column in (line.task, MEAN)}
         return f"{metrics.pop() if len(metrics) == 1 else 'score'} × 100"
 
     @property
     def spread(self) -> str:
         """What `±` means in a cell, in words."""
-        drawn = (one for one in self.lines.values() if one.role in ("merged", "base"))
+        drawn = (line for line in self.lines.values() if line.role in ("merged", "base"))
         counts = sorted({len(line.values) for line in drawn} - {1})
         return f"± standard deviation over {' or '.join(map(str, counts))} draws"
 
@@ -202,7 +204,7 @@ def mean_cell(cells: Sequence[GridCell]) -> GridCell:
     draws = [cell.values if alike else (cell.mean,) for cell in cells]
     numbers = {tuple(line.set for line in cell.lines) for cell in cells}
     sets = [cell.experts for cell in cells] if len(numbers) == 1 and len(*numbers) > 1 else []
-    values, experts = (tuple(map(fmean, zip(*of, strict=True))) for of in (draws, sets))
+    values, experts = (tuple(map(fmean, zip(*group, strict=True))) for group in (draws, sets))
     lines = tuple(line for cell in cells for line in cell.lines)
     return GridCell(values, _interval(cells), experts, lines)
 
@@ -241,58 +243,58 @@ def grid_of_lines(lines: Sequence[Line], *, by_method: bool) -> Grid:
     check_comparable(lines)
     own = _own(lines)
     one_each = _one_each(own)
-    named = [*zip(lines, _rows_of(lines, by_method=by_method, one_each=one_each), strict=True)]
-    every: dict[GridPlace, dict[int, Line]] = {}
-    for line, rows in named:
+    pairs = [*zip(lines, _rows_of(lines, by_method=by_method, one_each=one_each), strict=True)]
+    by_place: dict[GridPlace, dict[int, Line]] = {}
+    for line, rows in pairs:
         for row in rows:
-            of = every.setdefault((row, line.setting, line.task), {})
-            if (other := of.setdefault(line.set, line)).values != line.values:
+            by_set = by_place.setdefault((row, line.setting, line.task), {})
+            if (other := by_set.setdefault(line.set, line)).values != line.values:
                 raise BrokenRecord(
                     f"'{row}' has two scores on {line.task} under {line.setting}, in {other.path} "
                     f"and {line.path}; expected one: name a folder with one, or give --plugins"
                 )
-    cells = {place: _over_sets([of[n] for n in sorted(of)]) for place, of in every.items()}
+    cells = {place: _over_sets([sets[n] for n in sorted(sets)]) for place, sets in by_place.items()}
     experts: dict[tuple[Setting, str], dict[str, GridCell]] = {}
     for line in lines:
         if line.majority is not None:
             constant = GridCell((line.majority,))
             cells.setdefault((CONSTANT, line.setting, line.task), constant)
         if line.role in SINGLES:
-            each = experts.setdefault((line.setting, line.task), {})
-            each[line.digest] = GridCell(line.values, line.interval)
+            by_digest = experts.setdefault((line.setting, line.task), {})
+            by_digest[line.digest] = GridCell(line.values, line.interval)
     for (setting, task), scored in experts.items():
         best = scored.get(chosen.get(task, ""))
-        over = _over_experts(scored, own.get(task, {}), best, one_each=one_each)
-        cells |= {(row, setting, task): cell for row, cell in over.items()}
+        summary = _over_experts(scored, own.get(task, {}), best, one_each=one_each)
+        cells |= {(row, setting, task): cell for row, cell in summary.items()}
     order: dict[str, list[str]] = {role: [] for role in typing.get_args(Role)}
-    for line, rows in named:
+    for line, rows in pairs:
         order[line.role] += rows[:1]
-    shown = order["expert"] if one_each or not by_method else []
-    shown = [*shown, *order["single"], *SUMMARY, AVERAGE_SINGLE, BEST_SINGLE]
+    ordered = order["expert"] if one_each or not by_method else []
+    ordered = [*ordered, *order["single"], *SUMMARY, AVERAGE_SINGLE, BEST_SINGLE]
     for role in ("ensemble", "ceiling", "reference", "base", "merged"):
-        shown += order[role]
-    known = {row for row, _, _ in cells}
+        ordered += order[role]
+    filled = {row for row, _, _ in cells}
     # a row may come twice: a merge can also be a reference beside another merge
-    kept = tuple(row for row in dict.fromkeys([*shown, CONSTANT]) if row in known)
+    names = tuple(row for row in dict.fromkeys([*ordered, CONSTANT]) if row in filled)
     tasks = tuple(dict.fromkeys(line.task for line in lines))
-    return Grid(kept, tuple(in_order({line.setting for line in lines})), tasks, cells)
+    return Grid(names, tuple(in_order({line.setting for line in lines})), tasks, cells)
 
 
 def _over_sets(lines: Sequence[Line]) -> GridCell:
     """The mean over sets of experts, draw by draw; `experts` has the mean of each set."""
-    each = [GridCell(line.values, line.interval, lines=(line,)) for line in lines]
-    if len(each) == 1:
-        return each[0]
-    return replace(mean_cell(each), interval=None, experts=tuple(one.mean for one in each))
+    cells = [GridCell(line.values, line.interval, lines=(line,)) for line in lines]
+    if len(cells) == 1:
+        return cells[0]
+    return replace(mean_cell(cells), interval=None, experts=tuple(cell.mean for cell in cells))
 
 
 def board_row_names(lines: Sequence[Line]) -> list[str]:
     """The name of each line's row on a board; the model's name if boards do not show the line."""
-    shown = reported(lines)
-    of_set = with_set_numbers(shown)
-    names = row_names(of_set, by_method=True, one_each=_one_each(_own(of_set)))
-    known = {id(line): name for line, name in zip(shown, names, strict=True)}
-    return [known.get(id(line), line.model) for line in lines]
+    on_board = reported(lines)
+    numbered = with_set_numbers(on_board)
+    names = row_names(numbered, by_method=True, one_each=_one_each(_own(numbered)))
+    by_id = {id(line): name for line, name in zip(on_board, names, strict=True)}
+    return [by_id.get(id(line), line.model) for line in lines]
 
 
 def _own(lines: Iterable[Line]) -> dict[str, dict[str, int]]:
@@ -306,25 +308,25 @@ def _own(lines: Iterable[Line]) -> dict[str, dict[str, int]]:
 
 def _one_each(own: Mapping[str, Mapping[str, int]]) -> bool:
     """Whether no task has two experts of one set: a table then has one row for all experts."""
-    return all(len({*of.values()}) == len(of) for of in own.values())
+    return all(len({*numbers.values()}) == len(numbers) for numbers in own.values())
 
 
 def _rows_of(lines: Sequence[Line], *, by_method: bool, one_each: bool) -> list[tuple[str, ...]]:
     """The rows of each line. By name, an expert that was also evaluated on tasks of others has a
     row of its own, beside that of the experts."""
-    named = row_names(lines, by_method=by_method, one_each=one_each)
+    names = row_names(lines, by_method=by_method, one_each=one_each)
     if by_method:
-        pairs = zip(lines, named, strict=True)
+        pairs = zip(lines, names, strict=True)
         return [() if line.role == "single" else (name,) for line, name in pairs]
     singles = {line.digest for line in lines if line.role == "single"}
     away = [line for line in lines if line.role in SINGLES and line.digest in singles]
-    names = row_names(away, by_method=False, one_each=False)
-    own = {id(line): (name,) for line, name in zip(away, names, strict=True)}
+    own_names = row_names(away, by_method=False, one_each=False)
+    own = {id(line): (name,) for line, name in zip(away, own_names, strict=True)}
     return [
         own[id(line)]
         if line.role == "single"
         else tuple(dict.fromkeys((name, *own.get(id(line), ()))))
-        for line, name in zip(lines, named, strict=True)
+        for line, name in zip(lines, names, strict=True)
     ]
 
 
@@ -340,12 +342,12 @@ def _over_experts(
         rows[BEST_SINGLE] = best
     means = [cell.mean for digest, cell in scored.items() if digest in own]
     if means and not one_each:
-        each = (
+        cells = (
             GridCell((min(means),)),
             GridCell((fmean(means),), experts=(*means,)),
             GridCell((max(means),)),
         )
-        rows |= dict(zip(SUMMARY, each, strict=True))
+        rows |= dict(zip(SUMMARY, cells, strict=True))
     return rows
 
 
@@ -360,7 +362,7 @@ def best_single(lines: Sequence[Line]) -> dict[str, str]:
     pools: dict[frozenset[str], list[str]] = {}
     for task in dict.fromkeys(line.task for line in reported(lines)):
         if task.partition("@")[2] != HELD_OUT:
-            pool = frozenset(one.digest for one in singles if one.task == task)
+            pool = frozenset(line.digest for line in singles if line.task == task)
             pools.setdefault(pool, []).append(task)
     best: dict[str, str] = {}
     for pool, shared in pools.items():
@@ -369,9 +371,9 @@ def best_single(lines: Sequence[Line]) -> dict[str, str]:
         if len(pool) < 2 or not all(values):
             continue
         ours = [line for line in lines if line.task in shared]
-        merged = [digest for one in ours if one.role == "merged" for _, digest in one.experts]
+        merged = [digest for line in ours if line.role == "merged" for _, digest in line.experts]
         order = [d for d in dict.fromkeys([*merged, *(one.digest for one in ours)]) if d in pool]
-        scores = {digest: fmean([known[digest] for known in values]) for digest in order}
+        scores = {digest: fmean([scored[digest] for scored in values]) for digest in order}
         best |= dict.fromkeys(shared, max(order, key=lambda digest: scores[digest]))
     return best
 
@@ -379,10 +381,10 @@ def best_single(lines: Sequence[Line]) -> dict[str, str]:
 def _heldout(singles: Sequence[Line], task: str, pool: Collection[str]) -> dict[str, float]:
     """The scores of all experts in `pool` under Current Eval on a task's held-out rows, by digest;
     {} unless all were evaluated on the same rows."""
-    held = f"{task}@{HELD_OUT}"
+    heldout = f"{task}@{HELD_OUT}"
     by_rows: dict[str, dict[str, float]] = {}
     for line in singles:
-        if (line.task, line.protocol) == (held, CURRENT):
+        if (line.task, line.protocol) == (heldout, CURRENT):
             by_rows.setdefault(line.rows_of, {})[line.digest] = line.values[0]
     return next((values for values in by_rows.values() if values.keys() >= {*pool}), {})
 

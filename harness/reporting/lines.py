@@ -75,9 +75,11 @@ def shots_distance(shots: Shots, wanted: Shots = HEADLINE_SHOTS) -> tuple[float,
 def headlines(settings: Iterable[Setting], wanted: Shots = HEADLINE_SHOTS) -> dict[str, Setting]:
     """By protocol, in the order given, the setting whose shots are nearest to `wanted`."""
     nearest: dict[str, Setting] = {}
-    for one in settings:
-        nearest[one.protocol] = min(
-            nearest.get(one.protocol, one), one, key=lambda one: shots_distance(one.shots, wanted)
+    for setting in settings:
+        nearest[setting.protocol] = min(
+            nearest.get(setting.protocol, setting),
+            setting,
+            key=lambda one: shots_distance(one.shots, wanted),
         )
     return nearest
 
@@ -201,9 +203,9 @@ class Line:
 
 
 @lru_cache(maxsize=2**12)
-def _estimate(kept: Resamples, values: tuple[float, ...], metrics: tuple[str, ...]) -> Estimate:
+def _estimate(samples: Resamples, values: tuple[float, ...], metrics: tuple[str, ...]) -> Estimate:
     # cached: a board compares each row with many others
-    return to_estimate(kept, [value / 100 for value in values], metrics)
+    return to_estimate(samples, [value / 100 for value in values], metrics)
 
 
 def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
@@ -211,24 +213,24 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
     once: dict[Any, Any] = {}
 
     def shared(value: T) -> T:
-        known: T = once.setdefault((type(value), value), value)  # True is not 1
-        return known
+        stored: T = once.setdefault((type(value), value), value)  # True is not 1
+        return stored
 
     labels: dict[tuple[str, str], str] = {}
     kind = cache(kind_name)
     for path, record in records:
         options = json.dumps(record.options, sort_keys=True)
-        known = record.protocol in PROTOCOL_ORDER
-        rank = PROTOCOL_ORDER.index(record.protocol) if known else len(PROTOCOL_ORDER)
-        asked = record.protocol, options
-        if asked not in labels:
-            labels[asked] = protocol_label(record)
-        said = _fields(record) | {"path": path, "options": options}
-        said |= {"kind": kind(record.task, record.metrics)}
-        said = {name: shared(value) for name, value in said.items()}
+        built_in = record.protocol in PROTOCOL_ORDER
+        rank = PROTOCOL_ORDER.index(record.protocol) if built_in else len(PROTOCOL_ORDER)
+        key = record.protocol, options
+        if key not in labels:
+            labels[key] = protocol_label(record)
+        fields = _fields(record) | {"path": path, "options": options}
+        fields |= {"kind": kind(record.task, record.metrics)}
+        fields = {name: shared(value) for name, value in fields.items()}
         for shots in record.shots:
-            setting = shared(Setting(rank, labels[asked], shots or 0))
-            yield Line(**said, setting=setting, **_fields_by_shots(record, shots))
+            setting = shared(Setting(rank, labels[key], shots or 0))
+            yield Line(**fields, setting=setting, **_fields_by_shots(record, shots))
 
 
 def _fields(record: Record) -> dict[str, Any]:
@@ -245,7 +247,7 @@ def _fields(record: Record) -> dict[str, Any]:
         "versions": tuple(record.versions.items()),
         "base": record.base.source if record.base else "",
         "base_digest": record.base.digest if record.base else "",
-        "experts": tuple((one.source, one.digest) for one in record.experts),
+        "experts": tuple((expert.source, expert.digest) for expert in record.experts),
         "trained": _trained(record),
         "adapted": adaptation.labels if adaptation else "",
         "train_limit": record.settings.get("train_limit"),
@@ -261,12 +263,12 @@ def _method_options(recipe: RecordedRecipe | None) -> tuple[tuple[str, str], ...
     plug-ins' code. Integers are written as floats: 1 is 1.0."""
     if recipe is None:
         return ()
-    out = {"seed", *(name.rpartition(".")[2] for name in recipe.tuned)}
+    omitted = {"seed", *(name.rpartition(".")[2] for name in recipe.tuned)}
     options = (
         (f"{stage.name}.{name}", str(float(value) if type(value) is int else value))
         for _, stage in recipe.stages
         for name, value in stage.options.items()
-        if name not in out
+        if name not in omitted
     )
     return (*options, *([("code", recipe.code[:12])] if recipe.code else []))
 
@@ -313,18 +315,20 @@ def stages_of(
 
 
 def _stage_name(
-    kind: str, stage: RecordedStage, tuned: Collection[str], called: str, told: bool
+    kind: str, stage: RecordedStage, tuned: Collection[str], called: str, with_tuned: bool
 ) -> str:
     """A stage with its options, except for defaults, the seed and tuned ones."""
     pairs = [name.rpartition(".")[::2] for name in tuned]
-    own = [option for of, option in pairs if of == stage.name or (not of and kind == "merger")]
-    usual, out = _usual(kind, stage.name), {"seed", *own}
-    each = stage.options.items()
-    kept = {
-        k: v for k, v in each if (f"{k}=" in called if usual is None else v != usual.get(k, ...))
+    own = [
+        option for name, option in pairs if name == stage.name or (not name and kind == "merger")
+    ]
+    usual, omitted = _usual(kind, stage.name), {"seed", *own}
+    items = stage.options.items()
+    unusual = {
+        k: v for k, v in items if (f"{k}=" in called if usual is None else v != usual.get(k, ...))
     }
-    said = str(Choice(stage.name, {k: v for k, v in kept.items() if k not in out}))
-    return said + "".join(f" ({option} tuned)" for option in own * told)
+    text = str(Choice(stage.name, {k: v for k, v in unusual.items() if k not in omitted}))
+    return text + "".join(f" ({option} tuned)" for option in own * with_tuned)
 
 
 @cache
@@ -340,12 +344,12 @@ def _usual(kind: str, name: str) -> Mapping[str, Scalar] | None:
 def _trained(record: Record) -> tuple[tuple[str, int, int, str], ...]:
     """`trained` of a line: task, seed, head seed and training of each expert; () unless task and
     seed are known for all."""
-    known = [
+    trained = [
         (one.task, one.seed, -1 if one.head_seed is None else one.head_seed, one.training or "")
         for one in record.experts
         if one.task is not None and one.seed is not None
     ]
-    return tuple(known) if len(known) == len(record.experts) else ()
+    return tuple(trained) if len(trained) == len(record.experts) else ()
 
 
 def _fields_by_shots(record: Record, shots: Shots | None) -> dict[str, Any]:
@@ -358,7 +362,7 @@ def _fields_by_shots(record: Record, shots: Shots | None) -> dict[str, Any]:
         "parts": tuple(means.items()),
         "rows_per_dimension": min(score.facts.get(ROWS_PER_DIMENSION, 1.0) for score in scores),
         "facts": tuple(
-            (name, fmean(one.facts[name] for one in scores if name in one.facts))
+            (name, fmean(score.facts[name] for score in scores if name in score.facts))
             for name in scores[0].facts
         ),
         "resamples": next(one for one in record.resamples if one.shots == shots),
@@ -378,13 +382,13 @@ def conditions_of(record: Record) -> dict[str, str]:
     """What must be equal for two scores to be comparable, under the names that messages use."""
     rows = f"{record.rows} rows"
     if record.settings.get("limit") == record.rows:  # a larger limit takes all rows
-        how = "" if record.settings.get("drawn") else " --first"
-        rows += f" (--limit {record.rows}{how})"
-    if (out := record.settings.get("left_out")) is not None:
-        rows += f" (in whole batches, shuffled by {', '.join(out)})"
+        option = "" if record.settings.get("drawn") else " --first"
+        rows += f" (--limit {record.rows}{option})"
+    if (left_out := record.settings.get("left_out")) is not None:
+        rows += f" (in whole batches, shuffled by {', '.join(left_out)})"
     # embedding models have no last layer: their embeddings share a column with the input of it
     features = record.settings.get("features")
-    said: dict[str, Any] = {
+    conditions: dict[str, Any] = {
         "test": f"{rows} {str(record.dataset.get('digest', ''))[:12]}".strip(),
         "max_length": record.settings.get("max_length"),
         "features": LAST_LINEAR.name if str(features).startswith(POOLED) else features,
@@ -393,18 +397,18 @@ def conditions_of(record: Record) -> dict[str, str]:
         "device": record.settings.get("device", "any"),
         "documents": str(record.settings.get("documents", "none"))[:12],
     }
-    if known := record.dataset.get("drawn_from"):  # older records lack it
-        some = record.settings.get("train_limit")
-        how = f" (--train-limit {some})" if some else ""
-        said |= {"shots drawn from": f"rows {str(known)[:12]}{how}"}
+    if pool := record.dataset.get("drawn_from"):  # older records lack it
+        limit = record.settings.get("train_limit")
+        option = f" (--train-limit {limit})" if limit else ""
+        conditions |= {"shots drawn from": f"rows {str(pool)[:12]}{option}"}
     if record.adaptation is not None:
-        said |= {key: record.settings.get(key) for key in ("draws", "seed")}
-        said |= {"stratified": record.settings.get("stratified", True)}
+        conditions |= {key: record.settings.get(key) for key in ("draws", "seed")}
+        conditions |= {"stratified": record.settings.get("stratified", True)}
     if (code := record.settings.get("code")) is not None:  # of plug-ins
-        said |= {"code": str(code)[:12]}
-    before = ADDED_OPTIONS.get(record.protocol, {})
-    said |= {key: record.options.get(key, value) for key, value in before.items()}
-    return {key: str(value) for key, value in said.items()}
+        conditions |= {"code": str(code)[:12]}
+    defaults = ADDED_OPTIONS.get(record.protocol, {})
+    conditions |= {key: record.options.get(key, value) for key, value in defaults.items()}
+    return {key: str(value) for key, value in conditions.items()}
 
 
 def limit_of(record: Record) -> int | str:
@@ -415,8 +419,8 @@ def limit_of(record: Record) -> int | str:
 
 def limit_options(*limits: int | str, called: str = "--limit") -> str:
     """The options that choose one of several limits, `--limit 50 or --limit all`; '' for one."""
-    each = sorted({*map(str, limits)})
-    return " or ".join(f"{called} {one}" for one in each) if len(each) > 1 else ""
+    values = sorted({*map(str, limits)})
+    return " or ".join(f"{called} {value}" for value in values) if len(values) > 1 else ""
 
 
 def protocol_label(record: Record) -> str:
@@ -446,11 +450,11 @@ def kind_name(task: str, metrics: Sequence[str]) -> str:
 def grouped(things: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Things by their key; groups and things keep their order."""
     groups: dict[K, list[T]] = {}
-    for one in things:
-        groups.setdefault(key(one), []).append(one)
+    for thing in things:
+        groups.setdefault(key(thing), []).append(thing)
     return groups
 
 
 def tasks_by(lines: Iterable[Line]) -> dict[str, Line]:
     """The first line of every task, in the order of the tasks."""
-    return {task: of[0] for task, of in grouped(lines, lambda line: line.task).items()}
+    return {task: group[0] for task, group in grouped(lines, lambda line: line.task).items()}

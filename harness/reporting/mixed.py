@@ -26,25 +26,25 @@ def check_columns(lines: Iterable[Line]) -> None:
         mine, theirs = dict(line.conditions), dict(other.conditions)
         if (differing := next((k for k in mine if mine[k] != theirs.get(k)), None)) is None:
             continue
-        each = (line, other)
+        pair = (line, other)
         lengths, draws = (
-            [of[what] for of in (mine, theirs) if of.get(what, "").isdecimal()]
+            [facts[what] for facts in (mine, theirs) if facts.get(what, "").isdecimal()]
             for what in ("max_length", "draws")
         )
-        chosen = (
-            limit_options(*(one.limit for one in each))
-            or limit_options(*(one.train_limit or ALL for one in each), called="--train-limit")
+        options = (
+            limit_options(*(one.limit for one in pair))
+            or limit_options(*(one.train_limit or ALL for one in pair), called="--train-limit")
             or limit_options(*lengths, called="--max-length")
             or limit_options(*draws, called="--draws")
         )
         files = f", or leave out one of {other.path} and {line.path}" if line.path else ""
-        how = f"choose {chosen}" if chosen else f"evaluate them alike{files}"
+        advice = f"choose {options}" if options else f"evaluate them alike{files}"
         if differing == "code":
-            how = f"evaluate both with the present code, and give --plugins{files}"
+            advice = f"evaluate both with the present code, and give --plugins{files}"
         raise BrokenRecord(
             f"{line.task} under {line.setting}: '{line.model}' was evaluated with "
             f"{differing} {mine.get(differing)}, '{other.model}' with {theirs.get(differing)}; "
-            f"expected the same {differing} in a column: {how}"
+            f"expected the same {differing} in a column: {advice}"
         )
 
 
@@ -61,17 +61,19 @@ def _check_sets(lines: Sequence[Line]) -> None:
         other = seen.setdefault((line.task, line.model, line.set), line)
         if other.digest == line.digest:
             continue
-        each = [_merges_of(one.digest, lines) for one in (other, line)]
-        apart = all(each) and not {*each[0]} & {*each[1]}
-        how = " or ".join(f"--models {','.join(names)}" for names in each) if apart else ""
-        merges = (one for one in lines if one.role == "merged" and one.task == line.task)
-        how = bases.base_options(merges) or how
+        merge_names = [_merges_of(expert.digest, lines) for expert in (other, line)]
+        apart = all(merge_names) and not {*merge_names[0]} & {*merge_names[1]}
+        options = (
+            " or ".join(f"--models {','.join(names)}" for names in merge_names) if apart else ""
+        )
+        merges = (merge for merge in lines if merge.role == "merged" and merge.task == line.task)
+        options = bases.base_options(merges) or options
         raise BrokenRecord(
             f"records are of two sets of experts: '{line.model}' of {line.task} has the weights "
             f"{other.digest[:8]} in {other.path or 'one'} and {line.digest[:8]} in "
             f"{line.path or 'another'}; expected one set, or sets that differ by "
             "their seeds alone: name a folder with one set"
-            f"{how and f', or choose its merges with {how}'}"
+            f"{options and f', or choose its merges with {options}'}"
         )
 
 
@@ -81,11 +83,11 @@ def _check_recipes(lines: Iterable[Line]) -> None:
     seen: dict[tuple[str, Setting, str, str], tuple[str, Line]] = {}
     for line in lines:
         for option, value in line.method_options if line.role == "merged" else ():
-            of = (line.task, line.setting, line.method, option)
-            known, other = seen.setdefault(of, (value, line))
-            if known != value and line.set != other.set:
+            key = (line.task, line.setting, line.method, option)
+            other_value, other = seen.setdefault(key, (value, line))
+            if other_value != value and line.set != other.set:
                 raise BrokenRecord(
-                    f"merges by {line.method} are of two recipes: {option} is {known} in "
+                    f"merges by {line.method} are of two recipes: {option} is {other_value} in "
                     f"{other.path or other.model} and {value} in {line.path or line.model}; "
                     "expected one recipe for all sets of experts: merge the one again, or leave "
                     "it out"

@@ -36,8 +36,8 @@ def distinct_names(lines: Sequence[Line], names: Sequence[str]) -> list[str]:
     Where two would, the name is followed by what differs: TRAITS first, then HASHES.
     """
     groups = grouped(zip(names, lines, strict=True), itemgetter(0))
-    added = {name: _difference([line for _, line in of]) for name, of in groups.items()}
-    return [f"{name}{added[name](line)}" for line, name in zip(lines, names, strict=True)]
+    suffix = {name: _difference([line for _, line in group]) for name, group in groups.items()}
+    return [f"{name}{suffix[name](line)}" for line, name in zip(lines, names, strict=True)]
 
 
 def marked(name: str, *, transductive: bool) -> str:
@@ -90,7 +90,7 @@ TRAITS: tuple[Callable[[Line], str], ...] = (
 )
 """What may differ between models of one name, the easiest to understand first."""
 HASHES: tuple[Callable[[Line], str], ...] = (
-    lambda line: f"experts {_hash(one for _, one in line.experts)}" if line.experts else "",
+    lambda line: f"experts {_hash(digest for _, digest in line.experts)}" if line.experts else "",
     lambda line: line.digest[:8],
     lambda line: line.identity[:8],
 )
@@ -109,13 +109,13 @@ def _difference(lines: Sequence[Line]) -> Callable[[Line], str]:
     that tells most of these apart is added; the first among equals.
     """
     used: list[Callable[[Line], str]] = []
-    left = _clash_count(lines, used)
-    for traits in (TRAITS, *((one,) for one in HASHES)):
-        while left:
+    clashes = _clash_count(lines, used)
+    for traits in (TRAITS, *((trait,) for trait in HASHES)):
+        while clashes:
             best = min(traits, key=lambda trait: _clash_count(lines, [*used, trait]))
-            if (fewer := _clash_count(lines, [*used, best])) == left:
+            if (fewer := _clash_count(lines, [*used, best])) == clashes:
                 break
-            used, left = [*used, best], fewer
+            used, clashes = [*used, best], fewer
 
     def added(line: Line) -> str:
         text = ", ".join(filter(None, (trait(line) for trait in used)))
@@ -129,9 +129,12 @@ def _clash_count(lines: Iterable[Line], traits: Sequence[Callable[[Line], str]])
     owners: dict[tuple[object, ...], Line] = {}
     return sum(
         not _one_model(
-            owners.setdefault((one.task, one.setting, one.set, *(t(one) for t in traits)), one), one
+            owners.setdefault(
+                (line.task, line.setting, line.set, *(t(line) for t in traits)), line
+            ),
+            line,
         )
-        for one in lines
+        for line in lines
     )
 
 

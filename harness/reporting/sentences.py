@@ -30,16 +30,16 @@ def rendered(macro: str, *of: object) -> str:
 @cache
 def _module() -> Any:
     """The macros as a Jinja module; a line break in the file counts as a space."""
-    made = environment()
+    env = environment()
     filters = signed, to, in_percent, counted, p, short_task, ordinal
-    made.filters |= {one.__name__: one for one in filters}
-    made.globals |= {
+    env.filters |= {function.__name__: function for function in filters}
+    env.globals |= {
         "CI": CI, "CONSTANT": CONSTANT, "MAX": MAX, "UNEQUAL": UNEQUAL, "FEWEST_SETS": FEWEST_SETS,
         "FEWEST_DRAWS": FEWEST_DRAWS, "FEWEST_TASKS": FEWEST_TASKS, "fewest_tasks": fewest_tasks,
         "LEVEL": f"{100 * LEVEL:.0f} %", "POWER": f"{100 * POWER:.0f} %", "marked": marked,
     }  # fmt: skip
     source = " ".join(TEMPLATE.read_text(encoding="utf-8").split())
-    return made.from_string(source).module
+    return env.from_string(source).module
 
 
 def ordinal(number: int) -> str:

@@ -21,25 +21,25 @@ def with_set_numbers(lines: Sequence[Line]) -> list[Line]:
         return [*lines]
     own = [_own(line, numbers) for line in lines]
     of_model: dict[str, set[int]] = {}
-    for line, at in zip(lines, own, strict=True):
-        of_model.setdefault(line.digest, set()).update([] if at is None else [at])
-    made = []
-    for line, at in zip(lines, own, strict=True):
+    for line, own_set in zip(lines, own, strict=True):
+        of_model.setdefault(line.digest, set()).update([] if own_set is None else [own_set])
+    numbered = []
+    for line, own_set in zip(lines, own, strict=True):
         # of a base, only the records under some protocols name the experts whose heads it has
-        of_set = of_model[line.digest] if at is None else {at}
-        number = min(of_set) if len(of_set) == 1 else 0
+        sets = of_model[line.digest] if own_set is None else {own_set}
+        number = min(sets) if len(sets) == 1 else 0
         # an unchanged line is kept, not copied: boards look lines up by `id`
-        made.append(line if line.set == number else replace(line, set=number))
-    return made
+        numbered.append(line if line.set == number else replace(line, set=number))
+    return numbered
 
 
-def _own(line: Line, number: Mapping[str, int]) -> int | None:
+def _own(line: Line, numbers: Mapping[str, int]) -> int | None:
     """The set of an expert, or of the experts whose weights, outputs or heads made a model; None
     if unknown."""
-    if line.digest in number:
-        return number[line.digest]
-    known = line.teachers or line.heads_of or [one for _, one in line.experts]
-    sets = {number.get(one) for one in known}
+    if line.digest in numbers:
+        return numbers[line.digest]
+    digests = line.teachers or line.heads_of or [digest for _, digest in line.experts]
+    sets = {numbers.get(digest) for digest in digests}
     return sets.pop() if len(sets) == 1 else None
 
 
@@ -51,42 +51,46 @@ def _numbers(lines: Sequence[Line]) -> dict[str, int]:
             digests = frozenset(digest for _, digest in line.experts)
             tasks = tuple(sorted(task for task, *_ in line.trained))
             by_tasks.setdefault(tasks, {}).setdefault(digests, line)
-    number: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     # merges of most experts come first: merges of some of these experts make no sets of their own
     for sets in (by_tasks[tasks] for tasks in sorted(by_tasks, key=len, reverse=True)):
         every = [digest for digests in sets for digest in digests]
-        seeds = {one: sorted(of[:3] for of in line.trained) for one, line in sets.items()}
+        seeds = {
+            members: sorted(expert[:3] for expert in line.trained) for members, line in sets.items()
+        }
         apart = len({*every}) == len(every) and len({*map(str, seeds.values())}) == len(sets)
-        if apart and _alike(sets.values()) and not {*every} & number.keys():
+        if apart and _alike(sets.values()) and not {*every} & numbers.keys():
             order = sorted(sets, key=lambda digests: str(seeds[digests]))
-            number |= {digest: at for at, digests in enumerate(order) for digest in digests}
-    if not any(number.values()):
+            numbers |= {digest: index for index, digests in enumerate(order) for digest in digests}
+    if not any(numbers.values()):
         return {}
     merges = [line for line in lines if line.trained]
-    return number | {
-        ensemble: number[first]
+    return numbers | {
+        ensemble: numbers[first]
         for line in merges
         for ensemble, (first, *_) in ensembles(line).items()
-        if first in number
+        if first in numbers
     }
 
 
 def _alike(sets: Iterable[Line]) -> bool:
     """Whether, task by task, experts of all sets had the same training (rows, epochs, and so on);
     sets where it is unknown do not count."""
-    said: dict[str, set[tuple[str, ...]]] = {}
-    for one in sets:
-        for task, of in grouped(one.trained, lambda expert: expert[0]).items():
-            if all(how for *_, how in of):
-                said.setdefault(task, set()).add(tuple(sorted(how for *_, how in of)))
-    return all(len(known) == 1 for known in said.values())
+    trainings: dict[str, set[tuple[str, ...]]] = {}
+    for line in sets:
+        for task, experts in grouped(line.trained, lambda expert: expert[0]).items():
+            if all(training for *_, training in experts):
+                trainings.setdefault(task, set()).add(
+                    tuple(sorted(training for *_, training in experts))
+                )
+    return all(len(variants) == 1 for variants in trainings.values())
 
 
 def ensembles(line: Line) -> dict[str, list[str]]:
     """The digests of members by the digest of their ensemble: that of a merge's experts of each
     task, and that of all."""
-    every = [digest for _, digest in line.experts]
+    digests = [digest for _, digest in line.experts]
     own: dict[str, list[str]] = {}
-    for (task, *_), digest in zip(line.trained, every, strict=False):
+    for (task, *_), digest in zip(line.trained, digests, strict=False):
         own.setdefault(task, []).append(digest)
-    return {joined(group): group for group in (*own.values(), every) if group}
+    return {joined(group): group for group in (*own.values(), digests) if group}

@@ -24,8 +24,8 @@ def evaluation_table(scores: Grid, width: int | None = None) -> str:
     protocol, one below the other, with the protocol's name in the corner. Scores of the merged
     model under Current Eval have their interval, unless that alone makes a block too wide.
     """
-    known = tasks_by(scores.lines.values())
-    heads = [_column(column, scores.tasks, known.get(column)) for column in scores.columns]
+    by_task = tasks_by(scores.lines.values())
+    heads = [_column(column, scores.tasks, by_task.get(column)) for column in scores.columns]
     merged = {row for (row, _, _), line in scores.lines.items() if line.role == "merged"}
 
     def texts(row: str, setting: Setting, within: bool) -> list[str]:
@@ -45,9 +45,9 @@ def parts_table(scores: Grid, width: int | None = None) -> str:
 
     `evaluation_table` shows the mean of these; rows, settings and blocks are as there.
     """
-    known = tasks_by(scores.lines.values())
-    several = [task for task in scores.tasks if len(known[task].metrics) > 1]
-    columns = [(task, metric) for task in several for metric in known[task].metrics]
+    by_task = tasks_by(scores.lines.values())
+    several = [task for task in scores.tasks if len(by_task[task].metrics) > 1]
+    columns = [(task, metric) for task in several for metric in by_task[task].metrics]
     heads = [f"{plain(short_task(task, scores.tasks))}\n{plain(name)}" for task, name in columns]
 
     def texts(row: str, setting: Setting, _: bool) -> list[str]:
@@ -65,21 +65,26 @@ def _laid(
     width: int | None,
 ) -> str:
     """A table of texts: settings side by side if they fit, else in blocks below one another."""
-    shown = [*scores.headlines.values()]
+    settings = [*scores.headlines.values()]
 
-    def render(corner: str, heads: Sequence[str], of: Sequence[Setting], *, within: bool) -> str:
+    def render(corner: str, heads: Sequence[str], group: Sequence[Setting], *, within: bool) -> str:
         rows = []
         for name in scores.rows:
-            cells = [text for one in of for text in texts(name, one, within)]
+            cells = [text for setting in group for text in texts(name, setting, within)]
             rows += [[plain(name), *cells]] if any(cells) else []
         return tabulate(rows, [corner, *heads], tablefmt="simple", disable_numparse=True)
 
-    whole = render("", [_heading(one, head) for one in shown for head in heads], shown, within=True)
-    if fits(whole, width):
-        return whole
+    table = render(
+        "",
+        [_heading(setting, head) for setting in settings for head in heads],
+        settings,
+        within=True,
+    )
+    if fits(table, width):
+        return table
     blocks = []
-    for one in shown:
-        wide, narrow = (render(plain(one), heads, [one], within=yes) for yes in (True, False))
+    for single in settings:
+        wide, narrow = (render(plain(single), heads, [single], within=yes) for yes in (True, False))
         blocks.append(wide if fits(wide, width) else narrow)
     return "\n\n".join(blocks)
 
@@ -95,9 +100,9 @@ def fits(table: str, width: int | None) -> bool:
 
 def other_shots(scores: Grid) -> list[str]:
     """A sentence on the numbers of shots that are in the grid but not in the table, if any."""
-    kept = _shots(scores.headlines.values())
-    rest = [shots for shots in _shots(scores.settings) if shots not in kept]
-    return [f"Shots shown: {listed(kept)}; also in the records: {listed(rest)}."] if rest else []
+    printed = _shots(scores.headlines.values())
+    rest = [shots for shots in _shots(scores.settings) if shots not in printed]
+    return [f"Shots shown: {listed(printed)}; also in the records: {listed(rest)}."] if rest else []
 
 
 def protocols_saw(scores: Grid) -> list[str]:
@@ -106,8 +111,10 @@ def protocols_saw(scores: Grid) -> list[str]:
 
     Fits to too few rows have sentences of their own: `left_open`.
     """
-    known = notes_by_setting(scores, adaptation_notes)
-    return [f"{one}: {known[one]}." for one in scores.headlines.values() if known[one]]
+    notes = notes_by_setting(scores, adaptation_notes)
+    return [
+        f"{setting}: {notes[setting]}." for setting in scores.headlines.values() if notes[setting]
+    ]
 
 
 def shared_texts(records: Sequence[Record]) -> list[str]:
@@ -123,7 +130,7 @@ def shared_texts(records: Sequence[Record]) -> list[str]:
 
 def _shots(settings: Iterable[Setting]) -> list[Shots]:
     """The numbers of shots that were drawn, ascending."""
-    return sorted({one.shots for one in settings if one.shots}, key=amount)
+    return sorted({setting.shots for setting in settings if setting.shots}, key=amount)
 
 
 def listed(numbers: Sequence[object]) -> str:

@@ -147,12 +147,12 @@ class ComparedLines(NamedTuple):
 
 def experts_and_bases(lines: Sequence[Line]) -> dict[str, list[Line]]:
     """By task, the lines that merges are compared with: experts under Current Eval, and bases."""
-    kept = [
+    compared = [
         line
         for line in reported(lines)
         if line.role == "base" or (line.role, line.protocol) == ("expert", CURRENT)
     ]
-    return grouped(kept, lambda line: line.task)
+    return grouped(compared, lambda line: line.task)
 
 
 def compared_lines(
@@ -163,22 +163,22 @@ def compared_lines(
     If none of a task's experts, or bases, belongs to the merge, all of them are taken. None without
     experts, where a task was not evaluated, and where records of a task keep different resamples.
     """
-    current = [one for one in merged if one.protocol == CURRENT]
-    found = ComparedLines([], current, [one for one in merged if one.setting == setting], [])
+    current = [line for line in merged if line.protocol == CURRENT]
+    compared = ComparedLines([], current, [line for line in merged if line.setting == setting], [])
     tasks = grouped(merged, lambda line: line.task)
     for task, mine in tasks.items():
-        made_of = {digest for one in mine for _, digest in one.experts}
-        heads = {(one.head, one.set) for one in mine}
-        experts = [one for one in against.get(task, ()) if one.role == "expert"]
+        made_of = {digest for line in mine for _, digest in line.experts}
+        heads = {(line.head, line.set) for line in mine}
+        experts = [line for line in against.get(task, ()) if line.role == "expert"]
         bases = [o for o in against.get(task, ()) if (o.role, o.setting) == ("base", setting)]
-        found.experts.extend([one for one in experts if one.digest in made_of] or experts)
-        found.base.extend([one for one in bases if (one.head, one.set) in heads] or bases)
-    *needed, base = ({line.task for line in part} == {*tasks} for part in found)
-    if not all(needed) or not same_resamples([line for part in found for line in part]):
+        compared.experts.extend([line for line in experts if line.digest in made_of] or experts)
+        compared.base.extend([line for line in bases if (line.head, line.set) in heads] or bases)
+    *needed, has_base = ({line.task for line in part} == {*tasks} for part in compared)
+    if not all(needed) or not same_resamples([line for part in compared for line in part]):
         return None
-    check_comparable([*found.experts, *found.current])
+    check_comparable([*compared.experts, *compared.current])
     is_base = any(line.role == "base" for line in merged)
-    return found if base and not is_base else found._replace(base=[])
+    return compared if has_base and not is_base else compared._replace(base=[])
 
 
 def merge_loss(of: ComparedLines, setting: Setting) -> MergeLoss:
@@ -186,9 +186,9 @@ def merge_loss(of: ComparedLines, setting: Setting) -> MergeLoss:
     experts, current, adapted, *control = by_task(*(part for part in of if part)) or []
     loss = mean_difference(experts, current)
     enough = enough_draws([*of.adapted, *of.base])
-    whole = None
+    credited = None
     if control and enough and one_metric(of.current):
-        whole = credit(adapted, control[0], experts, constants_of(of.current))
+        credited = credit(adapted, control[0], experts, constants_of(of.current))
     return MergeLoss(
         experts=mean_score(of.experts),
         current=mean_score(of.current),
@@ -199,7 +199,7 @@ def merge_loss(of: ComparedLines, setting: Setting) -> MergeLoss:
         ratio=ratio(mean_difference(adapted, current), loss) if enough else None,
         control=mean_score(of.base) if of.base else None,
         above_control=in_points(mean_difference(adapted, control[0])) if control else None,
-        credit=whole,
+        credit=credited,
         p=p_value(loss),
     )
 
@@ -207,7 +207,9 @@ def merge_loss(of: ComparedLines, setting: Setting) -> MergeLoss:
 def mean_score(lines: Sequence[Line]) -> float:
     """The mean over tasks of the mean over models and draws, times 100."""
     tasks = sorted(grouped(lines, lambda line: line.task).items())
-    return float(np.mean([np.mean([v for one in of for v in one.values]) for _, of in tasks]))
+    return float(
+        np.mean([np.mean([v for line in group for v in line.values]) for _, group in tasks])
+    )
 
 
 def verdicts(lines: Sequence[Line]) -> list[Verdict]:
@@ -228,25 +230,25 @@ def verdicts_on(merged: Sequence[Line], against: Mapping[str, Sequence[Line]]) -
     settings = headlines(line.setting for line in merged if line.tuned).values()
     return [
         Verdict(
-            **vars(merge_loss(of, setting)),
-            draws=fewest_draws([*of.adapted, *of.base]),
-            unequal=_unequal(of),
-            astray=_astray(of.experts),
+            **vars(merge_loss(compared, setting)),
+            draws=fewest_draws([*compared.adapted, *compared.base]),
+            unequal=_unequal(compared),
+            astray=_astray(compared.experts),
         )
         for setting in settings
-        if (of := compared_lines(merged, against, setting)) is not None
+        if (compared := compared_lines(merged, against, setting)) is not None
     ]
 
 
-def _unequal(of: ComparedLines) -> tuple[float, float] | None:
+def _unequal(compared: ComparedLines) -> tuple[float, float] | None:
     """The lowest and the highest score of an expert, if one is more than UNEQUAL below another
     expert of its task, or below the merge."""
-    experts = [(one.task, mean_score([one])) for one in of.experts]
+    experts = [(line.task, mean_score([line])) for line in compared.experts]
     far = False
-    for task in {line.task for line in of.current}:
+    for task in {line.task for line in compared.current}:
         mine = [value for name, value in experts if name == task]
-        own = [mean_score([one]) for one in of.current if one.task == task]
-        tuned = mean_score([one for one in of.adapted if one.task == task])
+        own = [mean_score([line]) for line in compared.current if line.task == task]
+        tuned = mean_score([line for line in compared.adapted if line.task == task])
         far = far or max(*mine, *own, tuned) - min(mine) > UNEQUAL
     scores = [value for _, value in experts]
     return (min(scores), max(scores)) if far else None
@@ -263,8 +265,8 @@ def _astray(experts: Sequence[Line]) -> tuple[str, ...]:
     tasks = grouped(experts, lambda line: line.task)
     return tuple(
         short_task(task, [*tasks])
-        for task, of in tasks.items()
-        if all(one.majority is not None and _highest(one) < one.majority for one in of)
+        for task, group in tasks.items()
+        if all(line.majority is not None and _highest(line) < line.majority for line in group)
     )
 
 
@@ -275,16 +277,16 @@ def basis_verdicts(lines: Sequence[Line]) -> list[Basis]:
     `compared_lines` is None are left out.
     """
     merged, against = _merged(lines), experts_and_bases(lines)
-    turned = {one.setting for one in merged if one.protocol == PROBE and TURN in one.options}
-    most = {setting.protocol: setting for setting in in_order(turned)}
+    turned = {line.setting for line in merged if line.protocol == PROBE and TURN in line.options}
+    largest = {setting.protocol: setting for setting in in_order(turned)}
     return [
         Basis(
-            **vars(merge_loss(of, setting)),
-            determined=all(line.rows_per_dimension >= 1 for line in of.adapted),
-            transductive=any(line.transductive for line in of.adapted),
+            **vars(merge_loss(compared, setting)),
+            determined=all(line.rows_per_dimension >= 1 for line in compared.adapted),
+            transductive=any(line.transductive for line in compared.adapted),
         )
-        for setting in most.values()
-        if (of := compared_lines(merged, against, setting)) is not None
+        for setting in largest.values()
+        if (compared := compared_lines(merged, against, setting)) is not None
     ]
 
 
@@ -294,11 +296,11 @@ def left_open(lines: Sequence[Line]) -> list[str]:
     fewest: dict[Setting, dict[str, float]] = {}
     for line in lines:
         if line.rows_per_dimension < 1:
-            known = fewest.setdefault(line.setting, {})
-            known[line.task] = min(known.get(line.task, 1), line.rows_per_dimension)
+            least = fewest.setdefault(line.setting, {})
+            least[line.task] = min(least.get(line.task, 1), line.rows_per_dimension)
     return [
         f"{setting}: fitted to fewer rows than features have dimensions, rows for each "
         "dimension: "
-        + ", ".join(f"{short_task(task, tasks)} {value:.2f}" for task, value in known.items())
-        for setting, known in fewest.items()
+        + ", ".join(f"{short_task(task, tasks)} {value:.2f}" for task, value in ratios.items())
+        for setting, ratios in fewest.items()
     ]

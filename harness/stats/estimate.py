@@ -61,9 +61,9 @@ def elementwise(
 
 def minus(first: Estimate, second: Estimate, times: float = 1.0) -> Estimate:
     """first - times * second."""
-    found = elementwise(lambda one, two: one - times * two, first, second)
+    difference = elementwise(lambda one, two: one - times * two, first, second)
     counted = first.counted and second.counted and times == 1
-    return replace(found, counted=True) if counted else found
+    return replace(difference, counted=True) if counted else difference
 
 
 def mean_of(several: Sequence[Estimate]) -> Estimate:
@@ -84,56 +84,60 @@ def median_of(several: Sequence[Estimate]) -> Estimate:
     return _aggregate(several, np.median)
 
 
-def _aggregate(several: Sequence[Estimate], how: Callable[..., Array64]) -> Estimate:
-    if len(several) == 1:
-        return several[0]
-    draws, resamples, by_draw = map(np.stack, _common_arrays(several))
-    for one, row in zip(several, draws, strict=True):
-        if 1 < draws.shape[1] < len(one.values):
-            row += one.point - row.mean()
-    variances = np.array([one.resamples.var() for one in several])
-    units = np.array([one.units for one in several])
-    whole = variances.sum()
-    alike = whole**2 / (variances**2 / units).sum() if whole else len(units) * units.min()
-    numbers, sets = _sets(several)
-    by_set = dict(zip(numbers, how(sets, axis=0).tolist(), strict=True))
-    draws, resamples, by_draw = (how(each, axis=0) for each in (draws, resamples, by_draw))
-    return Estimate(draws, resamples, by_draw, round(float(alike)), by_set)
+def _aggregate(estimates: Sequence[Estimate], statistic: Callable[..., Array64]) -> Estimate:
+    if len(estimates) == 1:
+        return estimates[0]
+    draws, resamples, by_draw = map(np.stack, _common_arrays(estimates))
+    for estimate, row in zip(estimates, draws, strict=True):
+        if 1 < draws.shape[1] < len(estimate.values):
+            row += estimate.point - row.mean()
+    variances = np.array([one.resamples.var() for one in estimates])
+    units = np.array([one.units for one in estimates])
+    total = variances.sum()
+    effective = total**2 / (variances**2 / units).sum() if total else len(units) * units.min()
+    numbers, sets = _sets(estimates)
+    by_set = dict(zip(numbers, statistic(sets, axis=0).tolist(), strict=True))
+    draws, resamples, by_draw = (statistic(array, axis=0) for array in (draws, resamples, by_draw))
+    return Estimate(draws, resamples, by_draw, round(float(effective)), by_set)
 
 
 def over_sets(each: Mapping[int, Estimate]) -> Estimate:
     """The mean over sets of experts, given by number, that were scored on the same test units."""
-    known = [*each.values()]
-    by_set = {number: one.point for number, one in each.items()} if len(each) > 1 else {}
-    return replace(mean_of(known), units=min(one.units for one in known), by_set=by_set)
+    estimates = [*each.values()]
+    by_set = {number: estimate.point for number, estimate in each.items()} if len(each) > 1 else {}
+    return replace(
+        mean_of(estimates), units=min(estimate.units for estimate in estimates), by_set=by_set
+    )
 
 
-def _sets(several: Sequence[Estimate]) -> tuple[list[int], Array64]:
+def _sets(estimates: Sequence[Estimate]) -> tuple[list[int], Array64]:
     """The sets that all estimates share, and the means on them [n, sets].
 
     An estimate without sets counts with its mean on each of them.
     """
-    known = [one.by_set for one in several if one.by_set]
-    numbers = sorted(set.intersection(*map(set, known))) if known else []
-    each = [[one.by_set.get(number, one.point) for number in numbers] for one in several]
-    return numbers, np.array(each, dtype=np.float64).reshape(len(several), len(numbers))
+    with_sets = [one.by_set for one in estimates if one.by_set]
+    numbers = sorted(set.intersection(*map(set, with_sets))) if with_sets else []
+    means = [[one.by_set.get(number, one.point) for number in numbers] for one in estimates]
+    return numbers, np.array(means, dtype=np.float64).reshape(len(estimates), len(numbers))
 
 
 def _common_arrays(
-    several: Sequence[Estimate],
+    estimates: Sequence[Estimate],
 ) -> tuple[list[Array64], list[Array64], list[Array64]]:
     """`values` [draws], `resamples` [B] and `by_draw` [draws, K] of each, cut to what all have.
 
     An estimate where nothing is drawn is repeated for every draw.
     """
-    drawn = [one for one in several if len(one.values) > 1]
+    drawn = [one for one in estimates if len(one.values) > 1]
     count = min((len(one.values) for one in drawn), default=1)
-    kept = min(len(one.resamples) for one in several)
+    length = min(len(one.resamples) for one in estimates)
     width = min((one.by_draw.shape[1] for one in drawn), default=0)
-    values = [_of_shape(one.values[:count], (count,)) for one in several]
-    each = (one.by_draw[:count] if len(one.values) > 1 else one.resamples[None] for one in several)
-    by_draw = [_of_shape(table[:, :width], (count, width)) for table in each]
-    return values, [one.resamples[:kept] for one in several], by_draw
+    values = [_of_shape(one.values[:count], (count,)) for one in estimates]
+    tables = (
+        one.by_draw[:count] if len(one.values) > 1 else one.resamples[None] for one in estimates
+    )
+    by_draw = [_of_shape(table[:, :width], (count, width)) for table in tables]
+    return values, [one.resamples[:length] for one in estimates], by_draw
 
 
 def _of_shape(array: Array64, shape: tuple[int, ...]) -> Array64:
@@ -154,4 +158,4 @@ def rises(places: Sequence[float], along: Sequence[Estimate]) -> list[Estimate]:
     def line(x: float) -> Estimate:
         return elementwise(lambda first, last: (1 - x) * first + x * last, along[0], along[-1])
 
-    return [minus(one, line(x)) for x, one in zip(places, along, strict=True)]
+    return [minus(estimate, line(x)) for x, estimate in zip(places, along, strict=True)]

@@ -57,22 +57,22 @@ def moderated(variance: float, sets: int, known: Prior | None) -> tuple[float, f
     own = sets - 1
     if known is None:
         return variance, own
-    whole = own + known.degrees
-    drawn = (own * variance + known.degrees * known.variance) / whole
-    return max(variance, drawn), whole
+    total = own + known.degrees
+    shrunk = (own * variance + known.degrees * known.variance) / total
+    return max(variance, shrunk), total
 
 
-def _interaction(one: Estimate) -> float:
+def _interaction(estimate: Estimate) -> float:
     """The variance of the interaction of units and draws: what a resample changes in one draw.
 
     It is the mean square of the residuals of a two-way table [draws, K], with (draws - 1) (K - 1)
     degrees of freedom. By hand: for ((1, 3), (3, 1)) it is 4.
     """
-    draws, kept = one.by_draw.shape
-    if draws < 2 or kept < 2:
+    draws, count = estimate.by_draw.shape
+    if draws < 2 or count < 2:
         return 0.0
-    rest = one.by_draw - one.by_draw.mean(0) - one.by_draw.mean(1, keepdims=True)
-    return float(np.square(rest + one.by_draw.mean()).sum() / ((draws - 1) * (kept - 1)))
+    rest = estimate.by_draw - estimate.by_draw.mean(0) - estimate.by_draw.mean(1, keepdims=True)
+    return float(np.square(rest + estimate.by_draw.mean()).sum() / ((draws - 1) * (count - 1)))
 
 
 def degrees(one: Estimate, *, difference: bool) -> tuple[int, int, float]:
@@ -100,11 +100,11 @@ def _carriers(resamples: Array64) -> int:
     The variance of units whose mean has an excess kurtosis k on resamples has 2 / k degrees of
     freedom. The standard error of k is added to k: 2,400 normal resamples give no more than 20.
     """
-    away = np.square(resamples - resamples.mean())
-    variance = float(away.mean())
+    squares = np.square(resamples - resamples.mean())
+    variance = float(squares.mean())
     if not variance:
         return 0
-    excess = float(np.square(away).mean()) / variance**2 - 3
+    excess = float(np.square(squares).mean()) / variance**2 - 3
     return round(2 / (max(excess, 0.0) + math.sqrt(24 / len(resamples))))
 
 
@@ -126,12 +126,12 @@ def half_width(one: Estimate, *, difference: bool = True, tail: float = (1 - LEV
     the same amount on all units may not do so on others; if units are too few for a sign test, the
     interval reaches 0.
     """
-    known = variances(one)
-    if difference and is_steady(known):
+    parts = variances(one)
+    if difference and is_steady(parts):
         half = float(1 - tail ** (1 / one.units))
         return half if sign_test(one.units) < 2 * tail else max(half, abs(one.point))
-    parts = zip(known, degrees(one, difference=difference), strict=True)
-    return math.sqrt(sum(student(tail, few) ** 2 * part for part, few in parts if part))
+    terms = zip(parts, degrees(one, difference=difference), strict=True)
+    return math.sqrt(sum(student(tail, df) ** 2 * part for part, df in terms if part))
 
 
 def is_steady(known: Sequence[float]) -> bool:
@@ -239,11 +239,11 @@ def credit(
     the mean over tasks: 0 is the untouched base, 1 the experts. None where the experts are not
     significantly above the base, or above the mean of the best `constants`, if all are known.
     """
-    floors = [one for one in constants if one is not None]
-    known = len(floors) == len(experts)
-    if known and interval(mean_of(experts))[0] <= float(np.mean(floors)):
+    floors = [constant for constant in constants if constant is not None]
+    all_known = len(floors) == len(experts)
+    if all_known and interval(mean_of(experts))[0] <= float(np.mean(floors)):
         return None
-    above, below = (mean_of(list(map(minus, each, base))) for each in (tuned, experts))
+    above, below = (mean_of(list(map(minus, scores, base))) for scores in (tuned, experts))
     return ratio(above, below)
 
 
@@ -255,9 +255,9 @@ def median_credit(
     Each credit is linearised in its scores (the delta method), so that its resamples, draws and
     sets are credits, too.
     """
-    each = list(map(_linear, tuned, base, experts))
-    point = float(np.median([one.point for one in each]))
-    half = half_width(median_of(each), difference=False)
+    shares = list(map(_linear, tuned, base, experts))
+    point = float(np.median([share.point for share in shares]))
+    half = half_width(median_of(shares), difference=False)
     return Ratio(point, (round(point - half, DIGITS), round(point + half, DIGITS)))
 
 

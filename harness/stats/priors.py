@@ -23,12 +23,12 @@ FEWEST_MODELS = 4
 def prior_of(models: Sequence[Estimate]) -> Prior | None:
     """The prior from models that were scored on the same three sets or more; None for fewer than
     four models, as one of three that varies more would have too much weight in the prior."""
-    numbers = [sorted(one.by_set) for one in models]
+    numbers = [sorted(model.by_set) for model in models]
     if len(models) < FEWEST_MODELS or len(numbers[0]) < FEWEST_SETS:
         return None
-    if any(one != numbers[0] for one in numbers):
+    if any(other != numbers[0] for other in numbers):
         return None
-    return prior(np.array([[one.by_set[number] for number in numbers[0]] for one in models]))
+    return prior(np.array([[model.by_set[number] for number in numbers[0]] for model in models]))
 
 
 def prior(scores: Array64) -> Prior:
@@ -43,20 +43,20 @@ def prior(scores: Array64) -> Prior:
 
     models, sets = scores.shape
     most = (models - 1) * (sets - 1)
-    rest = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
-    each = most / models
-    variances = np.square(rest).sum(1) / each
-    whole = float(variances.mean())
-    if not whole:
+    residuals = scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()
+    per_model = most / models
+    variances = np.square(residuals).sum(1) / per_model
+    mean = float(variances.mean())
+    if not mean:
         return Prior(0.0, most / 2)
-    logs = np.log(np.maximum(variances, whole * _LEAST))
-    spread = float(logs.var(ddof=1)) - float(polygamma(1, each / 2))
+    logs = np.log(np.maximum(variances, mean * _LEAST))
+    spread = float(logs.var(ddof=1)) - float(polygamma(1, per_model / 2))
     if spread <= 0:
-        return Prior(2 * whole, most / 2)
+        return Prior(2 * mean, most / 2)
     degrees = 2 * _inverse_trigamma(spread)
-    middle = float(logs.mean()) - digamma(each / 2) + math.log(each / 2)
+    middle = float(logs.mean()) - digamma(per_model / 2) + math.log(per_model / 2)
     scale = math.exp(middle + digamma(degrees / 2) - math.log(degrees / 2))
-    return Prior(2 * max(scale, whole), min(degrees, most) / 2)
+    return Prior(2 * max(scale, mean), min(degrees, most) / 2)
 
 
 _LEAST = 1e-4

@@ -55,11 +55,11 @@ def sign_flip_p(differences: Array64) -> Array64:
     """
     values = np.asarray(differences, dtype=np.float64)
     signs = (2 * _sign_choices(values.shape[-1]) - 1).T
-    seen = np.abs(values.sum(axis=-1, keepdims=True)) - 10.0**-9
-    flat, least = values.reshape(-1, values.shape[-1]), seen.reshape(-1, 1)
+    reached = np.abs(values.sum(axis=-1, keepdims=True)) - 10.0**-9
+    flat, least = values.reshape(-1, values.shape[-1]), reached.reshape(-1, 1)
     starts = range(0, len(flat), _AT_ONCE)
-    some = (slice(start, start + _AT_ONCE) for start in starts)
-    p = [(np.abs(flat[of] @ signs) >= least[of]).mean(axis=-1) for of in some]
+    blocks = (slice(start, start + _AT_ONCE) for start in starts)
+    p = [(np.abs(flat[block] @ signs) >= least[block]).mean(axis=-1) for block in blocks]
     return np.concatenate(p).reshape(values.shape[:-1])
 
 
@@ -69,12 +69,12 @@ def interval_over_tasks(differences: Array64) -> Ends | None:
     Its ends cut off the lowest and the highest 2.5 % of the means of all subsets of the tasks
     (Hartigan 1969, doi:10.1080/01621459.1969.10501057). None below six tasks, which are too few.
     """
-    kept = _sign_choices(len(differences))
-    place = int((1 - LEVEL) / 2 * len(kept))
+    choices = _sign_choices(len(differences))
+    place = int((1 - LEVEL) / 2 * len(choices))
     if not place:
         return None
-    some = kept[kept.any(axis=1)]
-    means = np.sort(some @ differences / some.sum(axis=1))
+    subsets = choices[choices.any(axis=1)]
+    means = np.sort(subsets @ differences / subsets.sum(axis=1))
     return round(float(means[place - 1]), DIGITS), round(float(means[-place]), DIGITS)
 
 
@@ -85,13 +85,13 @@ def leave_one_out(differences: Array64) -> tuple[Ends, list[int]]:
     which its sign changes, or the outcome of the sign-flip test, if enough tasks are left for it.
     """
     values = np.asarray(differences, dtype=np.float64)
-    without = np.array([np.delete(values, at) for at in range(len(values))])
+    without = np.array([np.delete(values, index) for index in range(len(values))])
     means = without.mean(axis=1)
-    other = np.sign(means) != np.sign(values.mean())
+    changed = np.sign(means) != np.sign(values.mean())
     if len(values) > FEWEST_TASKS:
-        other |= (sign_flip_p(without) < 1 - LEVEL) != (sign_flip_p(values) < 1 - LEVEL)
+        changed |= (sign_flip_p(without) < 1 - LEVEL) != (sign_flip_p(values) < 1 - LEVEL)
     ends = round(float(means.min()), DIGITS), round(float(means.max()), DIGITS)
-    return ends, np.flatnonzero(other).tolist()
+    return ends, np.flatnonzero(changed).tolist()
 
 
 # Several models ----------------------------------------------------------------------------
@@ -131,15 +131,15 @@ def friedman(values: Array64) -> float:
     of_tasks = ranks(values)
     models, tasks = values.shape
     sums = of_tasks.sum(axis=1)
-    found = float(np.square(sums - sums.mean()).sum())
-    if tasks < 2 or found <= 1:
+    squares = float(np.square(sums - sums.mean()).sum())
+    if tasks < 2 or squares <= 1:
         return 1.0
-    whole = found / concordance(values) + 2
-    few = models - 1 - 2 / tasks
-    ratio = (tasks - 1) * (found - 1) / (whole - (found - 1))
+    whole = squares / concordance(values) + 2
+    df = models - 1 - 2 / tasks
+    ratio = (tasks - 1) * (squares - 1) / (whole - (squares - 1))
     orders = [_orders(of_tasks[:, task]) for task in range(tasks)]
     alike = math.exp(max(orders) - sum(orders))
-    return max(float(f.sf(ratio, few, (tasks - 1) * few)), alike)
+    return max(float(f.sf(ratio, df, (tasks - 1) * df)), alike)
 
 
 def _orders(of_task: Array64) -> float:
@@ -213,11 +213,11 @@ def places(
     It is behind all models that are significantly better, and before all that are significantly
     worse. By hand: 0, 1, 2 with 0 and 2 known to differ have the places 1 to 2, 1 to 3 and 2 to 3.
     """
-    at = {model: place for place, model in enumerate(order)}
+    position = {model: place for place, model in enumerate(order)}
     better = [0] * models
     worse = [0] * models
     for pair in known:
-        first, last = sorted(pair, key=at.__getitem__)
+        first, last = sorted(pair, key=position.__getitem__)
         better[last] += 1
         worse[first] += 1
     return [(1 + more, models - less) for more, less in zip(better, worse, strict=True)]
@@ -263,17 +263,20 @@ def standings(
     means, height = of_tasks.mean(axis=1), scores.mean(axis=1)
     first, second = (means, -height) if by == "rank" else (-height, means)
     order = sorted(range(len(means)), key=lambda place: (first[place], second[place]))
-    known = pairs_over_tasks(of_tasks if by == "rank" else scores)
+    pairs = pairs_over_tasks(of_tasks if by == "rank" else scores)
     several = len(tasks) > 1
     without = [
-        np.delete(of_tasks, at, axis=1).mean(axis=1) if several else means
-        for at in range(len(tasks))
+        np.delete(of_tasks, index, axis=1).mean(axis=1) if several else means
+        for index in range(len(tasks))
     ]
     return Standings(
         means=tuple(means.tolist()),
-        left_out=tuple((float(min(each)), float(max(each))) for each in np.transpose(without)),
+        left_out=tuple(
+            (float(min(model_ranks)), float(max(model_ranks)))
+            for model_ranks in np.transpose(without)
+        ),
         wins=tuple(win_rates(scores).tolist()),
         order=tuple(order),
-        groups=tuple(tie_groups(order, known)),
-        places=tuple(places(len(means), order, known)),
+        groups=tuple(tie_groups(order, pairs)),
+        places=tuple(places(len(means), order, pairs)),
     )

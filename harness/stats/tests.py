@@ -24,19 +24,19 @@ DifferenceOutcome: TypeAlias = Literal[
 
 def p_value(one: Estimate) -> float:
     """The two-sided p-value of a difference: the p whose 1 - p interval ends at zero."""
-    point, known = abs(one.point), variances(one)
-    if not point or not math.isfinite(sum(known)):
+    point, components = abs(one.point), variances(one)
+    if not point or not math.isfinite(sum(components)):
         return 1.0
-    if is_steady(known):  # every unit differs, by the same amount
+    if is_steady(components):  # every unit differs, by the same amount
         return sign_test(one.units)
     from scipy.optimize import brentq
     from scipy.special import stdtrit
 
-    parts, few = np.array(known), np.array(degrees(one, difference=True), dtype=float)
+    parts, freedom = np.array(components), np.array(degrees(one, difference=True), dtype=float)
 
     def short(places: float) -> float:
         """By how much an interval at p = 10^-places falls short of zero."""
-        return point - float(np.sqrt(stdtrit(few, 10**-places / 2) ** 2 @ parts))
+        return point - float(np.sqrt(stdtrit(freedom, 10**-places / 2) ** 2 @ parts))
 
     return float(10 ** -(_PLACES if short(_PLACES) > 0 else brentq(short, 0, _PLACES)))
 
@@ -85,19 +85,19 @@ def detectable(one: Estimate) -> float:
     The standard error of few draws, or sets, is on average estimated too small, by a factor of
     1 - 1 / (4 x degrees of freedom).
     """
-    few = degrees(one, difference=True)
+    freedom = degrees(one, difference=True)
     of_units, *of_others = variances(one)
-    larger = [part / (1 - 1 / (4 * d)) ** 2 for part, d in zip(of_others, few[1:], strict=True)]
+    larger = [part / (1 - 1 / (4 * d)) ** 2 for part, d in zip(of_others, freedom[1:], strict=True)]
     parts = [of_units, *larger]
-    whole = sum(parts)
-    if not math.isfinite(whole) or not (whole or one.point):
+    total = sum(parts)
+    if not math.isfinite(total) or not (total or one.point):
         return math.inf  # how much units differ is unknown
-    if not whole:
+    if not total:
         return 0.0
-    known = [(part, some) for part, some in zip(parts, few, strict=True) if part]
-    half = math.sqrt(sum(student((1 - LEVEL) / 2, some) ** 2 * part for part, some in known))
-    of_all = whole**2 / sum(part**2 / some for part, some in known)
-    return half + student(1 - POWER, max(1, round(of_all))) * math.sqrt(whole)
+    terms = [(part, df) for part, df in zip(parts, freedom, strict=True) if part]
+    half = math.sqrt(sum(student((1 - LEVEL) / 2, df) ** 2 * part for part, df in terms))
+    of_all = total**2 / sum(part**2 / df for part, df in terms)
+    return half + student(1 - POWER, max(1, round(of_all))) * math.sqrt(total)
 
 
 def units_needed(one: Estimate, units: int) -> int | None:
@@ -106,13 +106,13 @@ def units_needed(one: Estimate, units: int) -> int | None:
     None where no number would: variances over draws and over sets do not shrink with more units.
     """
     of_units, *of_others = variances(one)
-    found = detectable(one)
-    if not of_units or not one.point or not math.isfinite(found):
+    smallest = detectable(one)
+    if not of_units or not one.point or not math.isfinite(smallest):
         return None
     # the variance with which it would be found, less that of draws and sets, which stays
     rest = sum(of_others)
-    left = (one.point / found) ** 2 * (of_units + rest) - rest
-    return None if left <= 0 else math.ceil(units * of_units / left)
+    remaining = (one.point / smallest) ** 2 * (of_units + rest) - rest
+    return None if remaining <= 0 else math.ceil(units * of_units / remaining)
 
 
 def sets_needed(deviation: float, difference: float) -> int:
@@ -124,9 +124,9 @@ def sets_needed(deviation: float, difference: float) -> int:
     from scipy.stats import nct, t
 
     def power(pairs: int) -> float:
-        few, apart = pairs - 1, math.sqrt(pairs) * abs(difference) / deviation
-        end = float(t.isf((1 - LEVEL) / 2, few))
-        return float(nct.sf(end, few, apart) + nct.cdf(-end, few, apart))
+        df, apart = pairs - 1, math.sqrt(pairs) * abs(difference) / deviation
+        end = float(t.isf((1 - LEVEL) / 2, df))
+        return float(nct.sf(end, df, apart) + nct.cdf(-end, df, apart))
 
-    high = next(2**at for at in count(1) if power(2**at) >= POWER)
+    high = next(2**exponent for exponent in count(1) if power(2**exponent) >= POWER)
     return bisect_left(range(high), POWER, lo=2, key=power)
