@@ -190,8 +190,8 @@ def _fault(value: object, most: int | None) -> str | None:
             if entry is None or isinstance(entry, bool | float):
                 continue
             if isinstance(entry, dict):
-                if wrong_key := next((key for key in entry if not isinstance(key, str)), None):
-                    return f"has the key {wrong_key!r}, which is no text"
+                if wrong_keys := [key for key in entry if not isinstance(key, str)]:
+                    return f"has the key {wrong_keys[0]!r}, which is no text"
                 below += entry.keys()
                 below += entry.values()
             elif isinstance(entry, list):

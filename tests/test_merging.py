@@ -548,6 +548,13 @@ def test_a_key_that_is_there_twice_is_refused(minis: Minis, tmp_path: Path) -> N
         recipe_and_fields(tmp_path / "twice.yaml")
 
 
+@pytest.mark.parametrize("key", ["1", "0", "false", "~", "0.0"])
+def test_a_key_that_is_no_text_is_refused(key: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.yaml").write_text(f"merger: {{name: ties, {key}: 0.1}}\n")
+    with mistake(BadRecipe, tmp_path / "odd.yaml", "key", "text"):
+        recipe_and_fields(tmp_path / "odd.yaml")
+
+
 @pytest.mark.parametrize("merger", ["average:", "linear:normalize=false,"])
 def test_a_merge_of_nothing_is_refused(merger: str, minis: Minis, tmp_path: Path) -> None:
     with mistake(BadOption, "0.0:0.0 not all 0"):
