@@ -62,10 +62,10 @@ def adamerging(
         start = torch.full(
             (len(base) if by == "layer" else 1, len(experts)), initial, dtype=torch.float32
         ).double()
-        made, losses = _descended(vectors, unlabeled, start, learning_rate)
-        shown = made if by == "layer" else next(iter(made.values()), [])
-        report.update({"coefficients": shown, "losses": [losses[0], losses[-1]]})
-        return made
+        result, losses = _descended(vectors, unlabeled, start, learning_rate)
+        coefficients = result if by == "layer" else next(iter(result.values()), [])
+        report.update({"coefficients": coefficients, "losses": [losses[0], losses[-1]]})
+        return result
 
     return Lazy(widened(base, *experts), lambda name: vectors.merged_tensor(shares(), name), report)
 
@@ -82,16 +82,16 @@ class _TaskVectors:
         """One tensor of base + sum_i c_i * (task vector i)."""
         count = len(self.experts)
 
-        def add(origin: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
-            parts = [weight - origin for weight in given[:count]]
-            for part, kept in zip(parts, given[count:], strict=False):
-                part.mul_(kept)
+        def add(origin: torch.Tensor, *pieces: torch.Tensor) -> torch.Tensor:
+            parts = [weight - origin for weight in pieces[:count]]
+            for part, mask in zip(parts, pieces[count:], strict=False):
+                part.mul_(mask)
             pairs = zip(parts, shares[name], strict=True)
             return total([part.mul_(share) for part, share in pairs]).add_(origin)
 
         states = [select(state, [name]) for state in (self.base, *self.experts)]
-        kept = [] if self.chosen is None else [{name: one} for one in self._kept(name)]
-        return entrywise(add, *states, *kept)[name]
+        masks = [] if self.chosen is None else [{name: mask} for mask in self._kept(name)]
+        return entrywise(add, *states, *masks)[name]
 
     def slopes(self, gradient: StateDict, name: str) -> list[float]:
         """The gradient by each expert's coefficient of a tensor: <gradient, task vector>.
@@ -101,9 +101,9 @@ class _TaskVectors:
         if name not in gradient:
             return [0.0] * len(self.experts)
         slope, origin = gradient[name].double(), self.base[name].double()
-        vectors = [one[name].double() - origin for one in self.experts]
+        vectors = [expert[name].double() - origin for expert in self.experts]
         if self.chosen is not None:
-            vectors = [part * kept for part, kept in zip(vectors, self._kept(name), strict=True)]
+            vectors = [part * mask for part, mask in zip(vectors, self._kept(name), strict=True)]
         return [float(slope.flatten().dot(vector.flatten())) for vector in vectors]
 
     def _kept(self, name: str) -> torch.Tensor:
@@ -123,12 +123,12 @@ def _descended(
     order of their names, or one row for all.
     """
     names = sorted(vectors.base)
-    known = specs(vectors.base)
+    headers = specs(vectors.base)
     adam = torch.optim.Adam([free], lr=learning_rate)
     values = []
     for loss in losses:
         shares = _by_name(free, names)
-        value, gradient = loss(Lazy(known, partial(vectors.merged_tensor, shares)))
+        value, gradient = loss(Lazy(headers, partial(vectors.merged_tensor, shares)))
         values.append(value)
         slopes = [vectors.slopes(gradient, name) for name in names]
         # sums that do not depend on the order of the tensors in a file

@@ -81,8 +81,8 @@ def _middle_of_rows(vector: torch.Tensor, density: float, gamma: float) -> torch
     below = size - stay - int(gamma * size)
     keep = vector.new_zeros(vector.numel() // size, size, dtype=torch.bool)
     step = max(1, piece_size() // size)
-    parts = [torch.split(one, step) for one in (vector.reshape(-1, size), keep)]
-    for rows, kept in zip(*parts, strict=True):
+    parts = [torch.split(flat, step) for flat in (vector.reshape(-1, size), keep)]
+    for rows, mask in zip(*parts, strict=True):
         order = rows.abs().to(torch.float32).argsort(dim=1, stable=True)
-        kept.scatter_(1, order[:, below : below + stay], True)
+        mask.scatter_(1, order[:, below : below + stay], True)
     return keep.view_as(vector)

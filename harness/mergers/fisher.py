@@ -52,33 +52,33 @@ def fisher(
     """
     scales = one_each("fisher", 1.0 if weights is None else weights, len(experts))
     check_not_all_zero("fisher", scales)
-    known = specs(mean(experts))
-    share = _share(fisher, list(known), normalize, floor)
+    headers = specs(mean(experts))
+    share = _share(fisher, list(headers), normalize, floor)
     unreached: dict[str, int] = {}
 
     def compute(name: str) -> torch.Tensor:
         shares = [scale * share(i, name) for i, scale in enumerate(scales)]
         # a common factor cancels; it could take the products out of the range of float32
-        shares = [one / max(shares) for one in shares]
+        shares = [value / max(shares) for value in shares]
         missed: list[int] = []
 
         def ratio(*pieces: torch.Tensor) -> torch.Tensor:
             thetas, diagonals = pieces[: len(experts)], pieces[len(experts) :]
             missed.append(int((total(diagonals) == 0).sum()))
             lifted = [
-                (one + floor if floor_is == "added" else one.clamp(min=floor)).mul_(scale)
-                for one, scale in zip(diagonals, shares, strict=True)
+                (f + floor if floor_is == "added" else f.clamp(min=floor)).mul_(scale)
+                for f, scale in zip(diagonals, shares, strict=True)
             ]
             below = total(lifted)
             above = total([t * f for t, f in zip(thetas, lifted, strict=True)])
             return torch.where(below > 0, above / below, total(thetas) / len(thetas))
 
-        merged = entrywise(ratio, *(select(one, [name]) for one in (*experts, *fisher)))[name]
+        merged = entrywise(ratio, *(select(state, [name]) for state in (*experts, *fisher)))[name]
         if any(missed):
             unreached[name] = sum(missed)
         return merged
 
-    return Lazy(known, compute, {"entries with no Fisher": unreached})
+    return Lazy(headers, compute, {"entries with no Fisher": unreached})
 
 
 def _share(

@@ -45,8 +45,8 @@ def iso(
     values 3 and 1 become 2 each: ((2, 0), (0, 2)).
     """
     if variant == "common":
-        where = "variant=common, which takes all directions from the sum"
-        weights.check_idle("iso", where, "variant=common_and_task", common=(common, COMMON))
+        condition = "variant=common, which takes all directions from the sum"
+        weights.check_idle("iso", condition, "variant=common_and_task", common=(common, COMMON))
     share = len(experts) if combine == "mean" else 1
 
     def merge(name: str, vectors: weights.Vectors) -> torch.Tensor:

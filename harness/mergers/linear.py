@@ -31,10 +31,10 @@ def linear(
 
     By hand: entries 1 and 5 with weights 3 and 1 give (3 + 5) / 4 = 2, or 8 unnormalised.
     """
-    given = one_each("linear", 1.0 if weights is None else weights, len(experts))
-    check_not_all_zero("linear", given)
-    total = math.fsum(given)
+    factors = one_each("linear", 1.0 if weights is None else weights, len(experts))
+    check_not_all_zero("linear", factors)
+    total = math.fsum(factors)
     # 0.1 + 0.2 - 0.3 is 2.8e-17 in binary, but meant as 0
-    if normalize and abs(total) <= 1e-12 * math.fsum(map(abs, given)):
+    if normalize and abs(total) <= 1e-12 * math.fsum(map(abs, factors)):
         raise BadOption("the weights of linear sum to 0; expected another sum, or normalize=false")
-    return mean(experts, [weight / total for weight in given] if normalize else given)
+    return mean(experts, [weight / total for weight in factors] if normalize else factors)

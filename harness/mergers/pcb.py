@@ -54,18 +54,18 @@ def pcb(
         def of_one(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
             return balance(place, [weight - origin for weight in tuned])
 
-        found = _highest(weights.entrywise(of_one, base, *experts), density)
+        bound = _highest(weights.entrywise(of_one, base, *experts), density)
         if not weights.size(base):
-            return found
+            return bound
         most = _most(place, bounds(), inter) * CANCELLED
-        return found if max(abs(found.low), abs(found.high)) > most else Bounds(0.0, 0.0)
+        return bound if max(abs(bound.low), abs(bound.high)) > most else Bounds(0.0, 0.0)
 
     winning = weights.once(lambda: [contest(place) for place in range(len(experts))])
 
     def merge(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
         vectors = [weight - origin for weight in tuned]
         shares = [winning()[i].rescaled(balance(i, vectors)) for i in range(len(vectors))]
-        held = [known.clamped(v) for known, v in zip(bounds(), vectors, strict=True)]
+        held = [bound.clamped(v) for bound, v in zip(bounds(), vectors, strict=True)]
         above = weights.total([v * share for v, share in zip(held, shares, strict=True)])
         return above.div_(weights.total(shares).clamp_(min=NOBODY))
 
@@ -112,8 +112,8 @@ def _balance(
     if inter == "plain":
         return (vectors[place] * weights.total(vectors)).tanh_().mul_(intra).float()
     signed = [
-        known.rescaled(vector.abs()).mul_(vector.sign())
-        for known, vector in zip(bounds, vectors, strict=True)
+        bound.rescaled(vector.abs()).mul_(vector.sign())
+        for bound, vector in zip(bounds, vectors, strict=True)
     ]
     if inter == "normalized":
         return (vectors[place] * weights.total(signed)).tanh_().mul_(intra).float()
@@ -123,7 +123,7 @@ def _balance(
 def _most(place: int, bounds: Sequence[Bounds], inter: str) -> float:
     """About the largest inter of one expert: where all agree at their largest magnitudes."""
     mine = 1.0 if inter == "pairwise" else bounds[place].high
-    others = sum(known.high for known in bounds) if inter == "plain" else len(bounds)
+    others = sum(bound.high for bound in bounds) if inter == "plain" else len(bounds)
     return math.tanh(mine * others)
 
 

@@ -71,21 +71,21 @@ def regression_mean(
         warn_unless_one(method, weights)
     shares = [1 / len(experts)] * len(experts) if weights is None else weights
     averaged = mean(experts, shares)
-    known = specs(averaged)
-    solved = {name for name in known if all(name in one for one in gram)}
+    headers = specs(averaged)
+    solved = {name for name in headers if all(name in state for state in gram)}
     report: dict[str, Any] = {"condition": {}}
 
     def compute(name: str) -> torch.Tensor:
         if name not in solved:
             return averaged[name]
         # before all else: in RegMean++ this merges the layers that come before
-        grams = [_regular(one[name].double(), off_diagonal, diagonal) for one in gram]
+        grams = [_regular(state[name].double(), off_diagonal, diagonal) for state in gram]
         tensors = [expert[name].double() for expert in experts]
         solution, facts = nearest(tensors, grams, shares)
         tell(report, name, facts)
-        return solution.to(known[name].dtype)
+        return solution.to(headers[name].dtype)
 
-    return Lazy(known, compute, report)
+    return Lazy(headers, compute, report)
 
 
 def _regular(gram: torch.Tensor, off_diagonal: float, diagonal: float) -> torch.Tensor:

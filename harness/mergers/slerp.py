@@ -34,11 +34,11 @@ def slerp(experts: Sequence[StateDict], base: StateDict, *, t: Share = 0.5) -> S
 
     def interpolate(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         cosine = _cosine(first, second)
-        one, other = 1 - t, t
+        a, b = 1 - t, t
         if abs(cosine) <= PARALLEL:
             angle = math.acos(cosine)
-            one, other = (math.sin(share * angle) / math.sin(angle) for share in (one, other))
-        return (first * one).add_(second, alpha=other)
+            a, b = (math.sin(share * angle) / math.sin(angle) for share in (a, b))
+        return (first * a).add_(second, alpha=b)
 
     return each(interpolate, *experts)
 
@@ -46,8 +46,8 @@ def slerp(experts: Sequence[StateDict], base: StateDict, *, t: Share = 0.5) -> S
 def _cosine(first: torch.Tensor, second: torch.Tensor) -> float:
     """The cosine of the angle between two tensors, summed in float64; 1 if one of them is 0."""
     products = torch.zeros(2, 2, dtype=torch.float64)
-    both = (flat_pieces(tensor) for tensor in (first, second))
-    for pieces in zip(*both, strict=True):
+    flat = (flat_pieces(tensor) for tensor in (first, second))
+    for pieces in zip(*flat, strict=True):
         rows = torch.stack(pieces).double()
         products += (rows @ rows.T).cpu()
     lengths = float(products.diagonal().prod().sqrt())

@@ -81,7 +81,7 @@ def ties(
 
     if trim == "tensor":
         vectors = zip(task_vectors(experts, base), shares, strict=True)
-        trimmed = [each(partial(_trim_tensor, density=share), one) for one, share in vectors]
+        trimmed = [each(partial(_trim_tensor, density=share), vector) for vector, share in vectors]
         return merged(trimmed, lambda _, *parts: parts)
     trim_entries, ready = global_trim(experts, base, shares, convention)
     return after(ready, merged(experts, trim_entries))
@@ -96,14 +96,14 @@ def _trim_tensor(vector: torch.Tensor, density: float) -> torch.Tensor:
     if not vector.numel():
         return vector
     entries = vector.view(-1)
-    kept = max(1, int(density * len(entries)))
-    threshold = smallest_magnitude({"": entries}, len(entries) - kept + 1)
+    count = max(1, int(density * len(entries)))
+    threshold = smallest_magnitude({"": entries}, len(entries) - count + 1)
     pieces = flat_pieces(entries)
 
     def sizes_of(piece: torch.Tensor) -> torch.Tensor:
         return piece.to(torch.float32).abs()
 
-    spare = kept - sum(int((sizes_of(piece) > threshold).sum()) for piece in pieces)
+    spare = count - sum(int((sizes_of(piece) > threshold).sum()) for piece in pieces)
     for piece in pieces:
         sizes = sizes_of(piece)
         equal = sizes == threshold

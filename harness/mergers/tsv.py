@@ -39,7 +39,7 @@ def tsv(
     (e1, e2) and stays, V is (e1, e1) and becomes (e1, e1) / sqrt(2): ((3, 0), (2, 0)) / sqrt(2).
     """
     shapes = {name: spec.shape for name, spec in weights.specs(base).items()}
-    kept = {
+    cuts = {
         name: _kept(min(shape), len(experts), keep, at_least)
         for name, shape in shapes.items()
         if weights.is_matrix(name, shape, matrices)
@@ -47,14 +47,14 @@ def tsv(
 
     def merge(name: str, vectors: weights.Vectors) -> torch.Tensor:
         def first(place: int) -> weights.Decomposed:
-            return weights.leading(weights.compact_svd(vectors[place], vectors.origin), kept[name])
+            return weights.leading(weights.compact_svd(vectors[place], vectors.origin), cuts[name])
 
-        if not kept[name]:
+        if not cuts[name]:
             return torch.zeros_like(vectors[0])
         left, values, right = weights.side_by_side(weights.spread(first, range(len(vectors))))
         return (left * values) @ right
 
-    narrow = [name for name, count in kept.items() if not count]
+    narrow = [name for name, count in cuts.items() if not count]
     report = {"too narrow for a singular vector each": narrow} if narrow else {}
     return weights.by_matrix(
         merge, experts, base, scale, matrices=matrices, others=others, report=report

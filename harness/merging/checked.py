@@ -33,27 +33,27 @@ def check_family(recipe: Recipe, family: Family) -> None:
     """Raise BadOption for a method that, with its options, does not work on this family."""
     for entry, choice in methods_of(recipe):
         if reads_norms(entry, choice.options) and not family.readers:
-            known = ", ".join(one.name for one in FAMILIES if one.readers)
+            suitable = ", ".join(one.name for one in FAMILIES if one.readers)
             raise BadOption(
                 f"{_without_defaults(entry, choice)} works only on models with norms before their "
-                f"layers ({known}), found {family.name}; expected such a model, or other options"
+                f"layers ({suitable}), found {family.name}; expected such a model, or other options"
             )
 
 
 def _filled(recipe: Recipe) -> Recipe:
     """The recipe with every option filled in. A method that draws numbers gets the recipe's seed,
     its next occurrence the next seed: else two stages of `dare` would drop the same entries."""
-    given = [(entry, one) for entry, one in methods_of(recipe) if "seed" in one.options]
-    used = {(one.name, resolved_options(entry, one)["seed"]) for entry, one in given}
+    seeded = [(entry, choice) for entry, choice in methods_of(recipe) if "seed" in choice.options]
+    used = {(choice.name, resolved_options(entry, choice)["seed"]) for entry, choice in seeded}
 
     def filled(entry: Method, choice: Choice) -> Choice:
-        known = resolved_options(entry, faithful(choice, recipe.preset))
-        if "seed" in known and "seed" not in choice.options:
+        chosen = resolved_options(entry, faithful(choice, recipe.preset))
+        if "seed" in chosen and "seed" not in choice.options:
             own = "seed" in options(entry.function)  # else the seed only draws a need's rows
             free = (seed for seed in count(recipe.seed) if (choice.name, seed) not in used)
-            known["seed"] = next(free) if own else recipe.seed
-            used.add((choice.name, known["seed"]))
-        return Choice(choice.name, known)
+            chosen["seed"] = next(free) if own else recipe.seed
+            used.add((choice.name, chosen["seed"]))
+        return Choice(choice.name, chosen)
 
     return with_choices(recipe, filled)
 
@@ -65,5 +65,5 @@ def short_method(recipe: Recipe) -> str:
 
 def _without_defaults(entry: Method, choice: Choice) -> Choice:
     default = resolved_options(entry, Choice(choice.name))
-    given = {k: v for k, v in choice.options.items() if v != default.get(k) and k != "seed"}
-    return Choice(choice.name, given)
+    changed = {k: v for k, v in choice.options.items() if v != default.get(k) and k != "seed"}
+    return Choice(choice.name, changed)

@@ -58,15 +58,15 @@ class DeviceTransfer:
 
     def _here(self, state: StateDict) -> StateDict:
         """A state on the processor: for one that was handed over, the original."""
-        before = (given for given, moved in self._handed if moved is state)
-        return next(before, None) or weights.on(weights.PROCESSOR, state)
+        originals = (original for original, moved in self._handed if moved is state)
+        return next(originals, None) or weights.on(weights.PROCESSOR, state)
 
-    def _argument(self, given: Any) -> Any:
+    def _argument(self, argument: Any) -> Any:
         """A state on the processor; the latest is kept, as several functions may be given it."""
-        if not is_state(given):
-            return given
-        if self._latest[0] is not given:
-            self._latest = given, self._here(given)
+        if not is_state(argument):
+            return argument
+        if self._latest[0] is not argument:
+            self._latest = argument, self._here(argument)
         return self._latest[1]
 
 
@@ -74,5 +74,5 @@ def is_state(given: Any) -> bool:
     """Whether something is a mapping to nothing but tensors."""
     if isinstance(given, weights.Lazy):
         return True
-    known = isinstance(given, Mapping)
-    return known and all(isinstance(one, torch.Tensor) for one in given.values())
+    mapping = isinstance(given, Mapping)
+    return mapping and all(isinstance(value, torch.Tensor) for value in given.values())

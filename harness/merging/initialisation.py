@@ -34,16 +34,16 @@ def check_shared_initialisation(plan: MergePlan) -> None:
     for name in filter(family.is_pooler, matrices):
         for first, second in combinations(plan.experts, 2):
             pair = first.weights, second.weights
-            how = _apart(first, second, name)
-            if how is None and (alike := cosine(*pair, name)) < MIN_SHARED_COSINE <= cosine(
+            reason = _apart(first, second, name)
+            if reason is None and (alike := cosine(*pair, name)) < MIN_SHARED_COSINE <= cosine(
                 *pair, rest[-1]
             ):
-                how = f"their cosine is {alike:.2f}"
-            if how:
+                reason = f"their cosine is {alike:.2f}"
+            if reason:
                 raise IncompatibleWeights(
                     f"'{name}' of {first.source} and {second.source} was initialised differently "
-                    f"({how}), {_lacking(plan, name)}; expected the same initialisation: train all "
-                    "with `harness finetune`, or all with one script that calls set_seed(0) of "
+                    f"({reason}), {_lacking(plan, name)}; expected the same initialisation: train "
+                    "all with `harness finetune`, or all with one script that calls set_seed(0) of "
                     "transformers; or merge experts of different tasks with their base, where each "
                     "expert keeps its own"
                 )
@@ -61,10 +61,10 @@ def _apart(first: Checkpoint, second: Checkpoint, name: str) -> str | None:
 
     '' also if both bases have it: these are compared elsewhere.
     """
-    both = [read_expert_json(one.path) or ExpertJson() for one in (first, second)]
-    if all(name in one.drawn for one in both):
-        return "as their records say" if both[0].drawn[name] != both[1].drawn[name] else ""
-    began = {name in one.drawn: POOLER in one.base_weights for one in both}
+    records = [read_expert_json(expert.path) or ExpertJson() for expert in (first, second)]
+    if all(name in record.drawn for record in records):
+        return "as their records say" if records[0].drawn[name] != records[1].drawn[name] else ""
+    began = {name in record.drawn: POOLER in record.base_weights for record in records}
     if began == {True: False, False: True}:  # one drew it, and the base of the other had it
         return "as their records say"
-    return "" if all(POOLER in one.base_weights for one in both) else None
+    return "" if all(POOLER in record.base_weights for record in records) else None

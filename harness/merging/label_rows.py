@@ -15,13 +15,13 @@ from harness.types import Checkpoint, StateDict
 
 def warn_of_mixed_schemes(experts: Sequence[Checkpoint]) -> None:
     """Warn of heads with the same tags whose training rows write entities in different schemes."""
-    said = {expert.source: read_expert_json(expert.path) or ExpertJson() for expert in experts}
-    known = {source: [*of.schemes.values()] for source, of in said.items() if of.schemes}
-    if len({scheme for of in known.values() for scheme in of}) > 1:
-        told = ", ".join(f"{source}: {'/'.join(dict.fromkeys(of))}" for source, of in known.items())
+    records = {expert.source: read_expert_json(expert.path) or ExpertJson() for expert in experts}
+    schemes = {source: [*r.schemes.values()] for source, r in records.items() if r.schemes}
+    if len({scheme for s in schemes.values() for scheme in s}) > 1:
+        text = ", ".join(f"{source}: {'/'.join(dict.fromkeys(s))}" for source, s in schemes.items())
         warnings.warn(
             f"the heads to merge were trained on entities that are tagged in different schemes "
-            f"({told}): in IOB1 some begin with I-, in IOB2 none; expected one scheme, else a tag "
+            f"({text}): in IOB1 some begin with I-, in IOB2 none; expected one scheme, else a tag "
             "has different meanings",
             stacklevel=3,
         )
@@ -29,8 +29,8 @@ def warn_of_mixed_schemes(experts: Sequence[Checkpoint]) -> None:
 
 def annotated_by(expert: Checkpoint) -> frozenset[str]:
     """The labels that an expert's training rows annotate; all labels, if that is not recorded."""
-    said, every = read_expert_json(expert.path) or ExpertJson(), expert.labels or ()
-    by_task = [said.annotated.get(task, every) for task in said.tasks] or [every]
+    record, every = read_expert_json(expert.path) or ExpertJson(), expert.labels or ()
+    by_task = [record.annotated.get(task, every) for task in record.tasks] or [every]
     return frozenset(label for labels in by_task for label in labels)
 
 
@@ -56,13 +56,13 @@ def mean_over_annotators(
 
     def of_those(name: str) -> torch.Tensor:
         """A tensor with, in each row, the mean over the experts that know the row's label."""
-        given = [head[name].float() for head in heads]
-        made = torch.zeros_like(given[0])
+        tensors = [head[name].float() for head in heads]
+        mean = torch.zeros_like(tensors[0])
         for place, label in enumerate(labels):
-            theirs = [head[place] for head, one in zip(given, known, strict=True) if label in one]
+            theirs = [head[place] for head, one in zip(tensors, known, strict=True) if label in one]
             if theirs:
-                made[place] = torch.stack(theirs).mean(dim=0)
-        return made
+                mean[place] = torch.stack(theirs).mean(dim=0)
+        return mean
 
     rows = weights.Lazy({name: specs[name] for name in names if name in specs}, of_those)
     return weights.select(weights.union(rows, merged), list(merged))

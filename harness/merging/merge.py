@@ -50,9 +50,9 @@ def merge(
     """
     if not isinstance(recipe, (Recipe, str, Path)):
         raise BadRecipe(f"the recipe is {recipe!r:.80}, expected harness.Recipe(...) or its file")
-    asked = recipe if isinstance(recipe, Recipe) else recipe_and_fields(recipe)[0]
+    loaded = recipe if isinstance(recipe, Recipe) else recipe_and_fields(recipe)[0]
     check_output(Path(out), MERGE_LAYOUT, force=force)
-    grid(asked)  # may raise BadOption, before a file is read
+    grid(loaded)  # may raise BadOption, before a file is read
     workload = Workload(progress)
     with ExitStack() as stack:
 
@@ -60,11 +60,11 @@ def merge(
             spool = stack.enter_context(Spool(Path(out)))
             return plan(recipe, allow_pickle=allow_pickle, progress=workload.tell, spool=spool)
 
-        draft = planned(asked)
-        for part in (*draft.experts, *([draft.base] if draft.base else [])):
-            if part.path.resolve().is_relative_to(os.path.realpath(out)):
+        draft = planned(loaded)
+        for model in (*draft.experts, *([draft.base] if draft.base else [])):
+            if model.path.resolve().is_relative_to(os.path.realpath(out)):
                 raise OutputExists(
-                    f"{out} holds {part.source}, which the merge reads; expected another --out"
+                    f"{out} holds {model.source}, which the merge reads; expected another --out"
                 )
         tried = candidates(draft, planned)
         if len(draft.experts) == 1:
@@ -72,17 +72,17 @@ def merge(
             applied = f"{short_method(draft.recipe)} is applied to it alone"
             warnings.warn(f"{alone}: {applied}", stacklevel=2)
         places = [expert.path.resolve() for expert in draft.experts]
-        if often := {one: n for one, n in Counter(places).items() if n > 1}:
-            told = ", ".join(f"{one} is merged {n} times" for one, n in often.items())
-            warnings.warn(told, stacklevel=2)
+        if often := {place: n for place, n in Counter(places).items() if n > 1}:
+            text = ", ".join(f"{place} is merged {n} times" for place, n in often.items())
+            warnings.warn(text, stacklevel=2)
         if dry_run:
             return draft
         for expert in draft.experts:
             check_weights_unchanged(replace(expert, weights=draft.source_weights[expert.source]))
-        if not asked.other_base:
+        if not loaded.other_base:
             check_bases(draft.experts, draft.stored_base)
         # work that a method asks for as it merges, such as scores of a selection, is added then
-        read = statistic_rows(one for each in (tried.values() or [draft]) for one in each.providers)
+        read = statistic_rows(p for trial in (tried.values() or [draft]) for p in trial.providers)
         for what, rows in (*read.items(), *scored_row_counts(tried).items()):
             workload.plan(what, rows)
         workload.plan(TENSORS, len(draft.state))

@@ -126,16 +126,16 @@ def plan(
         return replace(checkpoint, weights=watched)
 
     experts = tuple(opened(source, recipe.base) for source in recipe.experts)
-    given = base = opened(recipe.base) if recipe.base is not None else None
+    stored = base = opened(recipe.base) if recipe.base is not None else None
     align.check_architecture([*experts, *([base] if base else [])])
     check_family(recipe, experts[0].family)
     if not recipe.other_base:
         check_bases(experts, read=False)
     register_recorded_tasks(experts, register_task_files((*recipe.tasks, *recipe.tune_on)))
     tasks = _tasks(recipe, experts)
-    named, given_to = tasks or [None] * len(experts), read_heads(recipe.heads_from, base)
+    named, given_heads = tasks or [None] * len(experts), read_heads(recipe.heads_from, base)
     pairs = zip(experts, named, strict=True)
-    experts = tuple(with_missing_parts(expert, base, task, given_to) for expert, task in pairs)
+    experts = tuple(with_missing_parts(expert, base, task, given_heads) for expert, task in pairs)
     ordered = tuple(ordered_as(expert, experts[0].labels) for expert in experts)
     heads = _heads(recipe, ordered, tasks, merger)
     if heads == "none":
@@ -145,8 +145,8 @@ def plan(
     if base is not None:
         base = align.aligned_base(base, align.in_all(experts))
     if experts[0].pooling is not None:
-        whole, experts = experts, align.with_shared_poolers(base, experts)
-        if sum(len(one.weights) for one in experts) < sum(len(one.weights) for one in whole):
+        before, experts = experts, align.with_shared_poolers(base, experts)
+        if sum(len(one.weights) for one in experts) < sum(len(one.weights) for one in before):
             warnings.warn(
                 "not all of these models have a pooler, and their embeddings do not use it: the "
                 "merge has none",
@@ -156,14 +156,14 @@ def plan(
         check_configured(expert)
     fresh = align.new_in_any(base, experts)
     recipe = recipe.but(heads=heads, tasks=tasks)
-    fold = StageBuilder(recipe, fresh, progress, spool)
-    fold.check(experts[0])
+    builder = StageBuilder(recipe, fresh, progress, spool)
+    builder.check(experts[0])
     # a model without a head is of no task: its tasks only say whose rows are read
     of_tasks = () if experts[0].labels is None else tasks
     draft = MergePlan(
-        recipe, base, experts, of_tasks, stored_base=given, source_weights=observed, spool=spool
+        recipe, base, experts, of_tasks, stored_base=stored, source_weights=observed, spool=spool
     )
-    return compose_merge(_with_stages(draft, fold))
+    return compose_merge(_with_stages(draft, builder))
 
 
 def compose_merge(draft: MergePlan, **changed: Scalar) -> MergePlan:
@@ -215,12 +215,12 @@ def with_merged_state(draft: MergePlan, merged: StateDict, spool: Spool | None =
 
 def _widest(experts: Sequence[Checkpoint]) -> dict[str, torch.dtype]:
     """For each tensor the type that those of all experts promote to, whatever their order."""
-    found: dict[str, torch.dtype] = {}
-    for one in experts:
-        for name, spec in weights.specs(one.weights).items():
-            kind = one.narrow.get(name, spec.dtype)
-            found[name] = torch.promote_types(found.get(name, kind), kind)
-    return found
+    types: dict[str, torch.dtype] = {}
+    for expert in experts:
+        for name, spec in weights.specs(expert.weights).items():
+            kind = expert.narrow.get(name, spec.dtype)
+            types[name] = torch.promote_types(types.get(name, kind), kind)
+    return types
 
 
 def spool_rereads(draft: MergePlan, spool: Spool) -> MergePlan:
@@ -229,10 +229,10 @@ def spool_rereads(draft: MergePlan, spool: Spool) -> MergePlan:
     return with_merged_state(draft, draft.merged, spool) if twice else draft
 
 
-def _checked_result(given: StateDict, made: StateDict, stage: Stage) -> StateDict:
+def _checked_result(before: StateDict, result: StateDict, stage: Stage) -> StateDict:
     """What a method made, checked to have the names and shapes that went in."""
-    weights.check_same([given, made], ["the experts", f"the result of {stage.entry.name}"])
-    return made
+    weights.check_same([before, result], ["the experts", f"the result of {stage.entry.name}"])
+    return result
 
 
 # Checks ------------------------------------------------------------------------------------
@@ -247,11 +247,11 @@ def _tasks(recipe: Recipe, experts: Sequence[Checkpoint]) -> tuple[str, ...]:
                 f"found {len(named)} tasks for {len(experts)} experts; expected one task for all, "
                 "or one for each expert"
             )
-        each = named * len(experts) if len(named) == 1 else named
-        for expert, task in zip(experts, each, strict=True):
+        by_expert = named * len(experts) if len(named) == 1 else named
+        for expert, task in zip(experts, by_expert, strict=True):
             if not recipe.other_tasks:
                 check_claim(expert, task, recipe.data_dir)
-        return tuple(task.name for task in each)
+        return tuple(task.name for task in by_expert)
     recorded = [expert.tasks for expert in experts]
     if all(len(tasks) == 1 for tasks in recorded):
         return tuple(tasks[0] for tasks in recorded)
@@ -263,7 +263,7 @@ def _heads(
 ) -> str:
     """What is done with heads: merge, average, keep or none; `auto` is decided by the experts."""
     if check_poolings(experts) is not None:
-        needs = (need for one, _ in methods_of(recipe) for need in needs_of(one))
+        needs = (need for entry, _ in methods_of(recipe) for need in needs_of(entry))
         unread = all(need.rows == "none" for need in needs)
         if (recipe.tasks and unread) or recipe.heads not in ("auto", "none"):
             flag = "--tasks" if recipe.tasks and unread else "--heads"
@@ -286,9 +286,9 @@ def _heads(
     if recipe.heads == "none":  # of models that generate text
         return "none"
     first = experts[0]
-    odd = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
-    known = (parse_task(task)[0] for task in tasks)
-    different = len(set(tasks)) > 1 and not (odd is None and share_label_space(known))
+    other = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
+    parsed = (parse_task(task)[0] for task in tasks)
+    different = len(set(tasks)) > 1 and not (other is None and share_label_space(parsed))
     if recipe.heads == "keep" or (recipe.heads == "auto" and different):
         repeated = [task for task in set(tasks) if tasks.count(task) > 1]
         if not tasks:
@@ -299,12 +299,13 @@ def _heads(
                 "these experts first"
             )
         return "keep"
-    if odd is not None:
-        unnamed = next((one.source for one in (odd, first) if generic(one.labels or ())), None)
+    if other is not None:
+        unnamed = next((e.source for e in (other, first) if generic(e.labels or ())), None)
         tip = "if their tasks differ, name the task of each expert with --tasks"
         raise LabelMismatch(
-            f"{odd.source} has the labels {', '.join(odd.labels or ()) or 'none (regression)'}, "
-            f"expected {', '.join(first.labels or ()) or 'none (regression)'} as {first.source}; "
+            f"{other.source} has the labels "
+            f"{', '.join(other.labels or ()) or 'none (regression)'}, expected "
+            f"{', '.join(first.labels or ()) or 'none (regression)'} as {first.source}; "
             f"{f'write the names into id2label of {unnamed}/config.json' if unnamed else tip}"
         )
     warn_of_mixed_schemes(experts)
@@ -328,23 +329,23 @@ def _with_stages(draft: MergePlan, builder: StageBuilder) -> MergePlan:
     its head.
     """
     experts, base, fresh = draft.experts, draft.base, set(builder.new_names)
-    called = [expert.source for expert in experts]
+    sources = [expert.source for expert in experts]
     wholes: Sequence[StateDict] = [
         weights.select(expert.weights, weights.floating(expert.weights)) for expert in experts
     ]
     encoders = [_without(whole, fresh) for whole in wholes]
-    weights.check_same(encoders, called)
+    weights.check_same(encoders, sources)
     body, origin = tuple(encoders[0]), _part(base.weights, encoders[0]) if base else {}
     if base:
-        weights.check_same([encoders[0], origin], [called[0], f"the base {base.source}"])
+        weights.check_same([encoders[0], origin], [sources[0], f"the base {base.source}"])
     steps: list[PremergeStep] = []
     clock = StageClock()
     before, methods = len(draft.recipe.premerge), methods_of(draft.recipe)
     for number, (entry, choice) in enumerate(methods[:before]):
         stage = builder.stage(entry, choice, experts_entering(experts, wholes))
         with clock.running(number):
-            made = _premerged(stage, wholes, origin, draft.experts[0].family)
-        after: Sequence[StateDict] = [clock.timed(number, state) for state in made]
+            changed = _premerged(stage, wholes, origin, draft.experts[0].family)
+        after: Sequence[StateDict] = [clock.timed(number, state) for state in changed]
         if isinstance(entry, Premerge) and entry.costly and builder.spool is not None:
             after = builder.spool.states(after)
         latest = tuple(map(LastRead, after))
@@ -355,7 +356,7 @@ def _with_stages(draft: MergePlan, builder: StageBuilder) -> MergePlan:
     tops = tuple(_without(whole, {*body}) for whole in wholes)
     heads = draft.recipe.heads
     if heads != "keep":
-        weights.check_same(tops, called)
+        weights.check_same(tops, sources)
     if heads == "merge":
         own = ordered_as(base, experts[0].labels) if base else None
         origin = _with_head(origin, own, tops[0], MERGERS[draft.recipe.merger.name])
@@ -400,10 +401,10 @@ def _premerged(
     A method with the need `symmetry` is given the tensors of the family's table, not of the files.
     """
     name = stage.entry.name
-    given = origin if reads_base(stage.entry, stage.options) else {}
+    base = origin if reads_base(stage.entry, stage.options) else {}
     by_table = "symmetry" in stage.entry.needs
-    seen = [split_parts(family, one) if by_table else one for one in (*wholes, given)]
-    changed: Sequence[StateDict] = stage.run(seen[:-1], seen[-1])
+    inputs = [split_parts(family, state) if by_table else state for state in (*wholes, base)]
+    changed: Sequence[StateDict] = stage.run(inputs[:-1], inputs[-1])
     if len(changed) != len(wholes):
         raise IncompatibleWeights(
             f"{name} returned {len(changed)} experts, expected {len(wholes)}, as it was given"

@@ -36,23 +36,23 @@ def watched(merged: StateDict, steps: Sequence[PremergeStep]) -> tuple[StateDict
     There is a mapping for the experts before the first stage, which stays empty, and after each
     stage. A tensor is measured just after the merger has read it: no stage computes it again.
     """
-    known: list[Squares] = [{} for _ in range(len(steps) + 1)]
+    squares: list[Squares] = [{} for _ in range(len(steps) + 1)]
 
     def compute(name: str) -> torch.Tensor:
         tensor = merged[name]
         for number, step in enumerate(steps, start=1):
             parts = [latest(name) for latest in step.latest]
-            left = [part for part in parts if part is not None]
-            if name in step.encoder_names and len(left) == len(parts) > 1:
-                known[number][name] = _squares([{name: part} for part in left], name)
+            present = [part for part in parts if part is not None]
+            if name in step.encoder_names and len(present) == len(parts) > 1:
+                squares[number][name] = _squares([{name: part} for part in present], name)
         return tensor
 
-    return weights.Lazy(weights.specs(merged), compute), known
+    return weights.Lazy(weights.specs(merged), compute), squares
 
 
 def _between(steps: Sequence[PremergeStep]) -> list[tuple[StateDict, ...]]:
     """The experts before the first stage and after each one."""
-    return [steps[0].entering, *(one.leaving for one in steps)]
+    return [steps[0].entering, *(step.leaving for step in steps)]
 
 
 def measure_premerge(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport, ...]:
@@ -66,27 +66,27 @@ def measure_premerge(plan: MergePlan, known: Sequence[Squares]) -> tuple[Premerg
     """
     if not plan.steps:
         return ()
-    seconds = [one.seconds() for one in plan.steps]  # before anything is computed again
-    far = []
+    seconds = [step.seconds() for step in plan.steps]  # before anything is computed again
+    means = []
     for states, squares in zip(_between(plan.steps), known, strict=True):
         encoders = [weights.select(state, plan.steps[0].encoder_names) for state in states]
-        far.append(distance(encoders, squares))
+        means.append(distance(encoders, squares))
     # a stage that absorbs norms rescales weights: distances before and after do not compare
-    alike = ["absorbed" not in one.report for one in plan.steps]
-    pairs = zip(alike, pairwise(far), strict=True)
+    alike = ["absorbed" not in step.report for step in plan.steps]
+    pairs = zip(alike, pairwise(means), strict=True)
     distances = [
         (a, b) if same and a is not None and b is not None else None for same, (a, b) in pairs
     ]
-    for step, both in zip(plan.steps, distances, strict=True):
-        if both:
-            _call_out(step, *both)
+    for step, change in zip(plan.steps, distances, strict=True):
+        if change:
+            _call_out(step, *change)
         merger = plan.merger_stage.entry
         if "absorbed" in step.report and getattr(merger, "task_vectors", False):
-            how = f"experts whose norms {step.stage.entry.name} absorbed"
+            what = f"experts whose norms {step.stage.entry.name} absorbed"
             expected = "a merger that does not read the base, such as average"
-            said = f"{merger.name} subtracted the base from {how}; expected {expected}"
-            warnings.warn(said, stacklevel=2)
-    reports = (one.report for one in plan.steps)
+            message = f"{merger.name} subtracted the base from {what}; expected {expected}"
+            warnings.warn(message, stacklevel=2)
+    reports = (step.report for step in plan.steps)
     return tuple(map(PremergeReport, distances, seconds, reports, _drifts(plan)))
 
 
@@ -107,8 +107,8 @@ def _call_out(step: PremergeStep, before: float, after: float) -> None:
             *(["try more rows (examples=N)"] if "activations" in method.needs else []),
         ]
         apart = f"drove the experts apart, from a distance of {before:.4g} to {after:.4g}"
-        said = f"{method.name} {apart}; {', '.join(instead)} or another method"
-        warnings.warn(said, stacklevel=2)
+        message = f"{method.name} {apart}; {', '.join(instead)} or another method"
+        warnings.warn(message, stacklevel=2)
 
 
 def distance(states: Sequence[StateDict], known: Squares | None = None) -> float | None:
@@ -147,7 +147,7 @@ def _drifts(plan: MergePlan) -> list[tuple[float | None, ...]]:
     if not any(of_experts):
         return [()] * len(plan.steps)
     unknown = [None] * len(plan.steps)
-    return list(zip(*(one or unknown for one in of_experts), strict=True))
+    return list(zip(*(drifts or unknown for drifts in of_experts), strict=True))
 
 
 def _drift_rows(name: str, plan: MergePlan) -> Rows | None:
@@ -172,12 +172,12 @@ def _drift(plan: MergePlan, place: int, rows: Rows | None) -> list[float] | None
         return None
     length, readout = rows.task.finetune.max_length, preset(plan.recipe.preset).readout
     # in float32: in half precision rounding alone moves them
-    logits, where = [], Placement(device=plan.recipe.device)
+    logits, placement = [], Placement(device=plan.recipe.device)
     try:
         for states in _between(plan.steps):
             expert = experts_entering(plan.experts, states)[place]
-            made = forward(expert, rows, max_length=length, readout=readout, placement=where)
-            logits.append(made[1])
+            out = forward(expert, rows, max_length=length, readout=readout, placement=placement)
+            logits.append(out[1])
     except HarnessError as error:
         _warn(error)
         return None

@@ -110,12 +110,12 @@ class PremergeStep:
     @property
     def leaving(self) -> tuple[StateDict, ...]:
         """The experts as they leave the stage."""
-        return tuple(one.state for one in self.latest)
+        return tuple(expert.state for expert in self.latest)
 
     @property
     def report(self) -> Mapping[str, Any]:
         """The method's report, which its states share: that of the first state with one."""
-        return next((told for one in self.leaving if (told := state_report(one))), {})
+        return next((report for state in self.leaving if (report := state_report(state))), {})
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,13 @@ class PremergeReport:
             parts.append("distance {:.4g} to {:.4g}".format(*self.distance))
         if absorbed := self.report.get("absorbed"):
             parts.append(f"{absorbed} norms absorbed")
-        if known := [one for one in self.drift if one is not None]:
+        if drifts := [drift for drift in self.drift if drift is not None]:
             # in the order of the experts: the one that others are aligned to does not move
-            each = ", ".join("?" if one is None else f"{one:.2g}" for one in self.drift)
+            listed = ", ".join("?" if drift is None else f"{drift:.2g}" for drift in self.drift)
             span = (
-                each
+                listed
                 if len(self.drift) <= MAX_SHOWN_DRIFTS
-                else f"{min(known):.2g} to {max(known):.2g}"
+                else f"{min(drifts):.2g} to {max(drifts):.2g}"
             )
             parts.append(f"experts' logits move by {span}")
         return parts

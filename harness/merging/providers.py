@@ -48,9 +48,9 @@ def check_kinds(need: Need, tasks: Sequence[str]) -> None:
     for name in tasks:
         task = parse_task(name)[0]
         if task.kind not in need.kinds:
-            known = " or ".join(need.kinds)
+            kinds = " or ".join(need.kinds)
             raise BadRecipe(
-                f"{need.name} reads rows of {known} tasks, found {task}, a {task.kind} task"
+                f"{need.name} reads rows of {kinds} tasks, found {task}, a {task.kind} task"
             )
 
 
@@ -89,8 +89,8 @@ class JointProvider(RowsProvider):
     """
 
     def __post_init__(self) -> None:
-        known, same = len(self.recipe.tasks), self.need.rows == "same"
-        if not known or (not same and known != len(self.checkpoints)):
+        count, same = len(self.recipe.tasks), self.need.rows == "same"
+        if not count or (not same and count != len(self.checkpoints)):
             whose = "the first expert's task; name it" if same else "each expert's task; name them"
             raise BadRecipe(f"{self.need.name} needs rows of {whose} with --tasks")
         check_kinds(self.need, self.recipe.tasks)
@@ -106,19 +106,19 @@ class JointProvider(RowsProvider):
         for place, checkpoint in enumerate(self.checkpoints):
             rows = self._readings.rows(place)
             check_inputs(checkpoint, rows.task)
-            own = unit_of(checkpoint) if self.need.rows == "same" else kind_of(rows.task).unit
-            check_ready(checkpoint, unit=own)
+            unit = unit_of(checkpoint) if self.need.rows == "same" else kind_of(rows.task).unit
+            check_ready(checkpoint, unit=unit)
 
     def described(self) -> list[dict[str, Any]]:
         """Which rows each expert was shown, for the record."""
         readings = self._readings
-        shown = [(readings.of(place), one) for place, one in enumerate(readings.digests)]
-        return [statistics.describe(self.need, self.chosen, *one).recorded() for one in shown]
+        pairs = [(readings.of(place), digest) for place, digest in enumerate(readings.digests)]
+        return [statistics.describe(self.need, self.chosen, *pair).recorded() for pair in pairs]
 
     @cached_property
     def _readings(self) -> Readings:
-        first = self.need.rows == "same"
-        rows = (lambda _: self.draws(0)) if first else self.draws
+        same = self.need.rows == "same"
+        rows = (lambda _: self.draws(0)) if same else self.draws
         return Readings(self.checkpoints, rows, self.recipe.placement, self.progress)
 
 
@@ -164,13 +164,13 @@ class StatisticsProvider(RowsProvider):
     def rows(self) -> Counter[str]:
         """The number of each expert's rows, by its label in the progress; empty with files."""
         rows: Counter[str] = Counter()
-        for place, one in enumerate(() if self.files else self.checkpoints):
-            rows[statistics.progress_label(self.need, one)] += len(self.draws(place))
+        for place, checkpoint in enumerate(() if self.files else self.checkpoints):
+            rows[statistics.progress_label(self.need, checkpoint)] += len(self.draws(place))
         return rows
 
     def described(self) -> list[dict[str, Any]]:
         """The descriptions of the obtained statistics, for the record."""
-        return [one.header.recorded() for one in self.obtained]
+        return [statistic.header.recorded() for statistic in self.obtained]
 
     def obtain(self, index: int) -> Statistic:
         """The statistic of one expert."""
@@ -188,14 +188,14 @@ class StatisticsProvider(RowsProvider):
 
     def _check_files(self) -> None:
         for file in self.files:
-            if odd := self._odd_option(file):
-                value = file.header.options.get(odd)
-                found = f"{file.source} was computed with {odd}={value}"
+            if option := self._odd_option(file):
+                value = file.header.options.get(option)
+                problem = f"{file.source} was computed with {option}={value}"
                 if value is None:
-                    found = f"{file.source} does not record {odd}"
+                    problem = f"{file.source} does not record {option}"
                 raise BadOption(
-                    f"{found}, expected {self.chosen[odd]}: give the method the value of the file, "
-                    "or give another file"
+                    f"{problem}, expected {self.chosen[option]}: give the method the value of the "
+                    "file, or give another file"
                 )
         count, files = len(self.checkpoints), len(self.files)
         if files != count:
@@ -207,8 +207,8 @@ class StatisticsProvider(RowsProvider):
 
     def _odd_option(self, file: Statistic) -> str | None:
         """An option, except the seed, with another value in the file than asked for, if any."""
-        odd = (n for n, v in self.chosen.items() if n != "seed" and file.header.options.get(n) != v)
-        return next(odd, None)
+        bad = (n for n, v in self.chosen.items() if n != "seed" and file.header.options.get(n) != v)
+        return next(bad, None)
 
     def _collected(self, index: int) -> Statistic:
         """The statistic of one expert from the cache, else by a pass over its rows."""
@@ -227,8 +227,8 @@ class StatisticsProvider(RowsProvider):
             return None
         checkpoint = self.checkpoints[index]
         digest = weights.digest(in_stored_order(checkpoint).weights)
-        of_it = next((file for file in files if file.header.digest == digest), None)
-        if of_it is None:
+        fitting = next((file for file in files if file.header.digest == digest), None)
+        if fitting is None:
             if self.elsewhere:
                 return None
             raise BadRecipe(
@@ -236,21 +236,21 @@ class StatisticsProvider(RowsProvider):
                 f"statistics of {_listed(files)}; expected statistics of this very model, as it is "
                 "after the pre-merging methods"
             )
-        self._check_rows(of_it, index)
-        check_statistic(of_it, checkpoint)
-        self._tell_of_other_rows(of_it, index)
-        return replace(of_it, stored=tensors_ordered_as(checkpoint, of_it.stored))
+        self._check_rows(fitting, index)
+        check_statistic(fitting, checkpoint)
+        self._tell_of_other_rows(fitting, index)
+        return replace(fitting, stored=tensors_ordered_as(checkpoint, fitting.stored))
 
     def _check_rows(self, file: Statistic, index: int) -> None:
         # as text: a name in a file is never looked up, which could import what it names
         task, _, split = file.header.task.partition("@")
         tasks = self.recipe.tasks
         if split != TRAINED_ON or (tasks and task != tasks[index]):
-            wanted = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"TASK@{TRAINED_ON}"
+            expected = f"{tasks[index]}@{TRAINED_ON}" if tasks else f"TASK@{TRAINED_ON}"
             trained = self.checkpoints[index].source
             raise BadRecipe(
-                f"{file.source} was computed on {file.header.task}, expected {wanted}, the rows of "
-                f"{trained}"
+                f"{file.source} was computed on {file.header.task}, expected {expected}, the rows "
+                f"of {trained}"
             )
 
     def _tell_of_other_rows(self, file: Statistic, index: int) -> None:
@@ -265,10 +265,10 @@ class StatisticsProvider(RowsProvider):
         try:
             with warnings.catch_warnings():  # of few rows: given when the file was made
                 warnings.simplefilter("ignore")
-                here = statistics.rows_for_options(chosen, task, folder, part).digest
+                current = statistics.rows_for_options(chosen, task, folder, part).digest
         except HarnessError:  # without rows there is nothing to compare
             return
-        if file.header.facts.rows not in ("", here):
+        if file.header.facts.rows not in ("", current):
             warnings.warn(
                 f"{file.source} was computed on other rows than {task}@{TRAINED_ON} has now: make "
                 "it again with `harness statistics`, or give the data that it was computed on",
@@ -290,8 +290,8 @@ def _listed(files: Sequence[Statistic]) -> str:
 
 def statistic_rows(providers: Iterable[Provider]) -> Counter[str]:
     """The number of rows that statistics read before the merge, by their label in the progress."""
-    own = {id(one): one for one in providers if isinstance(one, StatisticsProvider)}
-    return sum((one.rows for one in own.values()), Counter[str]())
+    distinct = {id(p): p for p in providers if isinstance(p, StatisticsProvider)}
+    return sum((p.rows for p in distinct.values()), Counter[str]())
 
 
 def prepare(providers: Sequence[Provider]) -> None:
@@ -299,9 +299,9 @@ def prepare(providers: Sequence[Provider]) -> None:
     for provider in providers:
         provider.prepare()
     own = [provider for provider in providers if isinstance(provider, StatisticsProvider)]
-    taken = {(one.need, one.header.digest) for provider in own for one in provider.obtained}
+    used = {(one.need, one.header.digest) for provider in own for one in provider.obtained}
     files = {file.source: file for provider in own for file in provider.files}.values()
-    if unused := [file for file in files if (file.need, file.header.digest) not in taken]:
+    if unused := [file for file in files if (file.need, file.header.digest) not in used]:
         raise BadRecipe(
             f"{_listed(unused)} belongs to no expert as it enters a method that needs "
             f"{unused[0].need}; expected statistics of these very models, by the method's options"

@@ -95,19 +95,19 @@ def unused_fields(recipe: Recipe) -> dict[str, str]:
     """The fields that are set although no stage uses them, each with the reason."""
     needs = [need for entry, _ in methods_of(recipe) for need in needs_of(entry)]
     rows = {need.rows for need in needs}
-    found: dict[str, str] = {}
+    unused: dict[str, str] = {}
     if recipe.tune is None and "shared" not in rows:
         of_scores = {"tune_on": recipe.tune_on, "tune_limit": recipe.tune_limit}
-        found = {
+        unused = {
             name: "no option is tuned, and no merge is scored"
             for name in of_scores
             if of_scores[name]
         }
     if recipe.examples_limit and not any(map(has_examples, needs)):
-        found[LIMIT] = "it reads no examples"
+        unused[LIMIT] = "it reads no examples"
     if recipe.placement.recorded and recipe.tune is None and rows <= {"none"}:
-        found["dtype"] = "it runs no model"
-    return found
+        unused["dtype"] = "it runs no model"
+    return unused
 
 
 def is_mergekit_method(entry: Method) -> bool:
@@ -130,8 +130,12 @@ def with_examples_limit(chosen: Mapping[str, Scalar], limit: int | None) -> dict
 
 def with_choices(recipe: Recipe, fn: Callable[[Method, Choice], Choice]) -> Recipe:
     """The recipe with the choice of every stage replaced by what `fn` makes of it."""
-    first, made = len(recipe.premerge), tuple(fn(*one) for one in methods_of(recipe))
-    chosen = {"premerge": made[:first], "merger": made[first], "postmerge": made[first + 1 :]}
+    first, choices = len(recipe.premerge), tuple(fn(*method) for method in methods_of(recipe))
+    chosen = {
+        "premerge": choices[:first],
+        "merger": choices[first],
+        "postmerge": choices[first + 1 :],
+    }
     return recipe.but(**chosen)
 
 
@@ -173,8 +177,8 @@ def _from_its_place(recipe: Recipe, file: Path) -> Recipe:
         if os.path.exists(beside):
             return beside
         if os.path.exists(source):
-            way = os.path.relpath(source, file.parent)
-            raise BadRecipe(f"{file} names {source}, expected its path from the recipe: {way}")
+            relative = os.path.relpath(source, file.parent)
+            raise BadRecipe(f"{file} names {source}, expected its path from the recipe: {relative}")
         return os.path.join(file.parent, source) if source.startswith(".") else source
 
     def task(name: str) -> str:

@@ -65,15 +65,15 @@ class Spool:
 
         def put_all(name: str) -> Mapping[int, Slot]:
             if name not in slots:
-                there = [place for place, state in enumerate(made) if name in state]
-                slots[name] = {place: self._put(made[place][name]) for place in there}
+                places = [place for place, state in enumerate(made) if name in state]
+                slots[name] = {place: self._put(made[place][name]) for place in places}
             return slots[name]
 
         def read(place: int, name: str) -> torch.Tensor:
             if not self._open:
                 return made[place][name]
-            known = slots.get(name) or worker.submit(put_all, name).result()
-            return self._get(known[place])
+            by_place = slots.get(name) or worker.submit(put_all, name).result()
+            return self._get(by_place[place])
 
         return [weights.stored(state, partial(read, place)) for place, state in enumerate(made)]
 

@@ -55,49 +55,49 @@ class Stage:
         Raises BrokenPlugin unless it is a state or, for a pre-merging method, a list of states.
         """
         own, whose = own_options(self.entry, self.options), f"{self.entry.called} {self.entry.name}"
-        function, crossing = self.entry.function, DeviceTransfer(self.device)
-        states = crossing.to_device(states)
-        given = {one.need.name: crossing.to_device(one.argument) for one in self.providers}
+        function, transfer = self.entry.function, DeviceTransfer(self.device)
+        states = transfer.to_device(states)
+        arguments = {p.need.name: transfer.to_device(p.argument) for p in self.providers}
         with calling(whose, function):
-            made = function(*states, **own, **given)
+            result = function(*states, **own, **arguments)
         if not isinstance(self.entry, Premerge):
-            return crossing.to_processor(_state(made, whose, function))
-        if not isinstance(made, list | tuple):
-            raise _other(whose, made, "a list of experts")
-        return [crossing.to_processor(_state(one, whose, function)) for one in made]
+            return transfer.to_processor(_state(result, whose, function))
+        if not isinstance(result, list | tuple):
+            raise _other(whose, result, "a list of experts")
+        return [transfer.to_processor(_state(state, whose, function)) for state in result]
 
     def statistics(self) -> list[dict[str, Any]]:
         """What the needs were met with, for the record."""
-        return [one for provider in self.providers for one in provider.described()]
+        return [fields for provider in self.providers for fields in provider.described()]
 
 
-def _state(made: Any, whose: str, function: Callable[..., Any]) -> StateDict:
+def _state(result: Any, whose: str, function: Callable[..., Any]) -> StateDict:
     """A method's result, whose entries are checked to be tensors of the right shape when read."""
-    if not isinstance(made, Mapping):
-        raise _other(whose, made, "a mapping from names to tensors")
+    if not isinstance(result, Mapping):
+        raise _other(whose, result, "a mapping from names to tensors")
 
     def tensor(name: str) -> torch.Tensor:
         with calling(f"{whose}, of '{name}',", function):
-            one = made[name]
-        if not isinstance(one, torch.Tensor):
-            raise _other(whose, one, "a torch.Tensor", f" for '{name}'")
-        if isinstance(made, weights.Lazy) and one.shape != made.specs[name].shape:
-            found, said = tuple(one.shape), made.specs[name].shape
+            value = result[name]
+        if not isinstance(value, torch.Tensor):
+            raise _other(whose, value, "a torch.Tensor", f" for '{name}'")
+        if isinstance(result, weights.Lazy) and value.shape != result.specs[name].shape:
+            shape, expected = tuple(value.shape), result.specs[name].shape
             raise IncompatibleWeights(
-                f"{whose} made '{name}' of shape {found}, expected {said} as its specs say"
+                f"{whose} made '{name}' of shape {shape}, expected {expected} as its specs say"
             )
-        return one
+        return value
 
-    if not isinstance(made, weights.Lazy):  # it has no headers: check all tensors now
-        for name in made:
+    if not isinstance(result, weights.Lazy):  # it has no headers: check all tensors now
+        for name in result:
             tensor(name)
     # tuning asks a ScaledMerge for its direction
-    return made if isinstance(made, weights.ScaledMerge) else weights.stored(made, tensor)
+    return result if isinstance(result, weights.ScaledMerge) else weights.stored(result, tensor)
 
 
-def _other(whose: str, found: object, expected: str, what: str = "") -> BrokenPlugin:
+def _other(whose: str, result: object, expected: str, what: str = "") -> BrokenPlugin:
     """The error for a method that returned something of another type."""
-    return BrokenPlugin(f"{whose} returned a {type(found).__name__}{what}, expected {expected}")
+    return BrokenPlugin(f"{whose} returned a {type(result).__name__}{what}, expected {expected}")
 
 
 def state_report(state: StateDict) -> Mapping[str, Any]:
@@ -129,12 +129,12 @@ class StageBuilder:
     def files(self) -> tuple[Statistic, ...]:
         """The given files of statistics. Raises BadRecipe for one that no method needs."""
         files = tuple(read_statistic(file) for file in self.recipe.statistics)
-        wanted = list(dict.fromkeys(need.name for need in self.needs if need.rows == "own"))
-        if files and not wanted:
+        names = list(dict.fromkeys(need.name for need in self.needs if need.rows == "own"))
+        if files and not names:
             raise BadRecipe(f"{self._called} needs no statistics; leave out --statistics")
         for file in files:
-            if file.need not in wanted:
-                expected = " or ".join(wanted)
+            if file.need not in names:
+                expected = " or ".join(names)
                 raise BadRecipe(f"{file.source} holds {file.need} statistics, expected {expected}")
         return files
 
@@ -178,9 +178,9 @@ class StageBuilder:
         tuned = isinstance(entry, Merger) and self.recipe.tune is not None
         shared = any(need.rows == "shared" for need in needs)
         scorer = scorer_of(self, entering, averaged or {}) if tuned or shared else None
-        under = tuple(with_tensors(one, averaged or {}) for one in entering)
-        given = ((need, under if need.rows == "tasks" else entering) for need in needs)
-        providers = tuple(self._provider(need, choice, of, scorer) for need, of in given)
+        headed = tuple(with_tensors(expert, averaged or {}) for expert in entering)
+        pairs = ((need, headed if need.rows == "tasks" else entering) for need in needs)
+        providers = tuple(self._provider(need, choice, models, scorer) for need, models in pairs)
         device = weights.PROCESSOR if is_mergekit_method(entry) else self.recipe.arithmetic.where
         return Stage(entry, choice.options, providers, scorer, device)
 
@@ -192,14 +192,14 @@ class StageBuilder:
         scorer: ValidationScorer | None,
     ) -> Provider:
         """The provider of one need of a method, for the experts as they enter the method."""
-        given = {name: choice.options[name] for name in options(need.function)}
-        chosen = with_examples_limit(given, self.recipe.examples_limit)
+        values = {name: choice.options[name] for name in options(need.function)}
+        chosen = with_examples_limit(values, self.recipe.examples_limit)
         if need.check:
             need.check(chosen)
         if need.rows in ("shared", "none"):
-            made_of = scorer if need.rows == "shared" else self._of_tasks(entering)
+            argument = scorer if need.rows == "shared" else self._of_tasks(entering)
             with calling(f"need {need.name}", need.function):
-                return ReadyProvider(need, need.function(made_of, **chosen))
+                return ReadyProvider(need, need.function(argument, **chosen))
         common = need, chosen, entering, self.recipe, self.progress
         if need.rows == "own":
             files = tuple(file for file in self.files if file.need == need.name)
@@ -211,7 +211,7 @@ class StageBuilder:
         """The experts, each with its task in the recipe, if that names one."""
         tasks = self.recipe.tasks or [None] * len(entering)
         pairs = zip(entering, tasks, strict=True)
-        return tuple(replace(one, tasks=(task,)) if task else one for one, task in pairs)
+        return tuple(replace(expert, tasks=(task,)) if task else expert for expert, task in pairs)
 
 
 def experts_entering(
@@ -244,10 +244,10 @@ def scorer_of(
     task.
     """
     recipe = builder.recipe
-    asked = recipe.tune_on or tuple(f"{t}@{HELD_OUT}" for t in dict.fromkeys(recipe.tasks))
+    names = recipe.tune_on or tuple(f"{t}@{HELD_OUT}" for t in dict.fromkeys(recipe.tasks))
     readout = preset(recipe.preset).readout
     places = []
-    for name in asked:
+    for name in names:
         task, split = unreported_split(name)
         of_task = [e for e, t in zip(experts, recipe.tasks, strict=False) if t == task.name]
         if recipe.heads == "keep" and not of_task:
@@ -255,12 +255,12 @@ def scorer_of(
                 f"no expert is of task {task}, so there is no kept head to score it with; expected "
                 "a task of an expert: --tune-on"
             )
-        template, read = (
+        template, adapted = (
             of_task[0] if of_task else experts[0],
             task_under_preset(task, recipe.preset),
         )
-        check_readout(template, readout, read.finetune.max_length)
-        places.append((with_tensors(template, averaged), read, split))
+        check_readout(template, readout, adapted.finetune.max_length)
+        places.append((with_tensors(template, averaged), adapted, split))
     return ValidationScorer(
         tuple(places),
         recipe.data_dir,

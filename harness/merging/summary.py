@@ -41,12 +41,12 @@ def summary(plan: MergePlan) -> list[str]:
     base = plan.base.source if plan.base else _no_base(plan)
     lines.append(f"base     {base}")
     lines += [f"expert   {e.source} ({t})" for e, t in zip(plan.experts, tasks, strict=True)]
-    needs = {one.need.name: one.need.rows for one in plan.providers if one.need.rows != "none"}
+    needs = {p.need.name: p.need.rows for p in plan.providers if p.need.rows != "none"}
     lines += [f"shown    {WHOSE[whose]}, for {name}" for name, whose in needs.items()]
     if plan.recipe.tune is not None and (scorer := plan.merger_stage.scorer) is not None:
         lines.append(f"tuned    {plan.recipe.tune} on {', '.join(scorer.splits)}")
-    for choice, one in zip(plan.recipe.premerge, plan.premerge_reports, strict=False):
-        lines.append(f"{choice.name:<8} {', '.join([*one.changes, f'{one.seconds:.1f} s'])}")
+    for choice, report in zip(plan.recipe.premerge, plan.premerge_reports, strict=False):
+        lines.append(f"{choice.name:<8} {', '.join([*report.changes, f'{report.seconds:.1f} s'])}")
     entries, megabytes = size(plan.state) / 1e6, plan.size / 1e6
     lines.append(f"weights  {len(plan.state)} tensors, {entries:.1f} M entries, {megabytes:.1f} MB")
     return lines
@@ -56,8 +56,8 @@ def _no_base(plan: MergePlan) -> str:
     """The text for a merge without a base: which to give, if the folders of all experts name the
     same. The harness does not take it from there: a file would decide what is opened, and with a
     base other tensors count as new."""
-    said = [read_expert_json(expert.path) for expert in plan.experts]
-    named = {one.base if one and one.base_weights else "BASE" for one in said}
+    records = [read_expert_json(expert.path) for expert in plan.experts]
+    named = {record.base if record and record.base_weights else "BASE" for record in records}
     base = quote(named.pop()) if len(named) == 1 else "BASE"
     return f"none; to see what the merge adds, give --base {base}"
 

@@ -34,19 +34,19 @@ def candidates(plan: MergePlan, again: Callable[[Recipe], MergePlan]) -> dict[Sc
     plan is made by `again`, and reads rows by itself.
     """
     recipe = plan.recipe
-    name, tried = grid(recipe)
-    of, _, option = name.rpartition(".")
-    if of in ("", recipe.merger.name):
-        return {value: compose_merge(plan, **{option: value}) for value in tried}
+    name, values = grid(recipe)
+    method, _, option = name.rpartition(".")
+    if method in ("", recipe.merger.name):
+        return {value: compose_merge(plan, **{option: value}) for value in values}
 
     def changed(value: Scalar) -> Recipe:
-        def one(_: Method, choice: Choice) -> Choice:
-            own = {option: value} if choice.name == of else {}
+        def with_value(_: Method, choice: Choice) -> Choice:
+            own = {option: value} if choice.name == method else {}
             return Choice(choice.name, {**choice.options, **own})
 
-        return with_choices(recipe, one)
+        return with_choices(recipe, with_value)
 
-    return {value: again(changed(value)) for value in tried}
+    return {value: again(changed(value)) for value in values}
 
 
 def with_shared_direction(candidates: dict[Scalar, MergePlan]) -> dict[Scalar, MergePlan]:
@@ -58,13 +58,13 @@ def with_shared_direction(candidates: dict[Scalar, MergePlan]) -> dict[Scalar, M
     merged = {value: plan.merged for value, plan in candidates.items()}
     lines = {value: one for value, one in merged.items() if isinstance(one, weights.ScaledMerge)}
     first = next(iter(candidates.values()))
-    of, _, option = values_of(str(first.recipe.tune))[0].rpartition(".")
-    is_scale = of in ("", first.recipe.merger.name) and option == weights.SCALE
+    method, _, option = values_of(str(first.recipe.tune))[0].rpartition(".")
+    is_scale = method in ("", first.recipe.merger.name) and option == weights.SCALE
     if len(lines) < len(candidates) or not is_scale or first.spool is None:
         return candidates
     (direction,) = first.spool.states([next(iter(lines.values())).direction])
-    again = {v: weights.ScaledMerge(line.base, direction, line.scale) for v, line in lines.items()}
-    return {value: with_merged_state(candidates[value], line) for value, line in again.items()}
+    shared = {v: weights.ScaledMerge(line.base, direction, line.scale) for v, line in lines.items()}
+    return {value: with_merged_state(candidates[value], line) for value, line in shared.items()}
 
 
 def scored_row_counts(candidates: Mapping[Scalar, MergePlan]) -> dict[str, int]:
@@ -127,24 +127,26 @@ def grid(recipe: Recipe) -> tuple[str, list[Scalar]]:
     if recipe.tune is None:
         return "", []
     name, values = values_of(recipe.tune)
-    of, _, option = name.rpartition(".")
-    of = of or recipe.merger.name
+    method, _, option = name.rpartition(".")
+    method = method or recipe.merger.name
     methods = {entry.name: entry for entry, _ in methods_of(recipe)}
-    if [choice.name for _, choice in methods_of(recipe)].count(of) != 1:
+    if [choice.name for _, choice in methods_of(recipe)].count(method) != 1:
         raise BadOption(
-            f"--tune names the method {of}; expected one that the merge has exactly once: "
+            f"--tune names the method {method}; expected one that the merge has exactly once: "
             f"{', '.join(methods)}"
         )
-    known = options(methods[of].function)
-    numbers = [one.name for one in known.values() if type(one.default) in (int, float)]
+    by_name = options(methods[method].function)
+    numbers = [one.name for one in by_name.values() if type(one.default) in (int, float)]
     if option not in numbers and isinstance(values[0], float):
         these = ", ".join(numbers) or "it has none"
         raise BadOption(
-            f"'{option}' of {of} cannot be tuned in steps; expected an option that is a number: "
-            f"{these}"
+            f"'{option}' of {method} cannot be tuned in steps; expected an option that is a "
+            f"number: {these}"
         )
-    read = [resolve("method", Choice(of, {option: v}), methods[of].function) for v in values]
-    return name, [one[option] for one in read] if isinstance(values[0], str) else values
+    read = [
+        resolve("method", Choice(method, {option: v}), methods[method].function) for v in values
+    ]
+    return name, [chosen[option] for chosen in read] if isinstance(values[0], str) else values
 
 
 def values_of(text: str) -> tuple[str, list[Scalar]]:
@@ -154,11 +156,11 @@ def values_of(text: str) -> tuple[str, list[Scalar]]:
     """
     name, equals, spelled = text.partition("=")
     if listed := re.fullmatch(r"\[([^\[\]]+)\]", spelled.strip()):
-        return name.strip(), [one.strip() for one in listed[1].split(",")]
+        return name.strip(), [value.strip() for value in listed[1].split(",")]
     try:
         first, last, step = map(Decimal, spelled.split(":"))
-        known = first.is_finite() and last.is_finite() and step.is_finite()
-        fits = bool(equals) and known and last >= first and step > 0
+        finite = first.is_finite() and last.is_finite() and step.is_finite()
+        fits = bool(equals) and finite and last >= first and step > 0
         fits = fits and (last - first) / step < TRIALS
     except (ArithmeticError, ValueError):  # of Decimal: InvalidOperation, Overflow
         fits = False

@@ -70,9 +70,9 @@ class ValidationScorer:
 
     def on(self, rows: tuple[Rows, ...]) -> ValidationScorer:
         """This scorer, on rows that another scorer of the same splits has read."""
-        made = replace(self)
-        vars(made)["rows"] = rows
-        return made
+        scorer = replace(self)
+        vars(scorer)["rows"] = rows
+        return scorer
 
     @property
     def reads(self) -> int:

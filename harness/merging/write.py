@@ -69,12 +69,12 @@ def write(
         digests: dict[str, Any] = {"digest": digest}
         first = plan.experts[0]
         sources = (*plan.experts, *((plan.base,) if plan.base else ()))
-        copy_processor([one.processor for one in sources], folder)
+        copy_processor([source.processor for source in sources], folder)
         if first.pooling or plan.recipe.heads not in ("keep", "none"):
             copy_modules(first, folder)
-        wanted = plan.recipe.heads == "keep" or verbalizer_of(first)
-        if wanted and (kept := _write_heads(plan, folder, hashes)):
-            digests["head_digests"] = kept
+        with_heads = plan.recipe.heads == "keep" or verbalizer_of(first)
+        if with_heads and (head_digests := _write_heads(plan, folder, hashes)):
+            digests["head_digests"] = head_digests
         plan = replace(plan, premerge_reports=measure_premerge(plan, squares))
         write_json(folder / "config.json", _config(plan) | _dtype_fields(plan))
         write_text(folder / "README.md", _card(plan))
@@ -177,17 +177,17 @@ def _record(
     """The content of merge.json."""
 
     def origin(checkpoint: Checkpoint) -> dict[str, str]:
-        named = {
+        fields = {
             "source": checkpoint.source,
             "digest": plan.source_weights[checkpoint.source].digest(),
         }
         if checkpoint.path.is_dir() and Path(checkpoint.source).exists():
-            named["relative"] = os.path.relpath(checkpoint.path, out)
-        return named
+            fields["relative"] = os.path.relpath(checkpoint.path, out)
+        return fields
 
     recipe, tried = plan.recipe, bool(trials or plan.report)
-    inherited = rows_shown(*(one.path for one in (*plan.experts, plan.base) if one))
-    measured = (one.recorded() for one in plan.premerge_reports)
+    inherited = rows_shown(*(model.path for model in (*plan.experts, plan.base) if model))
+    measured = (report.recorded() for report in plan.premerge_reports)
     stages = [stage for stage in plan.stages if tried or stage is not plan.merger_stage]
     devices = [stage.device for stage in plan.stages]  # methods of mergekit run on the processor
     record = {
@@ -202,13 +202,13 @@ def _record(
             for i, expert in enumerate(plan.experts)
         ],
         "premerge": [
-            _without_empty(_chosen(choice) | _needed([step.stage]) | told)
-            for choice, step, told in zip(recipe.premerge, plan.steps, measured, strict=True)
+            _without_empty(_chosen(choice) | _needed([step.stage]) | fields)
+            for choice, step, fields in zip(recipe.premerge, plan.steps, measured, strict=True)
         ],
         "merger": _chosen(recipe.merger),
         "postmerge": [
-            _without_empty(_chosen(choice) | _needed([stage]) | {"report": state_report(made)})
-            for choice, stage, made in zip(
+            _without_empty(_chosen(choice) | _needed([stage]) | {"report": state_report(state)})
+            for choice, stage, state in zip(
                 recipe.postmerge, plan.postmerge_stages, plan.postmerged, strict=True
             )
         ],
@@ -254,7 +254,7 @@ def _chosen(choice: Choice) -> dict[str, Any]:
 def _needed(stages: Sequence[Stage]) -> dict[str, Any]:
     """What methods were given beside weights: statistics, and splits to score candidates on."""
     splits = [split for stage in stages if stage.scorer for split in stage.scorer.splits]
-    statistics = [one for stage in stages for one in stage.statistics()]
+    statistics = [statistic for stage in stages for statistic in stage.statistics()]
     return {"statistics": statistics, "scored_on": list(dict.fromkeys(splits))}
 
 
@@ -262,12 +262,12 @@ def _seen(plan: MergePlan, tried: Sequence[Stage]) -> dict[str, str]:
     """The digests of texts that the merge has read, by `name@split`: of reported splits, and of
     splits that the stages `tried` scored candidates on; not of training rows, which no evaluation
     scores."""
-    shown = [one["task"] for one in _needed(plan.stages)["statistics"]]
+    read = [statistic["task"] for statistic in _needed(plan.stages)["statistics"]]
     # a task that an expert's folder names may be unknown here if none of its rows are read
-    asked = {f"{task}@{TASKS[task].reported}" for task in plan.tasks if task in TASKS}
-    names = (*_needed(tried)["scored_on"], *asked.intersection(shown))
-    found = {name: texts_digest(*parse_task(name), plan.recipe.data_dir) for name in names}
-    return {name: digest for name, digest in found.items() if digest}
+    reported = {f"{task}@{TASKS[task].reported}" for task in plan.tasks if task in TASKS}
+    names = (*_needed(tried)["scored_on"], *reported.intersection(read))
+    digests = {name: texts_digest(*parse_task(name), plan.recipe.data_dir) for name in names}
+    return {name: digest for name, digest in digests.items() if digest}
 
 
 def _kept(plan: MergePlan) -> dict[str, list[str]]:
@@ -275,8 +275,8 @@ def _kept(plan: MergePlan) -> dict[str, list[str]]:
     if plan.recipe.heads != "keep":
         return {}
     tops, is_head = zip(plan.tasks, plan.head_states, strict=True), plan.experts[0].family.is_head
-    kept = {task: [*filterfalse(is_head, top)] for task, top in tops}
-    return {task: names for task, names in kept.items() if names}
+    by_task = {task: [*filterfalse(is_head, top)] for task, top in tops}
+    return {task: names for task, names in by_task.items() if names}
 
 
 def _projection(plan: MergePlan) -> str:
@@ -286,7 +286,7 @@ def _projection(plan: MergePlan) -> str:
     if family.whole is None:
         return ""
     states = [model.weights for model in (*plan.experts, plan.base) if model]
-    parts = [weights.select(one, filter(family.is_pooler, one)) for one in states]
+    parts = [weights.select(state, filter(family.is_pooler, state)) for state in states]
     return "base" if plan.base and len({*map(weights.digest, parts)}) == 1 else "own"
 
 
@@ -297,18 +297,18 @@ def _base_weights(plan: MergePlan) -> Mapping[str, str]:
             return encoder_digests(plan.stored_base)
         except BrokenCheckpoint:  # the base may lack tensors, as the experts may
             return {}
-    made = [recorded_base(expert) for expert in plan.experts]
-    known = [one.digests if one else {} for one in made]
-    first = {part: known[0][part] for part in (ENCODER, POOLER) if part in known[0]}
-    return first if all(first.items() <= one.items() for one in known) else {}
+    bases = [recorded_base(expert) for expert in plan.experts]
+    digests = [base.digests if base else {} for base in bases]
+    first = {part: digests[0][part] for part in (ENCODER, POOLER) if part in digests[0]}
+    return first if all(first.items() <= one.items() for one in digests) else {}
 
 
 def _lengths(plan: MergePlan) -> dict[str, int]:
     """The maximum length that rows were read at, by `name@split`."""
     stages = plan.stages
-    told = [one for stage in stages for one in stage.statistics()]
+    statistics = [statistic for stage in stages for statistic in stage.statistics()]
     validated = [rows for stage in stages if stage.scorer for rows in stage.scorer.rows]
-    lengths = {str(one["task"]): int(one["max_length"]) for one in told}
+    lengths = {str(statistic["task"]): int(statistic["max_length"]) for statistic in statistics}
     scored = {f"{rows.task}@{rows.split}": rows.task.finetune.max_length for rows in validated}
     return lengths | scored
 
@@ -326,14 +326,14 @@ def _card(plan: MergePlan) -> str:
     if plan.experts[0].family.inputs == "image":
         metadata["pipeline_tag"] = "image-classification"
     header = yaml.safe_dump(metadata, sort_keys=False, allow_unicode=True).strip()
-    how = f"Merged with `{plain(recipe.method)}`; heads: {recipe.heads}."
+    text = f"Merged with `{plain(recipe.method)}`; heads: {recipe.heads}."
     tasks = plan.tasks or ("",) * len(plan.experts)
-    rows = zip((one.source for one in plan.experts), tasks, strict=True)
+    rows = zip((expert.source for expert in plan.experts), tasks, strict=True)
     table = ["| expert | task |", "|---|---|"]
     table += [f"| {markdown(source)} | {markdown(task)} |" for source, task in rows]
     # no seconds: a card is the same whenever it is written
-    told = list(zip(plan.recipe.premerge, plan.premerge_reports, strict=True))
-    changed = [f"- {markdown(choice.name)}: {', '.join(one.changes)}" for choice, one in told]
-    parts = [f"---\n{header}\n---", f"# {markdown(short_method(recipe))}", how, "\n".join(table)]
-    parts += ["\n".join(changed)] if any(one.changes for _, one in told) else []
+    runs = list(zip(plan.recipe.premerge, plan.premerge_reports, strict=True))
+    changed = [f"- {markdown(choice.name)}: {', '.join(report.changes)}" for choice, report in runs]
+    parts = [f"---\n{header}\n---", f"# {markdown(short_method(recipe))}", text, "\n".join(table)]
+    parts += ["\n".join(changed)] if any(report.changes for _, report in runs) else []
     return "\n\n".join([*parts, f"All options, seeds and content hashes are in `{MERGE_FILE}`.\n"])

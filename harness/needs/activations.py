@@ -45,9 +45,9 @@ class _MadeUp:
     makers: Mapping[str, str]
 
     def products(self, other: _MadeUp, group: str) -> Products:
-        here, there = self._of(group), other._of(group)
-        sums, squares = ((here.sum(0), there.sum(0)), (here.square().sum(0), there.square().sum(0)))
-        return Products(here.T @ there, sums, squares, len(here))
+        left, right = self._of(group), other._of(group)
+        sums, squares = ((left.sum(0), right.sum(0)), (left.square().sum(0), right.square().sum(0)))
+        return Products(left.T @ right, sums, squares, len(left))
 
     def _of(self, group: str) -> torch.Tensor:
         name = self.makers[group]

@@ -21,8 +21,8 @@ from harness.weights import Spec, floating, specs
 
 def _shapes(checkpoint: Checkpoint) -> dict[str, Spec]:
     """The shape of every parameter, with the type float32."""
-    known = specs(checkpoint.weights)
-    return {name: Spec(known[name].shape, torch.float32) for name in floating(checkpoint.weights)}
+    headers = specs(checkpoint.weights)
+    return {name: Spec(headers[name].shape, torch.float32) for name in floating(checkpoint.weights)}
 
 
 def _fault(fisher: torch.Tensor) -> str | None:
@@ -45,12 +45,12 @@ def _check(chosen: Mapping[str, Scalar]) -> None:
 def _toy(experts: Sequence[StateDict]) -> list[StateDict]:
     """Made-up Fisher information of every parameter, a fifth of it exactly zero."""
 
-    def one(place: int, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def toy(place: int, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         values = rng(place, "fisher", name).random(math.prod(shape))
         return torch.from_numpy(values * (values > 0.2)).to(torch.float32).view(shape)
 
     return [
-        {name: one(place, name, spec.shape) for name, spec in specs(expert).items()}
+        {name: toy(place, name, spec.shape) for name, spec in specs(expert).items()}
         for place, expert in enumerate(experts, start=1)
     ]
 

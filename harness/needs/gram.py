@@ -44,13 +44,13 @@ def _fault(gram: torch.Tensor) -> str | None:
 def toy_grams(experts: Sequence[StateDict]) -> list[StateDict]:
     """Inner products of made-up inputs of every linear layer, [in, in] in float64."""
 
-    def one(place: int, name: str, width: int) -> torch.Tensor:
+    def toy(place: int, name: str, width: int) -> torch.Tensor:
         rows = torch.from_numpy(rng(place, "gram", name).normal(size=(4 * width, width)))
         return rows.T @ rows / len(rows)
 
     return [
         {
-            name: one(place, name, spec.shape[1])
+            name: toy(place, name, spec.shape[1])
             for name, spec in specs(expert).items()
             if len(spec.shape) == 2 and name.endswith(".weight") and "embeddings" not in name
         }

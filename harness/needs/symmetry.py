@@ -24,16 +24,16 @@ SECOND = "bert.shared_embeddings.weight"
 
 def toy_family(expert: StateDict) -> Family:
     """The family of a toy expert, by the names of its tensors."""
-    told = (one for one in FAMILIES if any(name.startswith(one.prefix) for name in expert))
-    return next(told, BERT)
+    families = (f for f in FAMILIES if any(name.startswith(f.prefix) for name in expert))
+    return next(families, BERT)
 
 
 def toy_symmetry(experts: Sequence[StateDict]) -> Symmetry:
     """The symmetry of toys with two attention heads; tensors outside of the family's table stay."""
     family = toy_family(experts[0])
-    table, seen = {**family.axes, **family.row.axes}, split_parts(family, experts[0])
-    names = [n for n in seen if in_any_layer(n) in table]
-    axes = dict(axes_of(family, select(seen, names)) if names else {})
+    table, tensors = {**family.axes, **family.row.axes}, split_parts(family, experts[0])
+    names = [n for n in tensors if in_any_layer(n) in table]
+    axes = dict(axes_of(family, select(tensors, names)) if names else {})
     words = (TABLE, SECOND) if SECOND in experts[0] else (TABLE,)
     axes |= {name: axes[TABLE] for name in words if TABLE in axes}
     return Symmetry(axes, 2, words, tuple(filter(family.is_head, names)))
@@ -49,21 +49,21 @@ def symmetry(experts: Sequence[Checkpoint]) -> Symmetry:
     """
     first = experts[0]
     family = first.family
-    each = []
+    tables = []
     for expert in experts:
         unit: Unit = "row" if expert.labels is None else unit_of(expert)
-        made = axes_of(family, expert.weights, unit)
+        table = axes_of(family, expert.weights, unit)
         if expert.labels is None:  # no head: it outputs the hidden states, whose order stays
-            made = {n: tuple(None if a == WIDTH else a for a in axes) for n, axes in made.items()}
+            table = {n: tuple(None if a == WIDTH else a for a in axes) for n, axes in table.items()}
             encoder_of(expert)
         else:
             check_whole(expert, unit=unit)
-        each.append(made)
-    known = {name: axes for one in each for name, axes in one.items()}
-    head = tuple(filter(family.is_head, known))
-    odd = {name for name in head if any(one.get(name, known[name]) != known[name] for one in each)}
-    own = tuple({name: one[name] for name in odd & one.keys()} for one in each) if odd else ()
-    axes = {name: groups for name, groups in known.items() if name not in odd}
+        tables.append(table)
+    named = {name: axes for table in tables for name, axes in table.items()}
+    head = tuple(filter(family.is_head, named))
+    mixed = {name for name in head if any(t.get(name, named[name]) != named[name] for t in tables)}
+    own = tuple({name: t[name] for name in mixed & t.keys()} for t in tables) if mixed else ()
+    axes = {name: groups for name, groups in named.items() if name not in mixed}
     return Symmetry(
         axes,
         attention_head_count(first),

@@ -21,7 +21,7 @@ def _toy(experts: Sequence[StateDict]) -> tuple[EntropyLoss, ...]:
 
 def _half_square(state: StateDict) -> tuple[float, StateDict]:
     gradient = {name: state[name].clone() for name in state}
-    return sum(float(one.double().square().sum()) for one in gradient.values()) / 2, gradient
+    return sum(float(tensor.double().square().sum()) for tensor in gradient.values()) / 2, gradient
 
 
 @need(

@@ -40,7 +40,7 @@ def lines(
     By hand: task vectors (2, 4) of layer 0 and (1, 3) of layer 1 have the means 3 and 2; alpha is
     (6 + 4) / (2 * (3 + 2)) = 1, and they become 1 * 3 and (1 + 1) * 2.
     """
-    numbers = {name: int(at[1]) for name in merged if (at := NUMBER.search(name))}
+    numbers = {name: int(found[1]) for name in merged if (found := NUMBER.search(name))}
     encoder = [number for name, number in numbers.items() if "encoder." in name]
     for name in numbers:
         numbers[name] += len({*encoder}) if "decoder." in name else 0
@@ -73,9 +73,9 @@ def _ratio(merged: StateDict, experts: Sequence[StateDict], base: StateDict) -> 
         return origin
 
     shared = select(merged, [name for name in merged if name in base])
-    each = each_named(add, shared, base, *experts)
-    for name in each:
-        _ = each[name]
+    measured = each_named(add, shared, base, *experts)
+    for name in measured:
+        _ = measured[name]
     # exactly rounded, so that the order of the tensors does not matter
     of_sum, of_merged, rounding = map(math.fsum, sums)
     return of_sum / (len(experts) * of_merged) if of_merged > rounding else 0.0

@@ -51,7 +51,7 @@ def svc(
             vector = expert.double() - wide
             return _share(own, left.mT @ vector, max(ALIKE * float(vector.norm()), rounding))
 
-        shares = torch.stack([share(one) for one in tuned])
+        shares = torch.stack([share(expert) for expert in tuned])
         values = values / _divisor(shares, alpha, floor)
         calibrated: torch.Tensor = wide + (left * values) @ right
         return calibrated.to(weight.dtype)
@@ -63,9 +63,9 @@ def svc(
 def _share(merged: torch.Tensor, own: torch.Tensor, nothing: float) -> torch.Tensor:
     """<a, b> / |b|^2 of each row; 0 where |b| is `nothing` or less."""
     squares = own.square().sum(1)
-    there = squares.sqrt() > nothing
+    present = squares.sqrt() > nothing
     products = (merged * own).sum(1)
-    return torch.where(there, products / squares.where(there, 1), 0)
+    return torch.where(present, products / squares.where(present, 1), 0)
 
 
 def _divisor(shares: torch.Tensor, alpha: float, floor: str) -> torch.Tensor:

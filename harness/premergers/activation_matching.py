@@ -50,7 +50,7 @@ def activation_matching(
     """
     what = weights.alignment(experts, base, symmetry, anchor)
 
-    def found(group: str, index: int) -> Mapping[str, weights.Permuted]:
+    def matched(group: str, index: int) -> Mapping[str, weights.Permuted]:
         place = what.place()
         assert place is not None  # the base has seen no rows and is no anchor here
         products = activations[index].products(activations[place], group)
@@ -59,7 +59,7 @@ def activation_matching(
         return {group: weights.Permuted(weights.gainful(alike, squares))}
 
     groups = symmetry.within(layers, "ffn")
-    return weights.to_anchor(what, {(group,): partial(found, group) for group in groups})
+    return weights.to_anchor(what, {(group,): partial(matched, group) for group in groups})
 
 
 def correlation(products: Products) -> torch.Tensor:
@@ -67,7 +67,7 @@ def correlation(products: Products) -> torch.Tensor:
 
     That of a constant unit is 0.
     """
-    means = [one / products.count for one in products.sums]
+    means = [total / products.count for total in products.sums]
     pairs = zip(products.squares, means, strict=True)
     spreads = [(q / products.count - mean.square()).clamp(min=0).sqrt() for q, mean in pairs]
     # it varies by more than the rounding of its mean square

@@ -47,19 +47,19 @@ def cca(
         assert place is not None  # the base has seen no rows and is no anchor here
         anchors, mine = activations[place], activations[index]
         pairs = (anchors, anchors), (mine, anchors), (mine, mine)
-        products = [one.products(two, group) for one, two in pairs]
+        products = [first.products(second, group) for first, second in pairs]
         of_anchor, between, own = map(covariance, products)
         few = products[0].count <= len(own)  # tokens: some directions correlate with nothing
         return {group: mapped(of_anchor, between.mT, own, gamma, full=not few)}
 
     groups = symmetry.within(layers, "ffn")
     # not kept: a map is two matrices [units, units], for each expert and layer
-    return weights.to_anchor(what, {(one,): partial(find, one) for one in groups}, keep=False)
+    return weights.to_anchor(what, {(group,): partial(find, group) for group in groups}, keep=False)
 
 
 def covariance(products: Products) -> torch.Tensor:
     """The covariances [units, units] of units of the first model with those of the second."""
-    first, second = (one / products.count for one in products.sums)
+    first, second = (total / products.count for total in products.sums)
     return products.inner / products.count - torch.outer(first, second)
 
 
@@ -79,14 +79,14 @@ def mapped(
     to the identity, which only symmetric roots define.
     """
     solved, ridge = torch.linalg.solve_triangular, gamma * torch.eye(len(mine), dtype=mine.dtype)
-    (one, failed), (my, my_failed) = map(torch.linalg.cholesky_ex, (anchors + ridge, mine + ridge))
+    (low, failed), (my, my_failed) = map(torch.linalg.cholesky_ex, (anchors + ridge, mine + ridge))
     if full and not failed and not my_failed:
-        half = solved(one, between, upper=False)
+        half = solved(low, between, upper=False)
         left, values, right = torch.linalg.svd(solved(my.mT, half, upper=True, left=False))
         if bool((values > UNCORRELATED).all()):
             turn = left @ right
-            there = solved(my.mT, turn.mT @ one.mT, upper=True)
-            return weights.Turned(there[None], solved(one.mT, turn @ my.mT, upper=True)[None])
+            matrix = solved(my.mT, turn.mT @ low.mT, upper=True)
+            return weights.Turned(matrix[None], solved(low.mT, turn @ my.mT, upper=True)[None])
     (root, back), (my_root, my_back) = (_roots(one, gamma) for one in (anchors, mine))
     turn = _rotation(back @ between @ my_back)
     return weights.Turned((my_back @ turn.mT @ root)[None], (back @ turn @ my_root)[None])
@@ -99,8 +99,8 @@ UNCORRELATED = 1e-10
 def _rotation(correlations: torch.Tensor) -> torch.Tensor:
     """U V^T of the singular vectors, as near to the identity as it can be where none correlate."""
     left, values, right = torch.linalg.svd(correlations)
-    told = values > UNCORRELATED
-    return left @ right if bool(told.all()) else weights.completed(left, right, ~told)
+    correlated = values > UNCORRELATED
+    return left @ right if bool(correlated.all()) else weights.completed(left, right, ~correlated)
 
 
 def _roots(covariances: torch.Tensor, gamma: float) -> tuple[torch.Tensor, torch.Tensor]:

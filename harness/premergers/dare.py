@@ -69,10 +69,10 @@ def with_masks(
     """
     check_masks("dare", experts, base, masks)
 
-    def given(index: int, name: str, vector: torch.Tensor) -> torch.Tensor:
+    def from_masks(index: int, name: str, vector: torch.Tensor) -> torch.Tensor:
         return ~masks[index][name].to(torch.bool)
 
-    return _masked(experts, base, given, 1 - drop_rate if rescale else 1.0, on)
+    return _masked(experts, base, from_masks, 1 - drop_rate if rescale else 1.0, on)
 
 
 def check_masks(
@@ -83,10 +83,10 @@ def check_masks(
 ) -> None:
     """Raise BadOption, naming the tensor, unless all that the base has too have fitting masks."""
     check_one_each(method, masks, len(experts), "sets of masks")
-    for place, (expert, given) in enumerate(zip(experts, masks, strict=True)):
-        known, wanted = specs(given), specs(expert)
-        for name in filter(base.__contains__, wanted):
-            shape, expected = known[name].shape if name in known else "missing", wanted[name].shape
+    for place, (expert, own) in enumerate(zip(experts, masks, strict=True)):
+        found, needed = specs(own), specs(expert)
+        for name in filter(base.__contains__, needed):
+            shape, expected = found[name].shape if name in found else "missing", needed[name].shape
             if shape != expected:
                 raise BadOption(
                     f"the mask of '{name}' of expert {place + 1} is {shape}, expected {expected}"

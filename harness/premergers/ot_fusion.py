@@ -65,10 +65,10 @@ def ot_fusion(
             "expected 2, or leave it out"
         )
     units = symmetry.within(layers, "ffn")
-    groups = [(one, _rows_of(one)) if reference_quirks else (one,) for one in units]
+    groups = [(group, _rows_of(group)) if reference_quirks else (group,) for group in units]
     table = _quirky(symmetry) if reference_quirks else symmetry
     what = weights.alignment(experts, base, table, anchor)
-    return weights.to_anchor(what, {one: partial(_transported, what, one) for one in groups})
+    return weights.to_anchor(what, {names: partial(_transported, what, names) for names in groups})
 
 
 OUT = "out"
@@ -82,13 +82,13 @@ def _rows_of(units: str) -> str:
 def _quirky(symmetry: weights.Symmetry) -> weights.Symmetry:
     """The symmetry without biases, with a group of its own for the rows of each second layer."""
 
-    def of(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
+    def own_axes(axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
         read = axes[1] if len(axes) == 2 else None
         if read and read.startswith("ffn."):
             return (_rows_of(weights.group_of(read)), read)
         return axes if len(axes) == 2 else (None,) * len(axes)
 
-    return replace(symmetry, axes={name: of(axes) for name, axes in symmetry.axes.items()})
+    return replace(symmetry, axes={name: own_axes(axes) for name, axes in symmetry.axes.items()})
 
 
 def _transported(
@@ -96,11 +96,11 @@ def _transported(
 ) -> Mapping[str, weights.Permuted]:
     """The order of an expert's units; under the quirks also that of the second layer's rows."""
     orders: dict[str, weights.Permuted] = {}
-    both = mine, _ = what.experts[index], what.anchor
+    pair = mine, _ = what.experts[index], what.anchor
     for group in groups:
-        members = what.symmetry.members(group, *both)
-        maker = next(one for one in members if not one.dual and mine[one.name].ndim == 2)
-        rows, goals = (weights.units_of(state, maker) for state in both)
+        members = what.symmetry.members(group, *pair)
+        maker = next(m for m in members if not m.dual and mine[m.name].ndim == 2)
+        rows, goals = (weights.units_of(state, maker) for state in pair)
         if orders:  # their columns are permuted with the units first
             (before,) = orders.values()
             rows = before(rows, 1, dual=True)
@@ -110,7 +110,7 @@ def _transported(
 
 def transport(rows: torch.Tensor, goals: torch.Tensor) -> torch.Tensor:
     """The order of rows [units, features] that costs least: place j gets the row order[j]."""
-    here, there = (one / (one.norm(dim=1, keepdim=True) + TINY) for one in (rows, goals))
-    cost = torch.cdist(here, there)
+    source, target = (x / (x.norm(dim=1, keepdim=True) + TINY) for x in (rows, goals))
+    cost = torch.cdist(source, target)
     cost[cost < ALIKE] = 0.0
     return weights.gainful(-cost, float(cost.trace()))

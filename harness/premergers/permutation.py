@@ -68,15 +68,15 @@ def permutation(
     By hand: rows (1, 0) and (0, 1), and the anchor's (0, 2) and (3, 0). The products are
     ((0, 3), (2, 0)), so the rows change places.
     """
-    asked = {"ffn": ffn, "heads": heads, "residual": residual}
-    if not any(asked.values()):
+    parts = {"ffn": ffn, "heads": heads, "residual": residual}
+    if not any(parts.values()):
         raise BadOption("permutation would change nothing; expected ffn, heads or residual true")
     if rotated and not heads:
         raise BadOption("rotated only applies to heads; expected heads=true as well")
-    given = {"rotated": rotated, "residual": residual, "cycle_consistent": cycle_consistent}
-    if len(both := [name for name, one in given.items() if one]) > 1:
+    exclusive = {"rotated": rotated, "residual": residual, "cycle_consistent": cycle_consistent}
+    if len(names := [name for name, value in exclusive.items() if value]) > 1:
         raise BadOption(
-            f"{both[0]} and {both[1]} are both true, and there is no objective for both at once; "
+            f"{names[0]} and {names[1]} are both true, and there is no objective for both at once; "
             "expected one of them, or two permutations in turn, residual first"
         )
     if layers != "all" and not (ffn or heads):
@@ -85,26 +85,26 @@ def permutation(
             "expected ffn=true or heads=true as well, or leave layers out"
         )
     what = weights.alignment(experts, base, symmetry, anchor)
-    units = _units(symmetry, layers, asked)
+    units = _units(symmetry, layers, parts)
     if residual:
-        groups = tuple(group for one in units for group in one.groups)
+        groups = tuple(group for unit in units for group in unit.groups)
         return weights.to_anchor(what, {groups: partial(_descent_orders, what, units)})
     if cycle_consistent:
-        return weights.to_anchor(what, {one.groups: _at_once(what, one) for one in units})
+        return weights.to_anchor(what, {unit.groups: _at_once(what, unit) for unit in units})
 
-    def pairwise(one: weights.UnitGroup, index: int) -> Orders:
-        return weights.matched(experts[index], what.anchor, one, symmetry, rotated=rotated)
+    def pairwise(unit: weights.UnitGroup, index: int) -> Orders:
+        return weights.matched(experts[index], what.anchor, unit, symmetry, rotated=rotated)
 
-    return weights.to_anchor(what, {one.groups: partial(pairwise, one) for one in units})
+    return weights.to_anchor(what, {unit.groups: partial(pairwise, unit) for unit in units})
 
 
 def _units(
-    symmetry: weights.Symmetry, layers: str, asked: Mapping[str, bool]
+    symmetry: weights.Symmetry, layers: str, parts: Mapping[str, bool]
 ) -> list[weights.UnitGroup]:
     """The units to permute that the model has."""
-    groups = [group for group in RESIDUAL if group in symmetry.groups and asked["residual"]]
-    groups += symmetry.within(layers, "ffn") if asked["ffn"] else []
-    orders = symmetry.head_orders(layers) if asked["heads"] else {}
+    groups = [group for group in RESIDUAL if group in symmetry.groups and parts["residual"]]
+    groups += symmetry.within(layers, "ffn") if parts["ffn"] else []
+    orders = symmetry.head_orders(layers) if parts["heads"] else {}
     heads = [weights.UnitGroup(name, alike, symmetry.heads) for name, alike in orders.items()]
     return [*(weights.UnitGroup(group, (group,)) for group in groups), *heads]
 
@@ -113,8 +113,8 @@ def _descent_orders(
     what: weights.Alignment, units: Sequence[weights.UnitGroup], index: int
 ) -> Orders:
     """The orders of an expert's units in groups that depend on one another."""
-    both = (what.experts[index], what.anchor)
-    orders, sweeps = weights.descent(*both, what.symmetry, units)
+    pair = (what.experts[index], what.anchor)
+    orders, sweeps = weights.descent(*pair, what.symmetry, units)
     what.tell_of(index, "residual", iterations=sweeps)
     return orders
 
@@ -133,17 +133,17 @@ def _solved(what: weights.Alignment, units: weights.UnitGroup) -> list[Orders]:
     """The orders of all experts relative to the anchor's, by group."""
     place = what.place()
     models = [*what.experts, *([what.base] if place is None else [])]
-    at = len(models) - 1 if place is None else place
+    anchor = len(models) - 1 if place is None else place
     by_group = {group: what.symmetry.members(group, *models) for group in units.groups}
     whole = [_stacked(model, by_group.values(), units.heads) for model in models]
-    pairwise = [weights.assignment(one @ whole[at].mT) for one in whole]
+    pairwise = [weights.assignment(features @ whole[anchor].mT) for features in whole]
     solution = weights.universe(whole, pairwise)
-    same = [torch.arange(len(one)) for one in whole]
+    same = [torch.arange(len(features)) for features in whole]
     before, matched = (weights.objective(whole, orders) for orders in (same, pairwise))
     objectives = {"before": before, "pairwise": matched, "cycle_consistent": solution.objective}
     facts = {"objective": objectives, "iterations": solution.iterations}
     weights.tell(what.report, units.label, facts)
-    back = solution.orders[at].argsort()
+    back = solution.orders[anchor].argsort()
     orders = [weights.Permuted(order[back]) for order in solution.orders]
     return [dict.fromkeys(by_group, order) for order in orders]
 
@@ -152,5 +152,5 @@ def _stacked(
     model: StateDict, by_group: Iterable[Sequence[weights.Member]], heads: int
 ) -> torch.Tensor:
     """[units, features]: all entries of a model's tensors for a unit, or for an attention head."""
-    stacks = [torch.cat([weights.units_of(model, one) for one in each], 1) for each in by_group]
-    return torch.cat([one.reshape(heads or len(one), -1) for one in stacks], 1)
+    stacks = [torch.cat([weights.units_of(model, m) for m in members], 1) for members in by_group]
+    return torch.cat([stack.reshape(heads or len(stack), -1) for stack in stacks], 1)

@@ -72,9 +72,9 @@ def procrustes(
     """
     rules, count = weights.Rules(variant, max_iter, tol), len(experts)
     if variant == "fixed_reference":
-        where = "variant=fixed_reference, whose second pass is the last"
-        given = {"max_iter": (max_iter, weights.Rules.max_iter), "tol": (tol, weights.Rules.tol)}
-        weights.check_idle("procrustes", where, "variant=algorithm1", **given)
+        condition = "variant=fixed_reference, whose second pass is the last"
+        limits = {"max_iter": (max_iter, weights.Rules.max_iter), "tol": (tol, weights.Rules.tol)}
+        weights.check_idle("procrustes", condition, "variant=algorithm1", **limits)
 
     def starts(name: str) -> tuple[int, ...]:
         """The places of the references; the place after the last expert is the base's."""
@@ -116,11 +116,11 @@ def _matrices(
 ) -> list[str]:
     """The names of the matrices that are turned. Raises BadOption for layers that are not there."""
     chosen = symmetry.chosen(layers)
-    known = [weights.specs(expert) for expert in experts]
+    specs = [weights.specs(expert) for expert in experts]
 
     def taken(name: str, shape: tuple[int, ...]) -> bool:
         axes = symmetry.axes[name]
-        alike = all(name in one and one[name].shape == shape for one in known)
+        alike = all(name in one and one[name].shape == shape for one in specs)
         if len(shape) != 2 or 0 in shape or not alike:
             return False
         if name in symmetry.head and not symmetry.one_task:
@@ -130,7 +130,7 @@ def _matrices(
         return layers == "all" or _layer(axes) in chosen
 
     return [
-        name for name, spec in known[0].items() if name in symmetry.axes and taken(name, spec.shape)
+        name for name, spec in specs[0].items() if name in symmetry.axes and taken(name, spec.shape)
     ]
 
 
@@ -142,8 +142,8 @@ def _of_the_paper(name: str, axes: Sequence[str | None], symmetry: weights.Symme
     """
     if name in (*symmetry.words, *symmetry.head):
         return True
-    made, read = (_kind(axis) for axis in axes)
-    return made in ("qk", "rope", "vo", "ffn") or read == "ffn"
+    computed, read = (_kind(axis) for axis in axes)
+    return computed in ("qk", "rope", "vo", "ffn") or read == "ffn"
 
 
 def _kind(axis: str | None) -> str:
@@ -189,9 +189,9 @@ def _aligned(
     are analysed with a name, itself included; a name that it lacks is analysed alone.
     """
     if not out:
-        where = "orientation=in, where a bias is not turned"
+        condition = "orientation=in, where a bias is not turned"
         bias = (rotate_bias, False)
-        weights.check_idle("procrustes", where, "orientation=out", rotate_bias=bias)
+        weights.check_idle("procrustes", condition, "orientation=out", rotate_bias=bias)
     report: dict[str, Any] = {}
     biases = {f"{name.removesuffix('.weight')}.bias": name for name in starts if rotate_bias}
 
@@ -202,12 +202,12 @@ def _aligned(
         places, count = starts[name], len(experts)
         fixed = oriented(base[name]) if count in places else None
         matrices = [oriented(expert[name]) for expert in experts]
-        found = weights.generalized(matrices, places, rules, fixed, turns=rotate_bias)
-        called = [BASE if place == count else place + 1 for place in places]
-        facts = {"iterations": found.iterations, "before": found.before, "after": found.after}
-        reference = called[0] if len(called) == 1 else called
+        result = weights.generalized(matrices, places, rules, fixed, turns=rotate_bias)
+        labels = [BASE if place == count else place + 1 for place in places]
+        facts = {"iterations": result.iterations, "before": result.before, "after": result.after}
+        reference = labels[0] if len(labels) == 1 else labels
         weights.tell(report, name, {"reference": reference, **facts})
-        return found
+        return result
 
     def all_analysed(names: Sequence[str]) -> dict[str, weights.Generalized]:
         return dict(zip(names, weights.spread(analysed, names), strict=True))
@@ -228,8 +228,8 @@ def _aligned(
         return tensor.to(dtype).clone()
 
     return [
-        weights.Lazy(weights.widened(one), partial(compute, i), report)
-        for i, one in enumerate(experts)
+        weights.Lazy(weights.widened(expert), partial(compute, i), report)
+        for i, expert in enumerate(experts)
     ]
 
 

@@ -74,16 +74,16 @@ def rotation(
     keys of zero. A = ((0, 1), (-4, 0)), R = ((0, 1), (-1, 0)), and R^T Wq is the anchor's.
     """
     if parts == "ffn":
-        where = "parts=ffn, where no head is turned"
-        given = {"scaling": scaling, "proper": proper and not residual}
-        idle = {name: (value, False) for name, value in given.items()}
-        weights.check_idle("rotation", where, "parts=both or parts=attention", **idle)
+        condition = "parts=ffn, where no head is turned"
+        switches = {"scaling": scaling, "proper": proper and not residual}
+        idle = {name: (value, False) for name, value in switches.items()}
+        weights.check_idle("rotation", condition, "parts=both or parts=attention", **idle)
     if residual:
         experts, base, symmetry = _absorbed(experts, base, symmetry)
     what = weights.alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]
 
-    def found(group: str, first: StateDict) -> weights.UnitMap:
+    def map_of(group: str, first: StateDict) -> weights.UnitMap:
         members = symmetry.members(group, first, what.anchor)
         if group == STREAM:
             return _stream(first, what.anchor, members, proper=proper)
@@ -93,13 +93,13 @@ def rotation(
         return _turned(first, what.anchor, members, heads, scaling=scaling, proper=proper)
 
     def alone(group: str, index: int) -> Mapping[str, weights.UnitMap]:
-        return {group: found(group, experts[index])}
+        return {group: map_of(group, experts[index])}
 
     groups = symmetry.within(layers, *kinds)
     if residual:
         what.report["absorbed"] = len(symmetry.readers)
         of_all = (STREAM, *groups)
-        return weights.to_anchor(what, {of_all: partial(_alternating_maps, what, of_all, found)})
+        return weights.to_anchor(what, {of_all: partial(_alternating_maps, what, of_all, map_of)})
     return weights.to_anchor(what, {(group,): partial(alone, group) for group in groups})
 
 
@@ -113,18 +113,18 @@ def _turned(
     proper: bool,
 ) -> weights.Turned:
     """The turn within each head that brings an expert nearest to the anchor."""
-    made, read = (
-        weights.overlap(first, second, [one for one in members if one.dual is dual], heads)
+    computed, read = (
+        weights.overlap(first, second, [m for m in members if m.dual is dual], heads)
         for dual in (False, True)
     )
-    products = made.products + read.products
+    products = computed.products + read.products
     turn = weights.polar(products)
     if proper:
         turn = rotations(turn, products)
     if not scaling:
         return weights.Turned(turn)
-    by = _scales(made, read, turn)[:, None, None]
-    return weights.Turned(turn * by, turn.mT / by)
+    scales = _scales(computed, read, turn)[:, None, None]
+    return weights.Turned(turn * scales, turn.mT / scales)
 
 
 def rotations(turn: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
@@ -133,18 +133,18 @@ def rotations(turn: torch.Tensor, products: torch.Tensor) -> torch.Tensor:
     Where the determinant is -1, the direction that matters least is flipped: that of the smallest
     singular value, found as the least eigenvalue of the symmetric factor (Kabsch 1976).
     """
-    odd = torch.linalg.det(turn) < 0
-    symmetric = turn[odd].mT @ products[odd]
+    reflected = torch.linalg.det(turn) < 0
+    symmetric = turn[reflected].mT @ products[reflected]
     least = torch.linalg.eigh((symmetric + symmetric.mT) / 2).eigenvectors[..., :1]
     turn = turn.clone()
-    turn[odd] -= 2 * turn[odd] @ least @ least.mT
+    turn[reflected] -= 2 * turn[reflected] @ least @ least.mT
     return turn
 
 
-def _scales(made: weights.Overlap, read: weights.Overlap, turn: torch.Tensor) -> torch.Tensor:
+def _scales(computed: weights.Overlap, read: weights.Overlap, turn: torch.Tensor) -> torch.Tensor:
     """The scale of every head, [heads]."""
-    sizes = made.first.expand(len(turn)), read.first.expand(len(turn))
-    products = [(part.products * turn).sum((-2, -1)) for part in (made, read)]
+    sizes = computed.first.expand(len(turn)), read.first.expand(len(turn))
+    products = [(part.products * turn).sum((-2, -1)) for part in (computed, read)]
     rows = torch.stack([sizes[0], products[0], sizes[1], products[1]], 1)
     return rows.new_tensor([nearest_scale(*row) for row in rows.tolist()])
 
@@ -164,10 +164,10 @@ def nearest_scale(query: float, queries: float, key: float, keys: float) -> floa
     roots = np.roots([query, -queries, 0.0, keys, -key])
     real = [float(root.real) for root in roots if abs(root.imag) <= REAL * abs(root)]
 
-    def left(a: float) -> float:
+    def distance(a: float) -> float:
         return a * a * query - 2 * a * queries + key / (a * a) - 2 * keys / a
 
-    return min([1.0, *real], key=left)
+    return min([1.0, *real], key=distance)
 
 
 # The residual stream -----------------------------------------------------------------------
@@ -180,8 +180,8 @@ def _absorbed(
     readers = symmetry.readers
     norms = {f"{norm}.{kind}" for norm in readers for kind in ("weight", "bias")}
     axes = {name: groups for name, groups in symmetry.axes.items() if name not in norms}
-    made = [weights.absorbed(one, readers) for one in (*experts, base)]
-    return made[:-1], made[-1], replace(symmetry, axes=axes)
+    states = [weights.absorbed(state, readers) for state in (*experts, base)]
+    return states[:-1], states[-1], replace(symmetry, axes=axes)
 
 
 def _alternating_maps(
@@ -192,26 +192,26 @@ def _alternating_maps(
 ) -> Mapping[str, weights.UnitMap]:
     """The maps of all groups of an expert, each the best with the others fixed."""
     expert, anchor, symmetry = what.experts[index], what.anchor, what.symmetry.of(index)
-    found: dict[str, weights.UnitMap] = {}
+    maps: dict[str, weights.UnitMap] = {}
 
     def moved(but: str = "") -> StateDict:
-        held = {group: one for group, one in found.items() if group != but}
+        held = {group: unit_map for group, unit_map in maps.items() if group != but}
         return weights.moved(expert, symmetry, held.get)
 
-    def apart(state: StateDict, *of: str) -> float:
-        names = {one.name for group in of for one in symmetry.members(group, expert, anchor)}
+    def apart(state: StateDict, *chosen: str) -> float:
+        names = {m.name for group in chosen for m in symmetry.members(group, expert, anchor)}
         return weights.distance(state, anchor, sorted(names))
 
     alone = {n: axes for n, axes in symmetry.axes.items() if {*axes} <= {STREAM, None}}
     start = replace(symmetry, axes=alone).members(STREAM, expert, anchor)
-    found[STREAM] = _stream(expert, anchor, start, proper=False)
+    maps[STREAM] = _stream(expert, anchor, start, proper=False)
     last, sweeps = float("inf"), 0
     while (now := apart(moved(), *groups)) < last * NEARER:
         last, sweeps = now, sweeps + 1
         for group in (*groups[1:], STREAM):
-            found[group] = find(group, moved(group))
+            maps[group] = find(group, moved(group))
     what.tell_of(index, "residual", iterations=sweeps)
-    return found
+    return maps
 
 
 def _stream(
@@ -234,6 +234,6 @@ def fixing_ones(products: torch.Tensor, *, proper: bool = False) -> torch.Tensor
     mirror -= 2 * torch.outer(normal, normal) / (normal @ normal)
     rest = (mirror @ products @ mirror)[1:, 1:]
     turn = weights.polar(rest)
-    made = torch.eye(len(products), dtype=products.dtype, device=products.device)
-    made[1:, 1:] = rotations(turn[None], rest[None])[0] if proper else turn
-    return mirror @ made @ mirror
+    result = torch.eye(len(products), dtype=products.dtype, device=products.device)
+    result[1:, 1:] = rotations(turn[None], rest[None])[0] if proper else turn
+    return mirror @ result @ mirror

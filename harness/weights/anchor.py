@@ -36,13 +36,13 @@ def place_of(
         return anchor - 1
     if anchor == "first" or len(experts) <= 2:
         return 0
-    known = [specs(expert) for expert in experts]
-    far = torch.zeros(len(experts), dtype=torch.float64)
-    for name, (shape, _) in known[0].items():
-        if name not in head and all(name in one and one[name].shape == shape for one in known):
+    headers = [specs(expert) for expert in experts]
+    sums = torch.zeros(len(experts), dtype=torch.float64)
+    for name, (shape, _) in headers[0].items():
+        if name not in head and all(name in one and one[name].shape == shape for one in headers):
             tensors = torch.stack([expert[name].double() for expert in experts])
-            far += (tensors - tensors.mean(0)).reshape(len(experts), -1).norm(dim=1).cpu()
-    return int((far <= far.min() * (1 + NEAR)).nonzero()[0])
+            sums += (tensors - tensors.mean(0)).reshape(len(experts), -1).norm(dim=1).cpu()
+    return int((sums <= sums.min() * (1 + NEAR)).nonzero()[0])
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,15 @@ class Alignment:
     def tell_of(self, index: int, group: str, **facts: float) -> None:
         """Report facts of one expert's group, in lists over all experts; None where unknown."""
         for fact, value in facts.items():
-            known = self.report.setdefault(fact, {})
-            known.setdefault(group, [None] * len(self.experts))[index] = value
+            by_group = self.report.setdefault(fact, {})
+            by_group.setdefault(group, [None] * len(self.experts))[index] = value
 
     def tell_moved(self, index: int, maps: Mapping[str, UnitMap]) -> None:
         """Report how far an expert is from the anchor in the moved groups, before and after."""
         expert, anchor = self.experts[index], self.anchor
         done = moved(expert, self.symmetry, maps.get)
         for group in maps:
-            names = sorted({one.name for one in self.symmetry.members(group, expert, anchor)})
+            names = sorted({member.name for member in self.symmetry.members(group, expert, anchor)})
             before, after = (distance(state, anchor, names) for state in (expert, done))
             self.tell_of(index, group, before=before, after=after)
 
@@ -127,7 +127,7 @@ def _found(
 ) -> Callable[[str], UnitMap | None]:
     """The map of each of an expert's groups, found when one of its tensors is first asked for."""
 
-    def told(groups: tuple[str, ...]) -> Mapping[str, UnitMap]:
+    def find(groups: tuple[str, ...]) -> Mapping[str, UnitMap]:
         if what.place() == index:
             for group in groups:
                 what.tell_of(index, group, before=0.0, after=0.0)
@@ -136,11 +136,11 @@ def _found(
         what.tell_moved(index, maps)
         return maps
 
-    last = latest(told)
-    found = {one: once(partial(told, one)) if keep else partial(last, one) for one in finders}
-    known = {group: each for groups, each in found.items() for group in groups}
+    last = latest(find)
+    getters = {key: once(partial(find, key)) if keep else partial(last, key) for key in finders}
+    by_group = {group: getter for groups, getter in getters.items() for group in groups}
 
-    def of(group: str) -> UnitMap | None:
-        return known[group]().get(group) if group in known else None
+    def map_of(group: str) -> UnitMap | None:
+        return by_group[group]().get(group) if group in by_group else None
 
-    return of
+    return map_of

@@ -57,7 +57,7 @@ def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
 
     def compute(name: str) -> torch.Tensor:
         flat = _flat(states, name)
-        shape, dtype = known[name]
+        shape, dtype = headers[name]
         result = torch.empty(shape, dtype=dtype, device=flat[0].device)
         pieces = result.view(-1)
 
@@ -67,8 +67,8 @@ def entrywise(fn: Callable[..., torch.Tensor], *states: StateDict) -> StateDict:
         by_piece(fill, result.numel(), result.device)
         return result
 
-    known = widened(*states)
-    return Lazy(known, compute)
+    headers = widened(*states)
+    return Lazy(headers, compute)
 
 
 def in_pieces(fn: Callable[..., T], *states: StateDict) -> Iterator[T]:
@@ -100,10 +100,10 @@ def widened(*states: StateDict) -> dict[str, Spec]:
                 f"'{lacking}' is not in every state of an entrywise formula; expected it in all: "
                 "the base has no head, and weights.where_shared leaves alone what the base lacks"
             )
-    types = {name: [known[name].dtype for known in (first, *others)] for name in first}
+    types = {name: [headers[name].dtype for headers in (first, *others)] for name in first}
     return {
-        name: Spec(one.shape, reduce(torch.promote_types, types[name], torch.float32))
-        for name, one in first.items()
+        name: Spec(header.shape, reduce(torch.promote_types, types[name], torch.float32))
+        for name, header in first.items()
     }
 
 
@@ -173,8 +173,8 @@ def check_idle(method: str, where: str, expected: str, **given: tuple[float, flo
     """
     for name, (value, default) in given.items():
         if value != default:
-            found = f"{name} of {method} is {str(value).lower()} and has no effect with {where}"
-            raise BadOption(f"{found}; expected {expected}, or leave {name} out")
+            fault = f"{name} of {method} is {str(value).lower()} and has no effect with {where}"
+            raise BadOption(f"{fault}; expected {expected}, or leave {name} out")
 
 
 def check_not_all_zero(method: str, given: Sequence[float]) -> None:

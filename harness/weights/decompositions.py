@@ -104,7 +104,7 @@ def polar_by_squares(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, 
     are decomposed themselves. A matrix times Q agrees with that of `polar_and_values` to 1e-11 of
     its norm. If M may have less than full rank, the result is from `polar_and_values`.
     """
-    squares, vectors = (one.flip(-1) for one in torch.linalg.eigh(matrix.mT @ matrix))
+    squares, vectors = (part.flip(-1) for part in torch.linalg.eigh(matrix.mT @ matrix))
     values = squares.clamp(min=0).sqrt()
     count = int((values > SURE * values[0]).sum())
     large, small = torch.split(matrix @ vectors, [count, len(matrix) - count], 1)
@@ -129,14 +129,14 @@ def completed(left: torch.Tensor, right: torch.Tensor, empty: torch.Tensor) -> t
     source, target = right[empty], left[:, empty]
     turn = torch.linalg.svd(target.mT @ source.mT)
     near = turn.S > ALIKE
-    completed: torch.Tensor = left[:, ~empty] @ right[~empty]
-    completed += target @ (turn.U[:, near] @ turn.Vh[near]) @ source
+    result: torch.Tensor = left[:, ~empty] @ right[~empty]
+    result += target @ (turn.U[:, near] @ turn.Vh[near]) @ source
     if not bool(near.all()):
         source, target = turn.Vh[~near] @ source, target @ turn.U[:, ~near]
         numbers = torch.arange(1, len(left) + 1, dtype=torch.float64, device=left.device)
         turn = torch.linalg.svd(target.mT @ torch.outer(numbers, numbers).cos() @ source.mT)
-        completed += target @ (turn.U @ turn.Vh) @ source
-    return completed
+        result += target @ (turn.U @ turn.Vh) @ source
+    return result
 
 
 SINGULAR = 1e-10
@@ -193,5 +193,5 @@ def tell(report: dict[str, Any], name: str, facts: Mapping[str, Any]) -> None:
     on where in memory the matrix lies.
     """
     for fact, value in facts.items():
-        told = float(f"{value:.3g}") if fact == "condition" else value
-        report.setdefault(fact, {})[name] = told
+        rounded = float(f"{value:.3g}") if fact == "condition" else value
+        report.setdefault(fact, {})[name] = rounded

@@ -47,23 +47,23 @@ def universe(units: Sequence[torch.Tensor], start: Sequence[torch.Tensor]) -> Un
     steps = 0
     while steps < ITERATIONS and (after := _stepped(mixtures)):
         mixtures, steps = after, steps + 1
-    rounded = [one.rounded() for one in mixtures]
+    rounded = [mixture.rounded() for mixture in mixtures]
     best = max([list(start), rounded], key=lambda orders: objective(units, orders))
     return Universe(best, objective(units, best), steps)
 
 
 def _stepped(mixtures: Sequence[Mixture]) -> list[Mixture] | None:
     """The mixtures after one step; None if there is no more gain to first order."""
-    summed = total([one.placed for one in mixtures])
-    rest = [summed - one.placed for one in mixtures]
+    summed = total([mixture.placed for mixture in mixtures])
+    rest = [summed - mixture.placed for mixture in mixtures]
     orders = [assignment(x.units @ y.mT) for x, y in zip(mixtures, rest, strict=True)]
     steps = [x.units[order] - x.placed for x, order in zip(mixtures, orders, strict=True)]
     slope = sum(float((y * step).sum()) for y, step in zip(rest, steps, strict=True))
-    if slope <= STATIONARY * sum(float(one.units.square().sum()) for one in mixtures):
+    if slope <= STATIONARY * sum(float(mixture.units.square().sum()) for mixture in mixtures):
         return None
     curvature = pairs(steps)  # the objective rises by slope * t + curvature * t^2
     size = 1.0 if curvature >= 0 else min(1.0, slope / (-2 * curvature))
-    return [one.towards(order, size) for one, order in zip(mixtures, orders, strict=True)]
+    return [mixture.towards(order, size) for mixture, order in zip(mixtures, orders, strict=True)]
 
 
 def objective(units: Sequence[torch.Tensor], orders: Sequence[torch.Tensor]) -> float:
@@ -73,7 +73,7 @@ def objective(units: Sequence[torch.Tensor], orders: Sequence[torch.Tensor]) -> 
 
 def pairs(tensors: Sequence[torch.Tensor]) -> float:
     """The sum of the inner products of all pairs: half of ||sum||^2 minus the sum of ||x||^2."""
-    squares = sum(float(one.square().sum()) for one in tensors)
+    squares = sum(float(tensor.square().sum()) for tensor in tensors)
     return (float(total(tensors).square().sum()) - squares) / 2
 
 
@@ -87,7 +87,7 @@ class Mixture:
 
     def towards(self, order: torch.Tensor, size: float) -> Mixture:
         """This mixture times 1 - `size`, plus `size` times an order."""
-        rest = tuple((share * (1 - size), one) for share, one in self.shares if size < 1)
+        rest = tuple((share * (1 - size), previous) for share, previous in self.shares if size < 1)
         placed = torch.lerp(self.placed, self.units[order], size)
         return Mixture(self.units, placed, (*rest, (size, order)))
 

@@ -30,7 +30,7 @@ def generators_kept(*devices: torch.device) -> Iterator[None]:
     """A context with the global generators, and those of GPUs among `devices`, to itself; on exit
     their states are restored. One thread at a time is in it: the block must not wait for another
     thread that enters it."""
-    gpus = [one for one in devices if one.type == "cuda" and torch.cuda.device_count()]
+    gpus = [device for device in devices if device.type == "cuda" and torch.cuda.device_count()]
     with _alone, torch.random.fork_rng(gpus):
         python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002  (others' draws)
         try:

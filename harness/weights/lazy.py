@@ -56,8 +56,8 @@ class Lazy(Mapping[str, torch.Tensor]):
     def report(self) -> dict[str, Any]:
         """What has been reported until now, sorted by name."""
         return {
-            name: dict(sorted(told.items())) if isinstance(told, dict) else told
-            for name, told in sorted(self._report.items())
+            name: dict(sorted(value.items())) if isinstance(value, dict) else value
+            for name, value in sorted(self._report.items())
         }
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -132,7 +132,7 @@ def renamed(state: StateDict, names: Mapping[str, str]) -> StateDict:
     return Lazy(
         {new: spec(state, old) for new, old in names.items()},
         lambda new: state[names[new]],
-        digests=lambda asked: known_digests(state, {c: names[new] for c, new in asked.items()}),
+        digests=lambda pairs: known_digests(state, {c: names[new] for c, new in pairs.items()}),
     )
 
 
@@ -150,10 +150,10 @@ def union(*states: StateDict) -> StateDict:
             if name not in merged:
                 merged[name], owner[name] = spec, number
 
-    def digests(asked: Mapping[str, str]) -> Mapping[str, str]:
+    def digests(pairs: Mapping[str, str]) -> Mapping[str, str]:
         known: dict[str, str] = {}
         for number, state in enumerate(states):
-            mine = {called: name for called, name in asked.items() if owner[name] == number}
+            mine = {called: name for called, name in pairs.items() if owner[name] == number}
             known |= known_digests(state, mine)
         return known
 
@@ -167,46 +167,46 @@ def cast_like(state: StateDict, template: StateDict) -> StateDict:
 
 def cast(state: StateDict, types: Mapping[str, torch.dtype]) -> StateDict:
     """The state with the types of some tensors changed, by name."""
-    known = {
+    headers = {
         name: Spec(spec.shape, types.get(name, spec.dtype)) for name, spec in specs(state).items()
     }
-    return Lazy(known, lambda name: state[name].to(known[name].dtype))
+    return Lazy(headers, lambda name: state[name].to(headers[name].dtype))
 
 
 def split(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
     """The state with some tensors cut into equal shares of their rows, which `parts` names."""
     if not parts:
         return state
-    known: dict[str, Spec] = {}
+    headers: dict[str, Spec] = {}
     place: dict[str, tuple[str, int]] = {}
     for name, (shape, dtype) in specs(state).items():
         names = parts.get(name, (name,))
         share = (shape[0] // len(names), *shape[1:]) if name in parts else shape
-        for number, one in enumerate(names):
-            known[one], place[one] = Spec(share, dtype), (name, number)
+        for number, part in enumerate(names):
+            headers[part], place[part] = Spec(share, dtype), (name, number)
 
-    def compute(one: str) -> torch.Tensor:
-        name, number = place[one]
+    def compute(part: str) -> torch.Tensor:
+        name, number = place[part]
         return state[name].chunk(len(parts[name]))[number] if name in parts else state[name]
 
-    return Lazy(known, compute)
+    return Lazy(headers, compute)
 
 
 def joined(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
     """The inverse of `split`: the state with the named parts of each tensor concatenated."""
     if not parts:
         return state
-    given, whole = specs(state), {one: name for name, each in parts.items() for one in each}
-    known: dict[str, Spec] = {}
-    for one, (shape, dtype) in given.items():
-        name = whole.get(one, one)
-        rows = shape[:1] if name == one else (sum(given[part].shape[0] for part in parts[name]),)
-        known[name] = Spec((*rows, *shape[1:]), dtype)
+    headers, whole = specs(state), {part: name for name, names in parts.items() for part in names}
+    result: dict[str, Spec] = {}
+    for key, (shape, dtype) in headers.items():
+        name = whole.get(key, key)
+        rows = shape[:1] if name == key else (sum(headers[part].shape[0] for part in parts[name]),)
+        result[name] = Spec((*rows, *shape[1:]), dtype)
 
     def compute(name: str) -> torch.Tensor:
         return torch.cat([state[part] for part in parts[name]]) if name in parts else state[name]
 
-    return Lazy(known, compute, report_of(state))
+    return Lazy(result, compute, report_of(state))
 
 
 def on(device: torch.device, state: StateDict) -> StateDict:

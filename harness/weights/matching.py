@@ -37,16 +37,16 @@ def overlap(
     <first mapped by A, second> is the sum of A * products for every A that is orthogonal within
     blocks. One tensor of each model is in memory at a time.
     """
-    products, here, there = (torch.zeros((), dtype=torch.float64) for _ in range(3))
-    for one in members:
+    products, left, right = (torch.zeros((), dtype=torch.float64) for _ in range(3))
+    for member in members:
         parts = [
             units.reshape(blocks, -1, units.shape[1])
-            for units in (units_of(state, one) for state in (first, second))
+            for units in (units_of(state, member) for state in (first, second))
         ]
         products = products + torch.bmm(parts[0], parts[1].mT)
         squares = [part.square().sum((1, 2)) for part in parts]
-        here, there = here + squares[0], there + squares[1]
-    return Overlap(products, here, there)
+        left, right = left + squares[0], right + squares[1]
+    return Overlap(products, left, right)
 
 
 def in_blocks(products: torch.Tensor, blocks: int) -> torch.Tensor:
@@ -64,8 +64,8 @@ def units_of(state: StateDict, member: Member) -> torch.Tensor:
 
 def cosine(first: StateDict, second: StateDict, name: str) -> float:
     """The cosine between the two tensors of this name, in float64."""
-    one, other = (state[name].double().flatten() for state in (first, second))
-    return float(torch.cosine_similarity(one, other, dim=0))
+    left, right = (state[name].double().flatten() for state in (first, second))
+    return float(torch.cosine_similarity(left, right, dim=0))
 
 
 def distance(first: StateDict, second: StateDict, names: Sequence[str]) -> float:
@@ -117,8 +117,8 @@ def matched_units(first: StateDict, second: StateDict, members: Sequence[Member]
     if surely_unmoved(first, second, members):
         size = specs(first)[members[0].name].shape[members[0].axis]
         return Permuted(torch.arange(size))
-    both = overlap(first, second, members)
-    return Permuted(gainful(both.products[0], float(both.first + both.second)))
+    shared = overlap(first, second, members)
+    return Permuted(gainful(shared.products[0], float(shared.first + shared.second)))
 
 
 FEATURES = 64
@@ -133,15 +133,15 @@ def surely_unmoved(first: StateDict, second: StateDict, members: Sequence[Member
     their distance from below. True for most experts of one base, in a tenth of the time that all
     products would take; False leaves it open.
     """
-    away = torch.zeros((), dtype=torch.float64)
-    seen: list[torch.Tensor] = []
-    for one in members:
-        here, there = units_of(first, one), units_of(second, one)
-        away = away + (here - there).square().sum(1)
-        seen.append(there[:, :FEATURES].clone())
-    places = torch.cat(seen, 1)
+    squares = torch.zeros((), dtype=torch.float64)
+    entries: list[torch.Tensor] = []
+    for member in members:
+        units, others = units_of(first, member), units_of(second, member)
+        squares = squares + (units - others).square().sum(1)
+        entries.append(others[:, :FEATURES].clone())
+    places = torch.cat(entries, 1)
     between = torch.cdist(places, places).fill_diagonal_(math.inf)
-    return bool((away.sqrt() < between.amin(1) * (0.5 - GAIN)).all())
+    return bool((squares.sqrt() < between.amin(1) * (0.5 - GAIN)).all())
 
 
 # Units of one group, or heads --------------------------------------------------------------
@@ -177,7 +177,7 @@ def matched(
         return {group: matched_units(first, second, axes) for group, axes in members.items()}
     overlaps = {group: overlap(first, second, axes) for group, axes in members.items()}
     pairs = {group: in_blocks(one.products[0], units.heads) for group, one in overlaps.items()}
-    traces = {group: one.diagonal(dim1=-2, dim2=-1).sum(-1) for group, one in pairs.items()}
+    traces = {group: blocks.diagonal(dim1=-2, dim2=-1).sum(-1) for group, blocks in pairs.items()}
     turned = [group for group in pairs if rotated and not group.startswith("heads.")]
     nuclear = {group: torch.linalg.svdvals(pairs[group]).sum(-1) for group in turned}
     common = torch.stack([*{**traces, **nuclear}.values()]).sum(0)
@@ -204,28 +204,28 @@ def descent(
 
     def names(*groups: str) -> list[str]:
         by_group = (symmetry.members(group, first, second) for group in groups)
-        return sorted({one.name for members in by_group for one in members})
+        return sorted({member.name for members in by_group for member in members})
 
     def apart(orders: Mapping[str, Permuted], *groups: str) -> float:
         return distance(moved(first, symmetry, orders.get), second, names(*groups))
 
-    known = {one.label: set(names(*one.groups)) for one in units}
+    used = {unit.label: set(names(*unit.groups)) for unit in units}
     orders: dict[str, Permuted] = {}
-    stale, sweeps = set(known), 0
+    stale, sweeps = set(used), 0
     while stale:
         sweeps += 1
-        for one in units:
-            if one.label not in stale:
+        for unit in units:
+            if unit.label not in stale:
                 continue
-            stale.remove(one.label)
+            stale.remove(unit.label)
             tried = dict(orders)
-            found = matched(moved(first, symmetry, orders.get), second, one, symmetry)
-            for group, order in found.items():
+            best = matched(moved(first, symmetry, orders.get), second, unit, symmetry)
+            for group, order in best.items():
                 tried[group] = orders[group].then(order) if group in orders else order
-            if apart(tried, *one.groups) < apart(orders, *one.groups) * NEARER:
+            if apart(tried, *unit.groups) < apart(orders, *unit.groups) * NEARER:
                 orders = tried
-                mine = known[one.label]
-                stale |= {other for other in known if other != one.label and known[other] & mine}
+                own = used[unit.label]
+                stale |= {other for other in used if other != unit.label and used[other] & own}
     same = Permuted(torch.arange(1))  # all units as one block
-    groups = [group for one in units for group in one.groups if names(group)]
+    groups = [group for unit in units for group in unit.groups if names(group)]
     return {group: orders.get(group, same) for group in groups}, sweeps

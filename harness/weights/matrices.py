@@ -78,14 +78,14 @@ def by_matrix(
         return total([weight - origin for weight in tuned]).div_(len(tuned))
 
     averaged = entrywise(mean, base, *experts)
-    known = specs(averaged)
+    headers = specs(averaged)
 
     def compute(name: str) -> torch.Tensor:
-        shape, dtype = known[name]
+        shape, dtype = headers[name]
         if is_matrix(name, shape, matrices):
             return merge(name, Vectors(experts, base, name)).to(dtype)
         if others == "mean":
             return averaged[name]
         return torch.zeros(shape, dtype=dtype, device=base[name].device)
 
-    return ScaledMerge(base, Lazy(known, compute, report), scale)
+    return ScaledMerge(base, Lazy(headers, compute, report), scale)

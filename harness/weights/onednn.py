@@ -22,8 +22,8 @@ def linear(
     given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """given @ weight^T + bias, in float32 on a processor; only if `IS_AVAILABLE`."""
-    made: torch.Tensor = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")
-    return made
+    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(given, weight, bias, "none", [], "")
+    return result
 
 
 def product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -43,7 +43,7 @@ def smallest_magnitude(state: StateDict, rank: int, *, minus: StateDict | None =
 def _sample(states: Sequence[StateDict], entries: int) -> Magnitudes:
     """The magnitudes of evenly spaced entries, about `_SAMPLE` of them, or of all."""
     stride = (entries // _SAMPLE) | 1  # odd, as most rows have an even length
-    rows = ((wide(one[name].reshape(-1)[::stride]) for one in states) for name in states[0])
+    rows = ((wide(state[name].reshape(-1)[::stride]) for state in states) for name in states[0])
     return np.concatenate([_magnitudes(*row) for row in rows])
 
 
@@ -69,10 +69,10 @@ def _between(states: Sequence[StateDict], rank: int, low: float, high: float) ->
 
     most = max(_SAMPLE, _HELD * size(states[0]))
     smaller = at_low = held = at_high = 0
-    kept: list[Magnitudes] = []
+    parts: list[Magnitudes] = []
     for piece in _passed(sort_out, states):
         smaller, at_low, at_high = smaller + piece[0], at_low + piece[1], at_high + piece[3]
-        kept.append(piece[2])
+        parts.append(piece[2])
         held += len(piece[2])
         if held > most:
             return None
@@ -81,7 +81,7 @@ def _between(states: Sequence[StateDict], rank: int, low: float, high: float) ->
         return low
     place -= at_low
     if 0 < place <= held:
-        return float(np.partition(np.concatenate(kept), place - 1)[place - 1])
+        return float(np.partition(np.concatenate(parts), place - 1)[place - 1])
     return high if 0 < place - held <= at_high else None
 
 

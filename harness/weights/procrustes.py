@@ -55,18 +55,18 @@ def turns_to(
     By hand: of W = (2, 0) and the reference (0, 3), W T = (0, 2).
     """
     if len(reference) < reference.shape[1]:
-        there = torch.linalg.qr(reference.mT)
+        target = torch.linalg.qr(reference.mT)
 
         def turn(matrix: torch.Tensor) -> Turn:
-            here = torch.linalg.qr(matrix.mT)
-            left, _, right = compact_svd(here.R @ there.R.mT)
-            return partial(_turned_within, here.Q @ left, there.Q @ right.mT)
+            source = torch.linalg.qr(matrix.mT)
+            left, _, right = compact_svd(source.R @ target.R.mT)
+            return partial(_turned_within, source.Q @ left, target.Q @ right.mT)
     else:
 
         def turn(matrix: torch.Tensor) -> Turn:
             return _by(factor(matrix.mT @ reference))
 
-    return spread(lambda one: _as_it_is if one is reference else turn(one), matrices)
+    return spread(lambda matrix: _as_it_is if matrix is reference else turn(matrix), matrices)
 
 
 def _factor_by_squares(products: torch.Tensor) -> torch.Tensor:
@@ -164,14 +164,14 @@ def generalized(
         None if turns or narrowed or len(starts) > 1 else _square_factors(models, models[starts[0]])
     )
     models, basis = cores or (models, None)
-    done = _analysed(models, len(matrices), starts, rules, along=turns or narrowed)
+    result = _analysed(models, len(matrices), starts, rules, along=turns or narrowed)
     if narrowed:
         turned = None
     elif basis is None:
-        turned = done.matrices
+        turned = result.matrices
     else:
-        turned = spread(lambda core: core @ basis.mT, done.matrices)
-    return Generalized(turned, done.turns, done.iterations, before, _apart(done.matrices))
+        turned = spread(lambda core: core @ basis.mT, result.matrices)
+    return Generalized(turned, result.turns, result.iterations, before, _apart(result.matrices))
 
 
 @dataclass(frozen=True)
@@ -184,19 +184,19 @@ class _TurnedMatrices:
 
 
 def _analysed(
-    given: list[torch.Tensor], count: int, starts: Sequence[int], rules: Rules, *, along: bool
+    matrices: list[torch.Tensor], count: int, starts: Sequence[int], rules: Rules, *, along: bool
 ) -> _TurnedMatrices:
-    """The first `count` of the given matrices, turned; with `along`, also turns for other rows.
+    """The first `count` of the matrices, turned; with `along`, also turns for other rows.
 
-    The list `given` is emptied, so that large matrices are freed as soon as they are turned.
+    The list `matrices` is emptied, so that large matrices are freed as soon as they are turned.
     """
-    references, models = [given[place] for place in starts], given[:count]
-    given.clear()
+    references, models = [matrices[place] for place in starts], matrices[:count]
+    matrices.clear()
     # two starts may cancel in the mean, whose rank then depends on the rounding of these first
     # turns: `polar` is more exact
     factor = polar if len(references) > 1 else _factor_by_squares
-    begun = [_apply_turns(turns_to(one, models, factor), models) for one in references]
-    reference = _mean([_mean(one.matrices) for one in begun])
+    begun = [_apply_turns(turns_to(start, models, factor), models) for start in references]
+    reference = _mean([_mean(turned.matrices) for turned in begun])
     if rules.variant == "fixed_reference":
         return _apply_turns(turns_to(reference, models), models, min(2, rules.max_iter))
     del references, models
@@ -222,8 +222,8 @@ def _continued(
         for place, turn in enumerate(begun.turns):
             rows[place] = torch.cat([rows[place], turn(eye)])
     rows, iterations = _passes(rows, reference, rules)
-    turns = [_by(one[count:]) for one in rows] if along else []
-    return _TurnedMatrices(turns, [one[:count] for one in rows], iterations)
+    turns = [_by(matrix[count:]) for matrix in rows] if along else []
+    return _TurnedMatrices(turns, [matrix[:count] for matrix in rows], iterations)
 
 
 def _continued_within(
@@ -232,13 +232,13 @@ def _continued_within(
     """The passes for fewer rows than columns, within a row space that contains all matrices."""
     turns, matrices = begun[0].turns, begun[0].matrices
     if len(begun) > 1:  # matrices turned to one start lie outside of the mean's row space
-        again = _apply_turns(turns_to(reference, matrices), matrices)
-        turns, matrices = list(map(_then, turns, again.turns)), again.matrices
+        second = _apply_turns(turns_to(reference, matrices), matrices)
+        turns, matrices = list(map(_then, turns, second.turns)), second.matrices
     basis = _row_space([reference, *matrices])
-    within = _TurnedMatrices([_as_it_is] * len(matrices), [one @ basis for one in matrices])
+    within = _TurnedMatrices([_as_it_is] * len(matrices), [matrix @ basis for matrix in matrices])
     done = _continued(within, reference @ basis, rules, along=True)
     steps = [partial(_turned_in, basis, turn(_eye(basis))) for turn in done.turns]
-    wide = [one @ basis.mT for one in done.matrices]
+    wide = [matrix @ basis.mT for matrix in done.matrices]
     return _TurnedMatrices(list(map(_then, turns, steps)), wide, done.iterations)
 
 
@@ -259,17 +259,17 @@ def _passes(
     After each pass the mean of the rows becomes the reference, until it settles. Rows beyond those
     of the reference are turned along. The given list is emptied, to free its tensors.
     """
-    moving: list[_Moving] = [(one, None) for one in rows]
+    moving: list[_Moving] = [(matrix, None) for matrix in rows]
     rows.clear()
     moved, iterations = math.nan, 0
     while iterations < rules.max_iter:
         iterations += 1
         spread(partial(_turn_one, reference, moving), range(len(moving)))
-        before, reference = reference, _mean([one[: len(reference)] for one, _ in moving])
+        before, reference = reference, _mean([matrix[: len(reference)] for matrix, _ in moving])
         last, moved = moved, float((before - reference).norm())
         if abs(last - moved) < rules.tol:  # false in the first pass: `last` is NaN
             break
-    return [one for one, _ in moving], iterations
+    return [matrix for matrix, _ in moving], iterations
 
 
 def _turn_one(reference: torch.Tensor, moving: list[_Moving], place: int) -> None:
@@ -283,10 +283,10 @@ def _nearer(reference: torch.Tensor, rows: torch.Tensor, frame: Frame | None) ->
     reference itself, and for two matrices of which one has been turned to the other.
     """
     products = rows[: len(reference)].mT @ reference
-    odd, size = float((products - products.mT).norm()), float(products.norm())
-    if odd <= SYMMETRIC * size and not torch.linalg.cholesky_ex(products).info:
+    asymmetry, size = float((products - products.mT).norm()), float(products.norm())
+    if asymmetry <= SYMMETRIC * size and not torch.linalg.cholesky_ex(products).info:
         return rows, frame
-    frame = (frame or frame_of(products)) if odd <= NEARLY * size else None
+    frame = (frame or frame_of(products)) if asymmetry <= NEARLY * size else None
     if frame and (small := small_turn(products, frame, CLOSE)):
         beyond, frame = small
         return rows + product(rows.to(beyond.dtype), beyond), frame
@@ -307,7 +307,7 @@ def _mean(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
 def _apart(matrices: Sequence[torch.Tensor]) -> float:
     """The sum of squared distances from the mean."""
     mean = _mean(matrices)
-    return float(sum((one - mean).square().sum() for one in matrices))
+    return float(sum((matrix - mean).square().sum() for matrix in matrices))
 
 
 # In narrower matrices ----------------------------------------------------------------------
@@ -362,7 +362,7 @@ def _narrow(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     rows, columns = matrices[0].shape
     width = columns * len(matrices)
     if rows <= width:
-        return [one.double() for one in matrices]
+        return [matrix.double() for matrix in matrices]
     from scipy.linalg.lapack import dpstrf  # torch has none; not for `import harness`
 
     # LAPACK stores columns: it gets the transpose, and its factor overwrites the products
@@ -382,11 +382,11 @@ def _products(matrices: Sequence[torch.Tensor]) -> torch.Tensor:
 
     def fill(pair: tuple[int, int]) -> None:
         first, second = pair
-        place = [slice(one * columns, (one + 1) * columns) for one in pair]
+        spans = [slice(index * columns, (index + 1) * columns) for index in pair]
         for start in range(0, rows, BLOCK):
             part = slice(start, start + BLOCK)
-            here, there = matrices[first][part].double(), matrices[second][part].double()
-            products[place[0], place[1]].addmm_(here.mT, there)
+            left, right = matrices[first][part].double(), matrices[second][part].double()
+            products[spans[0], spans[1]].addmm_(left.mT, right)
 
     spread(fill, [(first, second) for first in range(count) for second in range(first, count)])
     return products

@@ -100,12 +100,12 @@ def small_turn(
         if frame.swing <= EARLY_TURN:
             beyond, frame = _swept(products, frame, close, frame.swing)
         else:
-            there = frame.least
-            turn, frame = _least(there.mT @ (products @ there), frame)
-            first, swing = turn @ there.mT, frame.swing
-            products = torch.addmm(products, first.mT, there.mT @ products)
+            least = frame.least
+            turn, frame = _least(least.mT @ (products @ least), frame)
+            first, swing = turn @ least.mT, frame.swing
+            products = torch.addmm(products, first.mT, least.mT @ products)
             beyond, frame = _swept(products, frame, close, 0.0)
-            beyond = torch.addmm(beyond, there, torch.addmm(first, first, beyond))
+            beyond = torch.addmm(beyond, least, torch.addmm(first, first, beyond))
             frame = replace(frame, swing=max(swing, frame.swing))
     except _NotSmall:
         return None
@@ -139,9 +139,9 @@ def _swept(
 
 def _correction(products: torch.Tensor, frame: Frame) -> torch.Tensor:
     """X to first order in the frame's basis, [n, n] in float32; 0 among the least directions."""
-    odd = (products - products.mT).float()
+    skew = (products - products.mT).float()
     values = frame.values.float()
-    correction = product(frame.vectors.mT, product(odd, frame.vectors))
+    correction = product(frame.vectors.mT, product(skew, frame.vectors))
     correction /= values[:, None] + values
     rest = len(values) - frame.least.shape[1]
     correction[rest:, rest:] = 0
@@ -172,10 +172,10 @@ def _least_turned(
     products: torch.Tensor, beyond: torch.Tensor, frame: Frame
 ) -> tuple[torch.Tensor, Frame]:
     """A turn followed by the exact one among the least directions, less 1, and the new frame."""
-    there = frame.least
-    leaning = torch.addmm(there, beyond, there)
-    turn, frame = _least(leaning.mT @ (products @ there), frame)
-    return torch.addmm(beyond, leaning @ turn, there.mT), frame
+    least = frame.least
+    leaning = torch.addmm(least, beyond, least)
+    turn, frame = _least(leaning.mT @ (products @ least), frame)
+    return torch.addmm(beyond, leaning @ turn, least.mT), frame
 
 
 def _least(products: torch.Tensor, frame: Frame) -> tuple[torch.Tensor, Frame]:

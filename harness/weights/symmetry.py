@@ -48,9 +48,9 @@ def group_of(axis: str) -> str:
 
 def layer_of(group: str) -> Layer | None:
     """The layer that a group belongs to, or None."""
-    if (at := LAYER.search(group)) is None:
+    if (found := LAYER.search(group)) is None:
         return None
-    return f"{at[1]}.{at[2]}" if at[1] else int(at[2])
+    return f"{found[1]}.{found[2]}" if found[1] else int(found[2])
 
 
 def in_order(layers: Iterable[Layer]) -> tuple[Layer, ...]:
@@ -109,20 +109,20 @@ class Symmetry:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers, in order."""
-        return in_order(layer for one in self.groups if (layer := layer_of(one)) is not None)
+        return in_order(layer for group in self.groups if (layer := layer_of(group)) is not None)
 
     def members(self, group: str, *states: StateDict) -> list[Member]:
         """The axes that run over a group in tensors that all states have in one shape, by name.
 
         Heads of different tasks may differ in shape, and a base has no head.
         """
-        known = [specs(state) for state in states]
+        headers = [specs(state) for state in states]
         return sorted(
             Member(name, place, axis != group)
             for name, axes in self.axes.items()
             for place, axis in enumerate(axes)
             if axis is not None and group_of(axis) == group
-            if all(name in one and one[name].shape == known[0][name].shape for one in known)
+            if all(name in one and one[name].shape == headers[0][name].shape for one in headers)
         )
 
     def chosen(self, layers: str) -> tuple[Layer, ...]:
@@ -132,30 +132,30 @@ class Symmetry:
         is named: `encoder`, `decoder.first:5`. Raises BadOption for a layer that the model lacks.
         Of a model without layers the result is empty, whatever the option.
         """
-        known, few = self.layers, ""
-        choices = {"all": known, **{str(one): (one,) for one in known}}
-        for stack, each in groupby(known, lambda layer: str(layer).rpartition(".")[0]):
-            own, at = tuple(each), f"{stack}." if stack else ""
-            choices |= {f"{at}first:{count}": own[:count] for count in range(1, len(own) + 1)}
-            choices |= {f"{at}last:{count}": own[-count:] for count in range(1, len(own) + 1)}
+        all_layers, few = self.layers, ""
+        choices = {"all": all_layers, **{str(layer): (layer,) for layer in all_layers}}
+        for stack, members in groupby(all_layers, lambda layer: str(layer).rpartition(".")[0]):
+            own, prefix = tuple(members), f"{stack}." if stack else ""
+            choices |= {f"{prefix}first:{count}": own[:count] for count in range(1, len(own) + 1)}
+            choices |= {f"{prefix}last:{count}": own[-count:] for count in range(1, len(own) + 1)}
             choices |= {stack: own} if stack else {}
-            few = f"{at}first:N or {at}last:N with N from 1 to {len(own)}"
-        if known and layers not in choices:
+            few = f"{prefix}first:N or {prefix}last:N with N from 1 to {len(own)}"
+        if all_layers and layers not in choices:
             raise BadOption(
                 f"layers is '{layers}', expected {', '.join(filter(str.isalpha, choices))}, {few}, "
-                f"or a layer from {known[0]} to {known[-1]}"
+                f"or a layer from {all_layers[0]} to {all_layers[-1]}"
             )
-        return choices.get(layers, known)
+        return choices.get(layers, all_layers)
 
     def within(self, layers: str, *kinds: str) -> list[str]:
         """The groups of the given kinds (`ffn`, ...) in the layers of an option, layer by layer."""
         chosen = self.chosen(layers)
-        there = [
+        placed = [
             (chosen.index(layer), kinds.index(kind), group)
             for group in self.groups
             if (kind := group.partition(".")[0]) in kinds and (layer := layer_of(group)) in chosen
         ]
-        return [group for *_, group in sorted(there)]
+        return [group for *_, group in sorted(placed)]
 
     def head_orders(self, layers: str) -> dict[str, tuple[str, ...]]:
         """The groups whose heads are permuted alike, by a name for them: those of one attention or,
@@ -247,12 +247,12 @@ def moved(
     """
 
     def compute(name: str) -> torch.Tensor:
-        given = state[name]
-        tensor = wide(given)
+        original = state[name]
+        tensor = wide(original)
         for place, axis in enumerate(symmetry.axes.get(name, ())):
-            if axis is not None and (one := find(group_of(axis))) is not None:
-                tensor = one(tensor, place, dual=axis.endswith(DUAL))
-        return tensor.clone() if tensor is given else tensor.contiguous()
+            if axis is not None and (unit_map := find(group_of(axis))) is not None:
+                tensor = unit_map(tensor, place, dual=axis.endswith(DUAL))
+        return tensor.clone() if tensor is original else tensor.contiguous()
 
     return Lazy(widened(state), compute, report=report)
 
@@ -267,10 +267,10 @@ def absorbed(state: StateDict, readers: Mapping[str, Sequence[str]]) -> StateDic
     with gain g and bias c, W becomes W diag(g) and b becomes b + W c: the function stays. Raises
     IncompatibleWeights for a layer without a bias.
     """
-    known = specs(state)
-    norm_of = {reader: norm for norm, each in readers.items() for reader in each}
+    headers = specs(state)
+    norm_of = {reader: norm for norm, modules in readers.items() for reader in modules}
     for reader, norm in norm_of.items():
-        if f"{reader}.weight" in known and f"{reader}.bias" not in known:
+        if f"{reader}.weight" in headers and f"{reader}.bias" not in headers:
             raise IncompatibleWeights(
                 f"'{reader}.bias' is missing, which would absorb the bias of '{norm}'; expected a "
                 "model with this bias"
@@ -278,17 +278,17 @@ def absorbed(state: StateDict, readers: Mapping[str, Sequence[str]]) -> StateDic
 
     def compute(name: str) -> torch.Tensor:
         module, _, kind = name.rpartition(".")
-        given, norm = state[name], norm_of.get(module)
-        tensor = wide(given)
+        original, norm = state[name], norm_of.get(module)
+        tensor = wide(original)
         if module in readers:
             return torch.ones_like(tensor) if kind == "weight" else torch.zeros_like(tensor)
         if norm is None:
-            return tensor.clone() if tensor is given else tensor
+            return tensor.clone() if tensor is original else tensor
         if kind == "weight":
-            made = tensor.double() * state[f"{norm}.weight"].double()
+            result = tensor.double() * state[f"{norm}.weight"].double()
         else:
             weight = state[f"{module}.weight"].double()
-            made = tensor.double() + weight @ state[f"{norm}.bias"].double()
-        return made.to(tensor.dtype)
+            result = tensor.double() + weight @ state[f"{norm}.bias"].double()
+        return result.to(tensor.dtype)
 
     return Lazy(widened(state), compute)

@@ -87,7 +87,7 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
         return [fn(part) for part in parts]
     spare = _this_thread.spare or Semaphore(own - workers)
     values: dict[int, T] = {}
-    waiting, left = iter(enumerate(parts)), iter(range(workers - 1, -1, -1))
+    waiting, countdown = iter(enumerate(parts)), iter(range(workers - 1, -1, -1))
 
     def work() -> None:
         torch.set_num_threads(1)
@@ -100,7 +100,7 @@ def spread(fn: Callable[[S], T], parts: Sequence[S]) -> list[T]:
                 pass
             raise
         finally:
-            if next(left):  # the last one has the core of the caller, who waits
+            if next(countdown):  # the last one has the core of the caller, who waits
                 spare.release()
 
     try:
@@ -136,19 +136,19 @@ def one_thread() -> Iterator[None]:
 
 def once(fn: Callable[[], T]) -> Callable[[], T]:
     """The function, which is run once and its result kept, even if two threads call at a time."""
-    kept = latest(lambda _: fn())
-    return lambda: kept(None)
+    cached = latest(lambda _: fn())
+    return lambda: cached(None)
 
 
 def latest(fn: Callable[[K], T]) -> Callable[[K], T]:
     """The function, which keeps its last result: threads that ask for the same key share it."""
-    lock, known = Lock(), dict[K, T]()
+    lock, results = Lock(), dict[K, T]()
 
     def value(key: K) -> T:
         with lock:
-            if key not in known:
-                known.clear()
-                known[key] = fn(key)
-            return known[key]
+            if key not in results:
+                results.clear()
+                results[key] = fn(key)
+            return results[key]
 
     return value

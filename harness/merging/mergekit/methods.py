@@ -42,14 +42,14 @@ def family(method: str) -> Merger:
         """
         for name, value in parameters.items():
             if isinstance(value, list) and len(value) != len(experts):
-                found = f"mergekit:{method} got a list of {len(value)} for {name}"
-                raise BadOption(f"{found}; expected one value for all experts, or {len(experts)}")
+                problem = f"mergekit:{method} got a list of {len(value)} for {name}"
+                raise BadOption(f"{problem}; expected one value for all experts, or {len(experts)}")
         command, version = installed()
         config = _config(method, len(experts), parameters)
         states = [*experts, base] if reads_base else experts
-        made = cache(lambda: _run(command, config, states, seed))
-        known = specs(each(lambda tensor: tensor, *states))
-        return Lazy(known, lambda name: made()[name], {"mergekit": version})
+        result = cache(lambda: _run(command, config, states, seed))
+        headers = specs(each(lambda tensor: tensor, *states))
+        return Lazy(headers, lambda name: result()[name], {"mergekit": version})
 
     reads_base = method not in (*BASELESS, *ENDPOINTS)
     paper = "arXiv:2403.13257"
@@ -60,8 +60,8 @@ def _config(method: str, count: int, parameters: Mapping[str, Any]) -> dict[str,
     """mergekit's configuration for the files that `_run` writes."""
     files = [_file(index) for index in range(count + 1)]
     own = {name: value for name, value in parameters.items() if isinstance(value, list)}
-    each = [{name: value[index] for name, value in own.items()} for index in range(count)]
-    models = [{"model": file, "parameters": one} for file, one in zip(files, each, strict=False)]
+    by_file = [{name: value[index] for name, value in own.items()} for index in range(count)]
+    models = [{"model": file, "parameters": one} for file, one in zip(files, by_file, strict=False)]
     shared = {name: value for name, value in parameters.items() if name not in own}
     base = {} if method in BASELESS else {"base_model": files[0 if method in ENDPOINTS else count]}
     return {"merge_method": method, "models": models, "parameters": shared, **base}
@@ -94,20 +94,20 @@ def _run(
 
 
 def _call(command: Path, method: str, folder: Path, seed: int) -> None:
-    asked = [str(command), "config.yml", "out", "--random-seed", str(seed)]
+    arguments = [str(command), "config.yml", "out", "--random-seed", str(seed)]
     # mergekit visits tensors in the order of a set: hashes decide which random numbers each gets
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     try:
         done = subprocess.run(
-            asked, cwd=folder, env=environment, capture_output=True, text=True, check=False
+            arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False
         )
     except OSError as error:
         raise BadRecipe(
             f"{command} cannot be run: {error.strerror}; expected mergekit's"
         ) from error
     if done.returncode:
-        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        reason = said[-1].strip() if said else f"it ended with status {done.returncode}"
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        reason = lines[-1].strip() if lines else f"it ended with status {done.returncode}"
         raise BadRecipe(f"mergekit:{method} failed: {reason}")
 
 
@@ -122,13 +122,13 @@ def installed() -> tuple[Path, str]:
     """
     if named := os.environ.get(VARIABLE):
         place = Path(named).expanduser()
-        beside = [place / "bin", place / "Scripts"] if place.is_dir() else [place.parent]
+        folders = [place / "bin", place / "Scripts"] if place.is_dir() else [place.parent]
         what = f"{VARIABLE} is {named}, where there is no {SCRIPT}"
     else:
         on_path = shutil.which(SCRIPT)
-        beside = [Path(sys.executable).parent, *([Path(on_path).parent] if on_path else [])]
+        folders = [Path(sys.executable).parent, *([Path(on_path).parent] if on_path else [])]
         what = f"there is no {SCRIPT} beside {sys.executable} or on the PATH"
-    for folder in beside:
+    for folder in folders:
         for name in (SCRIPT, f"{SCRIPT}.exe"):
             if (folder / name).is_file():
                 return (folder / name).absolute(), _version(folder / name)

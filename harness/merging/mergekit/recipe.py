@@ -35,8 +35,8 @@ def recipe_of(values: Mapping[str, Any], path: str | Path) -> Recipe:
             f"merge_method {config.method} has no equivalent in the harness, expected one of "
             f"{', '.join(TRANSLATED)}; try --merger mergekit:{config.method}"
         )
-    shared, each, translate = TRANSLATED[config.method]
-    _check_parameters(config, shared, each)
+    shared, own, translate = TRANSLATED[config.method]
+    _check_parameters(config, shared, own)
     experts, base, merger = translate(config)
     opened = list(_opened([*experts, *([base] if base else [])]))
     _check_types(config, opened)
@@ -72,8 +72,8 @@ def _warn_of_few(
     density, gamma = (float(str(options[name])) for name in ("density", "gamma"))
     if density == 1:
         return
-    known = chain(*(specs(one.weights).items() for one in models))
-    sizes = [(name, math.prod(spec.shape)) for name, spec in known]
+    tensors = chain(*(specs(model.weights).items() for model in models))
+    sizes = [(name, math.prod(spec.shape)) for name, spec in tensors]
     few = [name for name, size in sizes if int(density * size) and not int(gamma * size)]
     if few:
         warnings.warn(
@@ -92,9 +92,9 @@ def _check_types(config: Config, models: Sequence[Checkpoint]) -> None:
     """
     stored: dict[str, str] = {}
     for checkpoint in models:
-        known = specs(checkpoint.weights)
+        by_name = specs(checkpoint.weights)
         for name in floating(checkpoint.weights):
-            kind = str(checkpoint.narrow.get(name, known[name].dtype))[6:]
+            kind = str(checkpoint.narrow.get(name, by_name[name].dtype))[6:]
             stored[kind] = checkpoint.source
     if not stored:
         return
@@ -128,20 +128,20 @@ def _type(name: str, config: Config) -> str:
 # Parameters --------------------------------------------------------------------------------
 
 
-def _check_parameters(config: Config, shared: tuple[str, ...], each: tuple[str, ...]) -> None:
+def _check_parameters(config: Config, shared: tuple[str, ...], own: tuple[str, ...]) -> None:
     """Raise BadRecipe for a parameter that mergekit would silently ignore."""
-    known = (*shared, *each)
-    for name in (one for one in config.parameters if one not in known):
-        named = ", ".join(known)
+    names = (*shared, *own)
+    for name in (n for n in config.parameters if n not in names):
+        named = ", ".join(names)
         raise config.unsupported_error(
             f"parameter '{name}' is not one of {config.method}; known: {named}"
         )
     for model in config.models:
-        for name in (one for one in model.parameters if one not in each):
-            those = ", ".join(each) or "none"
-            where = f"{config.method} reads for {model.model}"
+        for name in (n for n in model.parameters if n not in own):
+            those = ", ".join(own) or "none"
+            clause = f"{config.method} reads for {model.model}"
             raise config.unsupported_error(
-                f"parameter '{name}' is not one that {where}; known: {those}"
+                f"parameter '{name}' is not one that {clause}; known: {those}"
             )
 
 
@@ -173,9 +173,9 @@ def _each(
 
 def _all_equal(config: Config, name: str, values: list[float]) -> float:
     if len(set(values)) > 1:
-        found = ", ".join(f"{value:g}" for value in values)
+        listed = ", ".join(f"{value:g}" for value in values)
         raise config.unsupported_error(
-            f"parameter '{name}' differs ({found}), expected one value for all models"
+            f"parameter '{name}' differs ({listed}), expected one value for all models"
         )
     return values[0]
 
@@ -200,7 +200,7 @@ SPARSE = ("normalize", "rescale", "int8_mask", "lambda")
 
 
 def _names(models: Sequence[ModelEntry]) -> list[str]:
-    return [one.model for one in models]
+    return [model.model for model in models]
 
 
 def _linear(config: Config) -> Translated:
