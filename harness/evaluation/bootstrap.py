@@ -107,40 +107,42 @@ def resample_count(units: int, metrics: Sequence[str]) -> int:
 
 def _seed(predicted: Predicted) -> str:
     """A hash that cannot be computed without the labels, and is stored nowhere."""
-    made = hashlib.blake2b(digest_size=16)
-    made.update(json.dumps([predicted.digest, predicted.task.labels]).encode())
+    hasher = hashlib.blake2b(digest_size=16)
+    hasher.update(json.dumps([predicted.digest, predicted.task.labels]).encode())
     for part in (predicted.labels, predicted.units, predicted.documents):
         # little-endian on every machine, and -0.0 as 0.0
         numbers = np.empty(0) if part is None else part
-        made.update(json.dumps(numbers.shape).encode())
-        made.update((numbers + 0.0).astype("<f8").tobytes())
-    return made.hexdigest()
+        hasher.update(json.dumps(numbers.shape).encode())
+        hasher.update((numbers + 0.0).astype("<f8").tobytes())
+    return hasher.hexdigest()
 
 
 @lru_cache(maxsize=1)
 def _design(drawn: _Drawn) -> Design:
     """The last design is cached: cells on the same rows follow one another."""
-    known, rows = drawn.labels, len(drawn.labels.units)
-    of = " and ".join(drawn.metrics)
-    units = rows if known.documents is None else int(known.documents.max()) + 1
+    labels, rows = drawn.labels, len(drawn.labels.units)
+    names = " and ".join(drawn.metrics)
+    units = rows if labels.documents is None else int(labels.documents.max()) + 1
     count = resample_count(units, drawn.metrics)
     size = max(1, min(count, BLOCK // units))
-    whole = Design(np.ones((1, units), dtype=np.uint8), known.documents, "")
+    whole = Design(np.ones((1, units), dtype=np.uint8), labels.documents, "")
     if not _defined(drawn, whole).all():
-        raise BrokenRecord(f"the labels of {known.task} leave {of} undefined; expected others")
+        raise BrokenRecord(f"the labels of {labels.task} leave {names} undefined; expected others")
     counts, filled = np.empty((count, units), dtype=np.uint8), 0
     for first in range(0, TRIES * count, size):
-        made = _taken(drawn.seed, units, first, size)
-        kept = made[_defined(drawn, replace(whole, counts=made))][: count - filled]
-        counts[filled : filled + len(kept)] = kept
-        filled += len(kept)
+        taken = _taken(drawn.seed, units, first, size)
+        defined = taken[_defined(drawn, replace(whole, counts=taken))][: count - filled]
+        counts[filled : filled + len(defined)] = defined
+        filled += len(defined)
         if filled == count:
             break
     else:
-        raise BrokenRecord(f"{known.task} leaves {of} undefined in resamples; expected more rows")
+        raise BrokenRecord(
+            f"{labels.task} leaves {names} undefined in resamples; expected more rows"
+        )
     counts.flags.writeable = False
     digest = hashlib.blake2b(counts.reshape(-1).data, digest_size=8).hexdigest()
-    return Design(counts, known.documents, digest)
+    return Design(counts, labels.documents, digest)
 
 
 def _taken(seed: str, units: int, first: int, size: int) -> Counts:
@@ -154,9 +156,9 @@ def _taken(seed: str, units: int, first: int, size: int) -> Counts:
 def _defined(drawn: _Drawn, design: Design) -> npt.NDArray[np.bool_]:
     """Which resamples leave every metric defined: the labels alone decide."""
     good = np.ones(len(design.counts), dtype=np.bool_)
-    for left in drawn.left:
-        right = scores_on_counts(replace(drawn.labels, left_out={0: left}), [(None, None)])
-        good &= ~np.isnan(np.concatenate([right(block)[0] for block in design.blocks()]))
+    for left_out in drawn.left:
+        score = scores_on_counts(replace(drawn.labels, left_out={0: left_out}), [(None, None)])
+        good &= ~np.isnan(np.concatenate([score(block)[0] for block in design.blocks()]))
     return good
 
 
@@ -170,8 +172,8 @@ def resampled_draws(predicted: Predicted, shots: Shots | None) -> Array64:
     labels leave a metric undefined.
     """
     draws = scores_on_counts(predicted, predicted.draws(shots))
-    made = np.concatenate([draws(block) for block in design_of(predicted).blocks()], axis=1)
-    return np.where(np.isfinite(made), made, 0.0)
+    scores = np.concatenate([draws(block) for block in design_of(predicted).blocks()], axis=1)
+    return np.where(np.isfinite(scores), scores, 0.0)
 
 
 def kept_resamples(
@@ -182,14 +184,16 @@ def kept_resamples(
     `step` is the smallest step in which they are rounded, by default that of new records; older
     ones have another. Raises BrokenRecord if the labels leave a metric undefined.
     """
-    of, made = _units_of(predicted), []
+    fields, resamples = _units_of(predicted), []
     for shots in predicted.shots:
-        each = resampled_draws(predicted, shots)
-        alone = each[:, : DRAW_RESAMPLES if len(each) > 1 else 0]
+        draws = resampled_draws(predicted, shots)
+        alone = draws[:, : DRAW_RESAMPLES if len(draws) > 1 else 0]
         points = scores_with_shots(scores, shots)
-        least = step or (STEP if of["units"] <= MANY else STEP_OF_MANY)
-        made.append(to_resamples(points, each.mean(axis=0), alone, step=least, shots=shots, **of))
-    return tuple(made)
+        least = step or (STEP if fields["units"] <= MANY else STEP_OF_MANY)
+        resamples.append(
+            to_resamples(points, draws.mean(axis=0), alone, step=least, shots=shots, **fields)
+        )
+    return tuple(resamples)
 
 
 def _units_of(predicted: Predicted) -> dict[str, Any]:
@@ -206,19 +210,19 @@ def kept_loss(predicted: Predicted, losses: Array64) -> tuple[float, Resamples] 
     `losses` has the loss of every label, NaN where there is no label or the model did not see the
     unit. None if all are NaN.
     """
-    known = np.isfinite(losses)
-    each = np.stack([np.where(known, losses, 0.0), known], axis=-1).reshape(len(losses), -1, 2)
+    finite = np.isfinite(losses)
+    pairs = np.stack([np.where(finite, losses, 0.0), finite], axis=-1).reshape(len(losses), -1, 2)
     table = np.zeros((len(predicted.units), 2))
-    np.add.at(table, np.repeat(np.arange(len(table)), predicted.units), each.sum(axis=1))
+    np.add.at(table, np.repeat(np.arange(len(table)), predicted.units), pairs.sum(axis=1))
     table[[*predicted.left((None, None))]] = 0.0
     total, labels = table.sum(axis=0)
     if not labels:
         return None
     mean = round(float(total / labels), DIGITS)
     sums = np.concatenate([block @ table for block in design_of(predicted).blocks()])
-    found = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), mean), where=sums[:, 1] > 0)
-    of = _units_of(predicted)
-    return mean, to_resamples([mean], found, np.empty((1, 0)), step=STEP_OF_LOSS, **of)
+    means = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), mean), where=sums[:, 1] > 0)
+    fields = _units_of(predicted)
+    return mean, to_resamples([mean], means, np.empty((1, 0)), step=STEP_OF_LOSS, **fields)
 
 
 def intervals(
@@ -227,8 +231,8 @@ def intervals(
     """The interval over test units and draws for every number of shots."""
     ends = range_of(metrics)
     bounds = ends if max(map(abs, ends)) <= 1 else None  # the range of a user's metric is not known
-    made = []
-    for shots, one in estimates.items():
-        low, high = interval(one, bounds)
-        made.append(Interval(low=low, high=high, shots=shots, method="student", level=LEVEL))
-    return tuple(made)
+    result = []
+    for shots, estimate in estimates.items():
+        low, high = interval(estimate, bounds)
+        result.append(Interval(low=low, high=high, shots=shots, method="student", level=LEVEL))
+    return tuple(result)

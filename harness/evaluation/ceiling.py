@@ -32,19 +32,19 @@ def ceilings_on(run: Run, model: OpenedModel, task: Task) -> Iterator[EvaluatedM
         return
     place = model.expert_tasks.index(task.name)
     expert = model.experts[place]
-    for asked in run.ceilings:
-        options = options_of(asked)
-        unusual = unusual_of(CEILINGS[asked.name], options)
-        encoder = CEILINGS[asked.name](*_encoders(model), **options)[place]
+    for choice in run.ceilings:
+        options = options_of(choice)
+        unusual = unusual_of(CEILINGS[choice.name], options)
+        encoder = CEILINGS[choice.name](*_encoders(model), **options)[place]
         whole = weights.union(weights.cast_like(encoder, expert.weights), expert.weights)
-        read = replace(
+        checkpoint = replace(
             expert,
             weights=weights.select(whole, expert.weights),
-            source=f"{asked.name} of {expert.source}",
+            source=f"{choice.name} of {expert.source}",
         )
-        method = str(Choice(asked.name, unusual))
-        made = evaluated_as(task, run, "ceiling", asked.name, (read,), "own", method)
-        yield replace(made, shown=rows_shown(*(one.path for one in model.experts)))
+        method = str(Choice(choice.name, unusual))
+        row = evaluated_as(task, run, "ceiling", choice.name, (checkpoint,), "own", method)
+        yield replace(row, shown=rows_shown(*(one.path for one in model.experts)))
 
 
 def check_ceilings(run: Run, model: OpenedModel) -> None:
@@ -55,9 +55,9 @@ def check_ceilings(run: Run, model: OpenedModel) -> None:
     """
     if not run.ceilings:
         return
-    for asked in run.ceilings:
-        options_of(asked)
-    named = ", ".join(dict.fromkeys(one.name for one in run.ceilings))
+    for choice in run.ceilings:
+        options_of(choice)
+    named = ", ".join(dict.fromkeys(ceiling.name for ceiling in run.ceilings))
     if model.base is None:
         raise BadRecipe(
             f"the ceilings {named} need the base of {model.name}, found none; give --base"
@@ -95,8 +95,8 @@ def _encoders(model: OpenedModel) -> tuple[list[StateDict], StateDict]:
     names = [
         name
         for name in weights.floating(base.weights)
-        if not is_head(name) and all(name in one.weights for one in models)
+        if not is_head(name) and all(name in checkpoint.weights for checkpoint in models)
     ]
-    states = [weights.select(one.weights, names) for one in models]
-    weights.check_same(states, [one.source for one in models])
+    states = [weights.select(checkpoint.weights, names) for checkpoint in models]
+    weights.check_same(states, [checkpoint.source for checkpoint in models])
     return states[:-1], states[-1]

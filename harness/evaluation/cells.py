@@ -74,10 +74,10 @@ class Cell:
         An ensemble has no features to adapt to, an embedding model has no head, and a protocol that
         is fitted to teachers needs one.
         """
-        read, evaluated = self.protocol.entry, self.evaluated
-        if evaluated.role == "ensemble" and (self.protocol.adapts or read.apart):
+        entry, evaluated = self.protocol.entry, self.evaluated
+        if evaluated.role == "ensemble" and (self.protocol.adapts or entry.apart):
             return False
-        if evaluated.pooling is not None and read.reads_head:
+        if evaluated.pooling is not None and entry.reads_head:
             return False
         return bool(self.teachers) or not self.protocol.needs_teacher
 
@@ -103,10 +103,10 @@ class Cell:
 
     def readout_of(self, model: EvaluatedModel) -> Readout:
         """The readout of one of the models in `with_teachers`."""
-        own = self.protocol.readout
+        readout = self.protocol.readout
         if model.pooling is not None:
-            return model.pooling.readout if own == LAST_LINEAR else without_head(own)
-        return preset(self.run.preset).readout if own == LAST_LINEAR else own
+            return model.pooling.readout if readout == LAST_LINEAR else without_head(readout)
+        return preset(self.run.preset).readout if readout == LAST_LINEAR else readout
 
     @cached_property
     def path(self) -> Path:
@@ -124,7 +124,7 @@ class Cell:
             "family": evaluated.members[0].family.name,
             "recipe": evaluated.recipe,
             "digest": evaluated.digest,
-            "content": joined([one.content for one in self.with_teachers]),
+            "content": joined([model.content for model in self.with_teachers]),
             "task": data.name,
             "protocol": self.protocol.name,
             "options": dict(self.protocol.options),
@@ -144,7 +144,7 @@ class Cell:
             # other models were not made of the base and the experts
             **(self.run_model.sources if evaluated.role in ("merged", "ceiling") else NO_SOURCES),
             "teachers": [teacher.digest for teacher in self.teachers],
-            "heads_of": [weights.digest(one.weights) for one in evaluated.owners],
+            "heads_of": [weights.digest(owner.weights) for owner in evaluated.owners],
             "shown": list(evaluated.shown),
             "transductive": among(data.task, data.split, evaluated.shown, lambda: data.texts_digest)
             is not None,
@@ -194,13 +194,13 @@ class Cell:
             )
         if pool is None:
             return None
-        read = self.protocol.entry.adapts == "labeled"
+        reads_labels = self.protocol.entry.adapts == "labeled"
         return Adaptation(
             split=f"{data.task.name}@{TRAINED_ON}",
             rows=pool.count(self.adapts_to_sentences),
             drawn={} if self.adapts_to_sentences else pool.units,
             sentences=pool.sentences if self.adapts_to_sentences else {},
-            labels=LABEL_USES[self.run.stratified, read],
+            labels=LABEL_USES[self.run.stratified, reads_labels],
         )
 
     @property
@@ -216,20 +216,20 @@ class Cell:
         """
         shared = {} if self.data.shared is None else {"shared_with_train": self.data.shared}
         values = {**self.known_fields, "dataset": {**self.known_fields["dataset"], **shared}}
-        if (saw := values["adaptation"]) is None:
+        if (adaptation := values["adaptation"]) is None:
             return values
         pool = self.pool
         units = sum(kind_of(self.data.task).unit_counts(self.data.test))
-        wanted = units_in(pool.draws, self.adapts_to_sentences) if pool else {*range(units)}
-        gone = wanted - units_in(encoded.draws, self.adapts_to_sentences)
+        drawn = units_in(pool.draws, self.adapts_to_sentences) if pool else {*range(units)}
+        gone = drawn - units_in(encoded.draws, self.adapts_to_sentences)
         unseen = sorted(pool.places[unit] if pool else unit for unit in gone)
         if unseen and self.protocol.has_draws and not self.adapts_to_sentences:
             warnings.warn(
-                f"{saw.split}: of {len(wanted)} drawn words {len(unseen)} are cut off or have no "
-                "token, and nothing is fitted to them; --max-length auto cuts off fewest",
+                f"{adaptation.split}: of {len(drawn)} drawn words {len(unseen)} are cut off or "
+                "have no token, and nothing is fitted to them; --max-length auto cuts off fewest",
                 stacklevel=2,
             )
-        return {**values, "adaptation": saw.model_copy(update={"unseen": unseen})}
+        return {**values, "adaptation": adaptation.model_copy(update={"unseen": unseen})}
 
     @property
     def _unusual(self) -> dict[str, Scalar]:
@@ -262,15 +262,17 @@ def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) 
         experts = experts_on(run, model, split.task)
         models = [*models_on(run, model, split.task, experts), *ceilings_on(run, model, split.task)]
         data = _with_length(run, split, models)
-        with_experts.append((data, [one for one in experts if one.pooling is None]))
-        for one in models:
+        with_experts.append((data, [expert for expert in experts if expert.pooling is None]))
+        for evaluated in models:
             for protocol in protocols:
-                teachers = one.teachers(experts) if protocol.needs_teacher else ()
-                cells.append(Cell(protocol.drawing(run), model, data, one, teachers, protocol))
+                teachers = evaluated.teachers(experts) if protocol.needs_teacher else ()
+                cells.append(
+                    Cell(protocol.drawing(run), model, data, evaluated, teachers, protocol)
+                )
     _check_embeddings(run, cells)
     _check_teachers(run, cells)
-    chosen = _best_single_cells(run, model, with_experts) if run.best_single else ()
-    return [cell for cell in [*cells, *chosen] if cell.applicable]
+    choosing = _best_single_cells(run, model, with_experts) if run.best_single else ()
+    return [cell for cell in [*cells, *choosing] if cell.applicable]
 
 
 def _check_embeddings(run: Run, cells: Sequence[Cell]) -> None:
@@ -281,35 +283,35 @@ def _check_embeddings(run: Run, cells: Sequence[Cell]) -> None:
     found = [cell for cell in cells if cell.evaluated.pooling is not None]
     if not found:
         return
-    called = f"{found[0].evaluated.name} is an embedding model without a head"
+    clause = f"{found[0].evaluated.name} is an embedding model without a head"
     if preset(run.preset).readout != LAST_LINEAR:
-        raise BadRecipe(f"{called}, and the preset '{run.preset}' reads heads; leave out --preset")
+        raise BadRecipe(f"{clause}, and the preset '{run.preset}' reads heads; leave out --preset")
     tasks = [cell.data.task for cell in found if kind_of(cell.data.task).split_into_words]
     if tasks:
-        raise BadRecipe(f"{called}, and {tasks[0]} is tagged word by word; expected other tasks")
+        raise BadRecipe(f"{clause}, and {tasks[0]} is tagged word by word; expected other tasks")
     names = ", ".join(dict.fromkeys(c.protocol.name for c in found if c.protocol.entry.reads_head))
     if names and run.protocols:
         raise MissingHead(
-            f"{called}, which {names} reads; expected protocols that read features: knn, "
+            f"{clause}, which {names} reads; expected protocols that read features: knn, "
             "linear-probe, fresh-head, probe, cosine"
         )
     if names:
-        warnings.warn(f"{called}, so it is not evaluated under {names}", stacklevel=4)
+        warnings.warn(f"{clause}, so it is not evaluated under {names}", stacklevel=4)
 
 
 def _with_length(run: Run, data: TaskSplit, models: Sequence[EvaluatedModel]) -> TaskSplit:
     """The split with the `max_length` of all models on it; warns of rows that it cuts off."""
-    members = [member for one in models for member in one.members]
+    members = [member for model in models for member in model.members]
     tests = data.one_text_each if data.apart else (data.test,)
-    several = [*tests, *(pool.rows for pool in data.pools.values())]
+    row_sets = [*tests, *(pool.rows for pool in data.pools.values())]
     readout = preset(run.preset).readout
-    own = [one.pooling.max_length for one in models if one.pooling and one.pooling.max_length]
-    asked = run.max_length or min([data.task.finetune.max_length, *own])
-    number = resolved_length(asked, members, several, readout)
+    limits = [m.pooling.max_length for m in models if m.pooling and m.pooling.max_length]
+    length = run.max_length or min([data.task.finetune.max_length, *limits])
+    max_length = resolved_length(length, members, row_sets, readout)
     if readout == LAST_LINEAR:  # a preset with its own readout cuts on purpose
         for rows in tests:
-            tell_of_cut(members, rows, number)
-    return replace(data, max_length=number)
+            tell_of_cut(members, rows, max_length)
+    return replace(data, max_length=max_length)
 
 
 def _best_single_cells(
@@ -320,19 +322,19 @@ def _best_single_cells(
     Each is an expert under its own head (Current Eval) on the held-out rows. Raises BadRecipe if no
     task has several experts, or if the scored split shares rows with the held-out one.
     """
-    several = [(data, experts) for data, experts in splits if len(experts) > 1]
-    if not several:
+    choices = [(data, experts) for data, experts in splits if len(experts) > 1]
+    if not choices:
         raise BadRecipe("no task has several experts to choose from; leave out --best-single")
-    for data, experts in several:
+    for data, experts in choices:
         if share_rows(data.task, data.split, HELD_OUT):
             raise BadRecipe(
                 f"--best-single chooses experts on {HELD_OUT}, which shares rows with {data.name}; "
                 "expected another split in --tasks"
             )
         rows = load_rows(data.task, HELD_OUT, folder=run.data_dir, limit=run.limit)
-        held = _with_length(run, TaskSplit(data.task, HELD_OUT, rows), experts)
+        held_out = _with_length(run, TaskSplit(data.task, HELD_OUT, rows), experts)
         for expert in experts:
-            yield Cell(run, model, held, expert, (), configured(Choice("current")))
+            yield Cell(run, model, held_out, expert, (), configured(Choice("current")))
 
 
 def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
@@ -348,14 +350,14 @@ def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
             f"the protocol '{teaching[0]}' needs an expert of '{untaught[0]}', found none; give "
             "--experts"
         )
-    known = {cell.data.task.name for cell in taught if cell.teachers}
-    if known and (without := [name for name in untaught if name not in known]):
+    with_teacher = {cell.data.task.name for cell in taught if cell.teachers}
+    if with_teacher and (without := [name for name in untaught if name not in with_teacher]):
         warnings.warn(
             f"no expert of {', '.join(without)} is known, so nothing is evaluated there under "
             f"{', '.join(teaching)}; name one with --experts",
             stacklevel=3,
         )
-    for task in (name for name in untaught if name in known):
+    for task in (name for name in untaught if name in with_teacher):
         alone = [c.evaluated.name for c in taught if c.data.task.name == task and not c.teachers]
         warnings.warn(
             f"{', '.join(dict.fromkeys(alone))} has no expert to be fitted to on {task}, so it is "

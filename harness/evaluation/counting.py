@@ -72,8 +72,8 @@ def _present_f1(sums: Array64) -> Array64:
 
     From the sums (in both, predicted + true), each by class.
     """
-    both, either = np.split(sums, 2, axis=-1)
-    return _ratio(_ratio(2 * both, either).sum(-1), (either > 0).sum(-1).astype(np.float64))
+    common, either = np.split(sums, 2, axis=-1)
+    return _ratio(_ratio(2 * common, either).sum(-1), (either > 0).sum(-1).astype(np.float64))
 
 
 def _held_f1(sums: Array64) -> Array64:
@@ -81,10 +81,10 @@ def _held_f1(sums: Array64) -> Array64:
 
     From the sums (in both, predicted + true, true), each by class.
     """
-    both, either, true = np.split(sums, 3, axis=-1)
+    common, either, true = np.split(sums, 3, axis=-1)
     held = true > 0
-    each = np.where(held, _ratio(2 * both, either), 0)
-    return _where(held.any(-1), _ratio(each.sum(-1), held.sum(-1).astype(np.float64)))
+    by_class = np.where(held, _ratio(2 * common, either), 0)
+    return _where(held.any(-1), _ratio(by_class.sum(-1), held.sum(-1).astype(np.float64)))
 
 
 def _matthews(sums: Array64) -> Array64:
@@ -107,8 +107,8 @@ def _pearson(sums: Array64) -> Array64:
     x, y, xx, yy, xy = (sums[..., i] / np.maximum(sums[..., 0], 1) for i in range(1, 6))
     spread = np.stack([xx - x**2, yy - y**2])
     varied = spread > CONSTANT
-    both = varied.all(0)
-    value = np.where(both, (xy - x * y) / np.sqrt(np.where(both, spread.prod(0), 1)), 0.0)
+    both_vary = varied.all(0)
+    value = np.where(both_vary, (xy - x * y) / np.sqrt(np.where(both_vary, spread.prod(0), 1)), 0.0)
     return _where(varied[1], value)
 
 
@@ -137,8 +137,8 @@ def _classes(read: PredictedRows) -> Sums:
 
 
 def _bits(read: PredictedRows) -> Sums:
-    known = read.labels != IGNORED
-    return _overlap(known & (read.predicted == 1), known & (read.labels == 1)), _held_f1
+    labelled = read.labels != IGNORED
+    return _overlap(labelled & (read.predicted == 1), labelled & (read.labels == 1)), _held_f1
 
 
 def _one_hot(values: Array64, task: Task) -> Array64:
@@ -164,19 +164,19 @@ def _standard(values: Array64) -> Array64:
 def _spans(read: PredictedRows) -> Sums:
     """The table with (entities in both, predicted + true, true) of each row, and their F1."""
     predicted, true = (_entities(values, read) for values in (read.predicted, read.labels))
-    there = true >= 0
-    each = np.column_stack([(predicted == true) & there, 1.0 * (predicted >= 0) + there, there])
+    gold = true >= 0
+    by_place = np.column_stack([(predicted == true) & gold, 1.0 * (predicted >= 0) + gold, gold])
     # every row has one place more than words, its end, so that no slice of reduceat is empty
-    return np.add.reduceat(each, np.cumsum(read.units + 1) - read.units - 1), _f1
+    return np.add.reduceat(by_place, np.cumsum(read.units + 1) - read.units - 1), _f1
 
 
 def _by_sentence(spans: Callable[[Sequence[str]], set[Span]], read: PredictedRows) -> Sums:
     """As `_spans`, from the entities that `spans` finds in each sentence."""
     kind, table = kind_of(read.task), np.zeros((len(read.units), 3))
-    both = (kind.for_metrics(read.task, v, read.units) for v in (read.predicted, read.labels))
-    for row, (guesses, truth) in enumerate(zip(*both, strict=True)):
-        found, there = spans(guesses), spans(truth)
-        table[row] = len(found & there), len(found) + len(there), len(there)
+    tags = (kind.for_metrics(read.task, v, read.units) for v in (read.predicted, read.labels))
+    for row, (guesses, truth) in enumerate(zip(*tags, strict=True)):
+        guessed, gold = spans(guesses), spans(truth)
+        table[row] = len(guessed & gold), len(guessed) + len(gold), len(gold)
     return table, _f1
 
 
@@ -355,20 +355,23 @@ def scores_on_counts(predicted: Predicted, keys: Sequence[DrawKey]) -> Counted:
             ([metric_on_counts(metric, read) for metric in task.metrics], predicted.left(key))
         )
 
-    def each(counts: Array64) -> Array64:
+    def scores(counts: Array64) -> Array64:
         return np.array(
-            [np.mean([part(_without(left, counts)) for part in own], axis=0) for own, left in parts]
+            [
+                np.mean([metric(_without(rows, counts)) for metric in metrics], axis=0)
+                for metrics, rows in parts
+            ]
         )
 
-    return each
+    return scores
 
 
-def _without(left: Sequence[int], counts: Array64) -> Array64:
-    """The counts [..., rows], set to 0 for the rows in `left`."""
-    if not len(left):
+def _without(rows: Sequence[int], counts: Array64) -> Array64:
+    """The counts [..., rows], set to 0 for these rows."""
+    if not len(rows):
         return counts
     counts = counts.copy()
-    counts[..., list(left)] = 0
+    counts[..., list(rows)] = 0
     return counts
 
 

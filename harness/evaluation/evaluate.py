@@ -74,9 +74,11 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     cells = cells_of(run, model, protocols)
     check_below(Path(run.output), [cell.path for cell in cells])
     # the path of a record has its identity: this hashes all weights, and finds NaN and infinity
-    known = {cell.path: record for cell in cells if (record := existing_record(cell)) is not None}
-    lacking = {path for path, record in known.items() if not _has_predictions(path, record)}
-    to_read = [cell for cell in cells if cell.path not in known or cell.path in lacking]
+    existing = {
+        cell.path: record for cell in cells if (record := existing_record(cell)) is not None
+    }
+    lacking = {path for path, record in existing.items() if not _has_predictions(path, record)}
+    to_read = [cell for cell in cells if cell.path not in existing or cell.path in lacking]
     for task in {cell.data.task.name: cell.data.task for cell in to_read}.values():
         check_apart(task, run.data_dir)
     check_cells(to_read)
@@ -87,11 +89,11 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     workload = Workload(progress)
     for cell in to_read:
         plan(cell, workload)
-    for cell, reader in _with_readers(cells, workload, known.keys() - lacking):
-        record = known.get(cell.path) or existing_record(cell)
+    for cell, reader in _with_readers(cells, workload, existing.keys() - lacking):
+        record = existing.get(cell.path) or existing_record(cell)
         if record is None or cell.path in lacking:
             try:
-                made, predicted = evaluate_cell(cell, reader, record)
+                new_record, predicted = evaluate_cell(cell, reader, record)
             except HarnessError as error:  # only the forward pass shows it
                 if record:
                     lost.append(f"{cell}: {error}")
@@ -100,8 +102,8 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
             else:
                 write_predictions(cell.path.with_suffix(".parquet"), predicted)
                 if record is None:
-                    write_record(cell.path, made)
-                record = made
+                    write_record(cell.path, new_record)
+                record = new_record
         if record is not None:
             records.append(record)
     _warn_of_few_rows(records)
@@ -114,21 +116,21 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
             stacklevel=2,
         )
     if failures:
-        told = [f"{few(cells)}: {reason}" for reason, cells in failures.items()]
-        raise CellsFailed(told, records)
+        reasons = [f"{few(cells)}: {reason}" for reason, cells in failures.items()]
+        raise CellsFailed(reasons, records)
     return records
 
 
 def _warn_of_few_rows(records: Sequence[Record]) -> None:
     """Warn, once for each protocol, of maps fitted to fewer rows than features have dimensions."""
-    few = [
+    fits = [
         (record.protocol, share, record.task)
         for record in records
-        for one in record.scores
-        if (share := one.facts.get("rows_per_dimension", 1.0)) < 1
+        for score in record.scores
+        if (share := score.facts.get("rows_per_dimension", 1.0)) < 1
     ]
-    for protocol in dict.fromkeys(name for name, *_ in few):
-        _, share, task = min(one for one in few if one[0] == protocol)
+    for protocol in dict.fromkeys(name for name, *_ in fits):
+        _, share, task = min(fit for fit in fits if fit[0] == protocol)
         warnings.warn(
             f"{protocol} was fitted to fewer rows than features have dimensions, as on {task} to "
             f"{share:.2f} rows per dimension, so part of the map may be chance; give more --shots",
@@ -138,10 +140,12 @@ def _warn_of_few_rows(records: Sequence[Record]) -> None:
 
 def _warn_of_no_expert(cells: Sequence[Cell], protocols: Sequence[ProtocolConfig]) -> None:
     """Warn of protocols on by default that are left out because no expert is known."""
-    teaching = [one.name for one in protocols if one.needs_teacher]
-    alone = all(one.evaluated.pooling is None and not one.protocol.needs_teacher for one in cells)
+    teaching = [protocol.name for protocol in protocols if protocol.needs_teacher]
+    alone = all(
+        cell.evaluated.pooling is None and not cell.protocol.needs_teacher for cell in cells
+    )
     if teaching and alone:
-        tasks = ", ".join(dict.fromkeys(one.data.task.name for one in cells))
+        tasks = ", ".join(dict.fromkeys(cell.data.task.name for cell in cells))
         warnings.warn(
             f"no expert of {tasks} is known, so nothing is evaluated under {', '.join(teaching)}; "
             "name one with --experts",
@@ -154,7 +158,7 @@ def check_cells(cells: Iterable[Cell]) -> None:
     checked = set()
     for cell in cells:
         for model, member in (
-            (one, member) for one in cell.with_teachers for member in one.members
+            (evaluated, member) for evaluated in cell.with_teachers for member in evaluated.members
         ):
             readout = cell.readout_of(model)
             key = (id(member), cell.data.name, readout.name)
@@ -166,15 +170,15 @@ def check_cells(cells: Iterable[Cell]) -> None:
 
 
 def _with_readers(
-    cells: Sequence[Cell], workload: Workload, known: Container[Path]
+    cells: Sequence[Cell], workload: Workload, recorded: Container[Path]
 ) -> Iterator[tuple[Cell, Reader]]:
     """Every cell with its `Reader`, which all cells of one model on the same rows share.
 
-    A reader is told the readouts of all its cells, except those whose records are `known`.
+    A reader is told the readouts of all its cells, except those whose paths are in `recorded`.
     """
-    for _, one in groupby(cells, key=lambda cell: (id(cell.data), id(cell.evaluated))):
-        group = list(one)
-        readouts = {cell.readout: None for cell in group if cell.path not in known}
+    for _, grouped in groupby(cells, key=lambda cell: (id(cell.data), id(cell.evaluated))):
+        group = list(grouped)
+        readouts = {cell.readout: None for cell in group if cell.path not in recorded}
         reader = Reader(workload, tuple(readouts))
         yield from ((cell, reader) for cell in group)
 
@@ -208,7 +212,8 @@ def evaluate_cell(cell: Cell, reader: Reader, known: Record | None) -> tuple[Rec
     encoded = reader.encoded(cell)
     task, seen = cell.data.task, encoded.test.seen
     predictions = [
-        replace(one, values=finished(task, one.values, seen)) for one in _predictions(cell, encoded)
+        replace(prediction, values=finished(task, prediction.values, seen))
+        for prediction in _predictions(cell, encoded)
     ]
     predicted = cell.data.predicted(predictions)
     if known is not None:
@@ -217,8 +222,10 @@ def evaluate_cell(cell: Cell, reader: Reader, known: Record | None) -> tuple[Rec
         return known, predicted
     loss = _loss(cell, encoded, predicted)
     facts = {LOSS: loss[0]} if loss else {}
-    told = [replace(one, facts={**one.facts, **facts}) for one in predictions]
-    scores = _scores(cell.data, told)
+    with_loss = [
+        replace(prediction, facts={**prediction.facts, **facts}) for prediction in predictions
+    ]
+    scores = _scores(cell.data, with_loss)
     resamples = kept_resamples(predicted, scores)
     record = Record(
         **cell.record_fields(encoded),
@@ -244,32 +251,32 @@ def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
         shared = {id(one): one for one in (encoded.kind, encoded.again, encoded.draws)}
         encoded = deepcopy(encoded, shared)
     with calling(f"protocol {cell.protocol.entry.name}", function):
-        made: Any = function(encoded, **cell.protocol.options)
-    draws, fault = len(encoded.draws) or 1, None
-    if not isinstance(made, list | tuple):
-        fault = f"a {type(made).__name__}, expected a list of harness.Predictions"
-    elif len(made) != draws:
-        fault = f"{len(made)} predictions, expected {draws}: one for each draw"
+        returned: Any = function(encoded, **cell.protocol.options)
+    count, fault = len(encoded.draws) or 1, None
+    if not isinstance(returned, list | tuple):
+        fault = f"a {type(returned).__name__}, expected a list of harness.Predictions"
+    elif len(returned) != count:
+        fault = f"{len(returned)} predictions, expected {count}: one for each draw"
     else:
         shape = encoded.test.labels.shape
-        fault = next(filter(None, (_odd(one, cell.data.task, shape) for one in made)), None)
+        fault = next(filter(None, (_odd(item, cell.data.task, shape) for item in returned)), None)
         none = cell.protocol.transductive or not encoded.draws
-        wanted = {None} if none else {*encoded.draws}
-        if not fault and {one.draw for one in made} != wanted:
+        expected_draws = {None} if none else {*encoded.draws}
+        if not fault and {item.draw for item in returned} != expected_draws:
             expected = "no draw" if none else "one of each in encoded.draws"
             fault = f"predictions of other draws, expected {expected}"
     if fault:
         raise BrokenPlugin(f"protocol {cell.protocol.entry.name} returned {fault}")
-    return [*made]
+    return [*returned]
 
 
-def _odd(one: object, task: Task, shape: tuple[int, ...]) -> str | None:
-    """Why `one` is no predictions of this shape, and what was expected; None if it is."""
-    if not isinstance(one, Predictions):
-        return f"a list of {type(one).__name__}, expected one of harness.Predictions"
-    if not isinstance(one.draw, Draw | None):
-        return f"predictions of the draw {one.draw!r:.80}, expected one in encoded.draws"
-    values: Any = one.values
+def _odd(item: object, task: Task, shape: tuple[int, ...]) -> str | None:
+    """Why `item` is no predictions of this shape, and what was expected; None if it is."""
+    if not isinstance(item, Predictions):
+        return f"a list of {type(item).__name__}, expected one of harness.Predictions"
+    if not isinstance(item.draw, Draw | None):
+        return f"predictions of the draw {item.draw!r:.80}, expected one in encoded.draws"
+    values: Any = item.values
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
         found = getattr(values, "dtype", type(values).__name__)
         return f"predictions that are a {found}, expected an array of numbers"

@@ -62,14 +62,18 @@ class OpenedModel:
     def sources(self) -> dict[str, Any]:
         """The fields `base` and `experts` of the records of this model."""
 
-        def named(one: Checkpoint) -> dict[str, Any]:
-            return {"source": one.source, "digest": weights.digest(one.weights)}
+        def named(checkpoint: Checkpoint) -> dict[str, Any]:
+            return {"source": checkpoint.source, "digest": weights.digest(checkpoint.weights)}
 
         experts = []
-        for one, task in self._experts:
-            said = read_expert_json(one.path) or ExpertJson()
-            how = {"seed": said.seed, "head_seed": said.head_seed, "training": said.training}
-            experts.append({**named(one), "task": task or None, **how})
+        for expert, task in self._experts:
+            record = read_expert_json(expert.path) or ExpertJson()
+            facts = {
+                "seed": record.seed,
+                "head_seed": record.head_seed,
+                "training": record.training,
+            }
+            experts.append({**named(expert), "task": task or None, **facts})
         return {"base": self.base and named(self.base), "experts": experts}
 
     def has_head(self, task: Task) -> bool:
@@ -140,12 +144,12 @@ def recipe_of(said: MergeJson | None) -> RecordedRecipe | None:
     """The recipe of a merge for its records; None without a merge.json that names the merger."""
     if said is None or said.merger is None:
         return None
-    several = {"__all__": STAGE}
-    known: dict[str, Any] = {"premerge": several, "merger": STAGE, "postmerge": several}
-    known |= dict.fromkeys(("heads", "seed", "preset", "code"), True)
+    stages = {"__all__": STAGE}
+    included: dict[str, Any] = {"premerge": stages, "merger": STAGE, "postmerge": stages}
+    included |= dict.fromkeys(("heads", "seed", "preset", "code"), True)
     tuned = said.tuned
     return RecordedRecipe(
-        **said.model_dump(include=known),
+        **said.model_dump(include=included),
         tuned={tuned.tune.partition("=")[0]: tuned.chosen} if tuned else {},
         tuned_on=tuple(tuned.on) if tuned else (),
     )
@@ -190,7 +194,7 @@ class EvaluatedModel:
     def content(self) -> str:
         """One hash of all that its outputs depend on, and of the order of its labels."""
         parts = zip(self.members, self.digests, self.columns, strict=True)
-        return joined([f"{model_key(one, digest)} {order}" for one, digest, order in parts])
+        return joined([f"{model_key(member, digest)} {order}" for member, digest, order in parts])
 
     def teachers(self, experts: Sequence[EvaluatedModel]) -> tuple[EvaluatedModel, ...]:
         """The models whose outputs a tuned head is fitted to: the experts of the task itself.
@@ -209,7 +213,7 @@ def evaluated_as(
     method: str = "",
 ) -> EvaluatedModel:  # fmt: skip
     """Members as one row of the table. Raises MissingHead, or LabelMismatch for other labels."""
-    orders, shown = [], rows_shown(*(one.path for one in members))
+    orders, shown = [], rows_shown(*(member.path for member in members))
     for member in members:
         if member.pooling is not None:
             return EvaluatedModel(name, role, method or role, members, ((),), "none", shown=shown)
@@ -228,13 +232,16 @@ def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]
 
     Embedding models among the experts have no task, and are read on every task.
     """
-    experts: list[tuple[Role, Checkpoint]] = [("expert", one) for one in model.experts_of(task)]
+    experts: list[tuple[Role, Checkpoint]] = [
+        ("expert", expert) for expert in model.experts_of(task)
+    ]
     if run.singles:
-        experts += [("single", one) for one in model.others_of(task)]
-    experts += [("single", one) for one in model.experts if one.pooling is not None]
-    called = dict(zip((one.source for one in model.experts), names_of(model), strict=True))
+        experts += [("single", expert) for expert in model.others_of(task)]
+    experts += [("single", expert) for expert in model.experts if expert.pooling is not None]
+    names = dict(zip((expert.source for expert in model.experts), names_of(model), strict=True))
     return [
-        evaluated_as(task, run, role, called[one.source], (one,), "own") for role, one in experts
+        evaluated_as(task, run, role, names[expert.source], (expert,), "own")
+        for role, expert in experts
     ]
 
 
@@ -262,21 +269,21 @@ def models_on(
     role, method = model.role, model.method
     if role == "expert" and called_in(model.checkpoint, task, run.data_dir) is None:
         role, method = "single", ""  # its own record names other tasks
-    one = evaluated_as(task, run, role, model.name, (merged,), head, method)
-    yield replace(one, shown=model.shown, recipe=model.recipe)
+    evaluated = evaluated_as(task, run, role, model.name, (merged,), head, method)
+    yield replace(evaluated, shown=model.shown, recipe=model.recipe)
     if model.base is not None:
         state, owners = model.base.weights, []
-        if one.pooling is None:
-            heads = [one.members[0] for one in own] or model.others_of(task)
+        if evaluated.pooling is None:
+            heads = [expert.members[0] for expert in own] or model.others_of(task)
             # so that row i of every head stands for the same label
             alike = [ordered_as(expert, merged.labels) for expert in heads]
             fresh = _missing_tensors(merged, model.base, alike)
             owners = heads if fresh else []
-            known = weights.union(without_head(model.base), fresh, merged.weights)
-            state = weights.select(known, list(merged.weights))
+            tensors = weights.union(without_head(model.base), fresh, merged.weights)
+            state = weights.select(tensors, list(merged.weights))
         control = replace(merged, weights=state, source=model.base.source)
-        made = evaluated_as(task, run, "base", model.base.name, (control,), head)
-        yield replace(made, owners=tuple(owners), shown=rows_shown(model.base.path))
+        row = evaluated_as(task, run, "base", model.base.name, (control,), head)
+        yield replace(row, owners=tuple(owners), shown=rows_shown(model.base.path))
     yield from experts
     with_heads = [expert for expert in experts if expert.pooling is None]
     groups = {"ensemble": own, "ensemble of all": with_heads if len(with_heads) > len(own) else []}
@@ -286,11 +293,11 @@ def models_on(
             yield evaluated_as(task, run, "ensemble", "ensemble", members, "own", method)
     for reference in model.references:
         if reference.has_head(task) or reference.checkpoint.pooling is not None:
-            read, head = reference.with_head_for(task)
-            called = reference.name, (read,), head, reference.method
-            made = evaluated_as(task, run, "reference", *called)
+            checkpoint, head = reference.with_head_for(task)
+            arguments = reference.name, (checkpoint,), head, reference.method
+            row = evaluated_as(task, run, "reference", *arguments)
             shown = rows_shown(reference.checkpoint.path)
-            yield replace(made, shown=shown, recipe=reference.recipe)
+            yield replace(row, shown=shown, recipe=reference.recipe)
 
 
 def _missing_tensors(
@@ -304,12 +311,12 @@ def _missing_tensors(
     """
     is_head = merged.family.is_head
     names = [n for n in merged.weights if is_head(n) or n not in base.weights]
-    known = weights.specs(weights.select(merged.weights, names))
+    specs = weights.specs(weights.select(merged.weights, names))
     states = [expert.weights for expert in experts]
-    shapes = [{n: weights.specs(one)[n].shape for n in names if n in one} for one in states]
-    if not states or any(own != {n: known[n].shape for n in names} for own in shapes):
+    shapes = [{n: weights.specs(state)[n].shape for n in names if n in state} for state in states]
+    if not states or any(own != {n: specs[n].shape for n in names} for own in shapes):
         return {}
-    parts = [weights.select(one, names) for one in states]
+    parts = [weights.select(state, names) for state in states]
     return weights.cast_like(weights.mean(parts), merged.weights) if len(parts) > 1 else parts[0]
 
 
@@ -318,10 +325,12 @@ def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
 
     A head of unknown origin is assumed to be trained on the `last_linear` features.
     """
-    read = [*(model.experts or [model.checkpoint]), *(r.checkpoint for r in model.references)]
-    made = [one for one in read if not read_merge_json(one.path)]
-    trained = [(one.source, read_expert_json(one.path) or ExpertJson()) for one in made]
-    if other := [source for source, said in trained if said.readout != readout.name]:
+    opened = [*(model.experts or [model.checkpoint]), *(r.checkpoint for r in model.references)]
+    unmerged = [expert for expert in opened if not read_merge_json(expert.path)]
+    trained = [
+        (expert.source, read_expert_json(expert.path) or ExpertJson()) for expert in unmerged
+    ]
+    if other := [source for source, record in trained if record.readout != readout.name]:
         usual = readout == LAST_LINEAR
         warnings.warn(
             f"the head of {', '.join(other)} was trained on other features than the "

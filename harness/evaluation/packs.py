@@ -83,25 +83,29 @@ def write_pack(path: Path, files: Iterable[File]) -> int:
         raise OutputExists(f"{path} does not end in {SUFFIX}; expected NAME{SUFFIX}")
     check_ours({path: re.escape(PACK)})
     check_place(path.absolute().parent)
-    known: dict[str, bytes] = {}
+    by_name: dict[str, bytes] = {}
     for name, content in files:
         if fault := _fault(name):
             raise BrokenRecord(f"{name!r:.80} cannot be packed: {fault}")
-        if known.setdefault(name, content) != content:
+        if by_name.setdefault(name, content) != content:
             raise BrokenRecord(
                 f"two different files are called {name}; expected one: pack each folder alone"
             )
-    schema, names = _schema().with_metadata({ABOUT: PACK}), sorted(known, key=PurePosixPath)
-    usual: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
-    usual |= {"data_page_size": MAX_FILE_BYTES, "write_statistics": False, "use_dictionary": False}
-    usual |= {"write_page_checksum": True}
+    schema, names = _schema().with_metadata({ABOUT: PACK}), sorted(by_name, key=PurePosixPath)
+    options: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
+    options |= {
+        "data_page_size": MAX_FILE_BYTES,
+        "write_statistics": False,
+        "use_dictionary": False,
+    }
+    options |= {"write_page_checksum": True}
     writing = pyarrow.parquet.ParquetWriter
     # each page is compressed by itself: in large pages, what records share is stored once
-    with replacing(path) as out, writing(out, schema, **usual) as writer:
+    with replacing(path) as out, writing(out, schema, **options) as writer:
         for first in range(0, len(names), GROUP):
-            some = names[first : first + GROUP]
-            taken = [_taken_out(known[name]) for name in some]
-            columns = [some, [text for text, _ in taken], [parts for _, parts in taken]]
+            group = names[first : first + GROUP]
+            taken = [_taken_out(by_name[name]) for name in group]
+            columns = [group, [text for text, _ in taken], [parts for _, parts in taken]]
             writer.write_table(pyarrow.table(columns, schema=schema))
     return len(names)
 
@@ -146,7 +150,7 @@ def _fault(name: object) -> str | None:
 def _taken_out(text: bytes) -> tuple[bytes, list[bytes]]:
     """A text without its base64, and that as bytes; the whole text and [] if not reversible."""
     try:
-        numbers = [base64.b64decode(said) for _, said in IN_BASE64.findall(text)]
+        numbers = [base64.b64decode(encoded) for _, encoded in IN_BASE64.findall(text)]
     except binascii.Error:
         return text, []
     short = IN_BASE64.sub(rb'"\1": ""', text)
@@ -159,9 +163,9 @@ def _whole(text: bytes, numbers: Sequence[bytes]) -> bytes | None:
         return text
     if len(TAKEN_OUT.findall(text)) != len(numbers):
         return None
-    left = iter(numbers)
+    rest = iter(numbers)
     return TAKEN_OUT.sub(
-        lambda found: b'"%s": "%s"' % (found[1], base64.b64encode(next(left))), text
+        lambda match: b'"%s": "%s"' % (match[1], base64.b64encode(next(rest))), text
     )
 
 

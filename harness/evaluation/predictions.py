@@ -67,8 +67,8 @@ class Predicted:
         Predictions that are no whole numbers do not count: their last digits depend on the
         processor.
         """
-        said = json.dumps([self.task.kind, self.task.labels, self.labels.shape])
-        truth = _hashed(said.encode(), self.labels, self.units)
+        header = json.dumps([self.task.kind, self.task.labels, self.labels.shape])
+        truth = _hashed(header.encode(), self.labels, self.units)
         parts: list[bytes | Array64] = [truth.encode()]
         for key in sorted(self.values, key=_name):
             values = self.values[key]
@@ -77,11 +77,11 @@ class Predicted:
 
 
 def _hashed(*parts: bytes | Array64 | Units) -> str:
-    made = xxhash.xxh3_128()
+    hasher = xxhash.xxh3_128()
     for part in parts:
         # little-endian on every machine, and -0.0 as 0.0
-        made.update(part if isinstance(part, bytes) else (part + 0.0).astype("<f8").tobytes())
-    return made.hexdigest()
+        hasher.update(part if isinstance(part, bytes) else (part + 0.0).astype("<f8").tobytes())
+    return hasher.hexdigest()
 
 
 # Writing -----------------------------------------------------------------------------------
@@ -143,14 +143,14 @@ def read_predictions(record: Record, path: Path) -> Predicted:
     keys = [(score.shots, score.seed) for score in record.scores]
     if absent := [name for name in (LABEL, *map(_name, keys)) if name not in columns]:
         raise _wrong(path, f"has no column '{absent[0]}'; found {', '.join(columns)}")
-    units, left = _units(record, task, columns, path), record.settings.get("left_out") or {}
+    units, left_out = _units(record, task, columns, path), record.settings.get("left_out") or {}
     predicted = Predicted(
         task=task,
         digest=str(record.dataset.get("digest")),
         units=units,
         labels=columns[LABEL],
         values={key: columns[_name(key)] for key in keys},
-        left_out={int(seed): rows for seed, rows in left.items()},
+        left_out={int(seed): rows for seed, rows in left_out.items()},
         documents=_documents(columns, units),
     )
     if fault := mismatch_with_record(record, predicted):
@@ -162,15 +162,15 @@ def mismatch_with_record(record: Record, predicted: Predicted) -> str | None:
     """Why these are not the predictions of a record: a predicate, to follow their name."""
     if len(predicted.units) != record.rows:
         return f"has {len(predicted.units)} rows, the record {record.rows}"
-    for one in record.scores:
-        key = one.shots, one.seed
+    for score in record.scores:
+        key = score.shots, score.seed
         try:
-            made = scored(predicted, key)
+            value = scored(predicted, key)
         except (ValueError, IndexError, UnknownName) as error:  # a plug-in's metric, say
             return f"cannot be scored: {error}"
-        if not abs(made - one.value) <= CLOSE * max(1, abs(one.value)):
-            of = f" ({_name(key)})" if one.shots else ""
-            return f"scores {made:.4f}{of}, the record {one.value:.4f}"
+        if not abs(value - score.value) <= CLOSE * max(1, abs(score.value)):
+            draw = f" ({_name(key)})" if score.shots else ""
+            return f"scores {value:.4f}{draw}, the record {score.value:.4f}"
     if record.predictions not in (None, predicted.content):
         return "has other labels or predictions than the record was made with"
     return None
@@ -184,13 +184,13 @@ def _wrong(path: Path, fault: str) -> WrongPredictions:
 
 def _task(record: Record, about: bytes, path: Path) -> Task:
     """The task with the fields that metrics read; the others are placeholders."""
-    said = parse_json(about.decode(), str(path), "predictions", error=BrokenRecord)
+    fields = parse_json(about.decode(), str(path), "predictions", error=BrokenRecord)
     return Task(
         name=record.task.partition("@")[0],
-        kind=said["kind"],
+        kind=fields["kind"],
         text=("text",),
         label=LABEL,
-        labels=tuple(said["labels"]),
+        labels=tuple(fields["labels"]),
         metrics=record.metrics,
         splits={},
         reported=DERIVED[1],

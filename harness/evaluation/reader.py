@@ -36,25 +36,26 @@ class Reader:
         task, kind = data.task, kind_under_preset(data.task, cell.run.preset)
         classes = kind.output_count(task)
         parts = [self.member_features(model, cell, rows, data.name) for rows in cell.test_inputs]
-        read = [_beside(features) for features in zip(*parts, strict=True)]
-        if len(read) > 1:
+        members = [_beside(features) for features in zip(*parts, strict=True)]
+        if len(members) > 1:
             empty = Head(np.empty((0, 0), dtype=np.float32), np.empty(0, dtype=np.float32))
-            return Encoded(task.name, kind, classes, _ensemble(read), empty, None, (), None)
+            return Encoded(task.name, kind, classes, _ensemble(members), empty, None, (), None)
         head, outside = final_head(model.members[0], model.columns[0]), kind.outside(task)
-        plain = Encoded(task.name, kind, classes, read[0], head, None, (), None, outside=outside)
+        plain = Encoded(task.name, kind, classes, members[0], head, None, (), None, outside=outside)
         if cell.protocol.transductive:
-            rows, called, draws = data.test, data.name, _every(cell)
+            rows, label, draws = data.test, data.name, _every(cell)
         elif (shots := cell.pool) is not None:
-            rows, called, draws = shots.rows, f"{task.name}@{TRAINED_ON} shots", shots.draws
+            rows, label, draws = shots.rows, f"{task.name}@{TRAINED_ON} shots", shots.draws
         else:
             return plain
         pool, *taught = (
-            self.member_features(one, cell, rows, called)[0] for one in cell.with_teachers
+            self.member_features(evaluated, cell, rows, label)[0]
+            for evaluated in cell.with_teachers
         )
         key = (cell.readout.name, rows.digest)
         again = self._again.setdefault(key, once(lambda: _dropping(cell, rows)))
-        read_by = [(one.members[0], one.columns[0]) for one in cell.teachers]
-        heads = [head for one in read_by if (head := final_head(*one)) is not None]
+        pairs = [(teacher.members[0], teacher.columns[0]) for teacher in cell.teachers]
+        heads = [head for pair in pairs if (head := final_head(*pair)) is not None]
         adapting = _adapting(plain, pool, draws, [*zip(taught, heads, strict=True)])
         return replace(adapting, again=lambda units, seed: again()(units, seed))
 
@@ -62,7 +63,7 @@ class Reader:
         self, model: EvaluatedModel, cell: Cell, rows: Rows, what: str
     ) -> list[Features]:
         """The features of rows by every member of a model, encoded if they are not yet."""
-        readout, workload, called = cell.readout_of(model), self._workload, f"{model.name} · {what}"
+        readout, workload, label = cell.readout_of(model), self._workload, f"{model.name} · {what}"
         key = (id(model), readout.name, rows.digest)
         if key not in self._known:
             for digest in model.digests:
@@ -78,7 +79,7 @@ class Reader:
                     beside=self._beside,
                     batch_size=None if cell.run.batch_size == AUTO else cell.run.batch_size,
                     placement=cell.run.placement,
-                    progress=workload.steps(called, _pass(cell, model, digest, rows)),
+                    progress=workload.steps(label, _pass(cell, model, digest, rows)),
                 )
                 for member, digest, order in zip(
                     model.members, model.digests, model.columns, strict=True
@@ -108,14 +109,14 @@ def _beside(parts: Sequence[Features]) -> Features:
     """The features of the texts of each row, joined: those of the first, then of the second."""
     if len(parts) == 1:
         return parts[0]
-    return replace(parts[0], x=np.concatenate([one.x for one in parts], axis=1))
+    return replace(parts[0], x=np.concatenate([part.x for part in parts], axis=1))
 
 
 def _every(cell: Cell) -> tuple[Draw, ...]:
     """All test rows as one draw, in a single group."""
     kind, rows = kind_of(cell.data.task), cell.data.test
     units = tuple(range(int(kind.unit_counts(rows).sum())))
-    examples = tuple(tuple(one) for one in kind.examples_containing(rows, units))
+    examples = tuple(tuple(example) for example in kind.examples_containing(rows, units))
     return (Draw(ALL, cell.run.seed, (units,), examples),)
 
 
@@ -127,11 +128,11 @@ def _dropping(cell: Cell, rows: Rows) -> Again:
     )
 
 
-def _ensemble(read: Sequence[Features]) -> Features:
+def _ensemble(parts: Sequence[Features]) -> Features:
     """The mean of the members' logits; an ensemble has no features."""
-    logits = np.mean([features.logits for features in read], axis=0)
+    logits = np.mean([features.logits for features in parts], axis=0)
     none = np.empty((len(logits), 0), dtype=np.float32)
-    return Features(none, logits, read[0].labels, _seen(read))
+    return Features(none, logits, parts[0].labels, _seen(parts))
 
 
 def _adapting(
@@ -143,7 +144,7 @@ def _adapting(
         draws = [_without(draw, gone) for draw in draws]
     # not the float32 logits: Adam scales any gradient up to a full step, so a student that equals
     # its teacher must see a difference of exactly zero, not of rounding
-    said = [
+    outputs = [
         features.x.astype(np.float64) @ head.weight.astype(np.float64).T + head.bias
         for features, head in taught
     ]
@@ -151,22 +152,22 @@ def _adapting(
         plain,
         pool=pool,
         draws=tuple(draws),
-        teacher=plain.kind.target(said) if taught else None,
+        teacher=plain.kind.target(outputs) if taught else None,
         teachers=tuple(Teacher(features.x, head) for features, head in taught),
     )
 
 
-def _seen(read: Sequence[Features]) -> Seen | None:
+def _seen(parts: Sequence[Features]) -> Seen | None:
     """Which units all of several models saw; None if each saw all units."""
-    seen = [features.seen for features in read if features.seen is not None]
-    return np.all(seen, axis=0) if seen else None
+    masks = [features.seen for features in parts if features.seen is not None]
+    return np.all(masks, axis=0) if masks else None
 
 
 def _without(draw: Draw, gone: Collection[int]) -> Draw:
     """A draw without some units."""
 
-    def left(parts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(unit for unit in data if unit not in gone) for data in parts)
+    def kept(parts: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(unit for unit in part if unit not in gone) for part in parts)
 
-    examples = tuple(example for example in left(draw.examples) if example)
-    return replace(draw, rows=left(draw.rows), examples=examples)
+    examples = tuple(example for example in kept(draw.examples) if example)
+    return replace(draw, rows=kept(draw.rows), examples=examples)

@@ -132,8 +132,8 @@ class RecordedRecipe(Frozen):
     @property
     def stages(self) -> list[tuple[str, RecordedStage]]:
         """All methods in order, each with the name of its stage."""
-        said = {"premerge": self.premerge, "merger": [self.merger], "postmerge": self.postmerge}
-        return [(kind, stage) for kind, stages in said.items() for stage in stages]
+        by_kind = {"premerge": self.premerge, "merger": [self.merger], "postmerge": self.postmerge}
+        return [(kind, stage) for kind, stages in by_kind.items() for stage in stages]
 
 
 class Record(Frozen):
@@ -221,21 +221,21 @@ def identity(values: Mapping[str, Any]) -> str:
 
     Names and locations are not part of it: the same rows, base and experts may lie elsewhere.
     """
-    known = {key: values[key] for key in IDENTITY}
+    inputs = {key: values[key] for key in IDENTITY}
     before = ADDED_OPTIONS.get(values["protocol"], {})
-    known["options"] = {k: v for k, v in values["options"].items() if (k, v) not in before.items()}
-    known["dataset"] = values["dataset"].get("digest")
-    known["base"] = values["base"] and values["base"]["digest"]
-    known["experts"] = [expert["digest"] for expert in values["experts"]]
-    return digest_of(known)
+    inputs["options"] = {k: v for k, v in values["options"].items() if (k, v) not in before.items()}
+    inputs["dataset"] = values["dataset"].get("digest")
+    inputs["base"] = values["base"] and values["base"]["digest"]
+    inputs["experts"] = [expert["digest"] for expert in values["experts"]]
+    return digest_of(inputs)
 
 
 def safe_name(name: str) -> str:
     """A name as one component of a path: not hidden, not `..`, without separators, not too long."""
-    kept = re.sub(r"[^\w.,@=+\[\]-]+", "-", name).lstrip(".") or "-"
-    if len(kept.encode()) <= LONGEST:
-        return kept
-    return f"{kept[: LONGEST // 4]}-{xxhash.xxh3_64_hexdigest(name.encode())}"
+    clean = re.sub(r"[^\w.,@=+\[\]-]+", "-", name).lstrip(".") or "-"
+    if len(clean.encode()) <= LONGEST:
+        return clean
+    return f"{clean[: LONGEST // 4]}-{xxhash.xxh3_64_hexdigest(name.encode())}"
 
 
 def record_path(out: Path, values: Mapping[str, Any], unusual: Mapping[str, Any]) -> Path:
@@ -257,8 +257,8 @@ def identity_of(record: Record) -> str:
 
 def written_path(record: Record, out: Path) -> Path:
     """The path of a record that was written below `out`."""
-    called = identity_of(record)[:12]
-    return next((out / safe_name(record.model) / record.task).glob(f"*-{called}.json"))
+    prefix = identity_of(record)[:12]
+    return next((out / safe_name(record.model) / record.task).glob(f"*-{prefix}.json"))
 
 
 def predictions_of(record: Record, out: Path) -> Path:
@@ -291,8 +291,8 @@ def parse_record(text: str | bytes, path: Path) -> Record:
     try:
         record = Record.model_validate_json(text, strict=True)  # a third of the time of json
     except ValidationError as error:
-        said = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        parse_json(said, str(path), "a record", error=BrokenRecord)  # raises if it is no JSON
+        decoded = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        parse_json(decoded, str(path), "a record", error=BrokenRecord)  # raises if it is no JSON
         raise _broken(error, path) from error
     free = {"options": record.options, "settings": record.settings, "of": record.dataset}
     if record.recipe is not None:
@@ -309,7 +309,7 @@ def parse_record(text: str | bytes, path: Path) -> Record:
 def _broken(error: ValidationError, path: Path) -> BrokenRecord:
     first = error.errors()[0]
     # for a union, pydantic adds the member to the location: constrained-int
-    field = ".".join(str(one) for one in first["loc"] if str(one).replace("_", "a").isalnum())
+    field = ".".join(str(part) for part in first["loc"] if str(part).replace("_", "a").isalnum())
     fault = f"field '{field}': {first['msg']}"
     if first["loc"] == (field,) and first["type"] == "missing":  # a JSON of another program
         return BrokenRecord(
@@ -325,23 +325,23 @@ def each_record(places: Iterable[str | Path]) -> Iterator[tuple[Path, Record]]:
     warning. Raises BrokenRecord if a place does not exist, if no place has a record, and if two
     records of one identity have different scores.
     """
-    known: dict[str, tuple[Path, tuple[float, ...]]] = {}
-    named: set[tuple[str, str, tuple[str, ...]]] = set()
+    by_identity: dict[str, tuple[Path, tuple[float, ...]]] = {}
+    yielded: set[tuple[str, str, tuple[str, ...]]] = set()
     others: list[Path] = []
     for path, packed in files_in(places, others):
         record = read_record(path) if packed is None else parse_record(packed, path)
-        values = tuple(round(one.value, 6) for one in record.scores)
-        called = identity_of(record)
-        other, theirs = known.setdefault(called, (path, values))
+        values = tuple(round(score.value, 6) for score in record.scores)
+        key = identity_of(record)
+        other, theirs = by_identity.setdefault(key, (path, values))
         if values != theirs:
             raise BrokenRecord(f"{path} and {other} have different scores of one cell; keep one")
         # a file and a pack may hold the same record; one cell counts as two rows of a table if it
         # has two names, or options that were tuned in one merge and given in the other
-        cell = called, record.model, (*record.recipe.tuned,) if record.recipe else ()
-        if cell not in named:
-            named.add(cell)
+        cell = key, record.model, (*record.recipe.tuned,) if record.recipe else ()
+        if cell not in yielded:
+            yielded.add(cell)
             yield path, record
-    _tell_of_others(others, none=not known)
+    _tell_of_others(others, none=not by_identity)
 
 
 def _tell_of_others(others: Sequence[Path], *, none: bool) -> None:
@@ -349,8 +349,8 @@ def _tell_of_others(others: Sequence[Path], *, none: bool) -> None:
     if others and none:
         raise BrokenRecord(f"{others[0]} holds no records; expected JSON files that evaluate wrote")
     if others:
-        shown = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
-        warnings.warn(f"files that are no records are left out: {shown}", stacklevel=4)
+        names = ", ".join(map(str, others[:3])) + (", ..." if len(others) > 3 else "")
+        warnings.warn(f"files that are no records are left out: {names}", stacklevel=4)
 
 
 def files_in(
@@ -368,11 +368,11 @@ def files_in(
         files = _below(place) if place.is_dir() else [str(place)]
         for file in files:
             folder, name = os.path.split(file)
-            whole = os.path.realpath(file) if os.path.islink(file) else f"{real(folder)}/{name}"
+            resolved = os.path.realpath(file) if os.path.islink(file) else f"{real(folder)}/{name}"
             path = Path(file)
-            if whole in seen:
+            if resolved in seen:
                 continue
-            seen.add(whole)
+            seen.add(resolved)
             if is_pack(path):
                 yield from ((path / inside, content) for inside, content in unpacked(path))
             elif _is_meant(path):
@@ -441,14 +441,14 @@ def pack(places: Iterable[str | Path], out: Path, resamples: int | None = None) 
     if resamples is not None and resamples < FEWEST_RESAMPLES:
         raise BadOption(f"resamples is {resamples}, expected {FEWEST_RESAMPLES} or more")
 
-    known = [*map(Path, places)]
+    paths = [*map(Path, places)]
 
     def files() -> Iterator[tuple[str, bytes]]:
         others: list[Path] = []
         none = True
-        for path, packed in files_in(known, others):
+        for path, packed in files_in(paths, others):
             none = False
-            place = next(one for one in known if one in (path, *path.parents))
+            place = next(candidate for candidate in paths if candidate in (path, *path.parents))
             content = path.read_bytes() if packed is None else packed
             record = parse_record(content, path)
             if resamples is not None:

@@ -94,8 +94,8 @@ def to_resamples(
     while True:
         whole, alone = _steps(mean - points.mean(), step), _steps(by_draw - points[:, None], step)
         if max(np.abs(whole).max(), np.abs(alone).max(initial=0)) <= MAX_STEPS:
-            kept, each = _text(whole), _text(alone)
-            return Resamples(count=len(mean), step=step, values=kept, by_draw=each, **of)
+            mean_text, draws_text = _text(whole), _text(alone)
+            return Resamples(count=len(mean), step=step, values=mean_text, by_draw=draws_text, **of)
         step *= 2
 
 
@@ -122,16 +122,16 @@ def to_estimate(kept: Resamples, scores: Sequence[float], metrics: Sequence[str]
     `scores` are those of the draws on all units. Raises ValueError for scores outside the range of
     the metrics, and for text that is not base64.
     """
-    each, step = np.asarray(scores, dtype=np.float64), kept.step
-    mean = each.mean() + bytes_of(kept.values) * step
-    alone = bytes_of(kept.by_draw).reshape(len(each), -1) if kept.by_draw else np.empty((1, 0))
+    points, step = np.asarray(scores, dtype=np.float64), kept.step
+    mean = points.mean() + bytes_of(kept.values) * step
+    alone = bytes_of(kept.by_draw).reshape(len(points), -1) if kept.by_draw else np.empty((1, 0))
     low, high = range_of(metrics)
-    found = mean, each[: len(alone), None] + alone * step
-    if any(((low - step > one) | (one > high + step)).any() for one in found):
+    resampled = mean, points[: len(alone), None] + alone * step
+    if any(((low - step > values) | (values > high + step)).any() for values in resampled):
         raise ValueError(f"scores beyond {low:g} to {high:g}")
-    counted = len(each) == 1 and (tuple(metrics), kept.unit) == RIGHT_OR_WRONG
-    parts = found[0].clip(low, high), found[1].clip(low, high)
-    return Estimate(each, *parts, kept.units, counted=counted)
+    counted = len(points) == 1 and (tuple(metrics), kept.unit) == RIGHT_OR_WRONG
+    parts = resampled[0].clip(low, high), resampled[1].clip(low, high)
+    return Estimate(points, *parts, kept.units, counted=counted)
 
 
 def scores_with_shots(scores: Sequence[DrawScore], shots: Shots | None) -> list[float]:
@@ -144,8 +144,8 @@ def estimates_of(
 ) -> dict[Shots | None, Estimate]:
     """The score with its resamples, by number of shots."""
     return {
-        one.shots: to_estimate(one, scores_with_shots(scores, one.shots), metrics)
-        for one in resamples
+        kept.shots: to_estimate(kept, scores_with_shots(scores, kept.shots), metrics)
+        for kept in resamples
     }
 
 
@@ -169,8 +169,8 @@ def with_fewer_resamples(record: Record, count: int) -> Record:
         return kept.model_copy(update={"count": len(values), "values": _text(values)})
 
     loss = record.loss_resamples
-    kept = {
+    fields = {
         "resamples": tuple(map(first, record.resamples)),
         "loss_resamples": loss and first(loss),
     }
-    return record.model_copy(update=kept)
+    return record.model_copy(update=fields)

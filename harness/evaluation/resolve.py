@@ -52,8 +52,8 @@ def resolve_model(run: Run) -> OpenedModel:
     made_of = open_ingredients(run.model, sources)
     checkpoint, experts, base, merged = made_of.model, made_of.experts, made_of.base, made_of.merged
     references = [sources.open(source) for source in run.references]
-    for one in (*made_of.unverified, *references):
-        check_weights_unchanged(one)
+    for opened in (*made_of.unverified, *references):
+        check_weights_unchanged(opened)
     _tell_of_edited([checkpoint, *experts, *references])
     _tell_of_other_code(checkpoint.source, merged)
     if base is not None and not (run.other_base or (merged and merged.other_base)):
@@ -70,25 +70,25 @@ def resolve_model(run: Run) -> OpenedModel:
         tell_of_other_rows(trained, task, run.data_dir)
 
     heads = read_heads(run.heads_from, base)
-    own = _under_heads(_model(checkpoint, alone=not run.experts), base, tasks, heads)
+    bare = _under_heads(_model(checkpoint, alone=not run.experts), base, tasks, heads)
     # an expert may lie here without its head, which the merge has then
     labelled = {task.name: checkpoint for task in tasks if checkpoint.labels is not None}
-    known = {**labelled, **heads, **own.kept}
+    all_heads = {**labelled, **heads, **bare.kept}
     pairs = zip(experts, expert_tasks, strict=True)
-    experts = tuple(with_missing_parts(expert, base, task, known) for expert, task in pairs)
-    base = whole_base(base, in_all([*own.kept.values()] or experts or [checkpoint]))
-    read = (_under_heads(_model(one), base, tasks, heads) for one in references)
-    others = tuple(replace(one, role="reference") for one in read)
+    experts = tuple(with_missing_parts(expert, base, task, all_heads) for expert, task in pairs)
+    base = whole_base(base, in_all([*bare.kept.values()] or experts or [checkpoint]))
+    models = (_under_heads(_model(reference), base, tasks, heads) for reference in references)
+    reference_models = tuple(replace(reference, role="reference") for reference in models)
 
-    called = {old: new for old, new in zip(made_of.tasks, expert_tasks, strict=False) if old}
+    renamed = {old: new for old, new in zip(made_of.tasks, expert_tasks, strict=False) if old}
     model = replace(
-        own,
-        kept={called.get(name, name): one for name, one in own.kept.items()},
+        bare,
+        kept={renamed.get(name, name): encoder for name, encoder in bare.kept.items()},
         base=base,
         experts=experts,
         expert_tasks=expert_tasks,
         tasks=tuple(f"{task.name}@{split}" for task, split in splits),
-        references=others,
+        references=reference_models,
     )
     _check_references(model, tasks)
     return model
@@ -96,7 +96,7 @@ def resolve_model(run: Run) -> OpenedModel:
 
 def _tell_of_edited(models: Sequence[Checkpoint]) -> None:
     """Warn of models whose merge.json or expert.json was edited: it is believed all the same."""
-    for path in dict.fromkeys(one.path for one in models):
+    for path in dict.fromkeys(model.path for model in models):
         for marker in (
             layout.marker for layout in (MERGE_LAYOUT, EXPERT_LAYOUT) if layout.is_edited(path)
         ):
@@ -111,13 +111,17 @@ def _tell_of_other_code(source: str, merged: MergeJson | None) -> None:
     """Warn of a merge by plug-ins whose code has changed since, or is not loaded."""
     if merged is None or not merged.code:
         return
-    known = [(STAGES[stage], name) for stage, name in merged.methods]
-    found = [(name, of.loaded(name)) for of, name in known]
-    methods = [one for _, one in found if one is not None]
-    gone = [name for name, one in found if one is None]
-    gone += [name for one in methods for name in one.needs if name not in NEEDS]
+    used = [(STAGES[stage], name) for stage, name in merged.methods]
+    found = [(name, registry.loaded(name)) for registry, name in used]
+    methods = [method for _, method in found if method is not None]
+    gone = [name for name, method in found if method is None]
+    gone += [name for method in methods for name in method.needs if name not in NEEDS]
     if gone:
-        if any(not is_ours(one.function) for of in STAGES.values() for one in of.values()):
+        if any(
+            not is_ours(entry.function)
+            for registry in STAGES.values()
+            for entry in registry.values()
+        ):
             warnings.warn(
                 f"{source} was made with '{gone[0]}', which no plug-in that is loaded has: its "
                 "code may have changed since; load it with --plugins",
@@ -125,7 +129,7 @@ def _tell_of_other_code(source: str, merged: MergeJson | None) -> None:
             )
         return
     # older merges have a hash without needs; `now` is '' if the methods are the harness's by now
-    without = code_of_plugins([one.function for one in methods])
+    without = code_of_plugins([method.function for method in methods])
     now = code_of_methods(methods)
     if now and merged.code not in (without, now):
         warnings.warn(
@@ -144,7 +148,7 @@ def _splits(run: Run, checkpoint: Checkpoint, merged: MergeJson | None) -> list[
     if not names:
         raise BadRecipe(f"{run.model} does not say its tasks; name them with --tasks")
     splits = [parse_task(name) for name in names]
-    tuned_on = {one: merged.seen.get(one, "") for one in merged.scored_on} if merged else {}
+    tuned_on = {name: merged.seen.get(name, "") for name in merged.scored_on} if merged else {}
     for task, split in splits:
         digest = partial(texts_digest, task, split, run.data_dir)
         if tuned := among(task, split, tuned_on, digest):
@@ -166,26 +170,30 @@ def _expert_tasks(run: Run, tasks: Sequence[Task], made_of: Ingredients) -> tupl
     """
     experts, names = made_of.experts, [task.name for task in tasks]
     in_order = run.tasks and len(names) == len(experts)
-    given = names if in_order else (names if len(names) == 1 else [None]) * len(experts)
+    from_run = names if in_order else (names if len(names) == 1 else [None]) * len(experts)
     recorded = made_of.tasks or [None] * len(experts)
     found = []
-    for expert, merged, typed in zip(experts, recorded, given, strict=True):
+    for expert, merged, typed in zip(experts, recorded, from_run, strict=True):
         if expert.pooling is not None:
             found.append("")
             continue
-        here = [task.name for task in tasks if called_in(expert, task, run.data_dir)]
+        claimed = [task.name for task in tasks if called_in(expert, task, run.data_dir)]
         if len(expert.tasks) > 1:
             raise BadRecipe(
                 f"the expert {expert.source} was trained on {len(expert.tasks)} tasks, expected "
                 "one; name it with --references instead"
             )
-        said = (merged, *here, *expert.tasks)
-        known = [one for one in (*(n for n in said if n in names), *said, typed) if one is not None]
-        if not known:
+        candidates = (merged, *claimed, *expert.tasks)
+        named = [
+            name
+            for name in (*(n for n in candidates if n in names), *candidates, typed)
+            if name is not None
+        ]
+        if not named:
             raise BadRecipe(
                 f"the task of {expert.source} is not known; name that of each with --tasks"
             )
-        found.append(known[0])
+        found.append(named[0])
     by_user = any(found) and made_of.merged is None and not made_of.by_mergekit
     if by_user and not run.singles and not {*found} & {*names}:
         wrong = next(place for place, name in enumerate(found) if name)
@@ -214,9 +222,9 @@ def _model(checkpoint: Checkpoint, *, alone: bool = True) -> OpenedModel:
     else:
         by_kit = kit.is_file()
         role, method = "merged", f"mergekit:{named_models(kit).method}" if by_kit else "given"
-    inherited = [row for one in records_in(checkpoint.path).values() for row in one.inherited]
-    seen = rows_shown(checkpoint.path)
-    shown = {row: seen[row] for row in (*(merged.shown if merged else ()), *inherited)}
+    inherited = [row for record in records_in(checkpoint.path).values() for row in record.inherited]
+    digests = rows_shown(checkpoint.path)
+    shown = {row: digests[row] for row in (*(merged.shown if merged else ()), *inherited)}
     return OpenedModel(
         checkpoint.name, role, method, checkpoint, kept, shown=shown, recipe=recipe_of(merged)
     )
@@ -232,8 +240,8 @@ def _under_heads(
     own, named = model.checkpoint, [task.name for task in tasks if task.name in heads]
     if own.labels is not None or (model.kept and not all(map(verbalizer_of, model.kept.values()))):
         return model
-    made = {name: with_missing_parts(own, base, name, heads) for name in named}
-    return replace(model, kept={**model.kept, **made})
+    headed = {name: with_missing_parts(own, base, name, heads) for name in named}
+    return replace(model, kept={**model.kept, **headed})
 
 
 def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
@@ -241,7 +249,7 @@ def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
     the run already or has the name of another model."""
     others = [model.checkpoint, *model.experts, *([model.base] if model.base else [])]
     taken = {other.path.resolve() for other in others}
-    called = {(model.name, model.method)}
+    names = {(model.name, model.method)}
     for reference in model.references:
         source = reference.checkpoint.source
         embeds = reference.checkpoint.pooling is not None
@@ -251,9 +259,9 @@ def _check_references(model: OpenedModel, tasks: Sequence[Task]) -> None:
             )
         if reference.checkpoint.path.resolve() in taken:
             raise BadRecipe(f"the reference {source} is in the run already; leave it out")
-        if (reference.name, reference.method) in called:
+        if (reference.name, reference.method) in names:
             raise BadRecipe(
                 f"two models are called '{reference.name} ({reference.method})'; rename {source}"
             )
         taken.add(reference.checkpoint.path.resolve())
-        called.add((reference.name, reference.method))
+        names.add((reference.name, reference.method))

@@ -55,8 +55,8 @@ class ProtocolConfig:
     @property
     def transductive(self) -> bool:
         """Whether it adapts to the test rows themselves."""
-        says = self.entry.transductive
-        return self.adapts and says is not None and says(**self.options)
+        function = self.entry.transductive
+        return self.adapts and function is not None and function(**self.options)
 
     @property
     def has_draws(self) -> bool:
@@ -65,8 +65,8 @@ class ProtocolConfig:
 
     def drawing(self, run: Run) -> Run:
         """The run with the shots and draws that this protocol uses."""
-        own = {"shots": (ALL,), "draws": 1, "stratified": True}
-        return run.model_copy(update=own) if self.entry.all_rows else run
+        changes = {"shots": (ALL,), "draws": 1, "stratified": True}
+        return run.model_copy(update=changes) if self.entry.all_rows else run
 
     @property
     def pool_key(self) -> tuple[bool, int]:
@@ -76,14 +76,14 @@ class ProtocolConfig:
     @property
     def outside_ratio(self) -> int:
         """How many times as many words outside entities (O) are drawn as words of any other tag."""
-        says = self.entry.outside
-        return 1 if says is None else says(**self.options)
+        function = self.entry.outside
+        return 1 if function is None else function(**self.options)
 
     @property
     def readout(self) -> Readout:
         """Where its features are taken, unless a preset has another readout."""
-        says = self.entry.features
-        return LAST_LINEAR if says is None else FEATURE_READOUTS[says(**self.options)]
+        function = self.entry.features
+        return LAST_LINEAR if function is None else FEATURE_READOUTS[function(**self.options)]
 
     @cached_property
     def unusual(self) -> dict[str, Scalar]:
@@ -93,8 +93,8 @@ class ProtocolConfig:
 
 def unusual_of(function: Callable[..., Any], chosen: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The chosen options of a function whose values are not the defaults."""
-    known = options(function)
-    return {name: value for name, value in chosen.items() if value != known[name].default}
+    by_name = options(function)
+    return {name: value for name, value in chosen.items() if value != by_name[name].default}
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,12 @@ class ShotPool:
 
         Fewer shots need not take the first of more. `all` shots are left out.
         """
-        made: dict[str, dict[str, list[int]]] = {}
-        for one in self.draws:
-            if one.shots != ALL:
-                rows = self._rows([example[0] for example in one.examples])
-                made.setdefault(str(one.shots), {})[str(one.seed)] = rows
-        return made
+        by_shots: dict[str, dict[str, list[int]]] = {}
+        for drawn in self.draws:
+            if drawn.shots != ALL:
+                rows = self._rows([example[0] for example in drawn.examples])
+                by_shots.setdefault(str(drawn.shots), {})[str(drawn.seed)] = rows
+        return by_shots
 
     def count(self, sentences: bool) -> int:
         """How many rows have a unit in any draw: in its `sentences`, or else in its drawn units."""
@@ -152,7 +152,10 @@ class ShotPool:
 def units_in(draws: Sequence[Draw], sentences: bool) -> set[int]:
     """All units of the draws: those of their `sentences`, or else the drawn units."""
     return {
-        unit for one in draws for part in (one.examples if sentences else one.rows) for unit in part
+        unit
+        for draw in draws
+        for part in (draw.examples if sentences else draw.rows)
+        for unit in part
     }
 
 
@@ -210,19 +213,19 @@ class TaskSplit:
         """The test rows with their first text alone, and with their second text alone."""
         texts = zip(*self.test.texts, strict=True)
         return tuple(
-            replace(self.test, texts=(*zip(one),), digest=f"{self.test.digest} text {place}")
-            for place, one in enumerate(texts)
+            replace(self.test, texts=(*zip(column),), digest=f"{self.test.digest} text {place}")
+            for place, column in enumerate(texts)
         )
 
     @cached_property
     def majority(self) -> DrawScore:
         """The score of the best constant prediction on the test rows."""
         scored, units = self._scored(min(self.left_out, default=0))
-        known = hashlib.blake2b()
+        hasher = hashlib.blake2b()
         for part in (scored, units, self.test.labels):
-            known.update(repr((part.shape, part.dtype)).encode() + part.tobytes())
+            hasher.update(repr((part.shape, part.dtype)).encode() + part.tobytes())
         metrics = tuple((name, METRICS[name].function) for name in self.task.metrics)
-        key = (self.task.kind, self.task.labels, metrics, known.digest())
+        key = (self.task.kind, self.task.labels, metrics, hasher.digest())
         if key not in MAJORITIES:
             constants = kind_of(self.task).constants(self.task, self.test.labels)
             scores = (self.score(Predictions(constant)) for constant in constants)
@@ -234,10 +237,10 @@ class TaskSplit:
         drawn = prediction.draw
         # predictions without a draw are scored on the rows of the first seed
         scored, units = self._scored(drawn.seed if drawn else min(self.left_out, default=0))
-        one = score(self.task, prediction.values[scored], self.test.labels[scored], units)
+        result = score(self.task, prediction.values[scored], self.test.labels[scored], units)
         return DrawScore(
-            value=one.value,
-            parts=dict(one.parts),
+            value=result.value,
+            parts=dict(result.parts),
             shots=drawn.shots if drawn else None,
             seed=drawn.seed if drawn else None,
             facts=dict(prediction.facts),
@@ -245,14 +248,14 @@ class TaskSplit:
 
     def predicted(self, predictions: Sequence[Predictions]) -> Predicted:
         """The predictions of all draws with the labels and units of the test rows."""
-        draws = [one.draw for one in predictions]
-        keys = [(one.shots, one.seed) if one else (None, None) for one in draws]
+        draws = [prediction.draw for prediction in predictions]
+        keys = [(draw.shots, draw.seed) if draw else (None, None) for draw in draws]
         return Predicted(
             task=self.task,
             digest=self.test.digest,
             units=kind_of(self.task).unit_counts(self.test),
             labels=self.test.labels,
-            values=dict(zip(keys, (one.values for one in predictions), strict=True)),
+            values=dict(zip(keys, (prediction.values for prediction in predictions), strict=True)),
             left_out=self.left_out,
             documents=self.test.documents,
         )
@@ -283,24 +286,25 @@ def protocols_of(run: Run) -> list[ProtocolConfig]:
 
     If the run names none: those of its preset or, without any, those that are on by default.
     """
-    usual = tuple(name for name, one in PROTOCOLS.items() if one.by_default)
-    known = preset(run.preset).protocols or usual
-    chosen = run.protocols or tuple(Choice(name) for name in known)
+    usual = tuple(name for name, entry in PROTOCOLS.items() if entry.by_default)
+    names = preset(run.preset).protocols or usual
+    chosen = run.protocols or tuple(Choice(name) for name in names)
     if run.draws < 1 or not run.shots or min(map(amount, run.shots)) < 1:
         raise BadRecipe(f"shots are {run.shots} with {run.draws} draws; expected 1 or more of each")
     if run.draws > MOST_DRAWS:
         raise BadRecipe(f"draws is {run.draws:,}, expected {MOST_DRAWS:,} at most")
     protocols = [configured(faithful(choice, run.preset)) for choice in chosen]
-    for one in protocols:
-        if LAST_LINEAR not in (one.readout, readout := preset(run.preset).readout):
+    for protocol in protocols:
+        if LAST_LINEAR not in (protocol.readout, readout := preset(run.preset).readout):
             raise BadOption(
-                f"{one.name} has {one.readout.option}, and the preset '{run.preset}' reads "
-                f"'{readout.name}' of every model; leave out one of them"
+                f"{protocol.name} has {protocol.readout.option}, and the preset '{run.preset}' "
+                f"reads '{readout.name}' of every model; leave out one of them"
             )
-        if one.outside_ratio != 1 and not run.stratified:
+        if protocol.outside_ratio != 1 and not run.stratified:
             raise BadOption(
-                f"{one.name} draws {one.outside_ratio} times as many words outside entities, and "
-                "unstratified draws ignore labels; leave out the option or --unstratified"
+                f"{protocol.name} draws {protocol.outside_ratio} times as many words outside "
+                "entities, and unstratified draws ignore labels; leave out the option or "
+                "--unstratified"
             )
     return protocols
 
@@ -326,9 +330,9 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
     if metrics := run.metrics or metrics_of(task, run.preset):
         task = replace(task, metrics=tuple(metrics))
         check_metrics(task)
-    for one in protocols:
-        _check_units(one, task)
-    known = preset(run.preset)
+    for protocol in protocols:
+        _check_units(protocol, task)
+    run_preset = preset(run.preset)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit, first=run.first)
     copies = Counter(test.texts)
     if (design := sum(many**2 for many in copies.values()) / len(test)) >= REPORTED_DESIGN_EFFECT:
@@ -338,19 +342,19 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
             f"and are up to {sqrt(design):.1f} times too narrow",
             stacklevel=2,
         )
-    for one in protocols:
+    for protocol in protocols:
         texts = max(map(len, test.texts))
-        if one.entry.apart and (task.labels or texts != 2):
-            of = "images" if task.image else "one text" if texts == 1 else f"{texts} texts"
+        if protocol.entry.apart and (task.labels or texts != 2):
+            content = "images" if task.image else "one text" if texts == 1 else f"{texts} texts"
             raise BadOption(
-                f"{one.name} says how alike two texts are, and {task} is a {task.kind} of {of}; "
-                "expected a regression of two texts, as glue/stsb"
+                f"{protocol.name} says how alike two texts are, and {task} is a {task.kind} of "
+                f"{content}; expected a regression of two texts, as glue/stsb"
             )
     seeds = range(run.seed, run.seed + run.draws)
-    out = left_out(test, known.test_batch, seeds) if known.test_batch else {}
-    if not any(one.has_draws for one in protocols):
-        apart = all(one.entry.apart for one in protocols)
-        return TaskSplit(task, split, test, left_out=out, data_dir=run.data_dir, apart=apart)
+    excluded = left_out(test, run_preset.test_batch, seeds) if run_preset.test_batch else {}
+    if not any(protocol.has_draws for protocol in protocols):
+        apart = all(protocol.entry.apart for protocol in protocols)
+        return TaskSplit(task, split, test, left_out=excluded, data_dir=run.data_dir, apart=apart)
     if share_rows(task, split, TRAINED_ON):
         raise BadRecipe(
             f"shots are drawn from {task}@{TRAINED_ON}, which shares rows with the scored split "
@@ -358,15 +362,20 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         )
     train = load_rows(task, TRAINED_ON, folder=run.data_dir, limit=run.train_limit)
     pools = {}
-    for one in {one.pool_key: one for one in protocols if one.has_draws}.values():
-        own = one.drawing(run)
-        shots = sorted(set(own.shots), key=amount)
+    for protocol in {p.pool_key: p for p in protocols if p.has_draws}.values():
+        drawing = protocol.drawing(run)
+        shots = sorted(set(drawing.shots), key=amount)
         pool, draws = draw(
-            train, shots, seeds, known.reserved, one.outside_ratio, stratified=own.stratified
+            train,
+            shots,
+            seeds,
+            run_preset.reserved,
+            protocol.outside_ratio,
+            stratified=drawing.stratified,
         )
         places = tuple(units_of(train, pool).tolist())
-        pools[one.pool_key] = ShotPool(take(train, pool), tuple(draws), tuple(pool), places)
-    return TaskSplit(task, split, test, pools, train.digest, out, run.data_dir)
+        pools[protocol.pool_key] = ShotPool(take(train, pool), tuple(draws), tuple(pool), places)
+    return TaskSplit(task, split, test, pools, train.digest, excluded, run.data_dir)
 
 
 def _check_units(protocol: ProtocolConfig, task: Task) -> None:

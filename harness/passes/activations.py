@@ -50,27 +50,27 @@ class Pairs:
     def _obtained(self, first: int, second: int) -> tuple[StateDict, Mapping[str, int]]:
         """The products of two experts and the tokens of each group, from the cache or by a run."""
         readings, digests = self.readings, self.readings.digests
-        size, other = self.batch_size, model_key(readings.checkpoints[second], digests[second])
+        size, other_key = self.batch_size, model_key(readings.checkpoints[second], digests[second])
         reading = readings.of(0)  # the same tokens for both, in every pair
-        path = readings.of(first).entry(digests[first], "activations, counted", size, other)
+        path = readings.of(first).entry(digests[first], "activations, counted", size, other_key)
         pair = [readings.checkpoints[place] for place in (first, second)]
         what = f"activations of {pair[0].name} and {pair[1].name}"
         step = readings.steps(what, len(reading.rows))
-        tensors, said = recall_or_make(
+        tensors, description = recall_or_make(
             path, lambda: self._run(pair[: len({first, second})], step), step, len(reading.rows)
         )
-        return tensors, said[COUNTS]
+        return tensors, description[COUNTS]
 
     def _run(self, pair: Sequence[Checkpoint], step: Steps | None) -> CachedTensors:
         """The products of two experts, or of one with itself, by one pass over the rows."""
         placement = self.readings.placement
-        models = [hooked(one, self.layers, placement) for one in pair]
+        models = [hooked(checkpoint, self.layers, placement) for checkpoint in pair]
         totals: dict[str, torch.Tensor] = {}
         counts = dict.fromkeys(self.layers, 0)
         for inputs in self.readings.of(0).inputs(self.batch_size):
-            seen = [model(inputs) for model in models]
+            activations = [model(inputs) for model in models]
             for group in self.layers:
-                tokens = [one.pop(group).double() for one in seen]
+                tokens = [by_group.pop(group).double() for by_group in activations]
                 _add(totals, group, tokens[0], tokens[-1])
                 counts[group] += len(tokens[0])
             if step:
@@ -79,11 +79,11 @@ class Pairs:
 
 
 def _add(
-    totals: dict[str, torch.Tensor], group: str, here: torch.Tensor, there: torch.Tensor
+    totals: dict[str, torch.Tensor], group: str, first: torch.Tensor, second: torch.Tensor
 ) -> None:
     """Add the activations of a batch, [tokens, units] of each model, to the totals of a group."""
-    squares = (here.square().sum(0), there.square().sum(0))
-    parts = (here.T @ there, here.sum(0), there.sum(0), *squares)
+    squares = (first.square().sum(0), second.square().sum(0))
+    parts = (first.T @ second, first.sum(0), second.sum(0), *squares)
     for part, value in zip(PARTS, parts, strict=True):
         name = f"{group}.{part}"
         totals[name] = totals[name].add_(value) if name in totals else value
@@ -108,7 +108,7 @@ def hooked(
         ):
             placed(**inputs)
         mask = inputs.get("attention_mask")
-        return {group: token_rows(given, mask) for group, given in calls}
+        return {group: token_rows(tensor, mask) for group, tensor in calls}
 
     return activations
 

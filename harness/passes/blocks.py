@@ -100,7 +100,7 @@ class TruncatedModel:
         self._linear = linear_layers(self._model)
         lists: Any = modules_of(self._model)
         stacks = [(lists[name], StandIn()) for name in blocks.stacks]
-        self._places = [(*one, place) for one in stacks for place in range(len(one[0]))]
+        self._places = [(*pair, place) for pair in stacks for place in range(len(pair[0]))]
         self._layers = [stack[place] for stack, _, place in self._places]
         self._batches = list(reading.inputs(batch_size))
         self._given: list[dict[StandIn, Any]] = [{} for _ in self._batches]
@@ -114,12 +114,12 @@ class TruncatedModel:
 
         The block has the expert's own weights; the blocks before have those given to `pass_on`.
         """
-        of = self._blocks.block_number
-        layers = {n: m for n, m in self._linear.items() if of(f"{n}.weight") == self.block}
+        number_of = self._blocks.block_number
+        layers = {n: m for n, m in self._linear.items() if number_of(f"{n}.weight") == self.block}
         if not layers:
             return {}, {}
         own = self._reading.checkpoint.weights
-        names = [name for name in self._parameters if of(name) == self.block]
+        names = [name for name in self._parameters if number_of(name) == self.block]
         self._put({name: own[name] for name in names})
         with forward_errors(self._reading.checkpoint.source):
             return gram(self._run, layers, self._read(step))
@@ -141,22 +141,22 @@ class TruncatedModel:
 
     def _arrange(self) -> None:
         """Put the layer of the current block into its stack, and stand-ins for all others."""
-        for block, (stack, passed, place) in enumerate(self._places, start=1):
+        for block, (stack, stand_in, place) in enumerate(self._places, start=1):
             layer = self._layers[block - 1]
-            one = passed if block < self.block else StandIn()
+            module = stand_in if block < self.block else StandIn()
             if kind := getattr(layer, ATTENTION, None):
-                setattr(one, ATTENTION, kind)
-            stack[place] = layer if block == self.block else one
+                setattr(module, ATTENTION, kind)
+            stack[place] = layer if block == self.block else module
 
-    def _keep(self, layer: torch.nn.Module, given: Any, output: Any) -> None:
+    def _keep(self, layer: torch.nn.Module, inputs: Any, output: Any) -> None:
         self._kept = output
         raise Stopped
 
     def _read(self, step: Steps | None) -> Iterator[Inputs]:
         """The batches; before each one, the stand-ins get the outputs that were kept for it."""
-        for batch, given in zip(self._batches, self._given, strict=True):
-            for passed, output in given.items():
-                passed.output = output
+        for batch, outputs in zip(self._batches, self._given, strict=True):
+            for stand_in, output in outputs.items():
+                stand_in.output = output
             yield batch
             if step:
                 step(row_count(batch))

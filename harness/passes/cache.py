@@ -40,8 +40,8 @@ ENTRY = "entry"
 def seal(tensors: StateDict, said: Mapping[str, Any]) -> str:
     """A hash of tensors and of their description, except for the seal itself."""
     parts = {f"tensor {name}": weights.tensor_digest(name, tensors[name]) for name in tensors}
-    own = {key: said[key] for key in said if key != SEAL}
-    return join_digests({**parts, "said": digest_of(own)})
+    rest = {key: said[key] for key in said if key != SEAL}
+    return join_digests({**parts, "said": digest_of(rest)})
 
 
 def write_sealed(path: Path, tensors: StateDict, said: Mapping[str, Any]) -> None:
@@ -75,7 +75,7 @@ def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any
     if _written is None or _written > BYTES_BETWEEN_CHECKS:
         make_room()
         _written = 0
-    _written += sum(one.nbytes for one in tensors.values())
+    _written += sum(tensor.nbytes for tensor in tensors.values())
     try:
         write_sealed(path, tensors, {**said, ENTRY: path.stem})
     except CannotWrite as error:
@@ -104,14 +104,14 @@ def _warn_once(message: str) -> None:
 def recall(path: Path) -> tuple[StateDict, dict[str, Any]] | None:
     """A cache entry as it was written; None if it is missing or damaged."""
     try:
-        tensors, said = read_sealed(path)
+        tensors, description = read_sealed(path)
     except BrokenCheckpoint:
         return None
-    if said.get(ENTRY) != path.stem or not is_whole(tensors, said):
+    if description.get(ENTRY) != path.stem or not is_whole(tensors, description):
         return None
     with suppress(OSError):  # another user's file, or gone by now
         os.utime(path)
-    return tensors, said
+    return tensors, description
 
 
 CachedTensors: TypeAlias = tuple[StateDict, Mapping[str, Any]]
@@ -129,5 +129,5 @@ def recall_or_make(
         if step:
             step(rows)
         return entry
-    made = make()
-    return (recall(path) if keep(path, *made) else None) or made
+    result = make()
+    return (recall(path) if keep(path, *result) else None) or result

@@ -30,9 +30,9 @@ def entropies(readings: Readings, steps: int, batch_size: int) -> tuple[EntropyL
     @once
     def shared() -> tuple[list[tuple[Reading, Any]], Steps | None]:  # for all steps
         places = {readings.rows(place).task.name: place for place in reversed(range(len(readings)))}
-        read = [readings.of(place) for place in sorted(places.values())]
-        total = steps * sum(min(batch_size, len(one.rows)) for one in read)
-        networks = [(one, one.model()) for one in read]
+        by_task = [readings.of(place) for place in sorted(places.values())]
+        total = steps * sum(min(batch_size, len(reading.rows)) for reading in by_task)
+        networks = [(reading, reading.model()) for reading in by_task]
         return networks, readings.steps("reading unlabeled rows", total)
 
     def loss(step: int, state: StateDict) -> tuple[float, StateDict]:
@@ -63,13 +63,13 @@ def _entropy(
     """
     parameters, placement = parameters_of(network), reading.placement
     for name, parameter in parameters.items():
-        given = tensors[name] if name in tensors else reading.checkpoint.weights[name]
-        parameter.data = given.to(placement.where, torch.float32)
-    wanted = {name: parameters[name] for name in parameters if name in tensors}
+        tensor = tensors[name] if name in tensors else reading.checkpoint.weights[name]
+        parameter.data = tensor.to(placement.where, torch.float32)
+    variables = {name: parameters[name] for name in parameters if name in tensors}
     with torch.enable_grad(), forward_errors(reading.checkpoint.source):
         inputs = reading.prepared.batch(rows, placement)
         outputs = reading.prepared.of_words(network(**inputs).logits, rows)
         value = kind_of(reading.rows.task).entropy(outputs[:, reading.places]).mean()
-        parts = torch.autograd.grad(value, list(wanted.values()), allow_unused=True)
-    known = zip(wanted, parts, strict=True)
-    return value.item(), {name: part.cpu() for name, part in known if part is not None}
+        parts = torch.autograd.grad(value, list(variables.values()), allow_unused=True)
+    pairs = zip(variables, parts, strict=True)
+    return value.item(), {name: part.cpu() for name, part in pairs if part is not None}

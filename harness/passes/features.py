@@ -72,24 +72,24 @@ def encode(
     depend on the batch size beyond rounding.
     """
 
-    said = how.get("placement", AUTOMATIC).parts
+    placement_parts = how.get("placement", AUTOMATIC).parts
 
-    def place(one: Readout) -> Path:
-        key = content_key(checkpoint, rows, digest, max_length, one.name, *said)
+    def place(which: Readout) -> Path:
+        key = content_key(checkpoint, rows, digest, max_length, which.name, *placement_parts)
         return cache_dir("features") / f"{key}.safetensors"
 
     arrays = _read(place(readout), int(kind_of(rows.task).unit_counts(rows).sum()))
-    others = [one for one in beside if one != readout and one.pass_key == readout.pass_key]
-    wanted = [] if arrays else [readout]
-    wanted += [one for one in others if not place(one).is_file()]
-    if wanted:
-        read, logits, seen = one_pass(checkpoint, rows, wanted, max_length=max_length, **how)
-        for one, x in zip(wanted, read, strict=True):
-            if one == readout:
+    others = [other for other in beside if other != readout and other.pass_key == readout.pass_key]
+    missing = [] if arrays else [readout]
+    missing += [other for other in others if not place(other).is_file()]
+    if missing:
+        features, logits, seen = one_pass(checkpoint, rows, missing, max_length=max_length, **how)
+        for which, x in zip(missing, features, strict=True):
+            if which == readout:
                 _check_outputs(checkpoint, rows, x, logits)
             if _finite(x, logits).all():  # else they are of a readout beside: refused when read
-                _write(place(one), x, logits, seen)
-        arrays = arrays or (read[0], logits, seen)
+                _write(place(which), x, logits, seen)
+        arrays = arrays or (features[0], logits, seen)
     elif progress := how.get("progress"):
         progress(len(rows))
     assert arrays, "read back, or made just now"
@@ -105,9 +105,9 @@ def content_key(
     For features, `parts` are the name of the readout and, in half precision, the placement. The
     releases of `RUN_BY` are included, as another release may compute something else.
     """
-    known = [model_key(checkpoint, digest), rows.digest, max_length, *releases(), *parts]
-    known += ["word"] if kind_of(rows.task).split_into_words else []  # read word by word
-    return digest_of(known)
+    content = [model_key(checkpoint, digest), rows.digest, max_length, *releases(), *parts]
+    content += ["word"] if kind_of(rows.task).split_into_words else []  # read word by word
+    return digest_of(content)
 
 
 RUN_BY = ("merging-harness", "torch", "transformers", "tokenizers")
@@ -127,10 +127,10 @@ def model_key(checkpoint: Checkpoint, digest: str) -> str:
     the image processor, and the release of the library that decodes them.
     """
     config = {k: v for k, v in checkpoint.config.items() if k not in UNREAD_KEYS}
-    known = [digest, processor_digest(checkpoint.processor), config]
+    content = [digest, processor_digest(checkpoint.processor), config]
     if checkpoint.family.inputs == "image":
-        known.append(pillow().__version__)
-    return digest_of(known)
+        content.append(pillow().__version__)
+    return digest_of(content)
 
 
 def _read(path: Path, units: int) -> FeatureArrays | None:
@@ -188,24 +188,28 @@ def one_pass(
     on the rows and the kind of device alone, so that results repeat exactly. For a model that is
     asked several questions about a row, its features are those of all questions, one after another.
     """
-    answering, asked = as_questions(checkpoint, rows)
-    if asked is not rows:
-        how: PassOptions = {"batch_size": batch_size, "placement": placement}
-        read, said, _ = one_pass(answering, asked, readouts, max_length=max_length, **how)
+    answering, questions = as_questions(checkpoint, rows)
+    if questions is not rows:
+        options: PassOptions = {"batch_size": batch_size, "placement": placement}
+        parts, answers, _ = one_pass(
+            answering, questions, readouts, max_length=max_length, **options
+        )
         if progress:
             progress(len(rows))
-        *features, logits = (a.reshape(len(rows), -1) for a in (*read, said[:, 1] - said[:, 0]))
+        *features, logits = (
+            a.reshape(len(rows), -1) for a in (*parts, answers[:, 1] - answers[:, 0])
+        )
         return features, logits, np.ones(len(rows), dtype=bool)
     ready = _Ready(checkpoint, rows, max_length, readouts, placement)
     count = ready.units[-1].stop
     arrays: list[Array] = []
     seen = np.zeros(count, dtype=bool)
     batches = ready.rows.batches(placement.budget(images=rows.images is not None), batch_size)
-    for done, places, read in ready.each(batches):
+    for done, places, parts in ready.each(batches):
         if not arrays:
-            arrays = [np.zeros((count, one.shape[1]), dtype=np.float32) for one in read]
-        for array, one in zip(arrays, read, strict=True):
-            array[places] = one
+            arrays = [np.zeros((count, part.shape[1]), dtype=np.float32) for part in parts]
+        for array, part in zip(arrays, parts, strict=True):
+            array[places] = part
         seen[places] = True
         if progress:
             progress(done)
@@ -220,19 +224,19 @@ def dropout_features(
 
     Its result depends on the units and the seed alone, on one kind of device.
     """
-    one, asked = as_questions(checkpoint, rows)
-    if asked is not rows:
+    answering, questions = as_questions(checkpoint, rows)
+    if questions is not rows:
         answered = dropout_features(
-            one, asked, max_length=max_length, readout=readout, placement=placement
+            answering, questions, max_length=max_length, readout=readout, placement=placement
         )
-        count = len(asked) // len(rows)
+        count = len(questions) // len(rows)
 
-        def each(units: Sequence[int], seed: int) -> Array:
+        def answers(units: Sequence[int], seed: int) -> Array:
             questions = [unit * count + place for unit in units for place in range(count)]
             return answered(questions, seed).reshape(len(units), -1)
 
-        return each
-    ready, where = _Ready(checkpoint, rows, max_length, [readout], placement), placement.where
+        return answers
+    ready, device = _Ready(checkpoint, rows, max_length, [readout], placement), placement.where
     ready.model.base_model.train()
     row_of = {unit: row for row, units in enumerate(ready.units) for unit in units}
 
@@ -243,12 +247,12 @@ def dropout_features(
         batches = [
             picked[start : start + DROPOUT_BATCH] for start in range(0, len(picked), DROPOUT_BATCH)
         ]
-        with seeded(seed, where):
-            read = [*ready.each(batches)]
-        x = np.concatenate([x for _, _, (x, _) in read])
+        with seeded(seed, device):
+            results = [*ready.each(batches)]
+        x = np.concatenate([x for _, _, (x, _) in results])
         if ready.rows.first is None:
             return x
-        place = {unit: i for i, unit in enumerate(chain(*(shown for _, shown, _ in read)))}
+        place = {unit: i for i, unit in enumerate(chain(*(shown for _, shown, _ in results)))}
         return x[[place[unit] for unit in units]]
 
     return again
@@ -295,21 +299,21 @@ class _Ready:
             ahead.append((len(batch), *self._begun(batch)))
             if len(ahead) > 1:
                 yield self._ended(*ahead.popleft())
-        for one in ahead:
-            yield self._ended(*one)
+        for begun in ahead:
+            yield self._ended(*begun)
 
     def _begun(self, batch: Sequence[int]) -> tuple[list[int], Callable[[], list[Array]]]:
         """Begin a batch: the units that it shows, and a function that waits for their arrays."""
         with torch.inference_mode(), forward_errors(self._source):
             inputs = self.rows.batch(batch, self.placement)
             outputs = self._readouts[0].run(self.model, self._final, inputs)
-            read = [*(one.features(outputs) for one in self._readouts), outputs.logits]
+            parts = [*(readout.features(outputs) for readout in self._readouts), outputs.logits]
             units = [unit for row in batch for unit in self.units[row]]
             if (places := self.rows.first) is not None:
-                read = [self.rows.of_words(one, batch) for one in read]
+                parts = [self.rows.of_words(part, batch) for part in parts]
                 first = [token for row in batch for token in places[row]]
                 units = [unit for unit, token in zip(units, first, strict=True) if token >= 0]
-            return units, self.placement.fetch(read)
+            return units, self.placement.fetch(parts)
 
     def _ended(self, rows: int, units: list[int], wait: Callable[[], list[Array]]) -> Read:
         with forward_errors(self._source):
@@ -341,9 +345,9 @@ def _finite(x: Array, logits: Array) -> Seen:
 
 def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) -> None:
     """Raise NotFinite for NaN or Inf, which would be predicted as the first label."""
-    odd = ~_finite(x, logits)
-    if odd.any():
-        units = f"{odd.sum()} of {len(odd)} {kind_of(rows.task).unit}s"
+    broken = ~_finite(x, logits)
+    if broken.any():
+        units = f"{broken.sum()} of {len(broken)} {kind_of(rows.task).unit}s"
         raise NotFinite(
             f"{checkpoint.source} has NaN or infinite outputs for {units} of "
             f"{rows.task}@{rows.split}; expected finite ones"

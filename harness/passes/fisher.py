@@ -173,8 +173,8 @@ class _Network:
 
     def _alone(self, example: Example) -> _Part:
         (inputs,), ids = self._numbered([example[0]])
-        done: Any = vjp(partial(self._logits, inputs), {**self.parameters, **self._read(ids[0])})
-        logits, pull = done
+        result: Any = vjp(partial(self._logits, inputs), {**self.parameters, **self._read(ids[0])})
+        logits, pull = result
 
         def pull_one(row: torch.Tensor) -> Mapping[str, torch.Tensor]:
             return {name: grad[None] for name, grad in pull(row[0])[0].items()}
@@ -190,43 +190,43 @@ class _Network:
         several, ids = self._numbered([inputs for inputs, _ in alike])
         first = several[0]
         common = {n: t for n, t in first.items() if all(torch.equal(t, one[n]) for one in several)}
-        own = {n: torch.stack([one[n] for one in several]) for n in first if n not in common}
-        given = {n: p.expand(len(alike), *p.shape) for n, p in self.parameters.items()}
+        mapped = {n: torch.stack([one[n] for one in several]) for n in first if n not in common}
+        expanded = {n: p.expand(len(alike), *p.shape) for n, p in self.parameters.items()}
 
-        def logits_of(own: ModelInputs, given: ModelInputs) -> torch.Tensor:
-            return self._logits({**common, **own}, given)
+        def logits_of(mapped: ModelInputs, expanded: ModelInputs) -> torch.Tensor:
+            return self._logits({**common, **mapped}, expanded)
 
         with sdpa_kernel(SDPBackend.MATH):  # the only attention with a rule for vmap
-            done: Any = vjp(partial(vmap(logits_of), own), {**given, **self._read(ids)})
-        logits, pull = done
+            result: Any = vjp(partial(vmap(logits_of), mapped), {**expanded, **self._read(ids)})
+        logits, pull = result
         labels = [label for _, label in alike]
         return _Part(labels, logits.detach(), lambda row: pull(row)[0], self.words, ids)
 
-    def _numbered(self, several: Sequence[ModelInputs]) -> tuple[list[ModelInputs], torch.Tensor]:
+    def _numbered(self, examples: Sequence[ModelInputs]) -> tuple[list[ModelInputs], torch.Tensor]:
         """Inputs whose word ids index the rows that are read, and these rows' ids,
         [examples, rows].
 
         Examples with fewer words than others also read the table's first row, without effect.
         """
         if self.words is None:
-            return list(several), torch.empty(len(several), 0)
-        distinct = [torch.unique(inputs["input_ids"], return_inverse=True) for inputs in several]
+            return list(examples), torch.empty(len(examples), 0)
+        distinct = [torch.unique(inputs["input_ids"], return_inverse=True) for inputs in examples]
         size = max(len(ids) for ids, _ in distinct)
         ids = torch.stack([pad(ids, (0, size - len(ids))) for ids, _ in distinct])
         return [
             {**inputs, "input_ids": places}
-            for inputs, (_, places) in zip(several, distinct, strict=True)
+            for inputs, (_, places) in zip(examples, distinct, strict=True)
         ], ids
 
     def _read(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """The rows of the word embedding with these ids, in place of the whole table."""
         return {} if self.words is None else {self.words: self.parameters[self.words][ids]}
 
-    def _logits(self, inputs: ModelInputs, given: ModelInputs) -> torch.Tensor:
+    def _logits(self, inputs: ModelInputs, tensors: ModelInputs) -> torch.Tensor:
         """The logits for inputs as `_numbered` makes them."""
-        known, arguments = dict(given), dict(inputs)
+        parameters, arguments = dict(tensors), dict(inputs)
         if self.words is not None:
-            known[self.words] = self.parameters[self.words]
-            arguments["inputs_embeds"] = given[self.words][arguments.pop("input_ids")]
-        logits: torch.Tensor = functional_call(self.model, known, (), arguments).logits
+            parameters[self.words] = self.parameters[self.words]
+            arguments["inputs_embeds"] = tensors[self.words][arguments.pop("input_ids")]
+        logits: torch.Tensor = functional_call(self.model, parameters, (), arguments).logits
         return logits

@@ -63,16 +63,16 @@ def gram(
             run(**batch)
             groups = groups or _shared(calls)
             mask = None if padding else batch.get("attention_mask")
-            for name, given in calls:
+            for name, tensor in calls:
                 if groups[name] == name:
-                    rows = token_rows(given, mask).double()
+                    rows = token_rows(tensor, mask).double()
                     product = rows.T @ rows
                     sums[name] = sums[name].add_(product) if name in sums else product
                     counts[name] = counts.get(name, 0) + len(rows)
             calls.clear()
     divisors = counts if scale == "mean" else dict.fromkeys(sums, 1)
-    kept = {f"{name}.weight": (total / divisors[name]).cpu() for name, total in sums.items()}
-    return kept, {f"{name}.weight": f"{first}.weight" for name, first in (groups or {}).items()}
+    matrices = {f"{name}.weight": (total / divisors[name]).cpu() for name, total in sums.items()}
+    return matrices, {f"{name}.weight": f"{first}.weight" for name, first in (groups or {}).items()}
 
 
 @contextmanager
@@ -94,11 +94,11 @@ def recorded_inputs(
 
 def _shared(calls: Sequence[tuple[str, torch.Tensor]]) -> dict[str, str]:
     """For every layer that ran, the first layer that was given the very same tensors."""
-    given: dict[str, list[int]] = {}
+    by_layer: dict[str, list[int]] = {}
     for name, tensor in calls:
-        given.setdefault(name, []).append(id(tensor))
+        by_layer.setdefault(name, []).append(id(tensor))
     first: dict[tuple[int, ...], str] = {}
-    return {name: first.setdefault(tuple(ids), name) for name, ids in given.items()}
+    return {name: first.setdefault(tuple(ids), name) for name, ids in by_layer.items()}
 
 
 def token_rows(given: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:

@@ -61,10 +61,10 @@ class LayerwiseGram:
             tensors = self._merged(before)
             digests = {name: weights.tensor_digest(name, tensors[name]) for name in tensors}
             self._digests.append(weights.join_digests(digests))
-        made = [self._of(place, block) for place in range(len(self.readings))]
+        grams = [self._of(place, block) for place in range(len(self.readings))]
         if block == max(self.wanted):
             self._experts, self._last = [], None
-        return made
+        return grams
 
     def _merged(self, block: int) -> StateDict:
         """The merged weights of a block, all computed; those of the latest block are kept."""
@@ -81,21 +81,23 @@ class LayerwiseGram:
         rows = len(reading.rows)
         step = self.readings.steps(f"{NEED_NAME} of {expert.name}", rows * len(self.wanted))
 
-        def made() -> CachedTensors:
+        def computed() -> CachedTensors:
             stored, shared = self._at(block)[place].gram(step)
             whose = f"the Gram matrices of {expert.source}"
             for name, tensor in stored.items():
                 weights.check_finite(name, tensor, whose, NotFinite)
             return stored, {SHARED: dict(shared)}
 
-        stored, said = recall_or_make(path, made, step, rows)
-        return weights.renamed(stored, {**{name: name for name in stored}, **said[SHARED]})
+        stored, description = recall_or_make(path, computed, step, rows)
+        return weights.renamed(stored, {**{name: name for name in stored}, **description[SHARED]})
 
     def _at(self, block: int) -> list[TruncatedModel]:
         """All experts, advanced to this block: the blocks before it have the merged weights."""
         if not self._experts:
             readings = map(self.readings.of, range(len(self.readings)))
-            self._experts = [TruncatedModel(one, self.blocks, self.batch_size) for one in readings]
+            self._experts = [
+                TruncatedModel(reading, self.blocks, self.batch_size) for reading in readings
+            ]
         for before in range(self._experts[0].block, block):
             tensors = self._merged(before)
             for expert in self._experts:
@@ -112,16 +114,16 @@ def layerwise(readings: Readings, batch_size: int) -> Callable[[int, StateDict],
     blocks, latest = blocks_of(readings.checkpoints[0]), list[LayerwiseGram]()
 
     def through(place: int, merged: StateDict) -> StateDict:
-        known = gram_shapes(readings.checkpoints[place])
+        specs = gram_shapes(readings.checkpoints[place])
         if not latest or latest[0].merged is not merged:
-            wanted = {blocks.block_number(name) for name in known if name in merged}
+            wanted = {blocks.block_number(name) for name in specs if name in merged}
             latest[:] = [LayerwiseGram(readings, batch_size, blocks, merged, wanted)]
         (grams,) = latest
 
         def read(name: str) -> torch.Tensor:
             gram = grams.gram(place, name)
-            return torch.zeros(known[name].shape, dtype=torch.float64) if gram is None else gram
+            return torch.zeros(specs[name].shape, dtype=torch.float64) if gram is None else gram
 
-        return weights.Lazy(known, read)
+        return weights.Lazy(specs, read)
 
     return through

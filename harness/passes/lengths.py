@@ -53,11 +53,11 @@ def token_counts(checkpoint: Checkpoint, rows: Rows) -> Sequence[int]:
 
 def token_limit(checkpoint: Checkpoint) -> int:
     """How many tokens a model can read."""
-    known = positions(classifier_on_meta(checkpoint.config, checkpoint.source))
-    said = checkpoint.config.get("max_position_embeddings")
-    known = known or (said if isinstance(said, int) and said > 0 else MOST_TOKENS)
+    limit = positions(classifier_on_meta(checkpoint.config, checkpoint.source))
+    configured = checkpoint.config.get("max_position_embeddings")
+    limit = limit or (configured if isinstance(configured, int) and configured > 0 else MOST_TOKENS)
     pooling = checkpoint.pooling
-    return min(known, pooling.max_length or known) if pooling else known
+    return min(limit, pooling.max_length or limit) if pooling else limit
 
 
 def resolved_length(
@@ -121,22 +121,22 @@ def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) 
     """
     if rows.task.image:
         return
-    several = [cut_off(one, rows, max_length) for one in _by_tokenizer(checkpoints)]
-    most = max(several, key=lambda cut: (cut.lost, cut.words))
-    for one, cut in zip(_by_tokenizer(checkpoints), several, strict=True):
-        known = positions(classifier_on_meta(one.config, one.source))
-        if known is not None and (longest := min(cut.longest, max_length)) > known:
+    cuts = [cut_off(checkpoint, rows, max_length) for checkpoint in _by_tokenizer(checkpoints)]
+    worst = max(cuts, key=lambda cut: (cut.lost, cut.words))
+    for checkpoint, cut in zip(_by_tokenizer(checkpoints), cuts, strict=True):
+        limit = positions(classifier_on_meta(checkpoint.config, checkpoint.source))
+        if limit is not None and (longest := min(cut.longest, max_length)) > limit:
             raise BrokenCheckpoint(
-                f"{rows.task}@{rows.split} has a row of {longest} tokens, and {one.source} has "
-                f"positions for {known}; expected --max-length {known}, or auto"
+                f"{rows.task}@{rows.split} has a row of {longest} tokens, and {checkpoint.source} "
+                f"has positions for {limit}; expected --max-length {limit}, or auto"
             )
     able = min(map(token_limit, checkpoints))
-    if said := cut_phrase(most, max_length):
+    if phrase := cut_phrase(worst, max_length):
         advice = "the model takes no more"
         if able > max_length:
             advice = "see --max-length auto"
         warnings.warn(
-            f"{rows.task}@{rows.split}: {said}; the longest row has {most.longest}: {advice}",
+            f"{rows.task}@{rows.split}: {phrase}; the longest row has {worst.longest}: {advice}",
             stacklevel=2,
         )
 

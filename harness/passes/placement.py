@@ -65,12 +65,12 @@ class Placement(Frozen):
         """The model on the device, its weights in the type; a `head` stays in float32."""
         placed = model.to(self.where)
         if self.recorded:
-            kept = {id(one) for one in head.parameters()} if head else set()
-            for one in placed.parameters():
-                if id(one) not in kept:
-                    one.data = one.data.to(self._type)
+            in_float32 = {id(parameter) for parameter in head.parameters()} if head else set()
+            for parameter in placed.parameters():
+                if id(parameter) not in in_float32:
+                    parameter.data = parameter.data.to(self._type)
             if head:
-                head.register_forward_pre_hook(lambda _, given: (given[0].float(),))
+                head.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
         return placed
 
     def put_inputs(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -78,11 +78,11 @@ class Placement(Frozen):
 
         A GPU copies asynchronously, from pinned memory.
         """
-        where, placed, queued = self.where, {}, self._queues
+        device, placed, queued = self.where, {}, self._queues
         for key, tensor in inputs.items():
-            given = tensor.pin_memory() if queued else tensor
-            there = given.to(where, non_blocking=queued)
-            placed[key] = there.to(self._type) if there.is_floating_point() else there
+            pinned = tensor.pin_memory() if queued else tensor
+            moved = pinned.to(device, non_blocking=queued)
+            placed[key] = moved.to(self._type) if moved.is_floating_point() else moved
         return placed
 
     def fetch(self, tensors: Sequence[torch.Tensor]) -> Callable[[], list[Array]]:
@@ -92,16 +92,16 @@ class Placement(Frozen):
         """
         import torch
 
-        here = [tensor.float().to("cpu", non_blocking=self._queues) for tensor in tensors]
-        done: Any = None
+        copies = [tensor.float().to("cpu", non_blocking=self._queues) for tensor in tensors]
+        event: Any = None
         if self._queues:
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no type for it
-            done.record(torch.cuda.current_stream(self.where))
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no type for it
+            event.record(torch.cuda.current_stream(self.where))
 
         def wait() -> list[Array]:
-            if done:
-                done.synchronize()
-            return [tensor.numpy() for tensor in here]
+            if event:
+                event.synchronize()
+            return [tensor.numpy() for tensor in copies]
 
         return wait
 
@@ -136,9 +136,9 @@ AUTOMATIC, CPU = Placement(), Placement(device="cpu")
 
 def placement(device: str, dtype: str, what: str) -> Placement:
     """The placement that was asked for. Raises BadRecipe or BadOption, before any model is made."""
-    asked = validated(Placement, {"device": device, "dtype": dtype}, what)
-    check_placement(asked)
-    return asked
+    placed = validated(Placement, {"device": device, "dtype": dtype}, what)
+    check_placement(placed)
+    return placed
 
 
 def check_placement(asked: Placement) -> None:
@@ -150,10 +150,10 @@ def check_placement(asked: Placement) -> None:
     from torch.nn import functional
 
     try:
-        made = torch.ones(1, 2, 2, 2, device=asked.where, dtype=asked._type)
-        seen = functional.scaled_dot_product_attention(made, made, made)
-        seen = functional.layer_norm(functional.linear(functional.gelu(seen), made[0, 0]), (2,))
-        functional.conv2d(seen, made).sum().item()
+        ones = torch.ones(1, 2, 2, 2, device=asked.where, dtype=asked._type)
+        output = functional.scaled_dot_product_attention(ones, ones, ones)
+        output = functional.layer_norm(functional.linear(functional.gelu(output), ones[0, 0]), (2,))
+        functional.conv2d(output, ones).sum().item()
     except (RuntimeError, AssertionError) as error:
         half = "" if asked.dtype == FULL_PRECISION else f" with dtype {asked.dtype}"
         raise _unusable(f"device is '{asked.device}'{half}", error) from error
@@ -208,14 +208,14 @@ def seconds(dtype: DType, gradients: bool) -> float:
 
     from harness.weights.threads import one_thread
 
-    given, weight = (torch.ones(n, 256, dtype=getattr(torch, dtype)) for n in (32, 256))
-    taken = []
+    inputs, weight = (torch.ones(n, 256, dtype=getattr(torch, dtype)) for n in (32, 256))
+    times = []
     with one_thread():
         for _ in range(10):  # the first run also warms up
             start = perf_counter()
-            given @ (weight if gradients else weight.mT)
-            taken.append(perf_counter() - start)
-    return min(taken)
+            inputs @ (weight if gradients else weight.mT)
+            times.append(perf_counter() - start)
+    return min(times)
 
 
 def use_onednn(model: torch.nn.Module, asked: Placement) -> None:
@@ -233,10 +233,10 @@ def use_onednn(model: torch.nn.Module, asked: Placement) -> None:
                 one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]  # of this layer
 
 
-def _by_onednn(layer: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
+def _by_onednn(layer: torch.nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
     from harness.weights import onednn
 
-    return onednn.linear(given, layer.weight, layer.bias)
+    return onednn.linear(inputs, layer.weight, layer.bias)
 
 
 @contextmanager
@@ -251,8 +251,8 @@ def full_float32() -> Iterator[None]:
     flags: list[tuple[Any, str, Any]] = [(own.cuda.matmul, "allow_tf32", False)]
     flags += [(own.cudnn, "allow_tf32", False)]
     if hasattr(own.cudnn, "conv"):  # since torch 2.9, which refuses a mix with the older names
-        several = (own.cuda.matmul, own.cudnn.conv, own.cudnn.rnn, own.mkldnn.matmul)
-        flags = [(one, "fp32_precision", "ieee") for one in several]
+        newer = (own.cuda.matmul, own.cudnn.conv, own.cudnn.rnn, own.mkldnn.matmul)
+        flags = [(backend, "fp32_precision", "ieee") for backend in newer]
     before = [getattr(place, name) for place, name, _ in flags]
     try:
         for place, name, value in flags:

@@ -67,7 +67,7 @@ class Prepared:
             end = start + (size or max(1, budget // longest))
             if size is None:
                 more = range(start + max(1, ENOUGH // longest), min(end, len(order)))
-                shorter = (at for at in more if self.costs[order[at]] < 0.9 * longest)
+                shorter = (i for i in more if self.costs[order[i]] < 0.9 * longest)
                 end = next(shorter, end)
             yield order[start:end]
             start = end
@@ -102,30 +102,30 @@ def prepare(
         return _of_images(checkpoint, rows, rows.images)
     words = kind_of(rows.task).split_into_words
     texts = prompted(checkpoint, rows.texts)
-    made = _tokenized(checkpoint, texts, max_length, None if words else readout)
-    known, last = checkpoint.config.get("vocab_size"), int(made.flat["input_ids"].max(initial=0))
-    if isinstance(known, int) and last >= known:
+    encoded = _tokenized(checkpoint, texts, max_length, None if words else readout)
+    size, last = checkpoint.config.get("vocab_size"), int(encoded.flat["input_ids"].max(initial=0))
+    if isinstance(size, int) and last >= size:
         raise BrokenCheckpoint(
             f"the tokenizer of {checkpoint.source} gives the token {last} for a row of "
-            f"{rows.task}, and the model has embeddings for {known} tokens; expected the tokenizer "
+            f"{rows.task}, and the model has embeddings for {size} tokens; expected the tokenizer "
             "that it was trained with"
         )
     if checkpoint.family.stacks and not words and texts is rows.texts:
-        _check_ends(checkpoint, rows, made.columns["input_ids"])
+        _check_ends(checkpoint, rows, encoded.columns["input_ids"])
     padding = int(checkpoint.config.get("pad_token_id") or 0)
-    asked = len(verbalizer_of(checkpoint).get(DECODER, ()))
-    make = partial(_padded, made, padding, asked)
-    return Prepared(made.counts.tolist(), made.columns, make, made.first)
+    decoder_tokens = len(verbalizer_of(checkpoint).get(DECODER, ()))
+    make = partial(_padded, encoded, padding, decoder_tokens)
+    return Prepared(encoded.counts.tolist(), encoded.columns, make, encoded.first)
 
 
 def check_positions(model: torch.nn.Module, prepared: Prepared, source: str) -> None:
     """Raise BrokenCheckpoint for rows longer than the positions that a model has: on a GPU such an
     index error makes the device unusable for the rest of the process."""
-    known, longest = positions(model), max(prepared.costs, default=0)
-    if known is not None and longest > known:
+    limit, longest = positions(model), max(prepared.costs, default=0)
+    if limit is not None and longest > limit:
         raise BrokenCheckpoint(
-            f"{source} has positions for {known} tokens, and a row has {longest}; expected no "
-            f"longer row: --max-length {known}"
+            f"{source} has positions for {limit} tokens, and a row has {longest}; expected no "
+            f"longer row: --max-length {limit}"
         )
 
 
@@ -189,42 +189,42 @@ def _tokenized(
     path = checkpoint.processor
     tokenizer = shared_tokenizer(path, words=readout is None)
     key = (tokenizer, max_length, readout and readout.tokens, tuple(texts))
-    if (known := _remembered.pop(key, None)) is not None:
-        _remembered[key] = known  # as the latest
-        return known
+    if (cached := _remembered.pop(key, None)) is not None:
+        _remembered[key] = cached  # as the latest
+        return cached
     first = None
     if readout is None:
         encoded, first = word_ids(tokenizer, texts, max_length, path)
     else:
         tokens = partial(readout.tokens, tokenizer)
         segments = list(zip(*texts, strict=True))
-        encoded = token_ids(segments, lambda each: tokens(each, max_length), path)
+        encoded = token_ids(segments, lambda lists: tokens(lists, max_length), path)
     counts = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
     total = int(counts.sum())
     flat = {
         key: np.fromiter(chain.from_iterable(values), np.int64, total)
         for key, values in encoded.items()
     }
-    made = _Tokenized(encoded, flat, np.cumsum(counts) - counts, counts, first)
+    tokenized = _Tokenized(encoded, flat, np.cumsum(counts) - counts, counts, first)
     room = REMEMBERED - total
     if room >= 0:
-        while _remembered and sum(one.counts.sum() for one in [*_remembered.values()]) > room:
+        while _remembered and sum(entry.counts.sum() for entry in [*_remembered.values()]) > room:
             _remembered.pop(next(iter(_remembered)), None)  # the oldest
-        _remembered[key] = made
-    return made
+        _remembered[key] = tokenized
+    return tokenized
 
 
-def _padded(rows: _Tokenized, padding: int, asked: int, picked: Sequence[int]) -> Inputs:
+def _padded(rows: _Tokenized, padding: int, decoder_tokens: int, picked: Sequence[int]) -> Inputs:
     """Rows of tokens as tensors [rows, longest], padded at the end, with their mask.
 
-    Rows of just the `asked` tokens that a decoder is given are padded by one more: else the model
-    would take this mask for the decoder's.
+    Rows of just `decoder_tokens` tokens, as many as a decoder is given, are padded by one more:
+    else the model would take this mask for the decoder's.
     """
     counts, starts = rows.counts[picked], rows.starts[picked]
     longest = int(counts.max())
-    at = np.arange(longest + (longest == asked))
-    inside = at < counts[:, None]
-    places = (starts[:, None] + at)[inside]
+    offsets = np.arange(longest + (longest == decoder_tokens))
+    inside = offsets < counts[:, None]
+    places = (starts[:, None] + offsets)[inside]
     tensors = {}
     for key, values in rows.flat.items():
         lines = np.full(inside.shape, padding if key == "input_ids" else 0, np.int64)
@@ -259,4 +259,4 @@ def stacked(labels: Sequence[Any], *, whole: bool) -> torch.Tensor:
     kind = torch.int64 if whole else torch.float32
     if not whole or not isinstance(labels[0], list):
         return torch.tensor(labels, dtype=kind)
-    return pad_sequence([torch.tensor(one, dtype=kind) for one in labels], True, IGNORED)
+    return pad_sequence([torch.tensor(row, dtype=kind) for row in labels], True, IGNORED)

@@ -62,16 +62,16 @@ class Reading:
         """For each label of the task, the index of the expert's output for it."""
         if self.embeds:
             return []
-        task, one = self.rows.task, self.checkpoint
-        return kind_of(task).output_columns(task, one.labels or (), one.source)
+        task, checkpoint = self.rows.task, self.checkpoint
+        return kind_of(task).output_columns(task, checkpoint.labels or (), checkpoint.source)
 
     def batches(self, size: int, *, as_drawn: bool) -> Batches:
         """Inputs and labels of `size` rows each, as drawn or by length, which pads less."""
-        kind, where = kind_of(self.rows.task), self.placement.where
+        kind, device = kind_of(self.rows.task), self.placement.where
         outputs = max(1, len(self.checkpoint.labels or ()))
         labels = row_labels(self.prepared, self.rows, self.places, outputs)
         for picked, inputs in self._batches(size, as_drawn=as_drawn):
-            yield inputs, stacked([labels[i] for i in picked], whole=kind.integer_labels).to(where)
+            yield inputs, stacked([labels[i] for i in picked], whole=kind.integer_labels).to(device)
 
     def inputs(self, size: int, *, as_drawn: bool = False) -> Iterator[Inputs]:
         """Inputs of `size` rows each, without labels, in the order of the draw or by length."""
@@ -99,8 +99,8 @@ def reading_of(
 
     For a model that is asked about every label, the rows are the questions that have an answer, and
     there is no progress."""
-    checkpoint, asked = as_questions(checkpoint, rows, known=True)
-    rows, progress = asked, progress if asked is rows else None
+    checkpoint, questions = as_questions(checkpoint, rows, known=True)
+    rows, progress = questions, progress if questions is rows else None
     length, pooling = rows.task.finetune.max_length, checkpoint.pooling
     if pooling is not None:
         length = min(length, pooling.max_length or length)
@@ -130,7 +130,7 @@ class Readings:
     @cached_property
     def digests(self) -> list[str]:
         """The hash of each expert's weights."""
-        return [weights.digest(one.weights) for one in self.checkpoints]
+        return [weights.digest(checkpoint.weights) for checkpoint in self.checkpoints]
 
     def steps(self, what: str, total: int) -> Steps | None:
         """The progress of `total` rows; None if nothing shows it."""

@@ -93,14 +93,14 @@ class Statistic:
     def tensors(self) -> StateDict:
         """The tensor of each weight, by name; one that is not finite raises BrokenCheckpoint."""
         places = {**{name: name for name in self.stored}, **self.header.shared}
-        kept = weights.specs(self.stored)
+        specs = weights.specs(self.stored)
 
         def read(name: str) -> torch.Tensor:
             tensor = self.stored[places[name]]
             weights.check_finite(name, tensor, self.source)
             return tensor
 
-        return weights.Lazy({name: kept[place] for name, place in places.items()}, read)
+        return weights.Lazy({name: specs[place] for name, place in places.items()}, read)
 
 
 # Files -------------------------------------------------------------------------------------
@@ -121,18 +121,18 @@ def parse_statistic(path: Path, tensors: StateDict, description: Mapping[str, An
         raise BrokenCheckpoint(f"{path} does not say what statistics it holds; expected {what}")
     try:
         # as JSON, where strict mode takes a list for a tuple
-        said = StatisticDescription.model_validate_json(json.dumps(description))
+        parsed = StatisticDescription.model_validate_json(json.dumps(description))
     except ValidationError as error:
         raise BrokenCheckpoint(
             f"{path}: {reason(error, StatisticDescription)}; expected {what}"
         ) from error
-    for name, place in said.shared.items():
+    for name, place in parsed.shared.items():
         if place not in tensors or name in tensors:
             raise BrokenCheckpoint(
                 f"{path} says that '{name}' shares the tensor of '{place}', which is missing, or "
                 f"has one itself; expected {what}"
             )
-    return Statistic(said, tensors, str(path), description)
+    return Statistic(parsed, tensors, str(path), description)
 
 
 # Checks ------------------------------------------------------------------------------------
@@ -159,9 +159,9 @@ def check_statistic(statistic: Statistic, checkpoint: Checkpoint) -> None:
             f"{statistic.source} was computed by other code of the need '{need.name}' than is "
             "loaded; make it again with `harness statistics`"
         )
-    known, tensors = shapes_of(need, checkpoint), statistic.tensors
+    expected, tensors = shapes_of(need, checkpoint), statistic.tensors
     have = weights.specs(tensors)
-    for name, spec in known.items():
+    for name, spec in expected.items():
         if name not in have and name not in statistic.header.facts.not_run:
             raise BrokenCheckpoint(
                 f"{statistic.source} has no '{name}' and does not say that no input reached it; "

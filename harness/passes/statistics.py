@@ -108,8 +108,8 @@ def rows_for_options(
 
 def part_seen(checkpoint: Checkpoint) -> Part | None:
     """The part of its task's rows that an expert was trained on; None: all, or not recorded."""
-    said = read_expert_json(checkpoint.path)
-    return None if said is None else said.part
+    record = read_expert_json(checkpoint.path)
+    return None if record is None else record.part
 
 
 def progress_label(need: Need, checkpoint: Checkpoint) -> str:
@@ -121,8 +121,8 @@ def steps(
     progress: Progress | None, need: Need, checkpoint: Checkpoint, rows: Rows
 ) -> Steps | None:
     """The progress of the rows that a need reads of an expert; None without `progress`."""
-    what = progress_label(need, checkpoint)
-    return (lambda done: progress(what, done, len(rows))) if progress else None
+    label = progress_label(need, checkpoint)
+    return (lambda done: progress(label, done, len(rows))) if progress else None
 
 
 def collect(need: Need, chosen: Mapping[str, Scalar], reading: Reading) -> Statistic:
@@ -138,17 +138,17 @@ def collect(need: Need, chosen: Mapping[str, Scalar], reading: Reading) -> Stati
         if reading.progress:
             reading.progress(len(reading.rows))
         return recalled
-    made = _computed(need, chosen, reading, digest)
-    kept = path is not None and keep(path, made.stored, made.header.written())
-    return (_recalled(path) if path and kept else None) or made
+    computed = _computed(need, chosen, reading, digest)
+    was_kept = path is not None and keep(path, computed.stored, computed.header.written())
+    return (_recalled(path) if path and was_kept else None) or computed
 
 
 def _entry(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Path | None:
     """The cache file of a statistic, by all that it depends on; None if that cannot be hashed."""
     if file_of(need.function) is None:  # typed code: its hash leaves values out
         return None
-    own = list(filter(None, [code_of(need.function)]))
-    return reading.entry(digest, need.name, dict(chosen), list(reading.places), *own)
+    code = list(filter(None, [code_of(need.function)]))
+    return reading.entry(digest, need.name, dict(chosen), list(reading.places), *code)
 
 
 def _recalled(path: Path) -> Statistic | None:
@@ -163,21 +163,22 @@ def _recalled(path: Path) -> Statistic | None:
 def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str) -> Statistic:
     """A statistic by a pass over the rows."""
     with calling(f"need {need.name}", need.function):
-        made = need.function(reading, **chosen)
-    tensors, shared = made if isinstance(made, tuple) else (made, {})
+        result = need.function(reading, **chosen)
+    tensors, shared = result if isinstance(result, tuple) else (result, {})
     tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
-    if odd := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
+    if broken := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
         precise = f"; try --dtype {FULL_PRECISION}" * (reading.placement.dtype != FULL_PRECISION)
         raise NotFinite(
             f"need '{need.name}', computed in {reading.placement.dtype}, has NaN or infinite "
-            f"entries in '{odd[0]}' of {reading.checkpoint.source} on {reading.rows.task}{precise}"
+            f"entries in '{broken[0]}' of {reading.checkpoint.source} on "
+            f"{reading.rows.task}{precise}"
         )
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)
-    told = describe(need, chosen, reading, digest)
-    facts = told.facts.model_copy(update={"not_run": missed})
-    told = told.model_copy(update={"shared": shared, "facts": facts})
-    return Statistic(told, tensors, f"{need.name} of {reading.checkpoint.source}")
+    description = describe(need, chosen, reading, digest)
+    facts = description.facts.model_copy(update={"not_run": missed})
+    description = description.model_copy(update={"shared": shared, "facts": facts})
+    return Statistic(description, tensors, f"{need.name} of {reading.checkpoint.source}")
 
 
 def describe(
@@ -205,20 +206,20 @@ def _missed(
 
     Raises IncompatibleWeights for a tensor of another shape or type, and if none was made.
     """
-    known, made = shapes_of(need, checkpoint), weights.specs(tensors)
+    promised, made = shapes_of(need, checkpoint), weights.specs(tensors)
     reached = {**made, **{name: made[place] for name, place in shared.items()}}
-    for name, spec in known.items():
+    for name, spec in promised.items():
         if (have := reached.get(name, spec)) != spec:
             raise IncompatibleWeights(
                 f"need '{need.name}' makes '{name}' of {checkpoint.source} {have.dtype} "
                 f"{have.shape}, expected {spec.dtype} {spec.shape} as its shapes say"
             )
-    if not known.keys() & reached.keys():
+    if not promised.keys() & reached.keys():
         raise IncompatibleWeights(
             f"need '{need.name}' makes none of the tensors of {checkpoint.source} that its shapes "
-            f"promise: {', '.join(known) or 'none'}; found {', '.join(reached) or 'nothing'}"
+            f"promise: {', '.join(promised) or 'none'}; found {', '.join(reached) or 'nothing'}"
         )
-    return tuple(name for name in known if name not in reached)
+    return tuple(name for name in promised if name not in reached)
 
 
 def lazy_statistic(
@@ -228,15 +229,15 @@ def lazy_statistic(
 
     A tensor that no row reached is zero, such as the Gram matrix of a layer that never ran.
     """
-    known = shapes_of(need, checkpoint)
+    specs = shapes_of(need, checkpoint)
 
     def read(name: str) -> torch.Tensor:
         tensors = obtain().tensors
         if name not in tensors:
-            return torch.zeros(known[name].shape, dtype=known[name].dtype)
+            return torch.zeros(specs[name].shape, dtype=specs[name].dtype)
         return tensors[name]
 
-    return weights.Lazy(known, read)
+    return weights.Lazy(specs, read)
 
 
 def statistic(
@@ -268,15 +269,15 @@ def statistic(
     file that holds something else.
     """
     placed = placement(device, dtype, "statistics")
-    asked, chosen = _asked(merger, need, preset)
-    placed.check(asked)
+    entry, chosen = _asked(merger, need, preset)
+    placed.check(entry)
     length = None if max_length is None else length_of(max_length)
     checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle, base=base)
     check_weights_unchanged(checkpoint)
     register_recorded_tasks([checkpoint], register_task_files([task]))
     parsed, split = parse_task(task)
-    given = None if base is None else open_checkpoint(base, allow_pickle=allow_pickle)
-    checkpoint = with_missing_parts(checkpoint, given, parsed.name, read_heads(heads_from, given))
+    opened = None if base is None else open_checkpoint(base, allow_pickle=allow_pickle)
+    checkpoint = with_missing_parts(checkpoint, opened, parsed.name, read_heads(heads_from, opened))
     if "@" in task and split != TRAINED_ON:
         raise BadRecipe(
             f"statistics are computed on {parsed}@{TRAINED_ON}, found '@{split}'; name the task "
@@ -286,7 +287,7 @@ def statistic(
         _check_free(Path(out))
     check_inputs(checkpoint, parsed)
     check_ready(checkpoint, unit=kind_of(parsed).unit)
-    if asked.embeds and checkpoint.pooling is not None:
+    if entry.embeds and checkpoint.pooling is not None:
         checkpoint = under_prefix(checkpoint)
     elif checkpoint.labels is None:
         raise BadRecipe(f"{expert} has no head; expected a fine-tuned classifier of {parsed}")
@@ -294,15 +295,15 @@ def statistic(
         kind_of(parsed).output_columns(parsed, checkpoint.labels, checkpoint.source)
     if not other_tasks:
         check_claim(checkpoint, parsed, data_dir, flag="--task")
-    if asked.check:
-        asked.check(chosen)
-    mine = rows_for_options(chosen, parsed, data_dir, part_seen(checkpoint))
-    rows = at_length(mine, length, [checkpoint])
-    step = steps(progress, asked, checkpoint, rows)
-    made = collect(asked, chosen, reading_of(checkpoint, rows, placed, step))
+    if entry.check:
+        entry.check(chosen)
+    drawn = rows_for_options(chosen, parsed, data_dir, part_seen(checkpoint))
+    rows = at_length(drawn, length, [checkpoint])
+    step = steps(progress, entry, checkpoint, rows)
+    computed = collect(entry, chosen, reading_of(checkpoint, rows, placed, step))
     if out is None:
-        return made
-    write_sealed(Path(out), made.stored, made.header.written())
+        return computed
+    write_sealed(Path(out), computed.stored, computed.header.written())
     return read_statistic(Path(out))
 
 
@@ -317,11 +318,13 @@ def _asked(
                 f"a need and {other} are both given, and each says what to compute; expected one"
             )
         choice = parse_choice(need) if isinstance(need, str) else need
-        asked = NEEDS[choice.name]
-        if asked.rows != "own":
-            own = " or ".join(name for name, one in NEEDS.items() if one.rows == "own")
-            raise BadRecipe(f"{asked.name} is not a statistic of a single expert; expected {own}")
-        return asked, resolve("need", choice, asked.function)
+        needed = NEEDS[choice.name]
+        if needed.rows != "own":
+            names = " or ".join(name for name, one in NEEDS.items() if one.rows == "own")
+            raise BadRecipe(
+                f"{needed.name} is not a statistic of a single expert; expected {names}"
+            )
+        return needed, resolve("need", choice, needed.function)
     choice = parse_choice(merger) if isinstance(merger, str) else merger or Choice("regmean")
     entry = MERGERS[choice.name]
     statistics = _statistics_of(entry)
@@ -336,7 +339,7 @@ def _asked(
 
 
 def _statistics_of(entry: Merger) -> list[Need]:
-    return [one for one in needs_of(entry) if one.rows == "own"]
+    return [need for need in needs_of(entry) if need.rows == "own"]
 
 
 def _check_free(path: Path) -> None:

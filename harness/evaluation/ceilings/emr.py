@@ -49,7 +49,7 @@ def _kept(vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     signs = (total(vectors) > 0).to(vectors[0].dtype).mul_(2).sub_(1)
     along = [(vector * signs).clamp_(min=0) for vector in vectors]
     elected = torch.stack(along).amax(dim=0).mul_(signs)
-    return [elected * (one > 0) for one in along]
+    return [elected * (vector > 0) for vector in along]
 
 
 def _factors(experts: Sequence[StateDict], base: StateDict, *, by_tensor: bool) -> list[float]:
@@ -57,13 +57,13 @@ def _factors(experts: Sequence[StateDict], base: StateDict, *, by_tensor: bool) 
 
     def sums(origin: torch.Tensor, *tuned: torch.Tensor) -> list[float]:
         vectors = [weight - origin for weight in tuned]
-        return [float(one.double().abs().sum()) for one in (*vectors, *_kept(vectors))]
+        return [float(vector.double().abs().sum()) for vector in (*vectors, *_kept(vectors))]
 
-    known, lines = specs(base), []
+    by_name, lines = specs(base), []
     for name in base:
         parts = list(in_pieces(sums, *(select(state, [name]) for state in (base, *experts))))
-        size = prod(known[name].shape) if by_tensor else 1
-        lines += [[one / size for one in part] for part in parts]
+        size = prod(by_name[name].shape) if by_tensor else 1
+        lines += [[value / size for value in part] for part in parts]
     whole = [fsum(column) for column in zip(*lines, strict=True)]
     own, kept = whole[: len(experts)], whole[len(experts) :]
     return [a / b if b else 1.0 for a, b in zip(own, kept, strict=True)]
