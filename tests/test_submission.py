@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.cli import main
-from harness.errors import BadOption, BrokenRecord
+from harness.errors import BadOption, BrokenRecord, UnknownName
 from harness.evaluation.bootstrap import intervals
 from harness.evaluation.packs import unpacked
 from harness.evaluation.records import Record, identity_of, pack, read_record
@@ -599,6 +599,20 @@ def test_records_are_made_again_from_their_predictions(evaluated: Path, tmp_path
     pq.write_table(table.take([*reversed(range(len(table)))]), beside)
     (line,) = lines(own)
     names(line, path, "predictions", "expected", beside)
+
+
+def test_a_metric_that_is_not_loaded_is_told_of_each_record(
+    evaluated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of the first ended the check of all."""
+
+    def unknown(*_: object) -> None:
+        raise UnknownName("no metric is called 'theirs'")
+
+    monkeypatch.setattr("harness.evaluation.predictions.scored", unknown)
+    found = [line for line in lines(evaluated) if "scored here" in line]
+    assert len(found) > 2
+    names(found[0], "predictions", "'theirs'")
 
 
 # Damage ------------------------------------------------------------------------------------

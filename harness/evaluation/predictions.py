@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import xxhash
 
-from harness.errors import BrokenRecord, UnknownName, WrongPredictions
+from harness.errors import BrokenRecord, WrongPredictions
 from harness.evaluation.counting import scored
 from harness.evaluation.faults import CLOSE
 from harness.evaluation.records import Record
@@ -166,7 +166,7 @@ def mismatch_with_record(record: Record, predicted: Predicted) -> str | None:
         key = score.shots, score.seed
         try:
             value = scored(predicted, key)
-        except (ValueError, IndexError, UnknownName) as error:  # a plug-in's metric, say
+        except (ValueError, IndexError) as error:
             return f"cannot be scored: {error}"
         if not abs(value - score.value) <= CLOSE * max(1, abs(score.value)):
             draw = f" ({_name(key)})" if score.shots else ""

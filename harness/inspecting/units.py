@@ -20,7 +20,7 @@ TIED = 1e-9
 def feed_forward(family: Family, state: StateDict) -> dict[Layer, list[Member]]:
     """The axes over the feed-forward units of each layer; {} for a family without a table.
 
-    The tensors are named as in the table (`in_table`).
+    The tensors are named as in the table (`split_parts`).
     """
     headers = specs(state)
     places = {name: place_in(family, name, spec) for name, spec in headers.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -130,10 +131,12 @@ def grid(recipe: Recipe) -> tuple[str, list[Scalar]]:
     method, _, option = name.rpartition(".")
     method = method or recipe.merger.name
     methods = {entry.name: entry for entry, _ in methods_of(recipe)}
-    if [choice.name for _, choice in methods_of(recipe)].count(method) != 1:
+    counts = Counter(choice.name for _, choice in methods_of(recipe))
+    if counts[method] != 1:
+        once = ", ".join(name for name, count in counts.items() if count == 1)
         raise BadOption(
             f"--tune names the method {method}; expected one that the merge has exactly once: "
-            f"{', '.join(methods)}"
+            f"{once or 'it has none'}"
         )
     by_name = options(methods[method].function)
     numbers = [one.name for one in by_name.values() if type(one.default) in (int, float)]

@@ -86,6 +86,10 @@ def chosen_lines(lines: Sequence[Line], which: Chosen) -> list[Line]:
             if not any(name in aliases for aliases in by_name.values()):
                 raise _missing(what, name, by_name)
         chosen = [line for line in chosen if {*names} & {*_CALLED[what](line)[0]}]
+    if choices and not chosen:
+        raise MissingScores(
+            f"no record has the chosen {' and '.join(choices)} together; choose fewer"
+        )
     for what, value, value_of in (
         ("train-limit", which.train_limit, _drawn_from),
         ("draws", which.draws, _draws),
@@ -94,14 +98,12 @@ def chosen_lines(lines: Sequence[Line], which: Chosen) -> list[Line]:
             continue
         values = dict.fromkeys(found for line in chosen if (found := value_of(line)))
         if not values:
-            raise MissingScores(f"--{what} is {value}, and no record adapts to drawn rows; omit it")
+            raise MissingScores(
+                f"--{what} is {value}, and no chosen record adapts to drawn rows; leave it out"
+            )
         if str(value) not in values:
             raise _missing(what, value, values)
         chosen = [line for line in chosen if value_of(line) in ("", str(value))]
-    if choices and not chosen:
-        raise MissingScores(
-            f"no record has the chosen {' and '.join(choices)} together; choose fewer"
-        )
     return _of_models(chosen, which.models) if which.models else chosen
 
 

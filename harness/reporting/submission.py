@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from harness.data.splits import share_rows
-from harness.errors import BrokenRecord, HarnessError
+from harness.errors import BrokenRecord, HarnessError, UnknownName
 from harness.evaluation.bootstrap import intervals, kept_resamples, resample_count
 from harness.evaluation.cells import LABEL_USES
 from harness.evaluation.faults import CLOSE
@@ -108,6 +108,8 @@ def _alone(record: Record, path: Path) -> Iterator[str]:
             expected = kept_resamples(read_predictions(record, predictions), record.scores, step)
         except BrokenRecord as error:
             yield f"has predictions beside it that do not fit its scores; expected its own: {error}"
+        except UnknownName as error:  # a plug-in's metric
+            yield f"has predictions beside it that cannot be scored here: {error}"
         else:
             if expected != record.resamples:
                 yield "has other resamples than its predictions give; expected the same"
