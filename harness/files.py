@@ -338,13 +338,13 @@ def json_text(value: object, *, indent: int = 2, sort_keys: bool = False) -> str
     return _NUMBERS.sub(lambda match: f"[{' '.join(match[0][1:-1].split())}]", text) + "\n"
 
 
-def nameless(beside: Path) -> BinaryIO:
+def nameless(path: Path) -> BinaryIO:
     """A new temporary file on the same disk as a path, which need not exist yet.
 
     The file has no name, so nothing is left of it however the process ends. Raises CannotWrite if
     it cannot be created.
     """
-    folder = next(place for place in Path(os.path.realpath(beside)).parents if place.is_dir())
+    folder = next(place for place in Path(os.path.realpath(path)).parents if place.is_dir())
     with as_cannot_write(folder):
         return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
 

@@ -45,16 +45,16 @@ class Layout:
     more: str = "(?!)"
 
     def write(
-        self, folder: Path, said: Mapping[str, Any], known: Mapping[str, str] | None = None
+        self, folder: Path, fields: Mapping[str, Any], digests: Mapping[str, str] | None = None
     ) -> None:
-        """Write the marker, after all other files: the fields `said`, and a hash of every file.
+        """Write the marker, after all other files: the fields `fields`, and a hash of every file.
 
-        `known` are hashes, by path, of files that need not be read again.
+        `digests` are hashes, by path, of files that need not be read again.
         """
         inside = [name for name in self._inside(folder) if name != self.marker]
-        hashes = {name: (known or {}).get(name) or file_hash(folder / name) for name in inside}
-        hashes |= {self.marker: digest_of([said, hashes])}
-        write_json(folder / self.marker, {**said, FILES: hashes})
+        hashes = {name: (digests or {}).get(name) or file_hash(folder / name) for name in inside}
+        hashes |= {self.marker: digest_of([fields, hashes])}
+        write_json(folder / self.marker, {**fields, FILES: hashes})
 
     def read_marker(self, folder: Path) -> dict[str, Any]:
         """The contents of the marker of a folder. Raises OutputExists if it cannot be read."""

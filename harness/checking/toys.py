@@ -148,9 +148,9 @@ class ToyExperts:
         return replace(self.each(fn), needs={**self.needs, **mapped})
 
 
-def are_states(given: Any) -> bool:
+def are_states(toy: Any) -> bool:
     """Whether the toy of a need is a list of state dicts, one for each expert."""
-    return isinstance(given, list) and all(isinstance(entry, Mapping) for entry in given)
+    return isinstance(toy, list) and all(isinstance(entry, Mapping) for entry in toy)
 
 
 def family(experts: int, needs: Sequence[str], shapes: Shapes | None = None) -> ToyExperts:
@@ -184,16 +184,16 @@ def inputs(modality: Modality = "text") -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def exact_norms(made: torch.nn.Module) -> torch.nn.Module:
+def exact_norms(network: torch.nn.Module) -> torch.nn.Module:
     """The network with T5's norms, which compute in float32, replaced by ones that keep float64."""
-    for module in [*made.modules()]:
+    for module in [*network.modules()]:
         for name, norm in module.named_children():
             if type(norm).__name__ in ("T5LayerNorm", "MT5LayerNorm"):
                 old: Any = norm
                 exact = torch.nn.RMSNorm(old.weight.shape, old.variance_epsilon)
                 exact.weight = old.weight
                 setattr(module, name, exact)
-    return made
+    return network
 
 
 def write(folder: Path, state: StateDict, config: Mapping[str, Any] | None = None) -> Path:

@@ -99,9 +99,9 @@ def _named(adapter: Checkpoint) -> Path | None:
     return folder if folder.is_dir() else local_folder(name, config.get("revision"))
 
 
-def is_base(base: Checkpoint, said: Mapping[str, str]) -> bool:
-    """Whether a base has the recorded digests `said`; False if there are none."""
-    return bool(said) and _first_difference(said, _digests(base)) is None
+def is_base(base: Checkpoint, digests: Mapping[str, str]) -> bool:
+    """Whether a base has the recorded digests `digests`; False if there are none."""
+    return bool(digests) and _first_difference(digests, _digests(base)) is None
 
 
 def check_bases(

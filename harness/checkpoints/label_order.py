@@ -31,7 +31,7 @@ def in_stored_order(expert: Checkpoint) -> Checkpoint:
     return expert if expert.stored is None else ordered_as(expert, expert.stored)
 
 
-def tensors_ordered_as(expert: Checkpoint, made: StateDict) -> StateDict:
+def tensors_ordered_as(expert: Checkpoint, statistic: StateDict) -> StateDict:
     """A statistic of a model with `joined_parts`, by the names of weights, with the rows of its
     tensors for the final layer in the order of the model's outputs.
 
@@ -40,13 +40,13 @@ def tensors_ordered_as(expert: Checkpoint, made: StateDict) -> StateDict:
     that has its bias too is put in order.
     """
     order = None if expert.stored is None else _order(expert.stored, expert.labels or ())
-    made_specs, specs = weights.specs(made), weights.specs(expert.weights)
+    made_specs, specs = weights.specs(statistic), weights.specs(expert.weights)
     rows = [n for n in _final(expert) if n in made_specs and made_specs[n].shape == specs[n].shape]
     if order is None or all(
         len({*specs[name].shape}) == 1 < len(specs[name].shape) for name in rows
     ):
-        return made
-    return _reordered(made, rows, order)
+        return statistic
+    return _reordered(statistic, rows, order)
 
 
 def _order(own: Sequence[str], wanted: Sequence[str]) -> list[int] | None:

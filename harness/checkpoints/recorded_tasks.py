@@ -46,19 +46,23 @@ def register_task_files(typed: Sequence[str]) -> set[str]:
     return {*files}
 
 
-def register_recorded_tasks(models: Sequence[Checkpoint], known: Collection[str] = ()) -> set[str]:
+def register_recorded_tasks(
+    models: Sequence[Checkpoint], registered: Collection[str] = ()
+) -> set[str]:
     """Register the tasks of models by the descriptions that their folders name; returns the names
-    in `known` and of these.
+    in `registered` and of these.
 
-    Tasks in `known`, or registered by code, are left as they are. A description that is missing or
-    broken is an error only when the task is looked up. Raises BadRecipe for two descriptions of one
-    task.
+    Tasks in `registered`, or registered by code, are left as they are. A description that is
+    missing or broken is an error only when the task is looked up. Raises BadRecipe for two
+    descriptions of one task.
     """
     records = [(model, first_record_in(model.path)) for model in models]
     named = [(model, record, task) for model, record in records if record for task in record.tasks]
     places: dict[str, Path] = {}
     for model, record, task in named:
-        if task in known or (task in TASKS and not (TASKS.typed_name(task) or "").endswith(YAML)):
+        if task in registered or (
+            task in TASKS and not (TASKS.typed_name(task) or "").endswith(YAML)
+        ):
             continue
         place = next(_description_files(model, record, task), None)
         if place is None:
@@ -70,7 +74,7 @@ def register_recorded_tasks(models: Sequence[Checkpoint], known: Collection[str]
             )
     for task, place in places.items():
         _register(task, place)
-    return {*known, *places}
+    return {*registered, *places}
 
 
 def _register(task: str, place: Path) -> None:

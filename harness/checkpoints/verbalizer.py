@@ -111,9 +111,11 @@ def verbalizer_of(model: Checkpoint) -> Mapping[str, Any]:
     return description
 
 
-def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str]) -> Checkpoint:
-    """A text-to-text model as a classifier under the head of words that `said` describes; the
-    head's rows are those of the model's own outputs.
+def under_words(
+    model: Checkpoint, description: Mapping[str, Any], labels: Sequence[str]
+) -> Checkpoint:
+    """A text-to-text model as a classifier under the head of words that `description` describes;
+    the head's rows are those of the model's own outputs.
 
     It keeps all tensors that transformers reads. Raises BrokenCheckpoint for any other model.
     """
@@ -132,11 +134,13 @@ def under_words(model: Checkpoint, said: Mapping[str, Any], labels: Sequence[str
     encoder = encoder_of(model)
     whole = union(encoder.weights, {} if tied else select(model.weights, [LM_HEAD]))
     count = specs(whole)[family.token_embeddings if tied else LM_HEAD].shape[0]
-    prefix, answers = _tokens(model, said, HOLDS if LABEL in said[TEMPLATE] else labels, count)
+    prefix, answers = _tokens(
+        model, description, HOLDS if LABEL in description[TEMPLATE] else labels, count
+    )
     start = model.config.get("decoder_start_token_id") or model.config.get("pad_token_id") or 0
     config = config_with_labels(encoder.config, labels)
     config |= {key: model.config[key] for key in ("architectures",) if key in model.config}
-    config[TEXT_HEAD] = {**said, DECODER: [start, *prefix], ANSWERS: answers, TIED: tied}
+    config[TEXT_HEAD] = {**description, DECODER: [start, *prefix], ANSWERS: answers, TIED: tied}
     return replace(encoder, config=config, weights=whole, labels=tuple(labels))
 
 
@@ -224,11 +228,13 @@ def prompted(
     return [(filled(row, label),) for row in texts for label in labels]
 
 
-def as_questions(model: Checkpoint, rows: Rows, *, known: bool = False) -> tuple[Checkpoint, Rows]:
+def as_questions(
+    model: Checkpoint, rows: Rows, *, annotated: bool = False
+) -> tuple[Checkpoint, Rows]:
     """A model whose template asks about every label, as a classifier of no and yes, and a row for
     each question, in the order of the model's labels; any other model and its rows unchanged.
 
-    With `known`, only the questions whose answer is annotated.
+    With `annotated`, only the questions whose answer is annotated.
     """
     description, labels = verbalizer_of(model), model.labels or ()
     if LABEL not in description.get(TEMPLATE, ""):
@@ -236,14 +242,14 @@ def as_questions(model: Checkpoint, rows: Rows, *, known: bool = False) -> tuple
     kind, texts = kind_of(rows.task), prompted(model, rows.texts, labels)
     columns = kind.output_columns(rows.task, labels, model.source)
     holds = kind.head_labels(rows, columns, len(labels)).reshape(-1)
-    indices = [index for index, label in enumerate(holds) if label != IGNORED or not known]
+    indices = [index for index, label in enumerate(holds) if label != IGNORED or not annotated]
     questions = replace(
         rows,
         task=replace(rows.task, kind="classification", labels=HOLDS, metrics=("f1",)),
         texts=tuple(texts[index] for index in indices),
         labels=holds[indices],
         documents=None,
-        digest=digest_of([rows.digest, description[TEMPLATE], labels, known]),
+        digest=digest_of([rows.digest, description[TEMPLATE], labels, annotated]),
     )
     config = {**model.config, TEXT_HEAD: {**description, TEMPLATE: "{text}"}}
     return replace(model, config=config, labels=HOLDS), questions

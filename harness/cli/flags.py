@@ -103,15 +103,15 @@ def one_shots_of(text: str | None) -> Shots | None:
     return shots[0] if shots else None
 
 
-def passed_on(given: Mapping[str, Any], *but: str) -> dict[str, Any]:
+def passed_on(flags: Mapping[str, Any], *but: str) -> dict[str, Any]:
     """The flags of a command to pass to the API function of its name: all except `but` and
     --plugins, which a callback has already loaded."""
-    return {name: value for name, value in given.items() if name not in (*but, "plugins")}
+    return {name: value for name, value in flags.items() if name not in (*but, "plugins")}
 
 
-def fields_of(kind: type[BaseModel], given: Mapping[str, Any]) -> dict[str, Any]:
+def fields_of(kind: type[BaseModel], flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags of a command that are fields of a model class."""
-    return {name: value for name, value in given.items() if name in kind.model_fields}
+    return {name: value for name, value in flags.items() if name in kind.model_fields}
 
 
 # Flags that commands share -----------------------------------------------------------------

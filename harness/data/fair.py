@@ -44,11 +44,11 @@ def unlike(rows: Rows, first: int) -> dict[str, tuple[float, float]]:
     return dict(sorted(found.items(), key=lambda item: -abs(item[1][0] - item[1][1])))
 
 
-def described(found: Mapping[str, Sequence[float]]) -> str:
+def described(shares: Mapping[str, Sequence[float]]) -> str:
     """The labels whose shares are widest apart, in words."""
     texts = [
         f"{name} {here:.1%} of them, {all_over:.1%} of all"
-        for name, (here, all_over) in found.items()
+        for name, (here, all_over) in shares.items()
     ]
     more = [f"and {len(texts) - SHOWN} more"] if len(texts) > SHOWN else []
     return "; ".join([*texts[:SHOWN], *more])

@@ -26,9 +26,9 @@ VALIDATION, OTHERS = "validation", ("dev", "valid", "val")
 """The validation split, and other names that its file may have."""
 
 
-def data_dir(given: str | Path | None = None) -> Path | None:
+def data_dir(folder: str | Path | None = None) -> Path | None:
     """The local data folder: the argument, else HARNESS_DATA_DIR, else none."""
-    chosen = given or os.environ.get("HARNESS_DATA_DIR")
+    chosen = folder or os.environ.get("HARNESS_DATA_DIR")
     return Path(chosen) if chosen else None
 
 
@@ -90,12 +90,12 @@ def _stored_in(root: Path, task: Task, split: str) -> Path | None:
     return corpus if found is None and task.mine is not None and corpus.is_file() else found
 
 
-def only(there: Sequence[Path]) -> Path | None:
+def only(paths: Sequence[Path]) -> Path | None:
     """The only path of a split, if any. Raises BadData for several, which may differ."""
-    if there[1:]:
-        names = " and ".join(path.name for path in there)
-        raise BadData(f"{there[0].parent} has {names}, expected one file for a split")
-    return next(iter(there), None)
+    if paths[1:]:
+        names = " and ".join(path.name for path in paths)
+        raise BadData(f"{paths[0].parent} has {names}, expected one file for a split")
+    return next(iter(paths), None)
 
 
 def is_stored(task: Task, path: Path) -> bool:

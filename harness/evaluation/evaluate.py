@@ -203,8 +203,8 @@ def _has_predictions(path: Path, record: Record) -> bool:
         return False
 
 
-def evaluate_cell(cell: Cell, reader: Reader, known: Record | None) -> tuple[Record, Predicted]:
-    """The record of a cell and its predictions. A `known` record, which lacks them, is kept.
+def evaluate_cell(cell: Cell, reader: Reader, existing: Record | None) -> tuple[Record, Predicted]:
+    """The record of a cell and its predictions. An `existing` record, which lacks them, is kept.
 
     Raises HarnessError for a cell that cannot be scored, WrongPredictions if the predictions differ
     from those of the known record, as on another processor or with other versions of libraries.
@@ -216,10 +216,10 @@ def evaluate_cell(cell: Cell, reader: Reader, known: Record | None) -> tuple[Rec
         for prediction in _predictions(cell, encoded)
     ]
     predicted = cell.data.predicted(predictions)
-    if known is not None:
-        if fault := mismatch_with_record(known, predicted):
+    if existing is not None:
+        if fault := mismatch_with_record(existing, predicted):
             raise WrongPredictions(f"what is predicted here {fault}")
-        return known, predicted
+        return existing, predicted
     loss = _loss(cell, encoded, predicted)
     facts = {LOSS: loss[0]} if loss else {}
     with_loss = [

@@ -140,16 +140,16 @@ STAGE = {"name", "options"}
 """The fields of a method in merge.json that a record copies."""
 
 
-def recipe_of(said: MergeJson | None) -> RecordedRecipe | None:
+def recipe_of(merged: MergeJson | None) -> RecordedRecipe | None:
     """The recipe of a merge for its records; None without a merge.json that names the merger."""
-    if said is None or said.merger is None:
+    if merged is None or merged.merger is None:
         return None
     stages = {"__all__": STAGE}
     included: dict[str, Any] = {"premerge": stages, "merger": STAGE, "postmerge": stages}
     included |= dict.fromkeys(("heads", "seed", "preset", "code"), True)
-    tuned = said.tuned
+    tuned = merged.tuned
     return RecordedRecipe(
-        **said.model_dump(include=included),
+        **merged.model_dump(include=included),
         tuned={tuned.tune.partition("=")[0]: tuned.chosen} if tuned else {},
         tuned_on=tuple(tuned.on) if tuned else (),
     )

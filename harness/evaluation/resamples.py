@@ -116,22 +116,26 @@ def bytes_of(text: str) -> Array64:
         raise ValueError(f"{text:.20}: {error}") from error
 
 
-def to_estimate(kept: Resamples, scores: Sequence[float], metrics: Sequence[str]) -> Estimate:
+def to_estimate(resamples: Resamples, scores: Sequence[float], metrics: Sequence[str]) -> Estimate:
     """The score with its resamples, clipped to the range of the metrics; inverse of `to_resamples`.
 
     `scores` are those of the draws on all units. Raises ValueError for scores outside the range of
     the metrics, and for text that is not base64.
     """
-    points, step = np.asarray(scores, dtype=np.float64), kept.step
-    mean = points.mean() + bytes_of(kept.values) * step
-    alone = bytes_of(kept.by_draw).reshape(len(points), -1) if kept.by_draw else np.empty((1, 0))
+    points, step = np.asarray(scores, dtype=np.float64), resamples.step
+    mean = points.mean() + bytes_of(resamples.values) * step
+    alone = (
+        bytes_of(resamples.by_draw).reshape(len(points), -1)
+        if resamples.by_draw
+        else np.empty((1, 0))
+    )
     low, high = range_of(metrics)
     resampled = mean, points[: len(alone), None] + alone * step
     if any(((low - step > values) | (values > high + step)).any() for values in resampled):
         raise ValueError(f"scores beyond {low:g} to {high:g}")
-    counted = len(points) == 1 and (tuple(metrics), kept.unit) == RIGHT_OR_WRONG
+    counted = len(points) == 1 and (tuple(metrics), resamples.unit) == RIGHT_OR_WRONG
     parts = resampled[0].clip(low, high), resampled[1].clip(low, high)
-    return Estimate(points, *parts, kept.units, counted=counted)
+    return Estimate(points, *parts, resamples.units, counted=counted)
 
 
 def scores_with_shots(scores: Sequence[DrawScore], shots: Shots | None) -> list[float]:

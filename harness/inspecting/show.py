@@ -143,14 +143,14 @@ def _broken(rows: Rows) -> list[str]:
 # In words ----------------------------------------------------------------------------------
 
 
-def report(shown: Mapping[str, Any]) -> str:
+def report(result: Mapping[str, Any]) -> str:
     """The result of `show` as text for a terminal."""
-    splits: Mapping[str, Any] = shown["splits"]
-    about = f"{shown['task']}: {shown['kind']} by {', '.join(shown['metrics'])}"
-    lines = [f"{about}, reported on {shown['reported']}", "", _table(splits), ""]
+    splits: Mapping[str, Any] = result["splits"]
+    about = f"{result['task']}: {result['kind']} by {', '.join(result['metrics'])}"
+    lines = [f"{about}, reported on {result['reported']}", "", _table(splits), ""]
     lines += [_labels(splits), ""]
     for split, facts in splits.items():
-        lines += [f"{split}: {warning}" for warning in _odd(facts, shown["labels"])]
+        lines += [f"{split}: {warning}" for warning in _odd(facts, result["labels"])]
     for split, facts in splits.items():
         for example in facts["examples"]:
             texts = " | ".join(example["texts"])

@@ -13,17 +13,17 @@ from torch.nn.functional import log_softmax, one_hot
 
 
 def of_bits(
-    estimator: str, logits: torch.Tensor, labels: torch.Tensor, known: torch.Tensor
+    estimator: str, logits: torch.Tensor, labels: torch.Tensor, annotated: torch.Tensor
 ) -> Iterator[torch.Tensor]:
-    """The rows for independent classes that each hold or not, over those that are `known`."""
+    """The rows for independent classes that each hold or not, over those that are `annotated`."""
     p = logits.sigmoid()
     if estimator == "exact":
-        yield from _one_by_one((p * (1 - p)).sqrt() * known)
+        yield from _one_by_one((p * (1 - p)).sqrt() * annotated)
     elif estimator == "mergelm":
-        yield torch.where(known, p.sqrt() * (1 - p) - (1 - p).sqrt() * p, 0)
+        yield torch.where(annotated, p.sqrt() * (1 - p) - (1 - p).sqrt() * p, 0)
     else:
-        share = 1 if estimator == "empirical" else known.sum().clamp(min=1)
-        yield torch.where(known, (labels - p) / share, 0)
+        share = 1 if estimator == "empirical" else annotated.sum().clamp(min=1)
+        yield torch.where(annotated, (labels - p) / share, 0)
 
 
 def of_classes(

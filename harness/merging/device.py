@@ -24,37 +24,37 @@ class DeviceTransfer:
     _handed: list[tuple[StateDict, StateDict]] = field(default_factory=list, init=False)
     _latest: tuple[Any, Any] = field(default=(None, None), init=False)
 
-    def to_device(self, given: Any) -> Any:
+    def to_device(self, thing: Any) -> Any:
         """Tensors and states on the device, also within lists and mappings; a function is wrapped
         to return its results there. Anything else stays where it is, such as an expert's
         activations, on the processor.
         """
         if weights.here(self.device):
-            return given
-        if isinstance(given, torch.Tensor):
-            return given.to(self.device)
-        if is_state(given):
-            self._handed.append((given, weights.on(self.device, given)))
+            return thing
+        if isinstance(thing, torch.Tensor):
+            return thing.to(self.device)
+        if is_state(thing):
+            self._handed.append((thing, weights.on(self.device, thing)))
             return self._handed[-1][1]
-        if type(given) in (list, tuple):
-            return type(given)(map(self.to_device, given))
-        if type(given) is dict:
-            return {key: self.to_device(value) for key, value in given.items()}
-        if callable(given):
+        if type(thing) in (list, tuple):
+            return type(thing)(map(self.to_device, thing))
+        if type(thing) is dict:
+            return {key: self.to_device(value) for key, value in thing.items()}
+        if callable(thing):
             return lambda *args, **options: self.to_device(
-                given(*map(self._argument, args), **options)
+                thing(*map(self._argument, args), **options)
             )
-        return given
+        return thing
 
-    def to_processor(self, made: StateDict) -> StateDict:
+    def to_processor(self, state: StateDict) -> StateDict:
         """A state on the processor. A `ScaledMerge` remains one, as tuning searches along its
         direction."""
         if weights.here(self.device):
-            return made
-        if isinstance(made, weights.ScaledMerge):
-            base, direction = map(self._here, (made.base, made.direction))
-            return weights.ScaledMerge(base, direction, made.scale)
-        return self._here(made)
+            return state
+        if isinstance(state, weights.ScaledMerge):
+            base, direction = map(self._here, (state.base, state.direction))
+            return weights.ScaledMerge(base, direction, state.scale)
+        return self._here(state)
 
     def _here(self, state: StateDict) -> StateDict:
         """A state on the processor: for one that was handed over, the original."""
@@ -70,9 +70,9 @@ class DeviceTransfer:
         return self._latest[1]
 
 
-def is_state(given: Any) -> bool:
+def is_state(thing: Any) -> bool:
     """Whether something is a mapping to nothing but tensors."""
-    if isinstance(given, weights.Lazy):
+    if isinstance(thing, weights.Lazy):
         return True
-    mapping = isinstance(given, Mapping)
-    return mapping and all(isinstance(value, torch.Tensor) for value in given.values())
+    mapping = isinstance(thing, Mapping)
+    return mapping and all(isinstance(value, torch.Tensor) for value in thing.values())

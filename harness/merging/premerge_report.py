@@ -55,8 +55,9 @@ def _between(steps: Sequence[PremergeStep]) -> list[tuple[StateDict, ...]]:
     return [steps[0].entering, *(step.leaving for step in steps)]
 
 
-def measure_premerge(plan: MergePlan, known: Sequence[Squares]) -> tuple[PremergeReport, ...]:
-    """What each pre-merging stage did to the experts; `known` are squares that `watched` measured.
+def measure_premerge(plan: MergePlan, measured: Sequence[Squares]) -> tuple[PremergeReport, ...]:
+    """What each pre-merging stage did to the experts; `measured` are squares that `watched`
+    measured.
 
     The distance is the mean over pairs of experts of the L2 norm of their difference, over all
     parameters of the encoder, summed in float64; None for a single expert, and for a stage that
@@ -68,7 +69,7 @@ def measure_premerge(plan: MergePlan, known: Sequence[Squares]) -> tuple[Premerg
         return ()
     seconds = [step.seconds() for step in plan.steps]  # before anything is computed again
     means = []
-    for states, squares in zip(_between(plan.steps), known, strict=True):
+    for states, squares in zip(_between(plan.steps), measured, strict=True):
         encoders = [weights.select(state, plan.steps[0].encoder_names) for state in states]
         means.append(distance(encoders, squares))
     # a stage that absorbs norms rescales weights: distances before and after do not compare
@@ -111,16 +112,16 @@ def _call_out(step: PremergeStep, before: float, after: float) -> None:
         warnings.warn(message, stacklevel=2)
 
 
-def distance(states: Sequence[StateDict], known: Squares | None = None) -> float | None:
+def distance(states: Sequence[StateDict], measured: Squares | None = None) -> float | None:
     """The mean over pairs of states of the L2 norm of their difference; None for a single state.
 
-    Tensors whose squares are `known` are not read. By hand: of (0, 0), (3, 4) and (0, 4) it is
+    Tensors whose squares are `measured` are not read. By hand: of (0, 0), (3, 4) and (0, 4) it is
     (5 + 4 + 3) / 3 = 4.
     """
     if len(states) < 2:
         return None
-    known = known or {}
-    squares = [known[n] if n in known else _squares(states, n) for n in states[0]]
+    measured = measured or {}
+    squares = [measured[n] if n in measured else _squares(states, n) for n in states[0]]
     return float(np.sqrt(np.sum(squares, axis=0)).mean())
 
 

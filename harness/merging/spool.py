@@ -50,7 +50,7 @@ class Spool:
         if self._file is not None:
             self._file.close()
 
-    def states(self, made: Sequence[StateDict]) -> list[StateDict]:
+    def states(self, states: Sequence[StateDict]) -> list[StateDict]:
         """The states that a stage made, from disk: the first read of a tensor computes it for all.
 
         The states share the work that this takes. One tensor is in memory at a time, whatever the
@@ -65,17 +65,17 @@ class Spool:
 
         def put_all(name: str) -> Mapping[int, Slot]:
             if name not in slots:
-                places = [place for place, state in enumerate(made) if name in state]
-                slots[name] = {place: self._put(made[place][name]) for place in places}
+                places = [place for place, state in enumerate(states) if name in state]
+                slots[name] = {place: self._put(states[place][name]) for place in places}
             return slots[name]
 
         def read(place: int, name: str) -> torch.Tensor:
             if not self._open:
-                return made[place][name]
+                return states[place][name]
             by_place = slots.get(name) or worker.submit(put_all, name).result()
             return self._get(by_place[place])
 
-        return [weights.stored(state, partial(read, place)) for place, state in enumerate(made)]
+        return [weights.stored(state, partial(read, place)) for place, state in enumerate(states)]
 
     def _put(self, tensor: torch.Tensor) -> Slot:
         content = weights.flat_bytes(tensor)

@@ -37,17 +37,17 @@ ENTRY = "entry"
 """The key of a cache entry's own name: an entry under another file name is not used."""
 
 
-def seal(tensors: StateDict, said: Mapping[str, Any]) -> str:
+def seal(tensors: StateDict, description: Mapping[str, Any]) -> str:
     """A hash of tensors and of their description, except for the seal itself."""
     parts = {f"tensor {name}": weights.tensor_digest(name, tensors[name]) for name in tensors}
-    rest = {key: said[key] for key in said if key != SEAL}
+    rest = {key: description[key] for key in description if key != SEAL}
     return join_digests({**parts, "said": digest_of(rest)})
 
 
-def write_sealed(path: Path, tensors: StateDict, said: Mapping[str, Any]) -> None:
+def write_sealed(path: Path, tensors: StateDict, description: Mapping[str, Any]) -> None:
     """Write tensors and their description, completely or not at all. Raises CannotWrite."""
     whole = {name: tensors[name].contiguous() for name in tensors}
-    text = json.dumps({**said, SEAL: seal(whole, said)}, sort_keys=True)
+    text = json.dumps({**description, SEAL: seal(whole, description)}, sort_keys=True)
     with replacing(path) as file:
         # safetensors itself would replace this file, which is locked and synced, by another
         write_file(Path(file.name), whole, lambda _: None, str(path), {KEY: text})
@@ -64,12 +64,12 @@ def read_sealed(path: Path) -> tuple[StateDict, dict[str, Any]]:
     return tensors, parse_json(text, str(path), "a file with a description of its tensors")
 
 
-def is_whole(tensors: StateDict, said: Mapping[str, Any]) -> bool:
+def is_whole(tensors: StateDict, description: Mapping[str, Any]) -> bool:
     """Whether tensors and description are as they were written; reads every tensor."""
-    return said.get(SEAL) == seal(tensors, said)
+    return description.get(SEAL) == seal(tensors, description)
 
 
-def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any]) -> bool:
+def keep(path: Path, tensors: Mapping[str, torch.Tensor], description: Mapping[str, Any]) -> bool:
     """Write a cache entry; returns whether that was possible, and warns if not."""
     global _written
     if _written is None or _written > BYTES_BETWEEN_CHECKS:
@@ -77,7 +77,7 @@ def keep(path: Path, tensors: Mapping[str, torch.Tensor], said: Mapping[str, Any
         _written = 0
     _written += sum(tensor.nbytes for tensor in tensors.values())
     try:
-        write_sealed(path, tensors, {**said, ENTRY: path.stem})
+        write_sealed(path, tensors, {**description, ENTRY: path.stem})
     except CannotWrite as error:
         cause = error.__cause__
         reason = (cause.strerror if isinstance(cause, OSError) else None) or str(cause)

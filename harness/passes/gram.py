@@ -101,12 +101,12 @@ def _shared(calls: Sequence[tuple[str, torch.Tensor]]) -> dict[str, str]:
     return {name: first.setdefault(tuple(ids), name) for name, ids in by_layer.items()}
 
 
-def token_rows(given: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+def token_rows(inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """The inputs of a layer as rows, without those of padding.
 
     An input without the shape of the batch has no padding: a pooled [batch, width], and DeBERTa's
     relative positions, which its query and key layers read besides the tokens.
     """
-    if mask is not None and given.dim() == 3 and given.shape[:2] == mask.shape:
-        return given[mask.bool()]
-    return given.reshape(-1, given.shape[-1])
+    if mask is not None and inputs.dim() == 3 and inputs.shape[:2] == mask.shape:
+        return inputs[mask.bool()]
+    return inputs.reshape(-1, inputs.shape[-1])

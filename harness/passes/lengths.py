@@ -61,7 +61,7 @@ def token_limit(checkpoint: Checkpoint) -> int:
 
 
 def resolved_length(
-    asked: Length,
+    length: Length,
     checkpoints: Sequence[Checkpoint],
     several: Iterable[Rows],
     readout: Readout = LAST_LINEAR,
@@ -73,8 +73,8 @@ def resolved_length(
     several = list(several)
     if several[0].task.image:
         return several[0].task.finetune.max_length
-    if asked != AUTO:
-        return asked
+    if length != AUTO:
+        return length
     if readout != LAST_LINEAR:
         raise BadOption(
             f"max_length is {AUTO}, and features '{readout.name}' need the same number of tokens "
@@ -86,11 +86,11 @@ def resolved_length(
     return min(longest, *map(token_limit, checkpoints))
 
 
-def at_length(rows: Rows, asked: Length | None, checkpoints: Sequence[Checkpoint]) -> Rows:
+def at_length(rows: Rows, length: Length | None, checkpoints: Sequence[Checkpoint]) -> Rows:
     """The rows with the length asked for as their task's maximum; None: the task's own."""
-    if asked is None:
+    if length is None:
         return rows
-    number = resolved_length(asked, checkpoints, [rows])
+    number = resolved_length(length, checkpoints, [rows])
     return replace(
         rows, task=replace(rows.task, finetune=replace(rows.task.finetune, max_length=number))
     )

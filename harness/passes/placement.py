@@ -141,7 +141,7 @@ def placement(device: str, dtype: str, what: str) -> Placement:
     return placed
 
 
-def check_placement(asked: Placement) -> None:
+def check_placement(placement: Placement) -> None:
     """Raise BadOption for a device or a type that torch cannot use: an encoder's layers are tried.
 
     Warns of a half precision that is slow on this processor.
@@ -150,18 +150,18 @@ def check_placement(asked: Placement) -> None:
     from torch.nn import functional
 
     try:
-        ones = torch.ones(1, 2, 2, 2, device=asked.where, dtype=asked._type)
+        ones = torch.ones(1, 2, 2, 2, device=placement.where, dtype=placement._type)
         output = functional.scaled_dot_product_attention(ones, ones, ones)
         output = functional.layer_norm(functional.linear(functional.gelu(output), ones[0, 0]), (2,))
         functional.conv2d(output, ones).sum().item()
     except (RuntimeError, AssertionError) as error:
-        half = "" if asked.dtype == FULL_PRECISION else f" with dtype {asked.dtype}"
-        raise _unusable(f"device is '{asked.device}'{half}", error) from error
-    if asked.where.type == "cpu":
-        warn_if_slow(asked.dtype, "--dtype")
+        half = "" if placement.dtype == FULL_PRECISION else f" with dtype {placement.dtype}"
+        raise _unusable(f"device is '{placement.device}'{half}", error) from error
+    if placement.where.type == "cpu":
+        warn_if_slow(placement.dtype, "--dtype")
 
 
-def check_arithmetic(asked: Placement) -> None:
+def check_arithmetic(placement: Placement) -> None:
     """Raise BadOption for a device that methods cannot compute on: a small inverse is tried.
 
     This also makes torch load its decompositions for a GPU, which fails if the first ones are
@@ -170,9 +170,9 @@ def check_arithmetic(asked: Placement) -> None:
     import torch
 
     try:
-        torch.linalg.inv(torch.ones(1, 1, device=asked.where, dtype=torch.float64)).item()
+        torch.linalg.inv(torch.ones(1, 1, device=placement.where, dtype=torch.float64)).item()
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise _unusable(f"merge_device is '{asked.device}'", error) from error
+        raise _unusable(f"merge_device is '{placement.device}'", error) from error
 
 
 def _unusable(what: str, error: Exception) -> BadOption:
@@ -218,7 +218,7 @@ def seconds(dtype: DType, gradients: bool) -> float:
     return min(times)
 
 
-def use_onednn(model: torch.nn.Module, asked: Placement) -> None:
+def use_onednn(model: torch.nn.Module, placement: Placement) -> None:
     """Speed up the linear layers of a model that runs without gradients, on a processor in float32.
 
     See `weights.onednn`.
@@ -227,7 +227,7 @@ def use_onednn(model: torch.nn.Module, asked: Placement) -> None:
 
     from harness.weights import onednn
 
-    if onednn.IS_AVAILABLE and asked.where.type == "cpu" and asked.dtype == FULL_PRECISION:
+    if onednn.IS_AVAILABLE and placement.where.type == "cpu" and placement.dtype == FULL_PRECISION:
         for one in model.modules():
             if type(one) is torch.nn.Linear:
                 one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]  # of this layer

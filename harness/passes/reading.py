@@ -99,7 +99,7 @@ def reading_of(
 
     For a model that is asked about every label, the rows are the questions that have an answer, and
     there is no progress."""
-    checkpoint, questions = as_questions(checkpoint, rows, known=True)
+    checkpoint, questions = as_questions(checkpoint, rows, annotated=True)
     rows, progress = questions, progress if questions is rows else None
     length, pooling = rows.task.finetune.max_length, checkpoint.pooling
     if pooling is not None:

@@ -99,7 +99,7 @@ def lines_between(records: Iterable[Record]) -> list[BarrierLine]:
             continue
         weights = recipe.merger.options.get("weights")
         if weights is not None and len(weights) == 2:
-            aligned = "+".join(stages_of(recipe, called=record.method).premerge) or AS_THEY_ARE
+            aligned = "+".join(stages_of(recipe, merge_name=record.method).premerge) or AS_THEY_ARE
             by_alignment.setdefault(aligned, {}).setdefault(record.task, {})[weights[1]] = record
     if not by_alignment:
         raise MissingScores(

@@ -44,16 +44,16 @@ class Difference:
         return None if self.paired is None else in_points(self.paired)
 
 
-def in_points(one: Estimate) -> Ends:
+def in_points(difference: Estimate) -> Ends:
     """The ends of the interval of a difference of scores, times 100."""
-    low, high = interval(one)
+    low, high = interval(difference)
     return 100 * low, 100 * high
 
 
-def in_percent(one: Ratio) -> str:
+def in_percent(ratio: Ratio) -> str:
     """A ratio with its interval, if it has one: `48 % (95 % CI 20 to 71 %)`."""
-    point, low, high = (round(100 * value) for value in (one.point, *one.ends))
-    within = f" ({CI} {low} to {high} %)" * one.is_open
+    point, low, high = (round(100 * value) for value in (ratio.point, *ratio.ends))
+    within = f" ({CI} {low} to {high} %)" * ratio.is_open
     return f"{point} %{within}"
 
 

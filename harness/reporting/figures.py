@@ -69,29 +69,29 @@ class HeatMap:
     form: str = ".3g"
 
 
-def heat_map(shown: HeatMap) -> Figure:
+def heat_map(heat_map_data: HeatMap) -> Figure:
     """The picture of a heat map, with the number in every cell."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
-    heights = [len(panel) for panel in shown.panels]
-    width = max(len(panel.columns) for panel in shown.panels)
+    heights = [len(panel) for panel in heat_map_data.panels]
+    width = max(len(panel.columns) for panel in heat_map_data.panels)
     gaps = len(heights) - 1
     with styled():
         size = (AROUND[0] + CELL[0] * width, AROUND[1] + CELL[1] * (sum(heights) + 3 * gaps))
         figure = Figure(figsize=size, layout="constrained")
         grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
-        colours = ScalarMappable(Normalize(shown.low, shown.high), COLOURS)
-        for axes, panel in zip(grid[:, 0], shown.panels, strict=True):
-            _draw(axes, panel, colours, shown.form)
+        colours = ScalarMappable(Normalize(heat_map_data.low, heat_map_data.high), COLOURS)
+        for axes, panel in zip(grid[:, 0], heat_map_data.panels, strict=True):
+            _draw(axes, panel, colours, heat_map_data.form)
             axes.set_xlim(0, width)  # cells of one size in all panels
-        bar = figure.colorbar(colours, ax=grid[:, 0].tolist(), extend=_beyond(shown))
-        bar.set_label(shown.unit)
+        bar = figure.colorbar(colours, ax=grid[:, 0].tolist(), extend=_beyond(heat_map_data))
+        bar.set_label(heat_map_data.unit)
         if bar.solids is not None:
             bar.solids.set_rasterized(False)  # colours as shapes: no pixels in an SVG
             bar.solids.set_edgecolor("face")
-        figure.suptitle(wrapped_title(shown.title, size[0]))
+        figure.suptitle(wrapped_title(heat_map_data.title, size[0]))
         settle(figure)
     return figure
 

@@ -284,7 +284,7 @@ def _method_names(record: Record) -> dict[str, Any]:
     if recipe is not None:
         tuned = "".join(f" ({name} tuned)" for name in recipe.tuned)
         method = f"{stages_of(recipe, recipe.tuned, method)}{tuned}" if tuned else method
-        stages = stages_of(recipe, recipe.tuned, record.method, told=True)
+        stages = stages_of(recipe, recipe.tuned, record.method, mark_tuned=True)
     return {"method": method, **stages._asdict()}
 
 
@@ -302,14 +302,18 @@ class Stages(NamedTuple):
 
 
 def stages_of(
-    recipe: RecordedRecipe, tuned: Collection[str] = (), called: str = "", *, told: bool = False
+    recipe: RecordedRecipe,
+    tuned: Collection[str] = (),
+    merge_name: str = "",
+    *,
+    mark_tuned: bool = False,
 ) -> Stages:
-    """The names of a recipe's methods, without tuned options; `told` adds `(OPTION tuned)`.
+    """The names of a recipe's methods, without tuned options; `mark_tuned` adds `(OPTION tuned)`.
 
     The defaults of a plug-in that is not loaded are unknown: its name keeps the options that it has
-    in `called`, the name that the merge was given.
+    in `merge_name`, the name that the merge was given.
     """
-    short = [_stage_name(*one, tuned, called, told) for one in recipe.stages]
+    short = [_stage_name(*one, tuned, merge_name, mark_tuned) for one in recipe.stages]
     first = len(recipe.premerge)
     return Stages(tuple(short[:first]), short[first], tuple(short[first + 1 :]))
 
@@ -417,10 +421,10 @@ def limit_of(record: Record) -> int | str:
     return ALL if limit is None else int(limit)
 
 
-def limit_options(*limits: int | str, called: str = "--limit") -> str:
+def limit_options(*limits: int | str, option: str = "--limit") -> str:
     """The options that choose one of several limits, `--limit 50 or --limit all`; '' for one."""
     values = sorted({*map(str, limits)})
-    return " or ".join(f"{called} {value}" for value in values) if len(values) > 1 else ""
+    return " or ".join(f"{option} {value}" for value in values) if len(values) > 1 else ""
 
 
 def protocol_label(record: Record) -> str:

@@ -33,9 +33,9 @@ def check_columns(lines: Iterable[Line]) -> None:
         )
         options = (
             limit_options(*(one.limit for one in pair))
-            or limit_options(*(one.train_limit or ALL for one in pair), called="--train-limit")
-            or limit_options(*lengths, called="--max-length")
-            or limit_options(*draws, called="--draws")
+            or limit_options(*(one.train_limit or ALL for one in pair), option="--train-limit")
+            or limit_options(*lengths, option="--max-length")
+            or limit_options(*draws, option="--draws")
         )
         files = f", or leave out one of {other.path} and {line.path}" if line.path else ""
         advice = f"choose {options}" if options else f"evaluate them alike{files}"

@@ -181,23 +181,23 @@ def compared_lines(
     return compared if has_base and not is_base else compared._replace(base=[])
 
 
-def merge_loss(of: ComparedLines, setting: Setting) -> MergeLoss:
+def merge_loss(lines: ComparedLines, setting: Setting) -> MergeLoss:
     """The loss of a merge, with its intervals."""
-    experts, current, adapted, *control = by_task(*(part for part in of if part)) or []
+    experts, current, adapted, *control = by_task(*(part for part in lines if part)) or []
     loss = mean_difference(experts, current)
-    enough = enough_draws([*of.adapted, *of.base])
+    enough = enough_draws([*lines.adapted, *lines.base])
     credited = None
-    if control and enough and one_metric(of.current):
-        credited = credit(adapted, control[0], experts, constants_of(of.current))
+    if control and enough and one_metric(lines.current):
+        credited = credit(adapted, control[0], experts, constants_of(lines.current))
     return MergeLoss(
-        experts=mean_score(of.experts),
-        current=mean_score(of.current),
-        adapted=mean_score(of.adapted),
+        experts=mean_score(lines.experts),
+        current=mean_score(lines.current),
+        adapted=mean_score(lines.adapted),
         setting=setting,
-        tasks=len({line.task for line in of.current}),
+        tasks=len({line.task for line in lines.current}),
         within=in_points(loss),
         ratio=ratio(mean_difference(adapted, current), loss) if enough else None,
-        control=mean_score(of.base) if of.base else None,
+        control=mean_score(lines.base) if lines.base else None,
         above_control=in_points(mean_difference(adapted, control[0])) if control else None,
         credit=credited,
         p=p_value(loss),

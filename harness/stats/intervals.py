@@ -29,7 +29,7 @@ FARTHEST = 2.0
 """No two scores are further apart; the interval of a difference on one unit reaches so far."""
 
 
-def variances(one: Estimate) -> tuple[float, float, float]:
+def variances(estimate: Estimate) -> tuple[float, float, float]:
     """The parts of an estimate's variance that are due to test units, draws and sets of experts.
 
     The interaction of units and draws is in the variance of the resamples and in that of the draws;
@@ -38,27 +38,27 @@ def variances(one: Estimate) -> tuple[float, float, float]:
     parts, so intervals are a little too wide. With fewer than three sets the last part is 0: claims
     are then about these very sets.
     """
-    sets, of_sets = [*one.by_set.values()], 0.0
+    sets, of_sets = [*estimate.by_set.values()], 0.0
     if len(sets) >= FEWEST_SETS:
-        of_sets = moderated(float(np.var(sets, ddof=1)), len(sets), one.prior)[0] / len(sets)
-    if one.units < 2:
+        of_sets = moderated(float(np.var(sets, ddof=1)), len(sets), estimate.prior)[0] / len(sets)
+    if estimate.units < 2:
         return math.inf, 0.0, of_sets
-    of_units = float(one.resamples.var(ddof=1)) * one.units / (one.units - 1)
-    draws = len(one.values)
+    of_units = float(estimate.resamples.var(ddof=1)) * estimate.units / (estimate.units - 1)
+    draws = len(estimate.values)
     if draws < 2:
         return of_units, 0.0, of_sets
-    in_both = _interaction(one) / draws
-    return max(0.0, of_units - in_both), float(one.values.var(ddof=1)) / draws, of_sets
+    in_both = _interaction(estimate) / draws
+    return max(0.0, of_units - in_both), float(estimate.values.var(ddof=1)) / draws, of_sets
 
 
-def moderated(variance: float, sets: int, known: Prior | None) -> tuple[float, float]:
-    """The variance of a difference over sets, shrunk towards the `known` one, and its degrees of
+def moderated(variance: float, sets: int, prior: Prior | None) -> tuple[float, float]:
+    """The variance of a difference over sets, shrunk towards the `prior`, and its degrees of
     freedom. It is never made smaller: else a model that varies more than others would gain."""
     own = sets - 1
-    if known is None:
+    if prior is None:
         return variance, own
-    total = own + known.degrees
-    shrunk = (own * variance + known.degrees * known.variance) / total
+    total = own + prior.degrees
+    shrunk = (own * variance + prior.degrees * prior.variance) / total
     return max(variance, shrunk), total
 
 
@@ -75,7 +75,7 @@ def _interaction(estimate: Estimate) -> float:
     return float(np.square(rest + estimate.by_draw.mean()).sum() / ((draws - 1) * (count - 1)))
 
 
-def degrees(one: Estimate, *, difference: bool) -> tuple[int, int, float]:
+def degrees(estimate: Estimate, *, difference: bool) -> tuple[int, int, float]:
     """Degrees of freedom of the variances of units, of draws and of sets.
 
     For a difference, those of units are one less than the number of units that differ, computed
@@ -85,13 +85,17 @@ def degrees(one: Estimate, *, difference: bool) -> tuple[int, int, float]:
     and a variance of (7 - 9 / 500) / 500^2. Where a unit may change the score by less
     (correlations, several labels, means), the number of units is at least `_carriers`.
     """
-    units = one.units
+    units = estimate.units
     if difference:
-        whole = float(one.resamples.var(ddof=1)) + one.point**2 / units
-        least = round(units * abs(one.point)) if one.counted else _carriers(one.resamples)
+        whole = float(estimate.resamples.var(ddof=1)) + estimate.point**2 / units
+        least = (
+            round(units * abs(estimate.point))
+            if estimate.counted
+            else _carriers(estimate.resamples)
+        )
         units = min(units, max(round(units**2 * whole), least))
-    of_sets = max(moderated(0.0, len(one.by_set), one.prior)[1], 1)
-    return max(units - 1, 1), max(len(one.values) - 1, 1), of_sets
+    of_sets = max(moderated(0.0, len(estimate.by_set), estimate.prior)[1], 1)
+    return max(units - 1, 1), max(len(estimate.values) - 1, 1), of_sets
 
 
 def _carriers(resamples: Array64) -> int:
@@ -116,7 +120,9 @@ def student(tail: float, degrees: float) -> float:
     return float(t.isf(tail, degrees))
 
 
-def half_width(one: Estimate, *, difference: bool = True, tail: float = (1 - LEVEL) / 2) -> float:
+def half_width(
+    estimate: Estimate, *, difference: bool = True, tail: float = (1 - LEVEL) / 2
+) -> float:
     """Half the width of an interval that leaves the probability `tail` on either side.
 
     Units, draws and sets each give Student's interval with its own degrees of freedom; they are
@@ -126,17 +132,17 @@ def half_width(one: Estimate, *, difference: bool = True, tail: float = (1 - LEV
     the same amount on all units may not do so on others; if units are too few for a sign test, the
     interval reaches 0.
     """
-    parts = variances(one)
+    parts = variances(estimate)
     if difference and is_steady(parts):
-        half = float(1 - tail ** (1 / one.units))
-        return half if sign_test(one.units) < 2 * tail else max(half, abs(one.point))
-    terms = zip(parts, degrees(one, difference=difference), strict=True)
+        half = float(1 - tail ** (1 / estimate.units))
+        return half if sign_test(estimate.units) < 2 * tail else max(half, abs(estimate.point))
+    terms = zip(parts, degrees(estimate, difference=difference), strict=True)
     return math.sqrt(sum(student(tail, df) ** 2 * part for part, df in terms if part))
 
 
-def is_steady(known: Sequence[float]) -> bool:
+def is_steady(values: Sequence[float]) -> bool:
     """Whether variances are 0 up to rounding: all units, draws and sets agree."""
-    return sum(known) < 1e-24
+    return sum(values) < 1e-24
 
 
 def sign_test(units: int) -> float:
@@ -144,7 +150,7 @@ def sign_test(units: int) -> float:
     return float(min(1.0, 2.0 ** (1 - units)))
 
 
-def interval(one: Estimate, bounds: Ends | None = None) -> Ends:
+def interval(estimate: Estimate, bounds: Ends | None = None) -> Ends:
     """The ends of the 95 % interval over test units, and over several draws and sets of experts.
 
     Without `bounds`, for a difference, it is symmetric. For a score within `bounds` it is Wilson's,
@@ -153,8 +159,8 @@ def interval(one: Estimate, bounds: Ends | None = None) -> Ends:
     0.96, wider than Wilson's 0.49 to 0.94 as the variance is estimated with nine degrees of
     freedom.
     """
-    point = one.point
-    half = half_width(one, difference=bounds is None)
+    point = estimate.point
+    half = half_width(estimate, difference=bounds is None)
     if not math.isfinite(half):
         return bounds or (-FARTHEST, FARTHEST)
     if bounds is None:
@@ -165,7 +171,9 @@ def interval(one: Estimate, bounds: Ends | None = None) -> Ends:
     if spread and half > 10**-DIGITS:
         away = (half / width) ** 2 / spread
     else:
-        away = student((1 - LEVEL) / 2, degrees(one, difference=False)[0]) ** 2 / one.units
+        away = (
+            student((1 - LEVEL) / 2, degrees(estimate, difference=False)[0]) ** 2 / estimate.units
+        )
     middle = (share + away / 2) / (1 + away)
     half = math.sqrt(away * spread + away**2 / 4) / (1 + away)
     return (

@@ -185,15 +185,17 @@ def pairs_over_tasks(values: Array64) -> set[tuple[int, int]]:
     return {pair for pair, p in zip(pairs, adjusted, strict=True) if p < 1 - LEVEL}
 
 
-def tie_groups(order: Sequence[int], known: Collection[tuple[int, int]]) -> list[tuple[int, ...]]:
-    """The longest runs of models, in the given order, of which no two are `known` to differ.
+def tie_groups(
+    order: Sequence[int], different: Collection[tuple[int, int]]
+) -> list[tuple[int, ...]]:
+    """The longest runs of models, in the given order, of which no two are in `different`.
 
     A model may be in several. By hand: 0, 1, 2 with 0 and 2 known to differ give (0, 1) and (1, 2).
     """
 
     def joined(first: int, last: int) -> bool:
         pairs = combinations(sorted(order[first : last + 1]), 2)
-        return not any(pair in known for pair in pairs)
+        return not any(pair in different for pair in pairs)
 
     runs: list[tuple[int, ...]] = []
     end = -1
@@ -206,7 +208,7 @@ def tie_groups(order: Sequence[int], known: Collection[tuple[int, int]]) -> list
 
 
 def places(
-    models: int, order: Sequence[int], known: Collection[tuple[int, int]]
+    models: int, order: Sequence[int], different: Collection[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """The first and the last place that each model may have, by the number of the model.
 
@@ -216,7 +218,7 @@ def places(
     position = {model: place for place, model in enumerate(order)}
     better = [0] * models
     worse = [0] * models
-    for pair in known:
+    for pair in different:
         first, last = sorted(pair, key=position.__getitem__)
         better[last] += 1
         worse[first] += 1

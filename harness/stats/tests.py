@@ -22,17 +22,20 @@ DifferenceOutcome: TypeAlias = Literal[
 ]
 
 
-def p_value(one: Estimate) -> float:
+def p_value(difference: Estimate) -> float:
     """The two-sided p-value of a difference: the p whose 1 - p interval ends at zero."""
-    point, components = abs(one.point), variances(one)
+    point, components = abs(difference.point), variances(difference)
     if not point or not math.isfinite(sum(components)):
         return 1.0
     if is_steady(components):  # every unit differs, by the same amount
-        return sign_test(one.units)
+        return sign_test(difference.units)
     from scipy.optimize import brentq
     from scipy.special import stdtrit
 
-    parts, freedom = np.array(components), np.array(degrees(one, difference=True), dtype=float)
+    parts, freedom = (
+        np.array(components),
+        np.array(degrees(difference, difference=True), dtype=float),
+    )
 
     def short(places: float) -> float:
         """By how much an interval at p = 10^-places falls short of zero."""
@@ -79,18 +82,18 @@ def holm(values: Sequence[float]) -> tuple[float, ...]:
 # What it would take ------------------------------------------------------------------------
 
 
-def detectable(one: Estimate) -> float:
+def detectable(difference: Estimate) -> float:
     """The smallest difference that a test with as many units, draws and sets finds with 80 % power.
 
     The standard error of few draws, or sets, is on average estimated too small, by a factor of
     1 - 1 / (4 x degrees of freedom).
     """
-    freedom = degrees(one, difference=True)
-    of_units, *of_others = variances(one)
+    freedom = degrees(difference, difference=True)
+    of_units, *of_others = variances(difference)
     larger = [part / (1 - 1 / (4 * d)) ** 2 for part, d in zip(of_others, freedom[1:], strict=True)]
     parts = [of_units, *larger]
     total = sum(parts)
-    if not math.isfinite(total) or not (total or one.point):
+    if not math.isfinite(total) or not (total or difference.point):
         return math.inf  # how much units differ is unknown
     if not total:
         return 0.0
@@ -100,18 +103,18 @@ def detectable(one: Estimate) -> float:
     return half + student(1 - POWER, max(1, round(of_all))) * math.sqrt(total)
 
 
-def units_needed(one: Estimate, units: int) -> int | None:
+def units_needed(difference: Estimate, units: int) -> int | None:
     """About how many units would find a difference of this size, which was found on `units`.
 
     None where no number would: variances over draws and over sets do not shrink with more units.
     """
-    of_units, *of_others = variances(one)
-    smallest = detectable(one)
-    if not of_units or not one.point or not math.isfinite(smallest):
+    of_units, *of_others = variances(difference)
+    smallest = detectable(difference)
+    if not of_units or not difference.point or not math.isfinite(smallest):
         return None
     # the variance with which it would be found, less that of draws and sets, which stays
     rest = sum(of_others)
-    remaining = (one.point / smallest) ** 2 * (of_units + rest) - rest
+    remaining = (difference.point / smallest) ** 2 * (of_units + rest) - rest
     return None if remaining <= 0 else math.ceil(units * of_units / remaining)
 
 

@@ -27,7 +27,7 @@ BOARDS = "boards"
 
 
 def boards(
-    plan: Plan, known: Mapping[str, Outcome], folder: Path, *, anew: bool = False
+    plan: Plan, outcomes: Mapping[str, Outcome], folder: Path, *, anew: bool = False
 ) -> list[Path]:
     """Write the boards of a study into `folder`/boards; returns their folders.
 
@@ -35,7 +35,7 @@ def boards(
     all boards are there, of these very records and with the same figures, unless `anew`. Raises
     MissingScores where the plan has evaluations and no record is there.
     """
-    places = record_paths(plan, known, folder)
+    places = record_paths(plan, outcomes, folder)
     if not places and any(step.verb == "evaluate" for step in plan.steps.values()):
         raise MissingScores(f"there is no record of {plan.study} in {folder}; run the study first")
     drawn = folder / OUTCOMES / BOARDS / f"{plan.study}.json"
@@ -72,14 +72,16 @@ def _boards(plan: Plan) -> set[str]:
 
 
 def record_paths(
-    plan: Plan, known: Mapping[str, Outcome], folder: Path, base: str | None = None
+    plan: Plan, outcomes: Mapping[str, Outcome], folder: Path, base: str | None = None
 ) -> dict[str, set[Path]]:
     """The paths of a plan's records, of all bases or of one, by the name of their board."""
     places: dict[str, set[Path]] = {}
     for name, step in plan.steps.items():
-        if step.verb == "evaluate" and known[name].records and base in (None, step.base):
+        if step.verb == "evaluate" and outcomes[name].records and base in (None, step.base):
             reading = Path(step.request["output"]).name
-            places.setdefault(reading, set()).update(folder / path for path in known[name].records)
+            places.setdefault(reading, set()).update(
+                folder / path for path in outcomes[name].records
+            )
     return places
 
 
@@ -105,13 +107,15 @@ def check_figures(study: Study, steps: Sequence[Step]) -> None:
             )
 
 
-def figures(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> tuple[list[Path], list[str]]:
+def figures(
+    plan: Plan, outcomes: Mapping[str, Outcome], folder: Path
+) -> tuple[list[Path], list[str]]:
     """Draw the figures of a study into `folder`/boards; their paths, and why others are missing."""
     paths: list[Path] = []
     missing: list[str] = []
     for figure in plan.figures:
         view = View(option=figure.sweep, loss=figure.loss, protocols=figure.protocols)
-        for name, records in records_of(plan, known, folder, figure).items():
+        for name, records in records_of(plan, outcomes, folder, figure).items():
             what, out = figure.plot or "sweep", folder / BOARDS / name
             if not records:
                 missing.append(f"no figure {name}: all evaluations for it failed")
@@ -124,19 +128,19 @@ def figures(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> tuple[lis
 
 
 def records_of(
-    plan: Plan, known: Mapping[str, Outcome], folder: Path, figure: Figure
+    plan: Plan, outcomes: Mapping[str, Outcome], folder: Path, figure: Figure
 ) -> dict[str, set[Path]]:
     """The records that each picture of a figure shows, by the name of the picture."""
     if figure.plot is None:
         return {
-            name: {folder / path for step in steps for path in known[step.name].records}
+            name: {folder / path for step in steps for path in outcomes[step.name].records}
             for name, steps in curves_of(plan.steps, figure).items()
         }
     bases = {step.base for step in plan.steps.values() if step.verb == "evaluate"}
     return {
         slug("-".join([board, figure.plot, *[leaf(base)] * (len(bases) > 1)])): records
         for base in sorted(bases)
-        for board, records in record_paths(plan, known, folder, base).items()
+        for board, records in record_paths(plan, outcomes, folder, base).items()
     }
 
 

@@ -24,7 +24,7 @@ from harness.values import validated
 
 def evaluations(
     study: Study,
-    one: ExpertSet,
+    experts: ExpertSet,
     merging: Step,
     name: str,
     references: Mapping[str, Step | None],
@@ -36,11 +36,11 @@ def evaluations(
     """
     reading = study.evaluations[name]
     named = study.references_of(reading)
-    named_tasks = _tasks(reading, one, data_dir)
-    tasks = [task for task in named_tasks if _has_head(study, reading, one, task)]
-    if one.has_unrecorded and not tasks:
+    named_tasks = _tasks(reading, experts, data_dir)
+    tasks = [task for task in named_tasks if _has_head(study, reading, experts, task)]
+    if experts.has_unrecorded and not tasks:
         raise study.fault(
-            f"the folders of {one.name} do not each say one task; name the tasks to score: "
+            f"the folders of {experts.name} do not each say one task; name the tasks to score: "
             f"score_on: {{{name}: {{tasks: [...]}}}}"
         )
     flags = _flags(study, reading)
@@ -49,7 +49,7 @@ def evaluations(
             "model": merging.name,
             "protocols": protocols,
             "references": [*references],
-            "best_single": "best-single" in named and _has_several(study, reading, one),
+            "best_single": "best-single" in named and _has_several(study, reading, experts),
             "singles": "singles" in named,
             **flags,
             **({"shots": shots} if shots else {}),
@@ -61,7 +61,7 @@ def evaluations(
         if study.limit and any(ALL in protocol.drawing(run).shots for protocol in used):
             run = run.but(train_limit=min(study.limit, run.train_limit or study.limit))
         # given folders of experts record their tasks: one step for all of them
-        for task in tasks if one.tasks else tasks or ("",):
+        for task in tasks if experts.tasks else tasks or ("",):
             task_run = run.but(tasks=(task,) if task else ())
             parts = [f"records/{name}", merging.name, leaf(task) or "all"]
             parts += [f"shots-{'-'.join(map(str, shots))}"] if shots else []
@@ -70,8 +70,8 @@ def evaluations(
                 "evaluate",
                 task_run.model_dump(mode="json", exclude_defaults=True),
                 needs=(merging.name, *(step.name for step in references.values() if step)),
-                cells=len(used) * (len(task_run.tasks) or one.recorded_tasks or 1),
-                base=one.base,
+                cells=len(used) * (len(task_run.tasks) or experts.recorded_tasks or 1),
+                base=experts.base,
                 about=f"{task} {' '.join(map(str, protocols))} {task_run.shots} {task_run.draws}",
                 size=rows_of(task, task_run.limit, data_dir, task_run.first) if task else None,
             )

@@ -188,12 +188,12 @@ def outcomes_of(plan: Plan, folder: Path) -> dict[str, Outcome]:
     return {name: found[name] for name in plan.steps}
 
 
-def is_done(step: Step, known: Outcome, folder: Path) -> bool:
+def is_done(step: Step, outcome: Outcome, folder: Path) -> bool:
     """Whether a step was done and what it made is still there."""
-    if known.state != "done":
+    if outcome.state != "done":
         return False
     if step.verb == "evaluate":
-        return all((folder / path).is_file() for path in known.records)
+        return all((folder / path).is_file() for path in outcome.records)
     return step.verb == "statistics" or has_folder(step, folder)
 
 
@@ -204,10 +204,10 @@ def forget_failed(plan: Plan, folder: Path) -> None:
             _path(step, folder).unlink()
 
 
-def of_other_code(step: Step, known: Outcome, folder: Path) -> bool:
+def of_other_code(step: Step, outcome: Outcome, folder: Path) -> bool:
     """Whether the plug-ins' code by which a step was done has changed since."""
-    now = methods_code(step, folder) if known.code else None
-    return now not in (None, known.code)
+    now = methods_code(step, folder) if outcome.code else None
+    return now not in (None, outcome.code)
 
 
 def remove_changed_merges(plan: Plan, folder: Path) -> None:

@@ -261,7 +261,7 @@ def _cell(place: PaperCell, lines: Sequence[Line], all_lines: Sequence[Line]) ->
 # Tables of a study -------------------------------------------------------------------------
 
 
-def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]:
+def tables(plan: Plan, outcomes: Mapping[str, Outcome], folder: Path) -> list[Path]:
     """Write the paper's tables with the numbers of a study beside the paper's; returns the paths.
 
     For each base and table a Markdown and a CSV file in `folder`/boards; none without a paper.
@@ -269,12 +269,12 @@ def tables(plan: Plan, known: Mapping[str, Outcome], folder: Path) -> list[Path]
     paper = paper_of(plan.paper or plan.study)
     if paper is None:
         return []
-    steps = [(step, known[name]) for name, step in plan.steps.items()]
+    steps = [(step, outcomes[name]) for name, step in plan.steps.items()]
     bases = dict.fromkeys(step.base for step, _ in steps if step.verb == "merge")
     files: dict[Path, str] = {}
     for base in bases:
         own = [(step, outcome) for step, outcome in steps if step.base == base]
-        places = record_paths(plan, known, folder, base)
+        places = record_paths(plan, outcomes, folder, base)
         lines = {
             board: with_set_numbers(reported(read_lines(sorted(paths))))
             for board, paths in places.items()

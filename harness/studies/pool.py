@@ -86,15 +86,15 @@ def run_plan(
     return outcomes_of(plan, folder)
 
 
-def unfinished_chunks(plan: Plan, known: Mapping[str, Outcome]) -> list[int]:
+def unfinished_chunks(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[int]:
     """The numbers of the chunks with steps that are not settled, by level."""
-    settled = settled_of(plan, known)
+    settled = settled_of(plan, outcomes)
     return [n for n, chunk in enumerate(plan.chunks) if not settled.issuperset(chunk.steps)]
 
 
-def settled_of(plan: Plan, known: Mapping[str, Outcome]) -> set[str]:
+def settled_of(plan: Plan, outcomes: Mapping[str, Outcome]) -> set[str]:
     """The steps that are done, or failed, or need one that failed."""
-    states = {name: outcome.state for name, outcome in known.items()}
+    states = {name: outcome.state for name, outcome in outcomes.items()}
     lost = plan.with_dependents(name for name, state in states.items() if state == "failed")
     return lost | {name for name, state in states.items() if state == "done"}
 

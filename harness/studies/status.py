@@ -60,30 +60,30 @@ def _time_text(estimate: SecondsEstimate, unknown: int) -> str:
     return " + ".join(part for part in (text if seconds else "", more) if part) or text
 
 
-def status_table(plan: Plan, known: Mapping[str, Outcome]) -> list[list[str | int]]:
+def status_table(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[list[str | int]]:
     """A line for each verb: steps, done, failed, begun, missing, estimated time of the rest."""
     lines: list[list[str | int]] = []
     for verb in VERBS:
         steps = [step for step in plan.steps.values() if step.verb == verb]
         if not steps:
             continue
-        states = Counter(known[step.name].state for step in steps)
-        rest = [step.name for step in steps if known[step.name].state not in ("done", "failed")]
+        states = Counter(outcomes[step.name].state for step in steps)
+        rest = [step.name for step in steps if outcomes[step.name].state not in ("done", "failed")]
         counts = [states[state] for state in ("done", "failed", "begun", "missing")]
         lines.append([verb, len(steps), *counts, _time_text(*price_of(plan, rest)) if rest else ""])
     return lines
 
 
-def failures(plan: Plan, known: Mapping[str, Outcome]) -> list[str]:
+def failures(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[str]:
     """A line for each reason of failed steps, with how many steps need them; and one for merges by
     plug-ins whose code has changed since."""
     failed = list[tuple[str, str]]()
-    for name in (name for name, outcome in known.items() if outcome.state == "failed"):
+    for name in (name for name, outcome in outcomes.items() if outcome.state == "failed"):
         waiting = len(plan.with_dependents([name])) - 1
         needed = f" (needed by {waiting} step{'s' * (waiting > 1)})" * bool(waiting)
-        failed.append((name, f"{known[name].reason}{needed}"))
+        failed.append((name, f"{outcomes[name].reason}{needed}"))
     done = [
-        (plan.steps[name], outcome) for name, outcome in known.items() if outcome.state == "done"
+        (plan.steps[name], outcome) for name, outcome in outcomes.items() if outcome.state == "done"
     ]
     old = [
         step.name
@@ -166,10 +166,10 @@ class SetSpread:
 
 
 def spreads(
-    plan: Plan, known: Mapping[str, Outcome], folder: Path, points: float
+    plan: Plan, outcomes: Mapping[str, Outcome], folder: Path, points: float
 ) -> dict[str, list[SetSpread]]:
     """`spreads_of` the records of each board of a study. Raises BadRecipe if there are none."""
-    boards = record_paths(plan, known, folder)
+    boards = record_paths(plan, outcomes, folder)
     found = {
         name: spreads_of(read_records(*sorted(paths)), points) for name, paths in boards.items()
     }

@@ -238,7 +238,7 @@ def _with_questions(source: Checkpoint, parts: list[Training]) -> tuple[Checkpoi
     """
 
     def questions(rows: Rows) -> Rows:
-        return as_questions(source, rows, known=True)[1]
+        return as_questions(source, rows, annotated=True)[1]
 
     asking = [replace(p, train=questions(p.train), heldout=questions(p.heldout)) for p in parts]
     return as_questions(source, parts[0].heldout)[0], asking

@@ -170,7 +170,7 @@ def check_reads(
 def arguments(
     parts: Sequence[Training],
     workdir: Path,
-    shown: ProgressStyle,
+    progress_style: ProgressStyle,
     *,
     seed: int,
     bf16: bool,
@@ -200,7 +200,7 @@ def arguments(
         logging_strategy="epoch",
         logging_nan_inf_filter=False,  # log a NaN loss, not an average without it
         report_to="none",
-        disable_tqdm=shown != "bars",
+        disable_tqdm=progress_style != "bars",
         bf16=bf16,
         use_cpu=where.type == "cpu",
         dataloader_pin_memory=False,
@@ -213,11 +213,11 @@ def arguments(
     return args
 
 
-def training_device(asked: Placement) -> torch.device:
+def training_device(placement: Placement) -> torch.device:
     """The device of a training: one GPU if there are several; with `auto`, also that of a Mac."""
-    if asked.device == AUTO and torch.backends.mps.is_available():
+    if placement.device == AUTO and torch.backends.mps.is_available():
         return torch.device("mps")
-    found = asked.where
+    found = placement.where
     if found.type == "cuda" and found.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return found
@@ -236,11 +236,11 @@ def check_bf16(where: torch.device) -> None:
 # Divergence --------------------------------------------------------------------------------
 
 
-def watch(shown: ProgressStyle) -> Any:
+def watch(progress_style: ProgressStyle) -> Any:
     """A callback of the Trainer that raises NotFinite when the loss or the weights are not finite.
 
     It checks weights every `CHECK_EVERY` steps and before each evaluation, whose metrics would
-    fail. If `shown` is "lines", it prints ten times how many steps are done.
+    fail. If `progress_style` is "lines", it prints ten times how many steps are done.
     """
     from transformers import TrainerCallback
 
@@ -249,7 +249,7 @@ def watch(shown: ProgressStyle) -> Any:
             done, steps = state.global_step, state.max_steps
             if done % CHECK_EVERY == 0:
                 check_weights(kwargs["model"], state)
-            if shown == "lines" and 10 * done // steps > 10 * (done - 1) // steps:
+            if progress_style == "lines" and 10 * done // steps > 10 * (done - 1) // steps:
                 print(f"trained {done} of {steps} steps ({100 * done // steps} %)", flush=True)
 
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -167,15 +167,15 @@ def narrow_embeddings(prefix: str, projection: str) -> Axes:
     }
 
 
-def block(at: str, attention: str, units: str, norms: str) -> Axes:
+def block(layer: str, attention: str, units: str, norms: str) -> Axes:
     """The axes of one layer: attention, two feed-forward layers and the norms.
 
-    Each argument has names after `at`, with spaces between: `attention` those of the modules of
+    Each argument has names after `layer`, with spaces between: `attention` those of the modules of
     queries, keys, values and output, `units` those of the two feed-forward layers, `norms` those
     of the norms.
     """
-    query, key, value, out = (f"{at}{name}" for name in attention.split())
-    up, down = (f"{at}{name}" for name in units.split())
+    query, key, value, out = (f"{layer}{name}" for name in attention.split())
+    up, down = (f"{layer}{name}" for name in units.split())
     return {
         **linear(query, QK, WIDTH),
         **linear(key, dual(QK), WIDTH),
@@ -183,13 +183,13 @@ def block(at: str, attention: str, units: str, norms: str) -> Axes:
         **linear(out, WIDTH, dual(VO)),
         **linear(up, FFN, WIDTH),
         **linear(down, WIDTH, dual(FFN)),
-        **{name: axes for one in norms.split() for name, axes in norm(f"{at}{one}").items()},
+        **{name: axes for one in norms.split() for name, axes in norm(f"{layer}{one}").items()},
     }
 
 
-def layers(prefix: str, made: str = "query key value") -> Axes:
-    """The axes of BERT's layers; `made` names the modules of queries, keys and values."""
-    attention = [f"attention.self.{name}" for name in made.split()]
+def layers(prefix: str, modules: str = "query key value") -> Axes:
+    """The axes of BERT's layers; `modules` names the modules of queries, keys and values."""
+    attention = [f"attention.self.{name}" for name in modules.split()]
     return block(
         prefix + "{layer}.",
         " ".join([*attention, "attention.output.dense"]),

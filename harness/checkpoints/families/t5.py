@@ -57,9 +57,9 @@ class Words(torch.nn.Linear):
         super().__init__(table.embedding_dim, table.num_embeddings, bias=False)
         self.tokens = tokens
 
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
         """[rows, width] -> [rows, words]"""
-        return torch.nn.functional.linear(given, self.weight[self.tokens])
+        return torch.nn.functional.linear(features, self.weight[self.tokens])
 
 
 class TiedWords(torch.nn.Module):
@@ -69,10 +69,10 @@ class TiedWords(torch.nn.Module):
         super().__init__()
         self._table, self.tokens = (table,), tokens
 
-    def forward(self, given: torch.Tensor) -> torch.Tensor:
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
         """[rows, width] -> [rows, words]"""
         rows = self._table[0].weight[self.tokens]
-        return torch.nn.functional.linear(given, rows.to(given.dtype))
+        return torch.nn.functional.linear(features, rows.to(features.dtype))
 
 
 def is_scaled(config: Any) -> bool:

@@ -196,12 +196,12 @@ def same_rows(scores: Grid) -> dict[str, str]:
     return {row: name + more[name] for name, rows in names.items() for row in rows}
 
 
-def folded(scores: Grid, called: Mapping[str, str]) -> Grid:
+def folded(scores: Grid, joint_names: Mapping[str, str]) -> Grid:
     """The grid with rows renamed by `joint_names`; of rows with the same new name the first
     stays."""
     rows: dict[str, str] = {}
     for row in scores.rows:
-        rows.setdefault(called.get(row, row), row)
+        rows.setdefault(joint_names.get(row, row), row)
     new_names = {row: new for new, row in rows.items()}
     cells = {
         (new_names[place[0]], *place[1:]): cell

@@ -127,12 +127,12 @@ def interval_text(credit: Ratio | None) -> str:
     return span(credit.ends, times=100) if credit and credit.is_open else ""
 
 
-def range_over_tasks(one: MergeCredit, unit: str = "", tasks: str = "") -> str:
+def range_over_tasks(merge: MergeCredit, unit: str = "", tasks: str = "") -> str:
     """The range of credit over tasks, with the number of tasks that have one, if not all have."""
-    if len(one.by_task) < 2:
+    if len(merge.by_task) < 2:
         return ""
-    known, count = len(one.known), len(one.by_task)
-    text = f"{span(one.range, times=100)}{unit}" if known else UNDEFINED
+    known, count = len(merge.known), len(merge.by_task)
+    text = f"{span(merge.range, times=100)}{unit}" if known else UNDEFINED
     return text if known == count else f"{text} ({known} of {count}{tasks})"
 
 

@@ -92,10 +92,10 @@ def line_notes(line: Line) -> list[str]:
 
 
 def notes_by_setting(
-    scores: Grid, of: Callable[[Line], Sequence[str]] = line_notes
+    scores: Grid, notes_of: Callable[[Line], Sequence[str]] = line_notes
 ) -> dict[Setting, str]:
     """The notes on each setting, joined; '' if there are none."""
     notes: dict[Setting, dict[str, None]] = {setting: {} for setting in scores.settings}
     for (_, setting, _), line in scores.lines.items():
-        notes[setting] |= dict.fromkeys(of(line))
+        notes[setting] |= dict.fromkeys(notes_of(line))
     return {setting: "; ".join(texts) for setting, texts in notes.items()}

@@ -72,10 +72,10 @@ def _bars(bars: Sequence[Mapping[str, Any]]) -> str:
     return table(BoardTable(heads, rows), texts=2)
 
 
-def table(of: BoardTable, texts: int = 1) -> str:
+def table(board_table: BoardTable, texts: int = 1) -> str:
     """A table with padded cells; the first `texts` columns are words, aligned to the left."""
-    heads = [[f"*{markdown(name)}*", *map(markdown, rest)] for name, *rest in of.below]
-    rows = [[*map(markdown, row)] for row in of.rows]
-    for index, column in of.bold:
+    heads = [[f"*{markdown(name)}*", *map(markdown, rest)] for name, *rest in board_table.below]
+    rows = [[*map(markdown, row)] for row in board_table.rows]
+    for index, column in board_table.bold:
         rows[index][column] = f"**{rows[index][column]}**"
-    return aligned([*heads, *rows], [*map(markdown, of.heads)], "pipe", texts)
+    return aligned([*heads, *rows], [*map(markdown, board_table.heads)], "pipe", texts)

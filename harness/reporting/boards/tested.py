@@ -107,7 +107,7 @@ def _prior(cells: Iterable[GridCell]) -> Prior | None:
     return prior_of([mean_of(scores) for (scores,) in filter(None, estimates)])
 
 
-def difference_of_cells(one: GridCell, other: GridCell, known: Prior | None = None) -> Difference:
+def difference_of_cells(one: GridCell, other: GridCell, prior: Prior | None = None) -> Difference:
     """How far a cell is above another, tested on the sets of experts that both have.
 
     A difference that cannot be tested counts as not significant.
@@ -121,7 +121,7 @@ def difference_of_cells(one: GridCell, other: GridCell, known: Prior | None = No
         points = 100 * paired.point
     if paired is None or not enough_draws([*first, *second]):
         return Difference(points, significant=False)
-    paired = replace(paired, prior=known)
+    paired = replace(paired, prior=prior)
     return Difference(points, paired, p=p_value(paired))
 
 

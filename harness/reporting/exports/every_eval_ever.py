@@ -16,9 +16,9 @@ VERSION = "0.2.2"
 LIBRARY = "merging-harness"
 
 
-def rendered(model: str, lines: Sequence[Line], *, organization: str, at: int) -> str:
-    """The evaluation results of a model as JSON; `at` is when they are exported, in seconds since
-    1970."""
+def rendered(model: str, lines: Sequence[Line], *, organization: str, seconds: int) -> str:
+    """The evaluation results of a model as JSON; `seconds` is when they are exported, in seconds
+    since 1970."""
     first = lines[0]
     details = {
         "method": first.method,
@@ -29,8 +29,8 @@ def rendered(model: str, lines: Sequence[Line], *, organization: str, at: int) -
     }
     document = {
         "schema_version": VERSION,
-        "evaluation_id": f"{LIBRARY}/{model}/{at}",
-        "retrieved_timestamp": str(at),
+        "evaluation_id": f"{LIBRARY}/{model}/{seconds}",
+        "retrieved_timestamp": str(seconds),
         "source_metadata": {
             "source_name": LIBRARY,
             "source_type": "evaluation_run",

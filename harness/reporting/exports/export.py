@@ -74,7 +74,7 @@ def export(
 
 
 def _documents(lines: Sequence[Line], format: Format, organization: str) -> dict[str, str]:
-    writer = partial(every_eval_ever.rendered, organization=organization, at=_now())
+    writer = partial(every_eval_ever.rendered, organization=organization, seconds=_now())
     writers: dict[str, tuple[str, Writer]] = {
         "model-index": ("README.md", partial(_card, experts_and_bases(lines))),
         "every-eval-ever": ("every_eval_ever.json", writer),

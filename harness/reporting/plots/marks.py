@@ -237,12 +237,12 @@ LEVELS: Mapping[str, Any] = {
 """Lines across panels, from top to bottom in the order that is expected."""
 
 
-def draw_levels(axes: Axes, known: Mapping[str, float], along: Literal["x", "y"]) -> None:
+def draw_levels(axes: Axes, levels: Mapping[str, float], along: Literal["x", "y"]) -> None:
     """Draw lines across a panel at some scores; without a constant the scale includes 0."""
     line = axes.axvline if along == "x" else axes.axhline
-    for name, value in known.items():
+    for name, value in levels.items():
         line(value, label=name, linewidth=1, zorder=1, **LEVELS[name])
-    if CONSTANT not in known:
+    if CONSTANT not in levels:
         axes.update_datalim([(0, 0)], updatex=along == "x", updatey=along == "y")
 
 
@@ -275,25 +275,27 @@ RIM = "white"
 PAIRED = f"paired {CI}"
 
 
-def whisker(axes: Axes, y: float, one: Difference, start: float = 0.0, of: str = "") -> None:
+def whisker(axes: Axes, y: float, difference: Difference, start: float = 0.0, of: str = "") -> None:
     """Draw a dot at a difference from `start`, with its interval; hollow unless significant.
 
     Intervals are not corrected, significance is: so an interval may exclude zero beside a hollow
     dot. The legend says so.
     """
-    if one.within is not None:
-        low, high = (start + end for end in one.within)
+    if difference.within is not None:
+        low, high = (start + end for end in difference.within)
         axes.hlines(y, low, high, color=RIM, linewidth=2.5, zorder=5)
         label = f"{PAIRED}{of}, each by itself"
         axes.hlines(y, low, high, color=BLACK, linewidth=1, zorder=5, label=label)
     axes.plot(
-        start + one.points,
+        start + difference.points,
         y,
         "o",
         markersize=4,
-        markerfacecolor=BLACK if one.significant else RIM,
-        markeredgecolor=RIM if one.significant else BLACK,
+        markerfacecolor=BLACK if difference.significant else RIM,
+        markeredgecolor=RIM if difference.significant else BLACK,
         markeredgewidth=0.8,
         zorder=6,
-        label="significant after Holm" if one.significant else "not significant, or not tested",
+        label="significant after Holm"
+        if difference.significant
+        else "not significant, or not tested",
     )

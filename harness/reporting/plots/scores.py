@@ -29,9 +29,9 @@ class View(Chosen):
     loss: bool = False
 
 
-def lacking(picture: str, shows: str, found: Iterable[object], do: str) -> MissingScores:
+def lacking(picture: str, shows: str, shown: Iterable[object], do: str) -> MissingScores:
     """The error for a picture: what it shows, what of that was found, and what to do about it."""
-    names = "; ".join(map(str, found)) or "none"
+    names = "; ".join(map(str, shown)) or "none"
     return MissingScores(f"{picture} shows {shows}, found {names}; {do}")
 
 
@@ -40,20 +40,20 @@ def lines_under(lines: Iterable[Line], view: View, *protocols: str) -> list[Line
     return [line for line in lines if view.protocols or line.protocol in protocols]
 
 
-def headline(known: Iterable[Setting], shots: Shots | None = None) -> list[Setting]:
+def headline(settings: Iterable[Setting], shots: Shots | None = None) -> list[Setting]:
     """One setting of each protocol: that with `shots`, or by default nearest to the papers' five.
 
     Raises MissingScores where a protocol was not evaluated with `shots`.
     """
-    known = list(known)
-    nearest = headlines(known, HEADLINE_SHOTS if shots is None else shots)
+    settings = list(settings)
+    nearest = headlines(settings, HEADLINE_SHOTS if shots is None else shots)
     for setting in in_order(nearest.values()):
         if (
             shots is not None
             and setting.shots not in (0, shots)
             and not takes_all_rows(setting.protocol)
         ):
-            counts = (str(other.shots) for other in known if other.protocol == setting.protocol)
+            counts = (str(other.shots) for other in settings if other.protocol == setting.protocol)
             raise MissingScores(
                 f"no record of {setting.protocol} has {counted(shots)}, found {', '.join(counts)}; "
                 f"make them with harness evaluate --model MODEL --shots {shots}"

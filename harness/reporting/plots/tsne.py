@@ -162,12 +162,12 @@ def in_the_plane(features: Sequence[Array], seed: int, task: str) -> Array64:
 # The picture -------------------------------------------------------------------------------
 
 
-def draw(shown: Sequence[Cloud]) -> Figure:
+def draw(clouds: Sequence[Cloud]) -> Figure:
     """A panel for each task: classes by colours and numbers, models by signs."""
-    tasks = [cloud.task for cloud in shown]
+    tasks = [cloud.task for cloud in clouds]
     title = "Features of a merge and of its experts, by class (t-SNE: neighbourhoods, no scale)"
     names = [short_task(task, tasks) for task in tasks]
-    experts, merges = ({cloud.models[index] for cloud in shown} for index in (0, 1))
+    experts, merges = ({cloud.models[index] for cloud in clouds} for index in (0, 1))
     labels = (
         experts.pop() if len(experts) == 1 else "the expert of the task",
         merges.pop() if len(merges) == 1 else "the merge",
@@ -177,7 +177,7 @@ def draw(shown: Sequence[Cloud]) -> Figure:
         figure,
         panels,
     ):
-        for axes, cloud in zip(panels, shown, strict=True):
+        for axes, cloud in zip(panels, clouds, strict=True):
             axes.set_xticks([])
             axes.set_yticks([])
             _scatter(axes, cloud)
