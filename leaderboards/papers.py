@@ -93,38 +93,52 @@ PUBLISHED: Mapping[str, tuple[Sequence[str], Mapping[str, float], str]] = {
 arXiv:1905.05583 (BERT-ITPT-FiT); of DistilBERT, the model card of distilbert-base-cased."""
 
 
-def images(place: Path) -> str:
-    """Merges of two vision transformers under Current Eval, by pre-merging method: Table 2 of the
-    rotation paper."""
+def starts(place: Path, studies: Mapping[str, str], fisher: str, theirs: Mapping[str, str]) -> str:
+    """Experts of one task by what was matched before they were merged, Current Eval, from different
+    initialisations and from one: the rotation paper's Table 2."""
     columns: dict[str, pandas.Series[float]] = {}
-    experts = []
-    for study, start in STARTS.items():
+    experts, mergers = [], ("average", fisher, "regmean")
+    for study, start in studies.items():
         frame = board(place, study)
         frame = frame[frame.protocol == "current"]
         merged = frame[frame.role == "merged"].set_index("premerge")
-        for merger in SEEDS_OF_IMAGES:
+        for merger in mergers:
             of_sets = merged[merged.merger == merger].value.groupby(level=0, sort=False)
             columns[f"{start}: `{merger}`"] = of_sets.mean()
-        experts += [frame[frame.role == "expert"].value.mean()] * len(SEEDS_OF_IMAGES)
+        experts += [frame[frame.role == "expert"].value.mean()] * len(mergers)
     values = pandas.DataFrame(columns)
     rows = [[EXPERTS, *map(number, experts), ""]]
     for name, of in values.iterrows():
         stages = f"`{name}`" if name else "alone"
-        rows.append([stages, *map(number, of), IMAGES_IN_THE_PAPER.get(str(name), "")])
-    return table(["", *values.columns, "in the paper"], rows)
+        rows.append([stages, *map(number, of), theirs.get(str(name), "")])
+    headers = ["", *values.columns, "in the paper"]
+    return table(headers, rows) if theirs else table(headers[:-1], [row[:-1] for row in rows])
 
 
-STARTS = {
-    "vision-two-starts": "different initialisations",
-    "vision-one-start": "one initialisation",
+STARTS: Mapping[str, tuple[Mapping[str, str], str, Mapping[str, str]]] = {
+    "images": (
+        {
+            "vision-two-starts": "different initialisations",
+            "vision-one-start": "one initialisation",
+        },
+        "fisher:examples=256",
+        {
+            "": "7.6, 18.0, 14.2",
+            "rotation": "10.2, 18.6, 15.3",
+            "rotation:scaling=True": "10.2, 18.6, 15.4",
+        },
+    ),
+    "texts": (
+        {
+            "text-two-starts": "different initialisations",
+            "text-one-start": "one initialisation",
+        },
+        "fisher:estimator=empirical,examples=256",
+        {},
+    ),
 }
-SEEDS_OF_IMAGES = ("average", "fisher:examples=256", "regmean")
-IMAGES_IN_THE_PAPER = {
-    "": "7.6, 18.0, 14.2",
-    "rotation": "10.2, 18.6, 15.3",
-    "rotation:scaling=True": "10.2, 18.6, 15.4",
-}
-"""For different initialisations, with the mergers `SEEDS_OF_IMAGES`: arXiv:2502.00264, Table 2."""
+"""By table: its boards, their Fisher merger, and what the paper prints, of different
+initialisations and by the same three mergers (arXiv:2502.00264, Table 2)."""
 
 
 ALONE = {"current": "Current", "knn": "KNN", "ft_classifier": "FT-Classifier"}

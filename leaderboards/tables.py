@@ -36,7 +36,7 @@ from frames import (
     table,
     task_of,
 )
-from papers import BESIDE, PUBLISHED, beside, experts, images
+from papers import BESIDE, PUBLISHED, STARTS, beside, experts, starts
 
 from harness import HarnessError
 from harness.files import write_text
@@ -400,7 +400,10 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
         name: partial(experts, boards=boards, theirs=theirs, said=said)
         for name, (boards, theirs, said) in PUBLISHED.items()
     },
-    "images": images,
+    **{
+        name: partial(starts, studies=studies, fisher=fisher, theirs=theirs)
+        for name, (studies, fisher, theirs) in STARTS.items()
+    },
     "images-protocols": lambda place: by_protocol(place, "vision", *FITTED_TO_TEST_ROWS),
     **{name: partial(beside, columns=of, rows=rows) for name, (of, rows) in BESIDE.items()},
     **{f"credit-{name}": partial(credit, name=name) for name in BOARDS},

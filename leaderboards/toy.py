@@ -34,6 +34,7 @@ os.environ["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 import compare
 import numpy as np
 import pages
+import texts
 import vision
 import yaml
 
@@ -56,7 +57,7 @@ BASES = (
     "bases/distilbert-base-cased",
 )
 NETWORK = (2, 64)
-"""Layers and width of the vision transformers."""
+"""Layers and width of the networks that are trained from scratch."""
 EACH = {"train": 7, "test": 3}
 """Rows of each class: enough for draws of 5 beside `heldout10`."""
 LEAST = {"train": 40, "test": 24}
@@ -73,6 +74,7 @@ LANES = (
         *("topics-granite", "topics-gte", "topics-distilbert", "topics-minilm-l6"),
         *("glue-granite", "domains-granite", "domains-distilbert", "emotions-granite"),
         *("emotions-distilbert", "domains-tuned", "glue-distilbert"),
+        *("text-starts-1", "text-starts-2", "text-starts-3", "text-two-starts", "text-one-start"),
     ),
     (
         *("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-tuned"),
@@ -161,14 +163,15 @@ def make(out: Path) -> int:
     make_base(out / BASES[0], steps=60, width=64, layers=2)
     for other in BASES[1:]:
         shutil.copytree(out / BASES[0], out / other)
-    texts = load_rows(TASKS[SUITE[0]], "train90").texts
-    words = sorted({word for text in texts for part in text for word in part.split()})
+    known = load_rows(TASKS[SUITE[0]], "train90").texts
+    words = sorted({word for text in known for part in text for word in part.split()})
     boards = [compare.lines(path) for path in sorted(HERE.glob("*/board.parquet"))]
-    known = {one["task"] for one in chain(*boards)}
-    for task in (TASKS[name] for name in sorted(known & {*TASKS})):  # not a study's own
+    tasks = {one["task"] for one in chain(*boards)}
+    for task in (TASKS[name] for name in sorted(tasks & {*TASKS})):  # not a study's own
         for split in ("train", task.splits[task.reported]):
             write(task, split, out / "data" / task.name / f"{split}.parquet", words)
     vision.write(out, *NETWORK)
+    texts.write(out, *NETWORK)
     return 0
 
 
