@@ -198,7 +198,12 @@ MADE = ("board.csv", "board.tex")
 def test_the_committed_data_stay_small(folders: list[str], most: float) -> None:
     """In MB. Whoever clones the repository has all that they ever were."""
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
-    kept = [path for path in files if path.name not in MADE]
+    kept = [
+        path
+        for path in files
+        if path.name not in MADE
+        and not (path.suffix == ".png" and path.with_suffix(".svg") in files)
+    ]
     size = sum(path.stat().st_size for path in kept) / 1e6
     assert 1 < size < most, f"{' and '.join(folders)} have {size:.1f} MB, expected under {most}"
 

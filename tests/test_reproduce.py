@@ -42,7 +42,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (out / place / "expert.json").write_text(json.dumps({"tasks": ["vision/cifar10"]}))
     for number in range(6):
         shutil.copytree(base, out / f"bases/bert-{number}")
-        for seed in range(2):
+        for seed in range(6):
             place = f"experts/bert-{number}/dbpedia_14-{seed}"
             shutil.copytree(base, out / place)
             (out / place / "expert.json").write_text(json.dumps({"tasks": ["textcls/dbpedia_14"]}))

@@ -19,7 +19,6 @@ from harness.evaluation.records import Record
 from harness.evaluation.resamples import estimate_of, loss_of
 from harness.reporting.difference import CI
 from harness.reporting.figures import Axes, Figure
-from harness.reporting.lines import stages_of
 from harness.reporting.plots.marks import (
     PALE,
     Mark,
@@ -29,6 +28,7 @@ from harness.reporting.plots.marks import (
     legend_label,
     marks,
 )
+from harness.reporting.stages import stages_of
 from harness.stats.estimate import Estimate, elementwise, mean_of, rises
 from harness.stats.intervals import interval
 from harness.text import csv_cell, markdown, number

@@ -6,22 +6,23 @@ A hundred thousand records hold gigabytes of drawn rows and single scores; their
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import fsum
 from statistics import fmean
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import xxhash
 
 from harness.data.shots import amount, counted
-from harness.evaluation.records import ADDED_OPTIONS, Record, RecordedRecipe, RecordedStage, Role
+from harness.evaluation.records import ADDED_OPTIONS, Record, RecordedRecipe, Role
 from harness.evaluation.resamples import Resamples, to_estimate
 from harness.passes.placement import FULL_PRECISION
 from harness.readout import LAST_LINEAR, POOLED
+from harness.reporting.stages import Stages, stages_of
 from harness.stats.estimate import Estimate
-from harness.types import ALL, Choice, Scalar, Shots
+from harness.types import ALL, Choice, Shots
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -286,63 +287,6 @@ def _method_names(record: Record) -> dict[str, Any]:
         method = f"{stages_of(recipe, recipe.tuned, method)}{tuned}" if tuned else method
         stages = stages_of(recipe, recipe.tuned, record.method, mark_tuned=True)
     return {"method": method, **stages._asdict()}
-
-
-class Stages(NamedTuple):
-    """The methods of a merge, with the options that are not their defaults."""
-
-    premerge: tuple[str, ...]
-    merger: str
-    postmerge: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """As the papers print it: `dare[ties]+lines`."""
-        before = "+".join(self.premerge)
-        return "+".join([f"{before}[{self.merger}]" if before else self.merger, *self.postmerge])
-
-
-def stages_of(
-    recipe: RecordedRecipe,
-    tuned: Collection[str] = (),
-    merge_name: str = "",
-    *,
-    mark_tuned: bool = False,
-) -> Stages:
-    """The names of a recipe's methods, without tuned options; `mark_tuned` adds `(OPTION tuned)`.
-
-    The defaults of a plug-in that is not loaded are unknown: its name keeps the options that it has
-    in `merge_name`, the name that the merge was given.
-    """
-    short = [_stage_name(*one, tuned, merge_name, mark_tuned) for one in recipe.stages]
-    first = len(recipe.premerge)
-    return Stages(tuple(short[:first]), short[first], tuple(short[first + 1 :]))
-
-
-def _stage_name(
-    kind: str, stage: RecordedStage, tuned: Collection[str], called: str, with_tuned: bool
-) -> str:
-    """A stage with its options, except for defaults, the seed and tuned ones."""
-    pairs = [name.rpartition(".")[::2] for name in tuned]
-    own = [
-        option for name, option in pairs if name == stage.name or (not name and kind == "merger")
-    ]
-    usual, omitted = _usual(kind, stage.name), {"seed", *own}
-    items = stage.options.items()
-    unusual = {
-        k: v for k, v in items if (f"{k}=" in called if usual is None else v != usual.get(k, ...))
-    }
-    text = str(Choice(stage.name, {k: v for k, v in unusual.items() if k not in omitted}))
-    return text + "".join(f" ({option} tuned)" for option in own * with_tuned)
-
-
-@cache
-def _usual(kind: str, name: str) -> Mapping[str, Scalar] | None:
-    """The default options of a method; None for a plug-in that is not loaded."""
-    from harness.methods import resolved_options
-    from harness.registry import STAGES
-
-    registry = STAGES[kind]
-    return resolved_options(registry[name], Choice(name)) if name in registry else None
 
 
 def _trained(record: Record) -> tuple[tuple[str, int, int, str], ...]:

@@ -37,8 +37,9 @@ from harness.options import options
 from harness.registry import PROTOCOLS, STAGES, TASKS
 from harness.reporting.chosen import loaded_code
 from harness.reporting.grid import SINGLES
-from harness.reporting.lines import Line, lines_of, stages_of
+from harness.reporting.lines import Line, lines_of
 from harness.reporting.sets import with_set_numbers
+from harness.reporting.stages import stages_of
 from harness.text import few
 from harness.types import ALL, TRAINED_ON, Choice
 
