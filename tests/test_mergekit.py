@@ -601,6 +601,16 @@ def test_without_mergekit_it_says_what_to_do(
     names(said, "HARNESS_MERGEKIT=DIR")
 
 
+def test_a_mergekit_that_cannot_be_run_is_one_line(
+    bench: Bench, stand_in: Path, tmp_path: Path, nothing_left: Path
+) -> None:
+    command = tmp_path / "env" / "bin" / "mergekit-pytorch"
+    command.write_text("#!/no/such/interpreter\n")
+    flags = ["--merger", "mergekit:linear:weight=1", "--out", str(bench.root / "out")]
+    said = bench.refused("merge", bench["a"], bench["b"], *flags)
+    names(said, command, "cannot be run")
+
+
 @pytest.mark.filterwarnings("ignore:there is one expert")
 def test_mergekit_is_found_by_its_python_and_on_the_path(
     bench: Bench, stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
