@@ -222,7 +222,7 @@ def test_what_is_read_beside_changes_no_outcome(minis: Minis) -> None:
 
     assert np.isfinite(read(beside=(odd, MEAN_MASKED)).x).all()
     assert len([*cache_dir("features").iterdir()]) == 2
-    with mistake(NotFinite, "NaN 7 7"):
+    with mistake(NotFinite, "NaN 7 of 7 rows of"):
         read(readout=odd, beside=(MEAN_MASKED,))
 
 

@@ -348,6 +348,7 @@ CLAIMS: dict[str, tuple[Change, list[str]]] = {
     "kind": (say(kind=7), ["kind", "string"]),
     "options": (say(options=[1]), ["options"]),
     "an option": (say(options={"examples": {"a": 1}}), ["options.examples"]),
+    "no options": (say(options={}), ["does not record examples"]),
     "NaN": (say(options={"examples": float("nan")}), ["options.examples"]),
     "task": (say(task=None), ["task", "string"]),
     "digest": (say(digest=["x"]), ["digest", "string"]),
