@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness import StateDict, merger
-from harness.weights import check_not_all_zero, check_weights, mean, warn_unless_one
+from harness.weights import mean, shares_of_mean
 
 
 @merger(
@@ -22,8 +22,4 @@ def average(
     Raises BadOption unless there is one weight for each expert, and if all are 0. The base is not
     read.
     """
-    if weights is not None:
-        check_weights("average", weights, len(experts))
-        check_not_all_zero("average", weights)
-        warn_unless_one("average", weights)
-    return mean(experts, weights)
+    return mean(experts, shares_of_mean("average", weights, len(experts)))

@@ -9,17 +9,7 @@ import torch
 
 from harness import StateDict, merger
 from harness.options import NotNegative, Share
-from harness.weights import (
-    Lazy,
-    check_not_all_zero,
-    check_weights,
-    least_solution,
-    mean,
-    specs,
-    tell,
-    total,
-    warn_unless_one,
-)
+from harness.weights import Lazy, least_solution, mean, shares_of_mean, specs, tell, total
 
 DEAD = 1e-12
 """An input whose summed square is at most this share of the largest is said never to move."""
@@ -65,11 +55,7 @@ def regression_mean(
     diagonal: float = 0.0,
 ) -> StateDict:
     """`regmean`; `method` is the name in messages about its options."""
-    if weights is not None:
-        check_weights(method, weights, len(experts))
-        check_not_all_zero(method, weights)
-        warn_unless_one(method, weights)
-    shares = [1 / len(experts)] * len(experts) if weights is None else weights
+    shares = shares_of_mean(method, weights, len(experts))
     averaged = mean(experts, shares)
     headers = specs(averaged)
     solved = {name for name in headers if all(name in state for state in gram)}

@@ -24,9 +24,9 @@ from harness.weights.arithmetic import entrywise as entrywise
 from harness.weights.arithmetic import in_pieces as in_pieces
 from harness.weights.arithmetic import mean as mean
 from harness.weights.arithmetic import one_each as one_each
+from harness.weights.arithmetic import shares_of_mean as shares_of_mean
 from harness.weights.arithmetic import task_vectors as task_vectors
 from harness.weights.arithmetic import total as total
-from harness.weights.arithmetic import warn_unless_one as warn_unless_one
 from harness.weights.arithmetic import where_shared as where_shared
 from harness.weights.arithmetic import widened as widened
 from harness.weights.decompositions import ALIKE as ALIKE

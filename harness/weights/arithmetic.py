@@ -185,12 +185,21 @@ def check_not_all_zero(method: str, given: Sequence[float]) -> None:
         )
 
 
-def warn_unless_one(method: str, given: Sequence[float]) -> None:
-    """Warn of weights that do not sum to 1, as those of a mean do: they scale the whole model."""
+def shares_of_mean(method: str, given: Sequence[float] | None, count: int) -> Sequence[float]:
+    """The weights of a mean of experts, by default 1 / `count` each.
+
+    Warns of weights that do not sum to 1: they scale the whole model. Raises BadOption as
+    `check_weights`, and if all weights are 0.
+    """
+    if given is None:
+        return [1 / count] * count
+    check_weights(method, given, count)
+    check_not_all_zero(method, given)
     if abs(sum(given) - 1) > 1e-6:
         warnings.warn(
             f"the weights of {method} sum to {sum(given):g}, not 1; used as given", stacklevel=3
         )
+    return given
 
 
 def total(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
