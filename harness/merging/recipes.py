@@ -17,7 +17,7 @@ from harness.options import options
 from harness.passes.placement import CPU, FULL_PRECISION, DType, Placement
 from harness.presets import PresetName
 from harness.registry import STAGES, TASKS, YAML, Registry
-from harness.types import AUTO, Choice, Need, Scalar
+from harness.types import AUTO, Choice, Scalar
 from harness.values import Chosen, Request, Tokens, validated
 
 EXAMPLES, LIMIT = "examples", "examples_limit"
@@ -97,46 +97,27 @@ def unused_fields(recipe: Recipe) -> dict[str, str]:
     rows = {need.rows for need in needs}
     unused: dict[str, str] = {}
     if recipe.tune is None and "shared" not in rows:
-        of_scores = {"tune_on": recipe.tune_on, "tune_limit": recipe.tune_limit}
-        unused = {
-            name: "no option is tuned, and no merge is scored"
-            for name in of_scores
-            if of_scores[name]
-        }
-    if recipe.examples_limit and not any(map(has_examples, needs)):
+        given = [name for name in ("tune_on", "tune_limit") if getattr(recipe, name)]
+        unused = dict.fromkeys(given, "no option is tuned, and no merge is scored")
+    if recipe.examples_limit and not any(EXAMPLES in options(need.function) for need in needs):
         unused[LIMIT] = "it reads no examples"
     if recipe.placement.recorded and recipe.tune is None and rows <= {"none"}:
         unused["dtype"] = "it runs no model"
     return unused
 
 
-def is_mergekit_method(entry: Method) -> bool:
-    """Whether a method is run by mergekit, in a process of its own."""
-    return entry.name.startswith("mergekit:")
-
-
-def has_examples(need: Need) -> bool:
-    """Whether a need has an option for how many rows of an expert it reads."""
-    return EXAMPLES in options(need.function)
-
-
 def with_examples_limit(chosen: Mapping[str, Scalar], limit: int | None) -> dict[str, Scalar]:
     """All options of a need, with at most `limit` examples."""
-    fewer = (
-        {EXAMPLES: min(cast(int, chosen[EXAMPLES]), limit)} if limit and EXAMPLES in chosen else {}
-    )
-    return {**chosen, **fewer}
+    if limit and EXAMPLES in chosen:
+        return {**chosen, EXAMPLES: min(cast(int, chosen[EXAMPLES]), limit)}
+    return dict(chosen)
 
 
 def with_choices(recipe: Recipe, fn: Callable[[Method, Choice], Choice]) -> Recipe:
     """The recipe with the choice of every stage replaced by what `fn` makes of it."""
     first, choices = len(recipe.premerge), tuple(fn(*method) for method in methods_of(recipe))
-    chosen = {
-        "premerge": choices[:first],
-        "merger": choices[first],
-        "postmerge": choices[first + 1 :],
-    }
-    return recipe.but(**chosen)
+    after = choices[first + 1 :]
+    return recipe.but(premerge=choices[:first], merger=choices[first], postmerge=after)
 
 
 def recipe_and_fields(path: str | Path) -> tuple[Recipe, frozenset[str]]:

@@ -16,13 +16,7 @@ from harness.entries import Merger, Method, Premerge
 from harness.errors import BadRecipe, BrokenPlugin, IncompatibleWeights
 from harness.merging.device import DeviceTransfer
 from harness.merging.providers import JointProvider, Provider, ReadyProvider, StatisticsProvider
-from harness.merging.recipes import (
-    Recipe,
-    is_mergekit_method,
-    methods_of,
-    unused_fields,
-    with_examples_limit,
-)
+from harness.merging.recipes import Recipe, methods_of, unused_fields, with_examples_limit
 from harness.merging.spool import Spool
 from harness.merging.validation import ValidationScorer, with_tensors
 from harness.methods import needs_of, own_options
@@ -181,7 +175,8 @@ class StageBuilder:
         headed = tuple(with_tensors(expert, averaged or {}) for expert in entering)
         pairs = ((need, headed if need.rows == "tasks" else entering) for need in needs)
         providers = tuple(self._provider(need, choice, models, scorer) for need, models in pairs)
-        device = weights.PROCESSOR if is_mergekit_method(entry) else self.recipe.arithmetic.where
+        in_own_process = entry.name.startswith("mergekit:")
+        device = weights.PROCESSOR if in_own_process else self.recipe.arithmetic.where
         return Stage(entry, choice.options, providers, scorer, device)
 
     def _provider(
