@@ -220,9 +220,7 @@ class StatisticsProvider(RowsProvider):
 
     def _from_files(self, index: int) -> Statistic | None:
         """The file for one expert; None if there are no files, or none but for another method."""
-        files = self.files
-        if self.elsewhere:
-            files = tuple(file for file in files if self._odd_option(file) is None)
+        files = [file for file in self.files if self._odd_option(file) is None]
         if not files:
             return None
         checkpoint = self.checkpoints[index]

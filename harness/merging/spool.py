@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -20,7 +21,7 @@ Slot: TypeAlias = tuple[int, weights.Spec]
 """Where a tensor begins in the file, and its shape and type."""
 
 
-class Spool:
+class Spool(AbstractContextManager["Spool"]):
     """The tensors that some stages of a merge have made, in one file on the disk of its output.
 
     The file is made with the first tensor, and removed when the block ends, however it ends; from
@@ -29,15 +30,11 @@ class Spool:
 
     def __init__(self, out: Path) -> None:
         self._out = out
+        self._open = True
         self._lock = Lock()
         self._file: BinaryIO | None = None
         self._end = 0
-        self._open = False
         self._workers: list[ThreadPoolExecutor] = []
-
-    def __enter__(self) -> Spool:
-        self._open = True
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
