@@ -54,9 +54,9 @@ def pcb(
         def of_one(origin: torch.Tensor, *tuned: torch.Tensor) -> torch.Tensor:
             return balance(place, [weight - origin for weight in tuned])
 
-        bound = _highest(weights.entrywise(of_one, base, *experts), density)
         if not weights.size(base):
-            return bound
+            return Bounds(0.0, 0.0)
+        bound = _highest(weights.entrywise(of_one, base, *experts), density)
         most = _most(place, bounds(), inter) * CANCELLED
         return bound if max(abs(bound.low), abs(bound.high)) > most else Bounds(0.0, 0.0)
 
@@ -130,8 +130,6 @@ def _most(place: int, bounds: Sequence[Bounds], inter: str) -> float:
 def _highest(balances: StateDict, density: float) -> Bounds:
     """The balance from which entries win, and the highest of all."""
     entries = weights.size(balances)
-    if not entries:
-        return Bounds(0.0, 0.0)
     # the decimal that the user wrote: 1 - 0.9 is not 0.1 in binary
     rank = min(int(entries * round(1 - density, 12)) + 1, entries)
     top = max(float(highest) for highest in weights.in_pieces(torch.max, balances))

@@ -61,7 +61,7 @@ def merge(
             return plan(recipe, allow_pickle=allow_pickle, progress=workload.tell, spool=spool)
 
         draft = planned(loaded)
-        for model in (*draft.experts, *([draft.base] if draft.base else [])):
+        for model in draft.models:
             if model.path.resolve().is_relative_to(os.path.realpath(out)):
                 raise OutputExists(
                     f"{out} holds {model.source}, which the merge reads; expected another --out"

@@ -77,6 +77,11 @@ class MergePlan:
         return f"MergePlan({short_method(self.recipe)!r} of {many}, {self.size / 1e6:.1f} MB)"
 
     @property
+    def models(self) -> tuple[Checkpoint, ...]:
+        """The experts and, if there is one, the base."""
+        return self.experts if self.base is None else (*self.experts, self.base)
+
+    @property
     def merger_stage(self) -> Stage:
         """The stage of the merger."""
         return self.stages[len(self.steps)]

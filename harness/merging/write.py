@@ -68,8 +68,7 @@ def write(
         digest = _write_weights(merged, folder, progress, hashes, _spelled(plan))
         digests: dict[str, Any] = {"digest": digest}
         first = plan.experts[0]
-        sources = (*plan.experts, *((plan.base,) if plan.base else ()))
-        copy_processor([source.processor for source in sources], folder)
+        copy_processor([model.processor for model in plan.models], folder)
         if first.pooling or plan.recipe.heads not in ("keep", "none"):
             copy_modules(first, folder)
         with_heads = plan.recipe.heads == "keep" or verbalizer_of(first)
@@ -186,7 +185,7 @@ def _record(
         return fields
 
     recipe, tried = plan.recipe, bool(trials or plan.report)
-    inherited = rows_shown(*(model.path for model in (*plan.experts, plan.base) if model))
+    inherited = rows_shown(*(model.path for model in plan.models))
     measured = (report.recorded() for report in plan.premerge_reports)
     stages = [stage for stage in plan.stages if tried or stage is not plan.merger_stage]
     devices = [stage.device for stage in plan.stages]  # methods of mergekit run on the processor
@@ -285,7 +284,7 @@ def _projection(plan: MergePlan) -> str:
     family = plan.experts[0].family
     if family.whole is None:
         return ""
-    states = [model.weights for model in (*plan.experts, plan.base) if model]
+    states = (model.weights for model in plan.models)
     parts = [weights.select(state, filter(family.is_pooler, state)) for state in states]
     return "base" if plan.base and len({*map(weights.digest, parts)}) == 1 else "own"
 
@@ -305,10 +304,9 @@ def _base_weights(plan: MergePlan) -> Mapping[str, str]:
 
 def _lengths(plan: MergePlan) -> dict[str, int]:
     """The maximum length that rows were read at, by `name@split`."""
-    stages = plan.stages
-    statistics = [statistic for stage in stages for statistic in stage.statistics()]
-    validated = [rows for stage in stages if stage.scorer for rows in stage.scorer.rows]
-    lengths = {str(statistic["task"]): int(statistic["max_length"]) for statistic in statistics}
+    validated = [rows for stage in plan.stages if stage.scorer for rows in stage.scorer.rows]
+    read = _needed(plan.stages)["statistics"]
+    lengths = {str(statistic["task"]): int(statistic["max_length"]) for statistic in read}
     scored = {f"{rows.task}@{rows.split}": rows.task.finetune.max_length for rows in validated}
     return lengths | scored
 

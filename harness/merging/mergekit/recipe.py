@@ -130,18 +130,13 @@ def _type(name: str, config: Config) -> str:
 
 def _check_parameters(config: Config, shared: tuple[str, ...], own: tuple[str, ...]) -> None:
     """Raise BadRecipe for a parameter that mergekit would silently ignore."""
-    names = (*shared, *own)
-    for name in (n for n in config.parameters if n not in names):
-        named = ", ".join(names)
-        raise config.unsupported_error(
-            f"parameter '{name}' is not one of {config.method}; known: {named}"
-        )
-    for model in config.models:
-        for name in (n for n in model.parameters if n not in own):
-            those = ", ".join(own) or "none"
-            clause = f"{config.method} reads for {model.model}"
+    reads = f"that {config.method} reads for"
+    for_all = config.parameters, (*shared, *own), f"of {config.method}"
+    for_one = [(one.parameters, own, f"{reads} {one.model}") for one in config.models]
+    for given, known, which in (for_all, *for_one):
+        for name in (n for n in given if n not in known):
             raise config.unsupported_error(
-                f"parameter '{name}' is not one that {clause}; known: {those}"
+                f"parameter '{name}' is not one {which}; known: {', '.join(known) or 'none'}"
             )
 
 
@@ -171,7 +166,9 @@ def _each(
     return [_read(config, name, default, model) for model in models]
 
 
-def _all_equal(config: Config, name: str, values: list[float]) -> float:
+def _one_for_all(config: Config, name: str, default: float | None = None) -> float:
+    """A parameter of the experts that must be equal for all of them."""
+    values = _each(config, config.experts, name, default)
     if len(set(values)) > 1:
         listed = ", ".join(f"{value:g}" for value in values)
         raise config.unsupported_error(
@@ -253,9 +250,9 @@ def _ties(config: Config) -> Translated:
 def _breadcrumbs(config: Config) -> Translated:
     _no_rescale(config)
     base, experts = _required_base(config), config.experts
-    weight = _all_equal(config, "weight", _each(config, experts, "weight"))
-    density = _all_equal(config, "density", _each(config, experts, "density", 1.0))
-    gamma = _all_equal(config, "gamma", _each(config, experts, "gamma", 0.01))
+    weight = _one_for_all(config, "weight")
+    density = _one_for_all(config, "density", 1.0)
+    gamma = _one_for_all(config, "gamma", 0.01)
     if density >= 1:
         density, gamma = 1.0, 0.0
     if density + gamma > 1:
