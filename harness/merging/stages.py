@@ -250,10 +250,8 @@ def scorer_of(
                 f"no expert is of task {task}, so there is no kept head to score it with; expected "
                 "a task of an expert: --tune-on"
             )
-        template, adapted = (
-            of_task[0] if of_task else experts[0],
-            task_under_preset(task, recipe.preset),
-        )
+        template = of_task[0] if of_task else experts[0]
+        adapted = task_under_preset(task, recipe.preset)
         check_readout(template, readout, adapted.finetune.max_length)
         places.append((with_tensors(template, averaged), adapted, split))
     return ValidationScorer(

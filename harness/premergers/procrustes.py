@@ -120,14 +120,13 @@ def _matrices(
 
     def taken(name: str, shape: tuple[int, ...]) -> bool:
         axes = symmetry.axes[name]
-        alike = all(name in one and one[name].shape == shape for one in specs)
-        if len(shape) != 2 or 0 in shape or not alike:
-            return False
-        if name in symmetry.head and not symmetry.one_task:
-            return False
-        if matrix_set == "paper" and not _of_the_paper(name, axes, symmetry):
-            return False
-        return layers == "all" or _layer(axes) in chosen
+        return (
+            weights.is_matrix(name, shape)
+            and all(name in one and one[name].shape == shape for one in specs)
+            and (symmetry.one_task or name not in symmetry.head)
+            and (matrix_set == "all_2d" or _of_the_paper(name, axes, symmetry))
+            and (layers == "all" or _layer(axes) in chosen)
+        )
 
     return [
         name for name, spec in specs[0].items() if name in symmetry.axes and taken(name, spec.shape)
