@@ -10,16 +10,7 @@ import torch
 
 from harness import StateDict, merger
 from harness.options import NotNegative
-from harness.weights import (
-    Lazy,
-    check_not_all_zero,
-    entrywise,
-    mean,
-    one_each,
-    select,
-    specs,
-    total,
-)
+from harness.weights import Lazy, entrywise, factors_of, mean, select, specs, total
 
 
 @merger(
@@ -50,8 +41,7 @@ def fisher(
 
     By hand: theta = (0, 4), F = (3, 1), no floor, not normalised: (0 * 3 + 4 * 1) / 4 = 1.
     """
-    scales = one_each("fisher", 1.0 if weights is None else weights, len(experts))
-    check_not_all_zero("fisher", scales)
+    scales = factors_of("fisher", weights, len(experts))
     headers = specs(mean(experts))
     share = _share(fisher, list(headers), normalize, floor)
     unreached: dict[str, int] = {}

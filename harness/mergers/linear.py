@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness import StateDict, merger
 from harness.errors import BadOption
-from harness.weights import check_not_all_zero, mean, one_each
+from harness.weights import factors_of, mean
 
 
 @merger(
@@ -31,8 +31,7 @@ def linear(
 
     By hand: entries 1 and 5 with weights 3 and 1 give (3 + 5) / 4 = 2, or 8 unnormalised.
     """
-    factors = one_each("linear", 1.0 if weights is None else weights, len(experts))
-    check_not_all_zero("linear", factors)
+    factors = factors_of("linear", weights, len(experts))
     total = math.fsum(factors)
     # 0.1 + 0.2 - 0.3 is 2.8e-17 in binary, but meant as 0
     if normalize and abs(total) <= 1e-12 * math.fsum(map(abs, factors)):

@@ -14,12 +14,12 @@ from harness.weights.arithmetic import SCALE as SCALE
 from harness.weights.arithmetic import ScaledMerge as ScaledMerge
 from harness.weights.arithmetic import check_at_most_all as check_at_most_all
 from harness.weights.arithmetic import check_idle as check_idle
-from harness.weights.arithmetic import check_not_all_zero as check_not_all_zero
 from harness.weights.arithmetic import check_one_each as check_one_each
 from harness.weights.arithmetic import check_weights as check_weights
 from harness.weights.arithmetic import each as each
 from harness.weights.arithmetic import each_named as each_named
 from harness.weights.arithmetic import entrywise as entrywise
+from harness.weights.arithmetic import factors_of as factors_of
 from harness.weights.arithmetic import in_pieces as in_pieces
 from harness.weights.arithmetic import mean as mean
 from harness.weights.arithmetic import one_each as one_each

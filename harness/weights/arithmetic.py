@@ -177,24 +177,29 @@ def check_idle(method: str, where: str, expected: str, **given: tuple[float, flo
             raise BadOption(f"{fault}; expected {expected}, or leave {name} out")
 
 
-def check_not_all_zero(method: str, given: Sequence[float]) -> None:
-    """Raise BadOption if all weights are 0."""
-    if not any(given):
+def factors_of(method: str, given: Sequence[float] | None, count: int) -> Sequence[float]:
+    """The weights of experts, by default 1 each.
+
+    Raises BadOption as `check_weights`, and if all weights are 0.
+    """
+    values = [1.0] * count if given is None else given
+    check_weights(method, values, count)
+    if not any(values):
         raise BadOption(
-            f"the weights of {method} are {':'.join(map(str, given))}, expected not all 0"
+            f"the weights of {method} are {':'.join(map(str, values))}, expected not all 0"
         )
+    return values
 
 
 def shares_of_mean(method: str, given: Sequence[float] | None, count: int) -> Sequence[float]:
     """The weights of a mean of experts, by default 1 / `count` each.
 
     Warns of weights that do not sum to 1: they scale the whole model. Raises BadOption as
-    `check_weights`, and if all weights are 0.
+    `factors_of`.
     """
     if given is None:
         return [1 / count] * count
-    check_weights(method, given, count)
-    check_not_all_zero(method, given)
+    factors_of(method, given, count)
     if abs(sum(given) - 1) > 1e-6:
         warnings.warn(
             f"the weights of {method} sum to {sum(given):g}, not 1; used as given", stacklevel=3
