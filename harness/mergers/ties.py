@@ -13,13 +13,13 @@ from harness.options import PositiveShare
 from harness.weights import (
     Trim,
     after,
+    check_weights,
     each,
     elected_sign,
     entrywise,
     flat_pieces,
     global_trim,
     majority_sign,
-    one_each,
     smallest_magnitude,
     task_vectors,
     total,
@@ -57,17 +57,19 @@ def ties(
     By hand: vectors (4, 1) and (-1, 3) at density 0.5, `tensor`: trimmed (4, 0) and (0, 3), elected
     (+, +), merged (4, 3).
     """
-    shares = one_each("ties", density, len(experts), "densities")
-    factors = None if weights is None else one_each("ties", weights, len(experts))
+    shares = [density] * len(experts) if isinstance(density, float | int) else density
+    check_weights("ties", shares, len(experts), "densities")
+    if weights is not None:
+        check_weights("ties", weights, len(experts))
 
     def merged(states: Sequence[StateDict], trimmed: Trim) -> StateDict:
         """base + scale * merged; `trimmed` gives task vectors, from pieces of base and states."""
 
         def weighted(*pieces: torch.Tensor) -> Sequence[torch.Tensor]:
             parts = trimmed(*pieces)
-            if factors is None:
+            if weights is None:
                 return parts
-            return [part * factor for part, factor in zip(parts, factors, strict=True)]
+            return [part * factor for part, factor in zip(parts, weights, strict=True)]
 
         majority = (
             (lambda: 1.0) if undecided == "positive" else majority_sign(weighted, base, states)
@@ -75,7 +77,7 @@ def ties(
 
         def merge(origin: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
             parts = weighted(origin, *tensors)
-            return _disjoint(parts, majority, combine, factors).mul_(scale).add_(origin)
+            return _disjoint(parts, majority, combine, weights).mul_(scale).add_(origin)
 
         return after(majority, entrywise(merge, base, *states))
 

@@ -22,7 +22,6 @@ from harness.weights.arithmetic import entrywise as entrywise
 from harness.weights.arithmetic import factors_of as factors_of
 from harness.weights.arithmetic import in_pieces as in_pieces
 from harness.weights.arithmetic import mean as mean
-from harness.weights.arithmetic import one_each as one_each
 from harness.weights.arithmetic import shares_of_mean as shares_of_mean
 from harness.weights.arithmetic import task_vectors as task_vectors
 from harness.weights.arithmetic import total as total

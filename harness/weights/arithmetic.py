@@ -151,15 +151,6 @@ def check_weights(method: str, given: Sequence[float], count: int, what: str = "
         )
 
 
-def one_each(
-    method: str, given: Sequence[float] | float, count: int, what: str = "weights"
-) -> Sequence[float]:
-    """A number for each expert, from one for all or a list. Raises BadOption as `check_weights`."""
-    values = [given] * count if isinstance(given, float | int) else given
-    check_weights(method, values, count, what)
-    return values
-
-
 def check_at_most_all(what: str, given: int, count: int) -> None:
     """Raise BadOption if an option asks for more experts than there are."""
     if given > count:
