@@ -131,14 +131,10 @@ def _overlap(predicted: Any, true: Any) -> Array64:
 
 def _classes(read: PredictedRows) -> Sums:
     if read.labels.ndim > 1:
-        return _bits(read)
+        labelled = read.labels != IGNORED
+        return _overlap(labelled & (read.predicted == 1), labelled & (read.labels == 1)), _held_f1
     predicted, true = (_one_hot(values, read.task) for values in (read.predicted, read.labels))
     return np.hstack([predicted * true, predicted + true]), _present_f1
-
-
-def _bits(read: PredictedRows) -> Sums:
-    labelled = read.labels != IGNORED
-    return _overlap(labelled & (read.predicted == 1), labelled & (read.labels == 1)), _held_f1
 
 
 def _one_hot(values: Array64, task: Task) -> Array64:
@@ -330,12 +326,10 @@ def _metric_on_rows(metric: str, read: PredictedRows, rows: Units) -> float:
 
 def metric_on_counts(metric: str, read: PredictedRows) -> Counted:
     """The metric of some predictions as a function of how often each row counts."""
+    if metric == "spearman":
+        return partial(spearman_on_counts, read)
     if metric not in SUMS:
-        return (
-            partial(spearman_on_counts, read)
-            if metric == "spearman"
-            else partial(one_by_one, metric, read)
-        )
+        return partial(one_by_one, metric, read)
     table, formula = SUMS[metric](read)
     return lambda counts: formula(counts @ table)
 
@@ -348,22 +342,15 @@ def scores_on_counts(predicted: Predicted, keys: Sequence[DrawKey]) -> Counted:
 
     A score is the mean of the task's metrics, without the rows that the draw is not scored on.
     """
-    task, parts = predicted.task, []
-    for key in keys:
+
+    def of_draw(key: DrawKey) -> Counted:
+        task, rows = predicted.task, predicted.left(key)
         read = PredictedRows(task, predicted.values[key], predicted.labels, predicted.units)
-        parts.append(
-            ([metric_on_counts(metric, read) for metric in task.metrics], predicted.left(key))
-        )
+        metrics = [metric_on_counts(metric, read) for metric in task.metrics]
+        return lambda counts: np.mean([one(_without(rows, counts)) for one in metrics], axis=0)
 
-    def scores(counts: Array64) -> Array64:
-        return np.array(
-            [
-                np.mean([metric(_without(rows, counts)) for metric in metrics], axis=0)
-                for metrics, rows in parts
-            ]
-        )
-
-    return scores
+    draws = [of_draw(key) for key in keys]
+    return lambda counts: np.array([scores(counts) for scores in draws])
 
 
 def _without(rows: Sequence[int], counts: Array64) -> Array64:
