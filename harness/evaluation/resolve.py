@@ -97,22 +97,20 @@ def resolve_model(run: Run) -> OpenedModel:
 def _tell_of_edited(models: Sequence[Checkpoint]) -> None:
     """Warn of models whose merge.json or expert.json was edited: it is believed all the same."""
     for path in dict.fromkeys(model.path for model in models):
-        for marker in (
-            layout.marker for layout in (MERGE_LAYOUT, EXPERT_LAYOUT) if layout.is_edited(path)
-        ):
-            warnings.warn(
-                f"{path / marker} was edited since it was written: what it says of rows and "
-                "methods is believed, and may be wrong",
-                stacklevel=3,
-            )
+        for layout in (MERGE_LAYOUT, EXPERT_LAYOUT):
+            if layout.is_edited(path):
+                warnings.warn(
+                    f"{path / layout.marker} was edited since it was written: what it says of rows "
+                    "and methods is believed, and may be wrong",
+                    stacklevel=3,
+                )
 
 
 def _tell_of_other_code(source: str, merged: MergeJson | None) -> None:
     """Warn of a merge by plug-ins whose code has changed since, or is not loaded."""
     if merged is None or not merged.code:
         return
-    used = [(STAGES[stage], name) for stage, name in merged.methods]
-    found = [(name, registry.loaded(name)) for registry, name in used]
+    found = [(name, STAGES[stage].loaded(name)) for stage, name in merged.methods]
     methods = [method for _, method in found if method is not None]
     gone = [name for name, method in found if method is None]
     gone += [name for method in methods for name in method.needs if name not in NEEDS]

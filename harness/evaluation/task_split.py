@@ -262,10 +262,8 @@ class TaskSplit:
 
     def _scored(self, seed: int) -> tuple[npt.NDArray[np.bool_], Units]:
         """A mask of the units that are scored for this seed, and the units of each scored row."""
-        units, rows = (
-            kind_of(self.task).unit_counts(self.test),
-            np.ones(len(self.test), dtype=np.bool_),
-        )
+        units = kind_of(self.task).unit_counts(self.test)
+        rows = np.ones(len(self.test), dtype=np.bool_)
         rows[[*self.left_out.get(seed, ())]] = False
         return np.repeat(rows, units), units[rows]
 
