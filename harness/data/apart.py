@@ -37,7 +37,7 @@ def check_apart(task: Task, folder: str | Path | None = None) -> None:
     seen: dict[str, Texts] = {}
     for split in dict.fromkeys((TRAIN, *task.splits)):
         exact = _texts(task, split, folder)
-        folded = _folded(exact)
+        folded = Counter(map(_fold, exact.elements()))
         for other, theirs in seen.items() if exact else ():
             # a scored split may differ from another in case alone, but not from train
             texts = folded if other == TRAIN else exact
@@ -122,10 +122,3 @@ def _bare(text: tuple[str, ...]) -> tuple[str, ...]:
 def _fold(text: tuple[str, ...]) -> tuple[str, ...]:
     """A text with its case folded."""
     return tuple(part.casefold() for part in text)
-
-
-def _folded(texts: Texts) -> Texts:
-    folded: Texts = Counter()
-    for text, count in texts.items():
-        folded[_fold(text)] += count
-    return folded
