@@ -20,22 +20,21 @@ if TYPE_CHECKING:
 Transform: TypeAlias = Literal[
     "orthogonal", "euclidean", "linear", "invertible", "affine", "scaling", "similarity"
 ]
-GRADIENT = {"steps": 200, "learning_rate": 1e-2, "penalty": 1.0}
+GRADIENT = {"steps": 200, "learning_rate": 1e-2, "penalty": 1.0, "distance": "squared"}
+"""The options of the gradient fit with their defaults."""
 SINGULAR = 1e-8
 """`invertible` raises smaller singular values to this share of the largest one."""
 ANY_WIDTH = ("linear", "affine")
 """Transforms that map between features of different width."""
 
 
-def _check(*, fit: str, distance: str, **options: object) -> None:
+def _check(*, fit: str, **options: object) -> None:
     """Raise BadOption for options of the gradient fit with the closed one."""
     odd = [name for name, usual in GRADIENT.items() if options[name] != usual]
     if fit == "closed" and odd:
         raise BadOption(
             f"probe has {odd[0]}={options[odd[0]]} with fit=closed, expected fit=gradient"
         )
-    if fit == "closed" and distance != "squared":
-        raise BadOption(f"probe has distance={distance} with fit=closed, expected fit=gradient")
 
 
 @protocol(
