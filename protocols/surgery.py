@@ -60,7 +60,7 @@ def surgery(
     predictions = []
     for start, draw in zip(range(0, len(lessons), each), encoded.draws, strict=True):
         runs = range(start, start + each)
-        outputs = [_outputs(corrected(test, down[r], up[r]), lessons[r].teacher) for r in runs]
+        outputs = [lessons[r].teacher.head.outputs(corrected(test, down[r], up[r])) for r in runs]
         rest = [corrected(lessons[r].x, down[r], up[r]) - lessons[r].y for r in runs]
         facts = {
             "fit_error": float(np.mean([np.abs(one).mean() for one in rest])),
@@ -78,10 +78,6 @@ def corrected(x: Array64, down: Array64, up: Array64) -> Array64:
     x as it is.
     """
     return np.asarray(x - np.maximum(x @ down.T, 0) @ up.T)
-
-
-def _outputs(x: Array64, teacher: Teacher) -> Array64:
-    return np.asarray(x @ teacher.head.weight.astype(np.float64).T + teacher.head.bias)
 
 
 def _check(encoded: Encoded) -> None:

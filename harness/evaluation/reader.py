@@ -144,10 +144,7 @@ def _adapting(
         draws = [_without(draw, gone) for draw in draws]
     # not the float32 logits: Adam scales any gradient up to a full step, so a student that equals
     # its teacher must see a difference of exactly zero, not of rounding
-    outputs = [
-        features.x.astype(np.float64) @ head.weight.astype(np.float64).T + head.bias
-        for features, head in taught
-    ]
+    outputs = [head.outputs(features.x) for features, head in taught]
     return replace(
         plain,
         pool=pool,
