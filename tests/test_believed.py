@@ -221,6 +221,7 @@ UNTRUE = {
     "a limit of true": ({"settings": {"limit": True}}, "200 rows under the limit True"),
     "rows drawn without a limit": ({"settings": {"drawn": True}}, "settings.drawn"),
     "left out of nowhere": ({"settings": {"left_out": {"0": [200]}}}, "settings.left_out"),
+    "left out, no list": ({"settings": {"left_out": {"0": 2}}}, "settings.left_out"),
     "unseen": ({"unseen": -1}, "field 'unseen': Input should be greater"),
     "ends the wrong way": ({"intervals": ends(0.9, 0.7)}, "has the interval 0.9 to 0.7"),
     "ends elsewhere": ({"intervals": ends(0.1, 0.7)}, "has the interval 0.1 to 0.7"),

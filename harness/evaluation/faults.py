@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from math import fsum, isclose, isfinite
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from harness.errors import BrokenRecord
 from harness.evaluation.resamples import MAX_SCORE, loss_of, range_of, to_estimate
 
 if TYPE_CHECKING:
-    from harness.evaluation.records import Adaptation, DrawScore, Record
+    from harness.evaluation.records import DrawScore, Record
 
 CLOSE = 1e-6
 """The largest difference of equal scores: that of rounding."""
@@ -34,8 +35,9 @@ def _faults(record: Record) -> Iterator[str]:
     if wrong := [value for value in values if not abs(value) <= MAX_SCORE]:  # NaN fails as well
         yield f"has the score {wrong[0]}, expected a number, usually of -1 to 1"
     yield from _in_settings(record)
-    if record.adaptation is not None:
-        yield from _in_adaptation(record.adaptation)
+    seeds = record.adaptation.drawn if record.adaptation else {}
+    if not all(map(_is_number, seeds)):
+        yield f"has an adaptation with the draws {', '.join(seeds)}; expected their seeds"
     yield from _in_draws(record)
     for score in scores:
         yield from _in_score(score, record.metrics)
@@ -52,21 +54,13 @@ def _in_settings(record: Record) -> Iterator[str]:
         yield f"has {record.rows} rows under the limit {limit!r}, expected as many or fewer"
     if "drawn" in record.settings and (limit is None or record.settings["drawn"] is not True):
         yield "has settings.drawn; expected true, beside settings.limit"
-    lists = left_out.values() if isinstance(left_out, dict) else (left_out,)
-    rows = [row for part in lists for row in (part if isinstance(part, list) else [part])]
     if left_out is not None and not (
         isinstance(left_out, dict)
         and all(map(_is_number, left_out))
-        and all(type(row) is int and 0 <= row < record.rows for row in rows)
+        and all(isinstance(rows, list) for rows in left_out.values())
+        and all(type(row) is int and 0 <= row < record.rows for row in chain(*left_out.values()))
     ):
         yield "has settings.left_out, expected lists of its rows by seed"
-
-
-def _in_adaptation(adaptation: Adaptation) -> Iterator[str]:
-    if not all(map(_is_number, adaptation.drawn)):
-        yield (
-            f"has an adaptation with the draws {', '.join(adaptation.drawn)}; expected their seeds"
-        )
 
 
 def _is_number(text: str) -> bool:
