@@ -358,12 +358,17 @@ def numbered(rows: Sequence[Row], where: str) -> Iterator[tuple[str, Row]]:
     return ((f"row {number} of {where}", row) for number, row in enumerate(rows, start=1))
 
 
+def as_float(value: Any) -> float:
+    """The value as a float, NaN for what is no number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return np.nan
+
+
 def number(value: Any, where: str) -> float:
     """The label as a finite number. Raises BadData for anything else, including true and false."""
-    try:
-        label = np.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        label = np.nan
+    label = np.nan if isinstance(value, bool) else as_float(value)
     if value is None:
         raise BadData(f"{where} has no label (the value is empty), expected a finite number")
     if not np.isfinite(label):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from harness.errors import BadData
-from harness.kinds.kind import IGNORED, Kind, Rule, numbered
+from harness.kinds.kind import IGNORED, Kind, Rule, as_float, numbered
 from harness.labels import comparison_key, is_number, label_indexer
 from harness.text import few
 from harness.types import Array64, Draw, Row, Rows, Task, Units
@@ -215,11 +215,7 @@ def _value(value: Any, where: str) -> float:
     """1 for a class that holds, 0 for one that does not, -100 where unlabelled."""
     if value is None or value == IGNORED:
         return float(IGNORED)
-    try:
-        strength = float(value)
-    except (TypeError, ValueError, OverflowError):
-        strength = np.nan
-    if not 0 <= strength <= 1:
+    if not 0 <= (strength := as_float(value)) <= 1:
         raise BadData(
             f"{where} has the label {reprlib.repr(value)}, expected 0, 1, a strength between them, "
             f"or {IGNORED} where unlabelled"
