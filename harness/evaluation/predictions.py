@@ -56,9 +56,8 @@ class Predicted:
         return [key for key in self.values if key[0] == shots]
 
     def left(self, key: DrawKey) -> Sequence[int]:
-        """The rows that a draw is not scored on; without a draw, those of the first seed."""
-        seed = key[1] if key[1] is not None else min(self.left_out, default=0)
-        return self.left_out.get(seed, ())
+        """The rows that a draw is not scored on (`left_for`)."""
+        return left_for(self.left_out, key[1])
 
     @cached_property
     def content(self) -> str:
@@ -74,6 +73,12 @@ class Predicted:
             values = self.values[key]
             parts += [_name(key).encode(), values if (values == np.rint(values)).all() else b"real"]
         return _hashed(*parts)
+
+
+def left_for(left_out: Mapping[int, Sequence[int]], seed: int | None) -> Sequence[int]:
+    """The rows that are not scored for the seed of a draw; without a draw, those of the first
+    seed."""
+    return left_out.get(min(left_out, default=0) if seed is None else seed, ())
 
 
 def _hashed(*parts: bytes | Array64 | Units) -> str:

@@ -21,7 +21,7 @@ from harness.data.shots import amount, draw, left_out
 from harness.data.splits import parse_task, share_rows
 from harness.entries import EvaluationProtocol
 from harness.errors import BadOption, BadRecipe
-from harness.evaluation.predictions import Predicted
+from harness.evaluation.predictions import Predicted, left_for
 from harness.evaluation.records import DrawScore
 from harness.evaluation.run import Run
 from harness.kinds import kind_of
@@ -220,7 +220,7 @@ class TaskSplit:
     @cached_property
     def majority(self) -> DrawScore:
         """The score of the best constant prediction on the test rows."""
-        scored, units = self._scored(min(self.left_out, default=0))
+        scored, units = self._scored(None)
         hasher = hashlib.blake2b()
         for part in (scored, units, self.test.labels):
             hasher.update(repr((part.shape, part.dtype)).encode() + part.tobytes())
@@ -235,8 +235,7 @@ class TaskSplit:
     def score(self, prediction: Predictions) -> DrawScore:
         """The score of the predictions of one draw on the rows that are scored for its seed."""
         drawn = prediction.draw
-        # predictions without a draw are scored on the rows of the first seed
-        scored, units = self._scored(drawn.seed if drawn else min(self.left_out, default=0))
+        scored, units = self._scored(drawn.seed if drawn else None)
         result = score(self.task, prediction.values[scored], self.test.labels[scored], units)
         return DrawScore(
             value=result.value,
@@ -260,11 +259,14 @@ class TaskSplit:
             documents=self.test.documents,
         )
 
-    def _scored(self, seed: int) -> tuple[npt.NDArray[np.bool_], Units]:
-        """A mask of the units that are scored for this seed, and the units of each scored row."""
+    def _scored(self, seed: int | None) -> tuple[npt.NDArray[np.bool_], Units]:
+        """A mask of the units that are scored for this seed, and the units of each scored row.
+
+        None is the seed of predictions without a draw.
+        """
         units = kind_of(self.task).unit_counts(self.test)
         rows = np.ones(len(self.test), dtype=np.bool_)
-        rows[[*self.left_out.get(seed, ())]] = False
+        rows[[*left_for(self.left_out, seed)]] = False
         return np.repeat(rows, units), units[rows]
 
     @property
@@ -332,22 +334,9 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         _check_units(protocol, task)
     run_preset = preset(run.preset)
     test = load_rows(task, split, folder=run.data_dir, limit=run.limit, first=run.first)
-    copies = Counter(test.texts)
-    if (design := sum(many**2 for many in copies.values()) / len(test)) >= REPORTED_DESIGN_EFFECT:
-        warnings.warn(
-            f"{task}@{split} has {len(test)} rows and {len(copies)} different inputs, one of them "
-            f"{max(copies.values())} times: intervals take each row for an observation of its own, "
-            f"and are up to {sqrt(design):.1f} times too narrow",
-            stacklevel=2,
-        )
+    _warn_of_copies(test)
     for protocol in protocols:
-        texts = max(map(len, test.texts))
-        if protocol.entry.apart and (task.labels or texts != 2):
-            content = "images" if task.image else "one text" if texts == 1 else f"{texts} texts"
-            raise BadOption(
-                f"{protocol.name} says how alike two texts are, and {task} is a {task.kind} of "
-                f"{content}; expected a regression of two texts, as glue/stsb"
-            )
+        _check_texts(protocol, test)
     seeds = range(run.seed, run.seed + run.draws)
     excluded = left_out(test, run_preset.test_batch, seeds) if run_preset.test_batch else {}
     if not any(protocol.has_draws for protocol in protocols):
@@ -374,6 +363,29 @@ def task_split(run: Run, name: str, protocols: Sequence[ProtocolConfig]) -> Task
         places = tuple(units_of(train, pool).tolist())
         pools[protocol.pool_key] = ShotPool(take(train, pool), tuple(draws), tuple(pool), places)
     return TaskSplit(task, split, test, pools, train.digest, excluded, run.data_dir)
+
+
+def _warn_of_copies(test: Rows) -> None:
+    """Warn of test rows with many equal inputs."""
+    copies = Counter(test.texts)
+    if (design := sum(many**2 for many in copies.values()) / len(test)) >= REPORTED_DESIGN_EFFECT:
+        warnings.warn(
+            f"{test.task}@{test.split} has {len(test)} rows and {len(copies)} different inputs, "
+            f"one of them {max(copies.values())} times: intervals take each row for an observation "
+            f"of its own, and are up to {sqrt(design):.1f} times too narrow",
+            stacklevel=3,
+        )
+
+
+def _check_texts(protocol: ProtocolConfig, test: Rows) -> None:
+    """Raise BadOption for a protocol that compares two texts, and rows that have others."""
+    task, texts = test.task, max(map(len, test.texts))
+    if protocol.entry.apart and (task.labels or texts != 2):
+        content = "images" if task.image else "one text" if texts == 1 else f"{texts} texts"
+        raise BadOption(
+            f"{protocol.name} says how alike two texts are, and {task} is a {task.kind} of "
+            f"{content}; expected a regression of two texts, as glue/stsb"
+        )
 
 
 def _check_units(protocol: ProtocolConfig, task: Task) -> None:
