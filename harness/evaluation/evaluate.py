@@ -108,13 +108,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
             records.append(record)
     _warn_of_few_rows(records)
     _warn_of_no_expert(cells, protocols)
-    if lost:
-        others = f", and {len(lost) - 1} more" if lost[1:] else ""
-        warnings.warn(
-            f"predictions of a record could not be made again ({lost[0]}{others}); the record is "
-            "kept: to compare models on this machine, evaluate into another --output-path",
-            stacklevel=2,
-        )
+    _warn_of_lost(lost)
     if failures:
         reasons = [f"{few(cells)}: {reason}" for reason, cells in failures.items()]
         raise CellsFailed(reasons, records)
@@ -149,6 +143,17 @@ def _warn_of_no_expert(cells: Sequence[Cell], protocols: Sequence[ProtocolConfig
         warnings.warn(
             f"no expert of {tasks} is known, so nothing is evaluated under {', '.join(teaching)}; "
             "name one with --experts",
+            stacklevel=3,
+        )
+
+
+def _warn_of_lost(lost: Sequence[str]) -> None:
+    """Warn of cells with a record whose missing predictions could not be made; `lost` says why."""
+    if lost:
+        others = f", and {len(lost) - 1} more" if lost[1:] else ""
+        warnings.warn(
+            f"predictions of a record could not be made again ({lost[0]}{others}); the record is "
+            "kept: to compare models on this machine, evaluate into another --output-path",
             stacklevel=3,
         )
 

@@ -49,7 +49,7 @@ CORRELATIONS = ("matthews", "pearson", "spearman")
 
 
 def range_of(metrics: Sequence[str]) -> tuple[float, float]:
-    """The least and the largest value of the mean of metrics; a user's metric has +-BEYOND."""
+    """The least and the largest value of the mean of metrics; a user's metric has +-MAX_SCORE."""
     ranges = [_range(metric) for metric in metrics]
     least, most = (fsum(ends) / len(ranges) for ends in zip(*ranges, strict=True))
     return least, most
