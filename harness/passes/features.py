@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 Seen: TypeAlias = "npt.NDArray[np.bool_]"
 FeatureArrays: TypeAlias = tuple[Array, Array, Seen]
 Read: TypeAlias = tuple[int, "list[int]", "list[Array]"]
-_Awaited: TypeAlias = "tuple[int, list[int], Callable[[], list[Array]]]"
 
 
 class PassOptions(TypedDict, total=False):
@@ -294,16 +292,16 @@ class _Ready:
 
         On a GPU the next batch is queued before the results of this one are waited for.
         """
-        ahead: deque[_Awaited] = deque()
+        wait: Callable[[], Read] | None = None
         for batch in batches:
-            ahead.append((len(batch), *self._begun(batch)))
-            if len(ahead) > 1:
-                yield self._ended(*ahead.popleft())
-        for begun in ahead:
-            yield self._ended(*begun)
+            before, wait = wait, self._begun(batch)
+            if before:
+                yield before()
+        if wait:
+            yield wait()
 
-    def _begun(self, batch: Sequence[int]) -> tuple[list[int], Callable[[], list[Array]]]:
-        """Begin a batch: the units that it shows, and a function that waits for their arrays."""
+    def _begun(self, batch: Sequence[int]) -> Callable[[], Read]:
+        """Begin a batch: a function that waits for its results."""
         with torch.inference_mode(), forward_errors(self._source):
             inputs = self.rows.batch(batch, self.placement)
             outputs = self._readouts[0].run(self.model, self._final, inputs)
@@ -313,11 +311,13 @@ class _Ready:
                 parts = [self.rows.of_words(part, batch) for part in parts]
                 first = [token for row in batch for token in places[row]]
                 units = [unit for unit, token in zip(units, first, strict=True) if token >= 0]
-            return units, self.placement.fetch(parts)
+            arrays = self.placement.fetch(parts)
 
-    def _ended(self, rows: int, units: list[int], wait: Callable[[], list[Array]]) -> Read:
-        with forward_errors(self._source):
-            return rows, units, wait()
+        def wait() -> Read:
+            with forward_errors(self._source):
+                return len(batch), units, arrays()
+
+        return wait
 
 
 def check_readout(checkpoint: Checkpoint, readout: Readout, max_length: int) -> None:
