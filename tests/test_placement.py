@@ -35,7 +35,7 @@ from harness.passes.statistic_file import read_statistic
 from harness.readout import CLS, LAST_LINEAR, MEAN_MASKED
 from harness.training.single import check_bf16
 from harness.values import validated
-from harness.weights import PROCESSOR
+from harness.weights import PROCESSOR, onednn
 from tests.device.methods import CASES, run
 from tests.mistakes import mistake, names, refused
 from tests.toys import THREE, TOY, registered
@@ -148,17 +148,17 @@ def test_features_are_multiplied_by_onednn_and_statistics_are_not(
 ) -> None:
     """What merges are made of keeps its bits."""
     checkpoint, rows = open_checkpoint(loud("bert")), load_rows(TOY, "test")
-    calls, real = [], placements._by_onednn
+    calls, real = [], onednn.linear
 
-    def spy(*given: Any) -> torch.Tensor:
-        calls.append(given[1].dtype)
-        return real(*given)
+    def spy(inputs: torch.Tensor, **layer: Any) -> torch.Tensor:
+        calls.append(inputs.dtype)
+        return real(inputs, **layer)
 
     plain = Reading(checkpoint, rows, LENGTH, CPU, None)
     model, (inputs, _) = plain.model(), next(plain.batches(len(rows), as_drawn=True))
     with torch.inference_mode():
         expected = model(**inputs).logits.numpy()
-    monkeypatch.setattr(placements, "_by_onednn", spy)
+    monkeypatch.setattr(onednn, "linear", spy)
     _, logits, _ = forward(checkpoint, rows, max_length=LENGTH, placement=CPU)
     assert set(calls) == {torch.float32}
     np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)

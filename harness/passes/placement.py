@@ -185,11 +185,9 @@ def _unusable(what: str, error: Exception) -> BadOption:
 
 def warn_if_slow(dtype: DType, flag: str, *, gradients: bool = False) -> None:
     """Warn of a half precision, set by `flag`, that the processor has no instructions for."""
-    times = (
-        seconds(dtype, gradients) / seconds(FULL_PRECISION, gradients)
-        if dtype != FULL_PRECISION
-        else 1
-    )
+    if dtype == FULL_PRECISION:
+        return
+    times = seconds(dtype, gradients) / seconds(FULL_PRECISION, gradients)
     if times > SLOWER:
         warnings.warn(
             f"{dtype} takes {times:.0f} times as long as {FULL_PRECISION} on this processor, "
@@ -230,13 +228,8 @@ def use_onednn(model: torch.nn.Module, placement: Placement) -> None:
     if onednn.IS_AVAILABLE and placement.where.type == "cpu" and placement.dtype == FULL_PRECISION:
         for one in model.modules():
             if type(one) is torch.nn.Linear:
-                one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]  # of this layer
-
-
-def _by_onednn(layer: torch.nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-    from harness.weights import onednn
-
-    return onednn.linear(inputs, layer.weight, layer.bias)
+                by_onednn = partial(onednn.linear, weight=one.weight, bias=one.bias)
+                one.forward = by_onednn  # type: ignore[method-assign]  # of this layer
 
 
 @contextmanager
@@ -248,16 +241,16 @@ def full_float32() -> Iterator[None]:
     import torch
 
     own: Any = torch.backends
-    flags: list[tuple[Any, str, Any]] = [(own.cuda.matmul, "allow_tf32", False)]
-    flags += [(own.cudnn, "allow_tf32", False)]
+    value: bool | str
+    places, name, value = [own.cuda.matmul, own.cudnn], "allow_tf32", False
     if hasattr(own.cudnn, "conv"):  # since torch 2.9, which refuses a mix with the older names
-        newer = (own.cuda.matmul, own.cudnn.conv, own.cudnn.rnn, own.mkldnn.matmul)
-        flags = [(backend, "fp32_precision", "ieee") for backend in newer]
-    before = [getattr(place, name) for place, name, _ in flags]
+        name, value = "fp32_precision", "ieee"
+        places = [own.cuda.matmul, own.cudnn.conv, own.cudnn.rnn, own.mkldnn.matmul]
+    before = [getattr(place, name) for place in places]
     try:
-        for place, name, value in flags:
+        for place in places:
             setattr(place, name, value)
         yield
     finally:
-        for (place, name, _), value in zip(flags, before, strict=True):
-            setattr(place, name, value)
+        for place, earlier in zip(places, before, strict=True):
+            setattr(place, name, earlier)
