@@ -129,10 +129,10 @@ def finetune(
         source = _under_label_words(source, found_tasks, heads_from)
     max_length = overrides.pop("max_length", None)
     length = None if max_length is None else length_of(max_length)
-    with_settings = [(one, _settings(one.finetune, overrides)) for one in found_tasks]
+    found_tasks = [replace(t, finetune=_settings(t.finetune, overrides)) for t in found_tasks]
     for one in found_tasks:
         check_inputs(source, one)
-    check_shared(found_tasks, {one.name: settings for one, settings in with_settings})
+    check_shared(found_tasks)
     readout = _readout(preset, found_tasks)
     out = Path(out)
     seeds = _seeds(seed, seed if head_seed is None else head_seed)
@@ -140,14 +140,14 @@ def finetune(
     if bf16:
         check_bf16(torch_device)
     _check_apart(source, out)
-    for _, settings in with_settings:
+    for one in found_tasks:
         if length != AUTO:
-            check_readout(source, readout, length or settings.max_length)
+            check_readout(source, readout, length or one.finetune.max_length)
     check_output(out, EXPERT_LAYOUT, force=force)
     named_part = None if part is None else part_named(part, seed, limit)
     parts = [
-        _load_training(source, *pair, length, readout, data_dir, limit, named_part)
-        for pair in with_settings
+        _load_training(source, one, length, readout, data_dir, limit, named_part)
+        for one in found_tasks
     ]
     whole_base, digests = _with_missing_layers(source, parts)
     fields = {
@@ -193,24 +193,24 @@ def finetune(
 def _load_training(
     source: Checkpoint,
     task: Task,
-    settings: Hyperparameters,
     length: Length | None,
     readout: Readout,
     data_dir: str | Path | None,
     limit: int | None,
     part: Part | None,
 ) -> Training:
-    """Rows and settings of one task. `length` takes the place of the settings' `max_length`."""
+    """Rows and settings of one task. `length` takes the place of the task's `max_length`."""
     check_apart(task, data_dir)
     if part is None:
         train = load_rows(task, TRAINED_ON, folder=data_dir, limit=limit)
     else:
         train = part_of(load_rows(task, TRAINED_ON, folder=data_dir), part)
     heldout = load_rows(task, HELD_OUT, folder=data_dir, limit=limit)
-    tokens = resolved_length(length or settings.max_length, [source], (train, heldout), readout)
+    asked = length or task.finetune.max_length
+    tokens = resolved_length(asked, [source], (train, heldout), readout)
     if readout == LAST_LINEAR:
         tell_of_cut([source], train, tokens)
-    return Training(train, heldout, replace(settings, max_length=tokens), readout)
+    return Training(train, heldout, replace(task.finetune, max_length=tokens), readout)
 
 
 def _under_label_words(source: Checkpoint, tasks: Sequence[Task], folder: str | Path) -> Checkpoint:

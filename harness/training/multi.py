@@ -28,7 +28,7 @@ from harness.kinds import kind_of, share_label_space
 from harness.labels import same
 from harness.rng import rng
 from harness.training.single import Training, check_reads, collator, dataset, with_new_head
-from harness.types import Checkpoint, Hyperparameters, Task
+from harness.types import Checkpoint, Task
 
 SHARED = ("learning_rate", "epochs", "warmup", "weight_decay")
 """Hyperparameters that all tasks of a run share. Batch size and maximum length are each task's."""
@@ -159,7 +159,7 @@ class TaskBatches(Sampler[list[int]]):
             yield batches[index]
 
 
-def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters]) -> None:
+def check_shared(tasks: Sequence[Task]) -> None:
     """Raise BadRecipe if tasks differ in a field of `SHARED`, or in their unit (row or word)."""
     units = {kind_of(task).unit: task for task in tasks}
     if len(units) > 1:
@@ -169,7 +169,7 @@ def check_shared(tasks: Sequence[Task], settings: Mapping[str, Hyperparameters])
             f"each word in all: {shown}"
         )
     for field in SHARED:
-        values = {task: getattr(chosen, field) for task, chosen in settings.items()}
+        values = {task.name: getattr(task.finetune, field) for task in tasks}
         if len(set(values.values())) > 1:
             shown = ", ".join(f"{task} {value}" for task, value in values.items())
             raise BadRecipe(
