@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tabulate import tabulate
-
 from harness.entries import Method
 from harness.errors import BrokenCheckpoint, CannotWrite
 from harness.files import cache_dir, read_json, write_json
@@ -18,7 +16,7 @@ from harness.options import options
 from harness.plugins import files_of_ours
 from harness.ranges import expected
 from harness.registry import REGISTRIES
-from harness.text import wrapped
+from harness.text import aligned, wrapped
 from harness.types import Task
 
 
@@ -90,7 +88,7 @@ def families() -> list[dict[str, Any]]:
 def in_columns(entries: Sequence[Mapping[str, Any]]) -> str:
     """A table of entries with the same keys, which are its header."""
     rows = [[v if isinstance(v, str) else ", ".join(v) for v in row.values()] for row in entries]
-    return str(tabulate(rows, [*entries[0]], tablefmt="plain", disable_numparse=True))
+    return aligned(rows, [*entries[0]], "plain", len(entries[0]))
 
 
 def _functions(value: Any) -> tuple[Callable[..., Any], ...]:

@@ -12,8 +12,6 @@ from harness.options import misplaced, needs
 from harness.types import FeaturesName, KindName
 
 MetricFn: TypeAlias = Callable[[Any, Any], float]
-ALL_KINDS: tuple[KindName, ...] = typing.get_args(KindName)
-"""Every kind of task."""
 
 BreaksWith: TypeAlias = Mapping[str, Sequence[str]]
 """The properties that a method may break, by the option with which it may.
@@ -160,7 +158,7 @@ class Metric(Entry):
     """
 
     called = "metric"
-    kinds: tuple[KindName, ...] = ALL_KINDS
+    kinds: tuple[KindName, ...] = typing.get_args(KindName)
     classes: int | None = None
     undefined: Callable[[Any], str | None] | None = None
     prefixes: str = ""

@@ -24,10 +24,12 @@ def file_of(function: Callable[..., Any]) -> Path | None:
     written = getattr(getattr(inner_function(function), "__code__", None), "co_filename", None)
     if (file := getattr(module, "__file__", None)) is None or not Path(file).is_file():
         return None
-    # after a script under `python -i`, what is typed joins the script's module
-    added = module_of(function) == "__main__" and written is not None
-    typed = added and not _is_of(str(written), file)
-    return None if typed else Path(file)
+    if module_of(function) != "__main__" or written is None:
+        return Path(file)
+    # after a script under `python -i`, what is typed joins the script's module; a decorator's code
+    # comes from another file, which exists
+    in_file = Path(written).name == Path(file).name or Path(written).is_file()
+    return Path(file) if in_file else None
 
 
 def was_typed(thing: Any) -> bool:
@@ -40,12 +42,6 @@ def inner_function(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, partial):
         function = function.func
     return function
-
-
-def _is_of(written: str, file: str) -> bool:
-    """Whether code whose recorded file is `written` comes from `file`, or from another file that
-    exists (a decorator's)."""
-    return Path(written).name == Path(file).name or Path(written).is_file()
 
 
 def module_of(function: Callable[..., Any]) -> str:

@@ -132,9 +132,7 @@ def tell_of_cut(checkpoints: Sequence[Checkpoint], rows: Rows, max_length: int) 
             )
     able = min(map(token_limit, checkpoints))
     if phrase := cut_phrase(worst, max_length):
-        advice = "the model takes no more"
-        if able > max_length:
-            advice = "see --max-length auto"
+        advice = "see --max-length auto" if able > max_length else "the model takes no more"
         warnings.warn(
             f"{rows.task}@{rows.split}: {phrase}; the longest row has {worst.longest}: {advice}",
             stacklevel=2,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 
@@ -19,8 +18,6 @@ from harness.passes.features import content_key
 from harness.passes.placement import AUTOMATIC, Placement
 from harness.passes.prepared import Inputs, Prepared, check_positions, prepare, row_labels, stacked
 from harness.types import Checkpoint, Progress, Rows, Steps
-
-Batches: TypeAlias = "Iterator[tuple[Inputs, torch.Tensor]]"
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class Reading:
         task, checkpoint = self.rows.task, self.checkpoint
         return kind_of(task).output_columns(task, checkpoint.labels or (), checkpoint.source)
 
-    def batches(self, size: int, *, as_drawn: bool) -> Batches:
+    def batches(self, size: int, *, as_drawn: bool) -> Iterator[tuple[Inputs, torch.Tensor]]:
         """Inputs and labels of `size` rows each, as drawn or by length, which pads less."""
         kind, device = kind_of(self.rows.task), self.placement.where
         outputs = max(1, len(self.checkpoint.labels or ()))

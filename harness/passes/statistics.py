@@ -185,15 +185,14 @@ def describe(
     need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest: str
 ) -> StatisticDescription:
     """The description of a met need: its options, rows and model, with the weights' `digest`."""
-    facts = {"rows": reading.rows.digest, "max_length": reading.max_length, "not run": ()}
-    facts |= {"placement": reading.placement.recorded}
+    rows, recorded = reading.rows, reading.placement.recorded
     return StatisticDescription(
         kind=need.name,
         options=dict(chosen),
-        task=f"{reading.rows.task}@{reading.rows.split}",
+        task=f"{rows.task}@{rows.split}",
         digest=digest,
         model=reading.checkpoint.name,
-        facts=Facts.model_validate(facts),
+        facts=Facts(rows=rows.digest, max_length=reading.max_length, placement=recorded),
         versions={name: version(name) for name in ("merging-harness", "torch")},
         code=code_of(need.function) or "",
     )

@@ -51,8 +51,7 @@ def scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: 
         outputs = trainer.predict(rows)
         return score(task, predictions(task, outputs), outputs.label_ids)
     # the Trainer lacks words that were cut off: a forward pass of ours
-    models = list(getattr(trainer.model, "classifiers", [trainer.model]))
-    model = models[number]
+    model = list(getattr(trainer.model, "classifiers", [trainer.model]))[number]
     weights = to_family_names(model, model.state_dict())
     trained = replace(source, config=model.config.to_dict(), weights=weights)
     placement = Placement(device=str(trainer.args.device))

@@ -32,8 +32,7 @@ SUITE = ("embedded/comparison", "embedded/outcome", "embedded/topic")
 PICTURES = ("embedded/shapes", "embedded/colours")
 """Tasks that the ViT is trained on."""
 PROCESSING = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}
-MINIATURE_FILE = "miniature.json"
-MINIATURE = Layout("a base", MINIATURE_FILE)
+MINIATURE = Layout("a base", "miniature.json")
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MASK = SPECIAL.index("[MASK]")
 LENGTH = 64
@@ -57,9 +56,8 @@ def make_base(
         tokenizer = word_tokenizer(suite)
         model = untrained(len(tokenizer), width, layers)
         pretrain(model, suite, tokenizer, steps)
-        with without_progress_bars():
-            model.bert.save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+        model.bert.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     return Path(out)
 
 
@@ -68,6 +66,7 @@ def _made(out: str | Path, *, seed: int, **settings: int) -> Iterator[Path]:
     """A new folder for a base, which the block makes with this seed and on one thread."""
     with (
         new_folder(Path(out), MINIATURE, force=True) as folder,
+        without_progress_bars(),
         one_thread(),
         seeded(seed),
     ):
@@ -200,8 +199,7 @@ def make_image_base(
             return supervised(heads[turn](hidden), torch.from_numpy(suite[turn].labels)[picked])
 
         descend(model, heads, loss, suite, steps, RATE_OF_IMAGES)
-        with without_progress_bars():
-            model.save_pretrained(folder)
+        model.save_pretrained(folder)
     return Path(out)
 
 

@@ -81,17 +81,16 @@ def _clear(workdir: Path, request: Mapping[str, Any], force: bool) -> None:
     if workdir.is_symlink():
         raise OutputExists(f"{workdir} is a link, expected the folder of a run, or none: remove it")
     check_output(workdir, UNFINISHED, force=True)
-    last = last_checkpoint(workdir)
-    old = {**UNFINISHED.read_marker(workdir), FILES: None} if last else {}
-    change = next(_differing(old, {**as_json(request), FILES: None}), None) if last else None
-    if change and not force:
-        name, before, now = change
-        raise OutputExists(
-            f"{workdir} holds an unfinished training whose {name} is {before!s:.80}, found "
-            f"{now!s:.80}; give the old value to continue it; to start anew, remove this folder or "
-            "give finetune --force"
-        )
-    last = None if change else last
+    if last := last_checkpoint(workdir):
+        old = {**UNFINISHED.read_marker(workdir), FILES: None}
+        for name, before, now in _differing(old, {**as_json(request), FILES: None}):
+            if not force:
+                raise OutputExists(
+                    f"{workdir} holds an unfinished training whose {name} is {before!s:.80}, found "
+                    f"{now!s:.80}; give the old value to continue it; to start anew, remove this "
+                    "folder or give finetune --force"
+                )
+            last = None
     _remove_checkpoints(workdir, but=last)
 
 
