@@ -96,6 +96,17 @@ def test_a_comparison_is_on_the_sets_that_all_models_have(tmp_path: Path) -> Non
     assert gain.within == pytest.approx([100 * end for end in made.within])
 
 
+def test_merges_that_share_no_task_say_nothing_of_a_mean(tmp_path: Path) -> None:
+    """Two references on both tasks, beside a merge on each of them and the best constants."""
+    constants = {"toy/a": {"accuracy": 0.5}, "toy/b": {"accuracy": 0.5, "f1": 0.5}}
+    for seed, (name, parts) in enumerate(constants.items()):
+        given: dict[str, Any] = {"seed": seed, "majority": {"value": 0.5, "parts": parts}}
+        read_once(tmp_path, f"merge {seed}", name, 0.3, method=("ties", "average")[seed], **given)
+        for model, wrong in (("one", 0.1), ("other", 0.3)):
+            read_once(tmp_path, model, name, wrong, role="reference", **given)
+    assert "one is better than other" in two(tmp_path, "one", "other").verdict
+
+
 def test_two_models_of_one_name_are_no_sets(tmp_path: Path) -> None:
     """Trained by the same seeds; also among several models."""
     replicates(tmp_path, 1)

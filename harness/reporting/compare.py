@@ -262,7 +262,7 @@ def _priors(all_lines: Sequence[Line], sides: Sides) -> Mapping[str, Prior | Non
         scores = scores_of(merges)
     except BrokenRecord:  # records that cannot stand on one board give no prior
         return {}
-    by_column = {column: prior for (_, column), prior in priors_of(scores, scores.rows).items()}
+    by_column = {column: prior for (_, column), prior in priors_of(scores).items()}
     return {**by_column, MEAN: by_column.get(scores.columns[-1])} if by_column else {}
 
 

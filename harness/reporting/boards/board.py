@@ -109,7 +109,7 @@ class Board:
     @cached_property
     def best(self) -> Mapping[tuple[Setting, str], frozenset[str]]:
         """By setting and column, the best merge and those not significantly different from it."""
-        return best_of(self.scores, self.scores.models("merged"), self.priors)
+        return best_of(self.scores, self.priors)
 
     @cached_property
     def gained(self) -> Mapping[GridPlace, Difference]:
@@ -168,7 +168,7 @@ def board_of(lines: Sequence[Line]) -> Board:
         unchanged=unchanged,
         scores=scores,
         counterparts=partners,
-        priors=priors_of(scores, scores.models("merged")),
+        priors=priors_of(scores),
     )
 
 

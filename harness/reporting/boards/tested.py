@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import TypeAlias, TypeVar
 
 from harness.reporting.difference import (
@@ -30,16 +29,15 @@ MOST_BOARD_ROWS = 60
 """The most merges of which all pairs are tested: with more, Holm leaves hardly any significant."""
 
 
-def priors_of(scores: Grid, rows: Sequence[str]) -> Priors:
-    """The prior of each column, for tests between these rows."""
-    return {place: _prior(cells.values()) for place, cells in _columns(scores, rows)}
+def priors_of(scores: Grid) -> Priors:
+    """The prior of each column, for tests between merges."""
+    return {place: _prior(cells.values()) for place, cells in _merges_by_column(scores)}
 
 
-def _columns(
-    scores: Grid, rows: Sequence[str]
-) -> Iterator[tuple[tuple[Setting, str], dict[str, GridCell]]]:
+def _merges_by_column(scores: Grid) -> Iterator[tuple[tuple[Setting, str], dict[str, GridCell]]]:
+    merges = scores.models("merged")
     for setting in scores.settings:
-        table = {row: scores.row(row, setting) for row in rows}
+        table = {row: scores.row(row, setting) for row in merges}
         for index, column in enumerate(scores.columns):
             yield (
                 (setting, column),
@@ -47,16 +45,14 @@ def _columns(
             )
 
 
-def best_of(
-    scores: Grid, rows: Sequence[str], priors: Priors
-) -> dict[tuple[Setting, str], frozenset[str]]:
-    """By setting and column, the best of these rows and those not significantly different from it.
+def best_of(scores: Grid, priors: Priors) -> dict[tuple[Setting, str], frozenset[str]]:
+    """By setting and column, the best merge and those not significantly different from it.
 
-    Holm over all pairs, as any row may be the highest. A column with only one of the rows has no
-    best row, and no row is best that does not score more than the best constant prediction.
+    Holm over all pairs, as any merge may be the highest. A column with only one merge has no best
+    row, and no row is best that does not score more than the best constant prediction.
     """
     best = {}
-    for place, cells in _columns(scores, rows):
+    for place, cells in _merges_by_column(scores):
         if len(cells) > 1:
             constant = scores.cell(CONSTANT, *place)
             low = -math.inf if constant is None else constant.mean
@@ -68,14 +64,14 @@ def best_of(
 
 def _behind(first: str, cells: Mapping[str, GridCell], prior: Prior | None) -> Iterator[str]:
     """The rows of a column that score significantly less than the first."""
-    rows, lines = [*cells], [*chain(*(cell.lines for cell in cells.values()))]
-    estimates = by_task(*(cell.lines for cell in cells.values())) if lines else None
+    rows = [*cells]
+    estimates = by_task(*(cell.lines for cell in cells.values()))
     sets = {frozenset(line.set for line in cell.lines) for cell in cells.values()}
     if (
         estimates is not None
         and len(sets) == 1
         and len(rows) <= MOST_BOARD_ROWS
-        and enough_draws(lines)
+        and enough_draws([line for cell in cells.values() for line in cell.lines])
     ):
         index = rows.index(first)
         for pair in significant_pairs(estimates, prior):
