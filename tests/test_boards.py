@@ -1006,6 +1006,14 @@ def test_a_board_says_whose_experts_are_below_the_best_constant() -> None:
     assert "rte (70.0 against 71.2), mrpc (90.0 against 91.0)." in said(0.712, 0.91)
 
 
+def test_of_equal_merges_the_finding_names_the_first() -> None:
+    """Whatever order a set of names has in this process."""
+    names = [f"merge-{number}" for number in range(25)]
+    records = [record("merged", name, RTE, "current", 0.7, method=name) for name in names]
+    finding = summary(board_of([*lines(records)]))["finding"]
+    assert finding.startswith("Under current merge-0 scores highest with 70.0")
+
+
 BOARDS = sorted(path.parent.name for path in LEADERBOARDS.glob("*/board.md"))
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from harness.reporting.boards.board import Board
 from harness.reporting.grid import short_task
 from harness.reporting.names import CONSTANT
-from harness.reporting.sentences import rendered
+from harness.reporting.sentences import rendered, span
 from harness.reporting.verdict import experts_and_bases, mean_score
 from harness.text import few, last_part, plain, points
 
@@ -69,7 +69,7 @@ def _experts(board: Board) -> str:
         merged = {(line.set, digest) for line in board.lines for _, digest in line.experts}
         most = max(Counter(number for number, _ in merged).values(), default=0)
         return f"{most}, of other tasks" if most else ""
-    count = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    count = span((counts[0], counts[-1]))
     return f"{'one' if count == '1' else count} of each task"
 
 
@@ -83,8 +83,9 @@ def _finding(board: Board) -> str:
         return ""
     if not best:
         return plain(f"Under {setting} no merge scores more than the {CONSTANT} prediction.")
-    means = {row: cells[-1].cell.mean for row, cells in board.under(setting) if cells[-1]}
-    first = max(best, key=means.__getitem__)
+    under = board.under(setting)
+    means = {row: cells[-1].cell.mean for row, cells in under if row in best and cells[-1]}
+    first = max(means, key=means.__getitem__)  # the first of equal ones
     others = len(best) - 1
     more = f"; {others} more do not differ significantly from it" if others else ""
     return plain(f"Under {setting} {first} scores highest with {points(means[first])}{more}.")
