@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import fsum
+from math import fsum, inf
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -171,13 +171,12 @@ class Credits:
     @property
     def shared(self) -> dict[str, float]:
         """The score of the best constant, and of base and experts if all merges have the same."""
-        columns = {
-            name: [getattr(merge, name) for merge in self.merges] for name in ("base", "experts")
-        }
-        same = {
-            name: values[0] for name, values in columns.items() if len({*map(points, values)}) == 1
-        }
-        return same if self.constant is None else {"best constant": self.constant, **same}
+        shared = {} if self.constant is None else {"best constant": self.constant}
+        for name in ("base", "experts"):
+            values = [getattr(merge, name) for merge in self.merges]
+            if len({*map(points, values)}) == 1:
+                shared[name] = values[0]
+        return shared
 
     @property
     def undefined(self) -> bool:
@@ -202,7 +201,6 @@ def ranked(
     transductive: Collection[str] = (),
     constants: Sequence[float | None] = (),
     several_metrics: bool = False,
-    others: int = 0,
     priors: tuple[Prior | None, Prior | None] = (None, None),
 ) -> Credits:
     """The credits of merges, given by name.
@@ -212,20 +210,14 @@ def ranked(
     """
     floors = constants or [None] * len(tasks)
     known_floors = [floor for floor in floors if floor is not None]
-    merges = [
-        _merge(name, scores, floors, several_metrics, transductive=name in transductive)
-        for name, scores in rows.items()
-    ]
     higher = holm(
         [p_value(mean_difference(scores.tuned, scores.current)) for scores in rows.values()]
     )
-    merges = [
-        replace(merge, hidden=p < 1 - LEVEL and merge.head > 0)
-        for merge, p in zip(merges, higher, strict=True)
-    ]
-    merges.sort(
-        key=lambda merge: (merge.credit is None, -(merge.credit or _NONE).point, -merge.tuned)
-    )
+    merges = []
+    for (name, scores), p in zip(rows.items(), higher, strict=True):
+        merge = _merge(name, scores, floors, several_metrics, transductive=name in transductive)
+        merges.append(replace(merge, hidden=p < 1 - LEVEL and merge.head > 0))
+    merges.sort(key=lambda one: (-one.credit.point if one.credit else inf, -one.tuned))
     inside = [merge for merge in merges if not merge.transductive]
     scored = [rows[merge.name] for merge in inside]
     by_credit = significant_pairs([scores.tuned for scores in scored], priors[0])
@@ -254,11 +246,7 @@ def ranked(
         len(pairs),
         len(turned),
         several_metrics,
-        others,
     )
-
-
-_NONE = Ratio(0.0, (0.0, 0.0))
 
 
 def _merge(
@@ -314,8 +302,9 @@ def credits_of(board: Board) -> Credits | None:
         return None
     against = experts_and_bases(board.lines)
     merges = board.scores.models("merged")
-    by_row = {row: _scored(board, row, heads, against) for row in merges}
-    scored = {row: scores for row, scores in by_row.items() if scores is not None}
+    scored = {
+        row: scores for row in merges if (scores := _scored(board, row, heads, against)) is not None
+    }
     if not scored:
         return None
     best = sorted(scored, key=lambda row: -fsum(estimate.point for estimate in scored[row].tuned))[
@@ -330,10 +319,10 @@ def credits_of(board: Board) -> Credits | None:
         transductive=[row for row in best if board.scores.line_of_row[row].made_on_test],
         constants=constants_of(lines),
         several_metrics=not one_metric(lines),
-        others=len(scored) - len(best),
         priors=(board.priors[heads[1], whole], board.priors[heads[0], whole]),
     )
-    return replace(placed, unscored=tuple(row for row in merges if row not in scored))
+    unscored = tuple(row for row in merges if row not in scored)
+    return replace(placed, others=len(scored) - len(best), unscored=unscored)
 
 
 def _scored(

@@ -17,7 +17,7 @@ from harness.text import breaks, plain, points
 TASKS = 8
 """The most tasks with a column each beside the bars; with more, the page shows the range only."""
 NO_PLACE_MARK = " †"
-"""Marks a merge out of competition."""
+"""Marks a merge out of competition, in place of "(transductive)" in its name."""
 UNDEFINED = "–"
 OWN_ABOVE = " ‡"
 """Marks a tuned head that scores less than Current Eval."""
@@ -69,7 +69,7 @@ def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]
         cells += [bar["credit"] for bar in bars]
         cells += [text for bar in bars for text, _ in bar["tasks"] if several]
     seen = {look for bar in bars for look, *_ in bar["rects"]}
-    seen |= {"tick"} if any(bar["tick"] is not None for bar in bars) else set()
+    seen |= {"tick" for bar in bars if bar["tick"] is not None}
     return {
         "finding": [plain(text) for text in credits.finding],
         "about": f"{about}{extra} Tuned head: {plain(credits.setting)}. {credits.left_out}".strip(),
@@ -82,8 +82,8 @@ def view(credits: Credits, about: str, *, leaves: bool = True) -> dict[str, Any]
 
 
 def _bar(merge: MergeCredit, along: Callable[[float], float], low: float) -> dict[str, Any]:
-    label = _named(merge)
-    bare = label.removesuffix(NO_PLACE_MARK)
+    mark = NO_PLACE_MARK if merge.transductive else ""
+    bare = merge.name.removesuffix(marked("", transductive=merge.transductive))
     chosen = [*dict.fromkeys(OPTIONS.findall(bare))]  # folded rows repeat their options
     name = OPTIONS.sub(r"\1", bare)
     options = ", ".join(
@@ -93,10 +93,10 @@ def _bar(merge: MergeCredit, along: Callable[[float], float], low: float) -> dic
     scores |= {"experts": merge.experts}
     texts = {name: points(value) for name, value in scores.items()}
     return {
-        "called": label,
-        "name": breaks(f"{name}{NO_PLACE_MARK if merge.transductive else ''}"),
+        "called": f"{bare}{mark}",
+        "name": breaks(f"{name}{mark}"),
         "options": breaks(options),
-        "place": NO_PLACE_MARK.strip() if merge.transductive else span(merge.place, "–"),
+        "place": mark.strip() or span(merge.place, "–"),
         "rects": [
             (LOOKS.get(part, part), along(x), round(along(end) - along(x), 2))
             for part, x, end in merge.parts(low)
@@ -114,12 +114,6 @@ def _bar(merge: MergeCredit, along: Callable[[float], float], low: float) -> dic
         "low": merge.too_low,
         "high": merge.too_high,
     }
-
-
-def _named(merge: MergeCredit) -> str:
-    """The name of a merge, with `NO_PLACE_MARK` in place of "(transductive)"."""
-    bare = merge.name.removesuffix(marked("", transductive=True))
-    return f"{bare}{NO_PLACE_MARK}" if merge.transductive else merge.name
 
 
 def interval_text(credit: Ratio | None) -> str:
