@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from harness.reporting.boards.credit import Credits, credits_of
@@ -60,11 +61,6 @@ class HeadShare:
     verdict: Verdict
     lost: Difference
     recovered: Difference
-
-    @property
-    def setting(self) -> str:
-        """FT-Classifier Eval with its options and shots."""
-        return str(self.verdict.setting)
 
     @property
     def share(self) -> str:
@@ -134,9 +130,8 @@ class Board:
 
     def row(self, name: str, setting: Setting) -> list[ShownCell | None]:
         """The cells of a row under a setting, mean last."""
-        places = zip(self.scores.columns, self.scores.row(name, setting), strict=True)
         cells = []
-        for column, cell in places:
+        for column, cell in zip(self.scores.columns, self.scores.row(name, setting), strict=True):
             place, is_best = (name, setting, column), name in self.best.get((setting, column), ())
             line, gain = self.scores.lines.get(place), self.gained.get(place)
             cells.append(None if cell is None else ShownCell(cell, line, is_best, gain))
@@ -214,17 +209,18 @@ def folded(scores: Grid, joint_names: Mapping[str, str]) -> Grid:
 def shares_of(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
     """The shares of all rows with a verdict, setting by setting, grouped by protocol."""
     against = experts_and_bases(lines)
-    verdicts = []
+    verdicts: dict[Setting, dict[str, Verdict]] = {}
     for row in scores.rows:
         own_lines = [
             line for line in scores.lines_of_row.get(row, ()) if line.role in ("merged", "base")
         ]
-        verdicts += [(row, verdict) for verdict in verdicts_on(own_lines, against)]
-    families = grouped(verdicts, lambda pair: pair[1].setting)
-    protocols = [*dict.fromkeys(setting.protocol for setting in families)]
-    order = sorted(families, key=lambda setting: protocols.index(setting.protocol))
+        for verdict in verdicts_on(own_lines, against):
+            verdicts.setdefault(verdict.setting, {})[row] = verdict
+    by_protocol = grouped(verdicts, lambda setting: setting.protocol).values()
     return tuple(
-        share for setting in order for share in _shares(scores, setting, dict(families[setting]))
+        share
+        for setting in chain(*by_protocol)
+        for share in _shares(scores, setting, verdicts[setting])
     )
 
 

@@ -99,7 +99,7 @@ def _most(board: Board, rows: Sequence[BoardRow]) -> list[BoardRow]:
 def share_of(board: Board) -> Section | None:
     """How much of the loss of each row the head explains, a table for each setting, if known."""
     tables = []
-    for setting, group in groupby(board.shares, key=lambda share: share.setting):
+    for setting, group in groupby(board.shares, key=lambda share: str(share.verdict.setting)):
         rows = []
         for share in [*group][:MOST_BOARD_ROWS]:
             verdict, differences = share.verdict, (share.lost, share.recovered)
