@@ -35,15 +35,15 @@ def rendered(board: Board, files: Sequence[str]) -> str:
     """The page; `files` are the paths of the records of the board's lines, relative to it."""
     credits = board.credits
     style = source("board.css") + (shades() + _order(credits) if credits else "")
-    script = source("board.js")
+    script, share = source("board.js"), share_of(board)
     return template("index.html").render(
         style=style,
         script=script,
         style_hash=hash_of(style),
         script_hash=hash_of(script),
         about=about_text(board),
-        share=share_of(board),
-        sections=[section for section in sections(board) if section != share_of(board)],
+        share=share,
+        sections=[section for section in sections(board) if section != share],
         data=data(board, files),
         legend=legend(board, any(g.mark for g in (*board.gained.values(), *board.gaps.values()))),
         gains=bool(board.counterparts),
@@ -80,7 +80,6 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
     """The page's data for JSON: cells as lists by column, texts by their index in `texts`."""
     texts: dict[str, int] = {}
     file_of = {id(line): file for line, file in zip(board.lines, files, strict=True)}
-    has_gains = bool(board.gained)
     cells: dict[str, list[Any]] = {}
     records: dict[str, list[int]] = {}
     for setting_at, setting in enumerate(board.scores.settings):
@@ -88,13 +87,13 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
             for task_at, cell in enumerate(board.row(row, setting)):
                 if cell is not None:
                     place = {"row": row_at, "setting": setting_at, "task": task_at}
-                    _add(cells, place | _numbers(cell, has_gains))
+                    _add(cells, place | _numbers(cell))
                     details = _provenance(cell.line, file_of)
                     indices = {
                         name: texts.setdefault(text, len(texts)) for name, text in details.items()
                     }
                     _add(records, {name: indices.get(name, -1) for name in (*PROVENANCE, *FILE)})
-    opened = {"open": cells.pop("open")} if has_gains else {}
+    opened = cells.pop("open")
     columns = board.scores.columns
     gaps = [[_is_open(board.gaps.get((row, c))) for c in columns] for row in board.scores.rows]
     return {
@@ -102,7 +101,7 @@ def data(board: Board, files: Sequence[str]) -> dict[str, Any]:
         "tasks": _tasks(board),
         "settings": _settings(board),
         "rows": _rows(board),
-        **opened,
+        **({"open": opened} if board.gained else {}),
         "cells": cells,
         "records": records,
         "texts": [plain(text) for text in texts],
@@ -114,17 +113,15 @@ def _add(columns: dict[str, list[Any]], values: Mapping[str, Any]) -> None:
         columns.setdefault(name, []).append(value)
 
 
-def _numbers(shown: ShownCell, has_gains: bool) -> dict[str, Any]:
-    """The numbers of a cell; if the board `has_gains`, also whether this one is open."""
+def _numbers(shown: ShownCell) -> dict[str, Any]:
+    """The numbers of a cell, whether it is the best, and whether its gain is open."""
     cell = shown.cell
     low, high = cell.interval or (None, None)
     numbers = {"value": cell.mean, "sd": cell.deviation, "experts": cell.across_experts}
     numbers |= {"low": low, "high": high}
     # the page rounds what it shows, once
     rounded: dict[str, Any] = {k: None if v is None else round(v, 6) for k, v in numbers.items()}
-    return (
-        rounded | {"best": int(shown.best)} | ({"open": _is_open(shown.gain)} if has_gains else {})
-    )
+    return rounded | {"best": int(shown.best), "open": _is_open(shown.gain)}
 
 
 def _is_open(gain: Difference | None) -> int:
