@@ -85,10 +85,8 @@ def adaptation_notes(line: Line) -> list[str]:
 def line_notes(line: Line) -> list[str]:
     """The notes of `adaptation_notes`, and one on fits to fewer rows than features have
     dimensions."""
-    is_open = line.rows_per_dimension < 1
-    return adaptation_notes(line) + (
-        ["fitted to fewer rows than features have dimensions"] if is_open else []
-    )
+    few_rows = "fitted to fewer rows than features have dimensions"
+    return adaptation_notes(line) + [few_rows] * (line.rows_per_dimension < 1)
 
 
 def notes_by_setting(

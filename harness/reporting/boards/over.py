@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,12 +64,12 @@ def credits_over_boards(boards: Mapping[str, BoardCredits]) -> dict[str, Any]:
     most often, and on how far the boards of the first group agree.
     """
     credits = {name: board for name, board in boards.items() if board.credit}
-    merges = dict.fromkeys(merge for board in credits.values() for merge in board.credit)
-    places = {
-        merge: frozenset(name for name in credits if merge in credits[name].credit)
-        for merge in merges
+    pairs = ((merge, name) for name, board in credits.items() for merge in board.credit)
+    boards_of = {
+        merge: frozenset(name for _, name in places)
+        for merge, places in grouped(pairs, itemgetter(0)).items()
+        if len(places) >= FEWEST
     }
-    boards_of = {merge: names for merge, names in places.items() if len(names) >= FEWEST}
     if not boards_of:
         return {}
     groups = [*_groups(credits, boards_of)]
