@@ -6,6 +6,7 @@ Scores in exports are fractions, from 0 (correlations: -1) to 1.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from harness.reporting.boards.legend import line_notes
 from harness.reporting.lines import Line, grouped
@@ -77,12 +78,10 @@ def by_model(lines: Iterable[Line]) -> list[tuple[str, list[Line]]]:
     model that was evaluated on a task in two ways.
     """
     single = [line for line in lines if line.role not in SEVERAL]
-    names = dict(
-        zip(map(id, single), distinct_names(single, [line.model for line in single]), strict=True)
-    )
+    names = map(plain, distinct_names(single, [line.model for line in single]))
     models = []
-    for alike in grouped(single, lambda line: plain(names[id(line)])).values():
-        for name, model in _named(plain(names[id(alike[0])]), _models(alike)):
+    for shared, pairs in grouped(zip(names, single, strict=True), itemgetter(0)).items():
+        for name, model in _named(shared, _models([line for _, line in pairs])):
             check_columns(model)
             once = grouped(model, lambda line: (line.task, line.setting))
             models.append((name, [first for first, *_ in once.values()]))
