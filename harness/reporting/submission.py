@@ -233,14 +233,13 @@ def _beside(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple[str
     """(file, fault) of submitted records that contradict the board or an earlier record, or lack
     the record of a control."""
     every = [*board, *sent]
-    lines = with_set_numbers([*lines_of(every)])
-    pairs = [*zip((one for _, one in every for _ in one.shots), lines, strict=True)]
+    records, lines = dict(every), with_set_numbers([*lines_of(every)])
     board_count = sum(len(one.shots) for _, one in board)
     unmerged = [one for one in lines if one.role in ("base", *SINGLES)]
     controls = {(one.task, one.setting, key) for one in unmerged for key in (one.role, one.digest)}
     facts: dict[tuple[object, str], list[object]] = {}
-    for place, (record, line) in enumerate(pairs):
-        column = f"{line.task} under {line.setting}"
+    for place, line in enumerate(lines):
+        record, column = records[line.path], f"{line.task} under {line.setting}"
         for subject, fact, value in _facts(record, line, column):
             values = facts.setdefault((subject, fact), [])
             if values and value not in values and place >= board_count:
@@ -264,11 +263,11 @@ def _incomplete(board: Sequence[Named], sent: Sequence[Named]) -> Iterator[tuple
     own: dict[object, Line] = {}
     cells: dict[object, dict[object, set[str]]] = {}
     for group in (board, sent):
-        records = (record for _, record in group for _ in record.shots)
-        for record, line in zip(records, lines_of(group), strict=True):
+        records = dict(group)
+        for line in lines_of(group):
             if line.role != "merged":
                 continue
-            tasks = tuple(sorted(str(expert.task) for expert in record.experts))
+            tasks = tuple(sorted(str(expert.task) for expert in records[line.path].experts))
             preset = f" by {line.preset}" if line.preset else ""
             merge, cell = (line.model, line.made_of), f"{line.task} under {line.setting}{preset}"
             cells.setdefault(tasks, {}).setdefault(merge, set()).add(cell)
