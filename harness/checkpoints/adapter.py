@@ -35,8 +35,7 @@ from harness.checkpoints.named import parameters_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.open import (
     check_counts,
-    check_outputs,
-    labels_of,
+    labels_of_head,
     open_checkpoint,
     open_file,
     two_names_error,
@@ -137,16 +136,14 @@ def open_adapter(
         config.setdefault("architectures", model.config["architectures"])
     check_counts(config, weights, str(adapter.file))
     # a tensor saved whole may also be an lm_head, which has no labels
-    labels = (
-        labels_of(config, str(adapter.file)) if any(map(encoder.family.is_head, head)) else None
+    labels = labels_of_head(
+        config, encoder.family, specs(head), str(adapter.file), folder / "config.json"
     )
     if head and unit:  # without a known task type, the unit is not known
         network = classifier_on_meta(config, model.source, unit=unit)
         _check_wanted(folder, model, parameters_of(network), weights)
         if type(network).__module__.startswith("transformers."):
             config.setdefault("architectures", [type(network).__name__])
-    if labels is not None and (final := encoder.family.final(head)):
-        check_outputs(specs(head)[f"{final}.weight"], labels, config, folder / "config.json")
     return replace(
         encoder,
         source=source,

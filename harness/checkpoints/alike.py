@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
-from harness.checkpoints.layout import VOCABULARY_FILES
+from harness.checkpoints.layout import VOCABULARY_FILES, files_in
 from harness.checkpoints.processor import check_images_alike, processor_digest
 from harness.checkpoints.tokenizer import shared_tokenizer, using_tokenizer
 from harness.errors import BrokenCheckpoint, IncompatibleWeights
@@ -37,17 +37,17 @@ def check_tokens(models: Sequence[Checkpoint]) -> None:
     """
     if models[0].family.inputs == "image":
         return check_images_alike(models)
-    having = [m for m in models if any((m.processor / n).is_file() for n in VOCABULARY_FILES)]
+    having = [model for model in models if files_in(model.processor, VOCABULARY_FILES)]
     words = all(
         "ForTokenClassification" in str(model.config.get("architectures"))
         for model in having
         if model.labels is not None
     )
-    first, seen = having[:1], {_files(model) for model in having[:1]}
-    for other in having[1:]:
-        if _files(other) not in seen:
-            seen.add(_files(other))
-            _check_pair(other, first[0], words)
+    by_files: dict[tuple[str, str], Checkpoint] = {}
+    for model in having:
+        by_files.setdefault(_files(model), model)
+    for other in [*by_files.values()][1:]:
+        _check_pair(other, having[0], words)
 
 
 def _files(model: Checkpoint) -> tuple[str, str]:
@@ -61,7 +61,7 @@ def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
         settings = [_tokenizer_settings(model, words) for model in (other, first)]
     except BrokenCheckpoint:
         for model in (other, first):
-            if not any((model.processor / name).is_file() for name in VOCABULARY_FILES[:3]):
+            if not files_in(model.processor, VOCABULARY_FILES[:3]):
                 return  # the library for its other file may be missing
         raise
     (found, mine), (expected, theirs) = settings

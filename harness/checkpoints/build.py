@@ -13,7 +13,7 @@ from harness.checkpoints.align import aligned_base
 from harness.checkpoints.families.family import Family, Unit
 from harness.checkpoints.families.symmetry import layer_in
 from harness.checkpoints.layout import bad_value
-from harness.checkpoints.named import parameters_of, to_family_names, to_memory_names
+from harness.checkpoints.named import parameters_of, tensors_of, to_memory_names
 from harness.checkpoints.network import classifier_on_meta, new_classifier
 from harness.checkpoints.open import check_counts
 from harness.checkpoints.processor import check_image_processor
@@ -46,8 +46,7 @@ def encoder_of(base: Checkpoint, *, unit: Unit = "row") -> Checkpoint:
     """
     family = base.family
     config = {key: value for key, value in base.config.items() if key not in HEAD_KEYS}
-    network = classifier_on_meta(config, base.source, unit=unit)
-    tensors = to_family_names(network, network.state_dict())
+    tensors = tensors_of(classifier_on_meta(config, base.source, unit=unit))
     expected = {name: tensor for name, tensor in tensors.items() if not family.is_head(name)}
     encoder = aligned_base(base, replace(base, weights=expected))
     headers = specs(encoder.weights)
@@ -72,15 +71,13 @@ def initialised_layers(
 ) -> dict[str, torch.Tensor]:
     """The encoder's tensors that a base was published without, initialised with a seed."""
     encoder, family = encoder_of(base, unit=unit), base.family
-    planned = classifier_on_meta(encoder.config, base.source, unit=unit)
-    expected = to_family_names(planned, planned.state_dict())
+    expected = tensors_of(classifier_on_meta(encoder.config, base.source, unit=unit))
     lacking = [n for n in expected if not family.is_head(n) and n not in encoder.weights]
     if not lacking:
         return {}
     with seeded(seed):
-        drawn = new_classifier(encoder.config, base.source, unit)
-    tensors = to_family_names(drawn, drawn.state_dict())
-    return {name: tensors[name] for name in lacking}
+        drawn = tensors_of(new_classifier(encoder.config, base.source, unit))
+    return {name: drawn[name] for name in lacking}
 
 
 def build_model(
@@ -98,8 +95,7 @@ def build_model(
     shape: nothing is ever newly initialised.
     """
     check_counts(config, state, what)
-    _check_unit(config, what, unit)
-    check_tensors(classifier_on_meta(config, what, unit=unit), state, what)
+    _check_classifier(config, state, what, unit)
     return _filled(config, state, what, unit, device)
 
 
@@ -159,9 +155,7 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
     if checkpoint.pooling is not None:
         encoder_of(checkpoint)
         return
-    _check_unit(checkpoint.config, checkpoint.source, unit)
-    model = classifier_on_meta(checkpoint.config, checkpoint.source, unit=unit)
-    check_tensors(model, checkpoint.weights, checkpoint.source)
+    model = _check_classifier(checkpoint.config, checkpoint.weights, checkpoint.source, unit)
     if checkpoint.family.stacks and unit == "row":
         tokens = specs(checkpoint.weights)[checkpoint.family.token_embeddings].shape[0]
         for key in ("decoder_start_token_id", "pad_token_id"):
@@ -185,10 +179,14 @@ CLASS_OF_UNIT: Mapping[Unit, tuple[str, str]] = {
 """By unit, how the names of transformers' classifiers end, and what these give."""
 
 
-def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
-    """Raise BrokenCheckpoint if config.json names a classifier of the other unit.
+def _check_classifier(
+    config: Mapping[str, Any], state: StateDict, what: str, unit: Unit
+) -> torch.nn.Module:
+    """The classifier of a configuration without weights. Raises BrokenCheckpoint if config.json
+    names a classifier of the other unit, and unless its tensors are those of `state`.
 
-    Tensors would show it in most cases, with a less clear error, but not where names are the same.
+    Tensors would show the unit in most cases, with a less clear error, but not where names are the
+    same.
     """
     classes, other = config.get("architectures"), CLASS_OF_UNIT["word" if unit == "row" else "row"]
     for name in classes if isinstance(classes, list) else ():
@@ -197,6 +195,9 @@ def _check_unit(config: Mapping[str, Any], what: str, unit: Unit) -> None:
                 f"{what} is a {name!s:.80} ({other[1]}) according to its config.json, expected "
                 f"{CLASS_OF_UNIT[unit][1]}: a model ...{CLASS_OF_UNIT[unit][0]}"
             )
+    model = classifier_on_meta(config, what, unit=unit)
+    check_tensors(model, state, what)
+    return model
 
 
 def check_whole(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:

@@ -26,11 +26,6 @@ def ordered_as(expert: Checkpoint, labels: Sequence[str] | None) -> Checkpoint:
     return replace(expert, config=config, labels=tuple(names), weights=state, stored=own)
 
 
-def in_stored_order(expert: Checkpoint) -> Checkpoint:
-    """The model with its outputs in the order of its folder."""
-    return expert if expert.stored is None else ordered_as(expert, expert.stored)
-
-
 def tensors_ordered_as(expert: Checkpoint, statistic: StateDict) -> StateDict:
     """A statistic of a model with `joined_parts`, by the names of weights, with the rows of its
     tensors for the final layer in the order of the model's outputs.
@@ -39,7 +34,7 @@ def tensors_ordered_as(expert: Checkpoint, statistic: StateDict) -> StateDict:
     have none. Where a final layer is square, so that its shape does not tell, only a statistic
     that has its bias too is put in order.
     """
-    order = None if expert.stored is None else _order(expert.stored, expert.labels or ())
+    order = _order(expert.stored or (), expert.labels or ())
     made_specs, specs = weights.specs(statistic), weights.specs(expert.weights)
     rows = [n for n in _final(expert) if n in made_specs and made_specs[n].shape == specs[n].shape]
     if order is None or all(

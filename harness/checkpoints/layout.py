@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
-from harness.errors import BrokenCheckpoint, HarnessError
+from harness.errors import BrokenCheckpoint
 from harness.files import MAX_FILE_BYTES, read_json
 from harness.folders import Layout
-from harness.text import first_line
 
 WEIGHTS_FILE, SHARD_INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -75,15 +73,20 @@ MERGE_LAYOUT = Layout("a merge", MERGE_FILE)
 EXPERT_LAYOUT = Layout("an expert", EXPERT_FILE)
 
 
+def files_in(folder: Path, names: Iterable[str]) -> list[str]:
+    """Those of the names that are files in a folder."""
+    return [name for name in names if (folder / name).is_file()]
+
+
 def is_adapter(folder: Path) -> bool:
     """Whether a folder holds an adapter of another model, and no whole model."""
-    whole = any((folder / name).is_file() for name in (WEIGHTS_FILE, SHARD_INDEX, *PICKLES))
+    whole = files_in(folder, (WEIGHTS_FILE, SHARD_INDEX, *PICKLES))
     return (folder / ADAPTER_FILE).is_file() and not whole
 
 
 def has_processor(folder: Path) -> bool:
     """Whether a folder has a tokenizer's vocabulary or an image processor."""
-    return any((folder / name).is_file() for name in (*VOCABULARY_FILES, *IMAGE_FILES))
+    return bool(files_in(folder, (*VOCABULARY_FILES, *IMAGE_FILES)))
 
 
 def read_config(path: Path, what: str = "a configuration") -> dict[str, Any]:
@@ -103,24 +106,6 @@ def bad_value(where: object, what: str, value: object, expected: str) -> BrokenC
     return BrokenCheckpoint(f"{where} has the {what} {value!r:.80}, expected {expected}")
 
 
-@contextmanager
-def one_line_errors(what: str, expected: str) -> Iterator[None]:
-    """Turns whatever a library raises in the block into a BrokenCheckpoint of one line.
-
-    Libraries raise many types of error, one of them a panic of Rust code, which is no Exception.
-    """
-    try:
-        yield
-    except HarnessError:
-        raise
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
-            raise
-        kind, reason = type(error).__name__, first_line(error)
-        reason = kind if reason == kind else f"{kind}: {reason}"
-        raise BrokenCheckpoint(f"{what} ({reason:.300}); {expected}") from error
-
-
 def check_files(folder: Path) -> None:
     """Raise BrokenCheckpoint for a tokenizer or an image processor that names code or files of
     other names, for a file of it that is no regular file or is too large, and for any file that is
@@ -134,13 +119,12 @@ def check_files(folder: Path) -> None:
         for path in (Path(place) / name for name in (*folders, *files)):
             if path.is_symlink() and path.suffix != ".safetensors":
                 check_link(path, folder)
-    for name in ("tokenizer_config.json", *IMAGE_FILES):
-        if (folder / name).is_file():
-            config = read_config(folder / name, "a processor's configuration")
-            if key := next(filter(config.get, OTHER_FILE_KEYS), None):
-                raise bad_value(
-                    folder / name, key, config[key], "no other names of files: remove this key"
-                )
+    for name in files_in(folder, ("tokenizer_config.json", *IMAGE_FILES)):
+        config = read_config(folder / name, "a processor's configuration")
+        if key := next(filter(config.get, OTHER_FILE_KEYS), None):
+            raise bad_value(
+                folder / name, key, config[key], "no other names of files: remove this key"
+            )
     for path in (folder / name for name in PROCESSOR_FILES if os.path.lexists(folder / name)):
         if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
             raise BrokenCheckpoint(

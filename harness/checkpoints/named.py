@@ -51,6 +51,11 @@ def to_memory_names(network: torch.nn.Module, named: Mapping[str, T]) -> dict[st
     return {own.get(name, name): value for name, value in named.items()}
 
 
+def tensors_of(network: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and buffers of a network by the names of its family."""
+    return to_family_names(network, network.state_dict())
+
+
 def parameters_of(network: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """The parameters of a network by the names of its family."""
     return to_family_names(network, dict(network.named_parameters()))

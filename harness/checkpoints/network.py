@@ -12,8 +12,9 @@ import torch
 
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.known import FAMILY_OF_TYPE
-from harness.errors import BrokenCheckpoint
+from harness.errors import BrokenCheckpoint, HarnessError
 from harness.files import parse_json
+from harness.text import first_line
 
 
 def new_classifier(config: Mapping[str, Any], what: str, unit: Unit = "row") -> torch.nn.Module:
@@ -102,6 +103,24 @@ def using_transformers(what: str) -> Iterator[None]:
         raise BrokenCheckpoint(
             f"{what}: no classifier can be made from its config.json: {reason}"
         ) from error
+
+
+@contextmanager
+def one_line_errors(what: str, expected: str) -> Iterator[None]:
+    """Turns whatever a library raises in the block into a BrokenCheckpoint of one line.
+
+    Libraries raise many types of error, one of them a panic of Rust code, which is no Exception.
+    """
+    try:
+        yield
+    except HarnessError:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            raise
+        kind, reason = type(error).__name__, first_line(error)
+        reason = kind if reason == kind else f"{kind}: {reason}"
+        raise BrokenCheckpoint(f"{what} ({reason:.300}); {expected}") from error
 
 
 def classifier_on_meta(

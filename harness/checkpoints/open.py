@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from harness.checkpoints.layout import (
     WEIGHTS_FILE,
     bad_value,
     check_files,
+    files_in,
     is_adapter,
     read_config,
 )
@@ -107,39 +108,50 @@ def open_checkpoint(
     check_counts(config, weights, str(file))
     family = family_of(config, str(source))
     _check_unwrapped(path, family, weights)
-    names: dict[str, str] = {}
-    for name in sorted(weights, key=lambda name: family.canonical(name) != name):
-        first = names.setdefault(family.canonical(name), name)
-        # a file may have the table that two stacks share once for each stack
-        if first != name and not (family.stacks and torch.equal(weights[first], weights[name])):
-            raise two_names_error(path, first, name)
-    table = family.token_embeddings if family.stacks else ""
-    if family.stacks and not {table, family.bare(table)} & names.keys():
-        raise BrokenCheckpoint(
-            f"{path} has no {family.bare(table)}, nor embed_tokens.weight of a stack, which "
-            "transformers would initialise at random; expected a table of token embeddings"
-        )
-    if family.stacks and _is_copy(family, config, weights, names):
-        del names[f"{family.pooler}.weight"]
-    for name in names:
-        if (bare := family.bare(name)) != name and bare in names:
-            raise two_names_error(path, names[name], names[bare])
+    names = _family_names(path, family, config, weights)
     spelled = {name: stored for name, stored in names.items() if name != stored}
-    labels = labels_of(config, str(file)) if any(map(family.is_head, names)) else None
-    if labels is not None and (final := family.final(names)):
-        check_outputs(specs(weights)[names[f"{final}.weight"]], labels, config, file)
+    state = weights if [*names] == [*weights] else renamed(weights, names)
+    labels = labels_of_head(config, family, specs(state), str(file), file)
     checkpoint = Checkpoint(
         source=str(source),
         path=path,
         config=config,
         family=family,
-        weights=weights if [*names] == [*weights] else renamed(weights, names),
+        weights=state,
         labels=labels,
         tasks=recorded_tasks(path),
         spelled=spelled,
         modules=cache(partial(read_pooling, path, family)),
     )
     return checkpoint if labels is None else under_prefix(checkpoint)
+
+
+def _family_names(
+    path: Path, family: Family, config: Mapping[str, Any], weights: StateDict
+) -> dict[str, str]:
+    """The names in the file by those of the family. Raises BrokenCheckpoint for a tensor under two
+    names, and for a text-to-text model without its token table."""
+    names: dict[str, str] = {}
+    for name in sorted(weights, key=lambda name: family.canonical(name) != name):
+        first = names.setdefault(family.canonical(name), name)
+        # a file may have the table that two stacks share once for each stack
+        if first != name and not (family.stacks and torch.equal(weights[first], weights[name])):
+            raise two_names_error(path, first, name)
+    if family.stacks:
+        table, outputs = family.token_embeddings, f"{family.pooler}.weight"
+        stored, lm_head = names.get(table) or names.get(family.bare(table)), names.get(outputs)
+        if stored is None:
+            raise BrokenCheckpoint(
+                f"{path} has no {family.bare(table)}, nor embed_tokens.weight of a stack, which "
+                "transformers would initialise at random; expected a table of token embeddings"
+            )
+        # pickles of older releases store a tied `lm_head`, too
+        if lm_head and is_tied(config) and torch.equal(weights[lm_head], weights[stored]):
+            del names[outputs]
+    for name in names:
+        if (bare := family.bare(name)) != name and bare in names:
+            raise two_names_error(path, names[name], names[bare])
+    return names
 
 
 def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
@@ -154,30 +166,25 @@ def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
             )
 
 
-def check_outputs(
-    weight: Spec, labels: Sequence[str], config: Mapping[str, Any], file: Path
-) -> None:
-    """Raise BrokenCheckpoint unless a classifier's last layer has an output for each label, as
-    transformers requires. A multiple-choice model has one output, whatever its labels.
+def labels_of_head(
+    config: Mapping[str, Any], family: Family, headers: Mapping[str, Spec], where: str, file: Path
+) -> tuple[str, ...] | None:
+    """`labels_of` a model with these tensors; None if it has no head.
+
+    Raises BrokenCheckpoint, naming `file`, unless a classifier's last layer has an output for each
+    label, as transformers requires. A multiple-choice model has one output, whatever its labels.
     """
-    outputs, count = max(weight.shape[:1], default=0), len(labels) or 1
-    if outputs != count and "ForMultipleChoice" not in str(config.get("architectures")):
-        raise BrokenCheckpoint(
-            f"{file} names {count} labels, and the head has {outputs} outputs; expected a name for "
-            "each output in its id2label"
-        )
-
-
-def _is_copy(
-    family: Family, config: Mapping[str, Any], weights: StateDict, names: Mapping[str, str]
-) -> bool:
-    """Whether the `lm_head` of a text-to-text model is a copy of its token table, to which it is
-    tied: pickles of older releases store both. False where the configuration unties them."""
-    lm_head = names.get(f"{family.pooler}.weight")
-    if lm_head is None or not is_tied(config):
-        return False
-    table = names.get(family.token_embeddings) or names[family.bare(family.token_embeddings)]
-    return torch.equal(weights[lm_head], weights[table])
+    if not any(map(family.is_head, headers)):
+        return None
+    labels, final = labels_of(config, where), family.final(headers)
+    if final and "ForMultipleChoice" not in str(config.get("architectures")):
+        outputs, count = max(headers[f"{final}.weight"].shape[:1], default=0), len(labels) or 1
+        if outputs != count:
+            raise BrokenCheckpoint(
+                f"{file} names {count} labels, and the head has {outputs} outputs; expected a name "
+                "for each output in its id2label"
+            )
+    return labels
 
 
 def opened_config(source: str) -> Checkpoint | None:
@@ -335,7 +342,7 @@ def open_weights(path: Path, *, allow_pickle: bool = False) -> StateDict:
         return open_file(path / WEIGHTS_FILE)
     if (path / SHARD_INDEX).is_file():
         return _open_shards(path)
-    pickles = [name for name in PICKLES if (path / name).is_file()]
+    pickles = files_in(path, PICKLES)
     if pickles and allow_pickle:
         return _open_pickle(path / pickles[0])
     if pickles:

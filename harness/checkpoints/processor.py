@@ -18,10 +18,10 @@ from harness.checkpoints.layout import (
     PROCESSOR_FILES,
     bad_value,
     check_files,
+    files_in,
     has_processor,
-    one_line_errors,
 )
-from harness.checkpoints.network import without_warnings
+from harness.checkpoints.network import one_line_errors, without_warnings
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights
 from harness.types import Checkpoint, Task
 
@@ -48,9 +48,8 @@ STEPS = {
 def processor_digest(path: Path) -> str:
     """A hash of the files of the tokenizer or the image processor in a folder."""
     state = xxhash.xxh3_128()
-    for name in PROCESSOR_FILES:
-        if (path / name).is_file():
-            state.update(name.encode() + (path / name).read_bytes())
+    for name in files_in(path, PROCESSOR_FILES):
+        state.update(name.encode() + (path / name).read_bytes())
     return str(state.hexdigest())
 
 
@@ -58,9 +57,8 @@ def copy_processor(sources: Sequence[Path], target: Path) -> None:
     """Copy the files of a tokenizer or image processor, unchanged, from the first folder that has
     one; if none has, whatever the first folder has of them."""
     source = next(filter(has_processor, sources), sources[0])
-    for name in PROCESSOR_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
+    for name in files_in(source, PROCESSOR_FILES):
+        shutil.copyfile(source / name, target / name)
 
 
 def check_inputs(model: Checkpoint, task: Task) -> None:
@@ -92,7 +90,7 @@ def open_image_processor(path: Path) -> Any:
     folder's own. Raises BrokenCheckpoint, in one line, if transformers fails."""
     pillow()
     check_files(path)
-    if not any((path / name).is_file() for name in IMAGE_FILES):
+    if not files_in(path, IMAGE_FILES):
         raise BrokenCheckpoint(
             f"{path} has no image processor; expected {IMAGE_FILES[0]}: copy that of its base"
         )
@@ -152,7 +150,7 @@ def check_image_processor(model: Checkpoint) -> None:
 
 def check_images_alike(models: Sequence[Checkpoint]) -> None:
     """Raise IncompatibleWeights, naming two models, unless all make the same pixels of an image."""
-    having = [m for m in models if any((m.processor / name).is_file() for name in IMAGE_FILES)]
+    having = [model for model in models if files_in(model.processor, IMAGE_FILES)]
     for first, other in pairwise(having):
         if processor_digest(first.processor) == processor_digest(other.processor):
             continue

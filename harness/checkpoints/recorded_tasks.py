@@ -30,7 +30,20 @@ def task_fields(tasks: Collection[str], out: Path) -> dict[str, Any]:
     return {key: value for key, value in (("spelled", spelled), ("described", places)) if value}
 
 
-def register_task_files(typed: Sequence[str]) -> set[str]:
+def register_tasks(typed: Sequence[str], *groups: Sequence[Checkpoint]) -> None:
+    """Register the tasks that were typed as YAML files; then those of each group of models by the
+    descriptions that their folders name, unless an earlier group or the user has described them.
+
+    Tasks registered by code are left as they are. A description in a folder that is missing or
+    broken is an error only when the task is looked up. Raises BadRecipe for two descriptions of one
+    task.
+    """
+    registered = _register_typed(typed)
+    for models in groups:
+        registered |= _register_recorded(models, registered)
+
+
+def _register_typed(typed: Sequence[str]) -> set[str]:
     """The names of the tasks that were typed as YAML files, which are read and registered.
 
     Raises BadRecipe for two files that describe one task.
@@ -46,16 +59,9 @@ def register_task_files(typed: Sequence[str]) -> set[str]:
     return {*files}
 
 
-def register_recorded_tasks(
-    models: Sequence[Checkpoint], registered: Collection[str] = ()
-) -> set[str]:
-    """Register the tasks of models by the descriptions that their folders name; returns the names
-    in `registered` and of these.
-
-    Tasks in `registered`, or registered by code, are left as they are. A description that is
-    missing or broken is an error only when the task is looked up. Raises BadRecipe for two
-    descriptions of one task.
-    """
+def _register_recorded(models: Sequence[Checkpoint], registered: Collection[str]) -> set[str]:
+    """The names of the tasks of models that are not in `registered` and are described where their
+    folders say; these are registered."""
     records = [(model, first_record_in(model.path)) for model in models]
     named = [(model, record, task) for model, record in records if record for task in record.tasks]
     places: dict[str, Path] = {}
@@ -74,7 +80,7 @@ def register_recorded_tasks(
             )
     for task, place in places.items():
         _register(task, place)
-    return {*registered, *places}
+    return {*places}
 
 
 def _register(task: str, place: Path) -> None:

@@ -22,7 +22,7 @@ from harness import weights
 from harness.checkpoints.bases import encoder_digests, is_base
 from harness.checkpoints.build import HEAD_KEYS, TEXT_HEAD, check_tensors, config_with_labels
 from harness.checkpoints.families.generic import family_of
-from harness.checkpoints.layout import IMAGE_FILES, WEIGHTS_FILE, bad_value, read_config
+from harness.checkpoints.layout import IMAGE_FILES, WEIGHTS_FILE, bad_value, files_in, read_config
 from harness.checkpoints.network import text_tower, using_transformers
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
 from harness.checkpoints.processor import processor_digest
@@ -223,7 +223,7 @@ def with_missing_parts(
                 "expected the whole CLIP that it was fine-tuned from, with --base"
             )
         parts.append(weights.select(base.weights, [projection]))
-    if base is not None and not any((model.processor / name).is_file() for name in IMAGE_FILES):
+    if base is not None and not files_in(model.processor, IMAGE_FILES):
         beside = base.processor
     config, labels = dict(model.config), model.labels
     if labels is None:

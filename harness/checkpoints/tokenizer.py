@@ -10,19 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.layout import VOCABULARY_FILES, bad_value, check_files, one_line_errors
-from harness.checkpoints.network import without_warnings
+from harness.checkpoints.layout import VOCABULARY_FILES, bad_value, check_files, files_in
+from harness.checkpoints.network import one_line_errors, without_warnings
 from harness.checkpoints.processor import processor_digest
 from harness.errors import BrokenCheckpoint
-
-
-def check_tokenizer(path: Path) -> None:
-    """Raise BrokenCheckpoint without a vocabulary: transformers would make up an empty one."""
-    check_files(path)
-    if not any((path / name).is_file() for name in VOCABULARY_FILES):
-        raise BrokenCheckpoint(
-            f"{path} has no tokenizer; expected one of {', '.join(VOCABULARY_FILES)}"
-        )
 
 
 def open_tokenizer(path: Path, *, words: bool = False) -> Any:
@@ -33,7 +24,11 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
     """
     from transformers import AutoTokenizer
 
-    check_tokenizer(path)
+    check_files(path)
+    if not files_in(path, VOCABULARY_FILES):  # transformers would make up an empty one
+        raise BrokenCheckpoint(
+            f"{path} has no tokenizer; expected one of {', '.join(VOCABULARY_FILES)}"
+        )
     # transformers reads config.json as well, and logs what is odd there
     with using_tokenizer(path), without_warnings():
         options = {"trust_remote_code": False, "local_files_only": True}
@@ -95,17 +90,14 @@ def word_ids(
 
 
 def token_ids(
-    texts: Sequence[Sequence[str]],
-    tokens: Callable[[Sequence[list[str]]], dict[str, list[list[int]]]],
-    path: Path,
+    encode: Callable[[], dict[str, list[list[int]]]], path: Path
 ) -> dict[str, list[list[int]]]:
-    """Token ids, mask and the like of rows, as a tokenizer makes them.
+    """Token ids, mask and the like of rows, as `encode` has them made by the tokenizer in a folder.
 
-    `texts` are the first segments of all rows and, for pairs, the second ones; `path` is where the
-    tokenizer was. Raises BrokenCheckpoint, in one line, if the tokenizer fails.
+    Raises BrokenCheckpoint, in one line, if the tokenizer fails.
     """
     with using_tokenizer(path):
-        encoded = tokens([list(segment) for segment in texts])
+        encoded = encode()
     return _checked(encoded, path)
 
 

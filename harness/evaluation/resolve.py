@@ -25,7 +25,7 @@ from harness.checkpoints.provenance import (
     records_in,
     rows_shown,
 )
-from harness.checkpoints.recorded_tasks import register_recorded_tasks, register_task_files
+from harness.checkpoints.recorded_tasks import register_tasks
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.checkpoints.verbalizer import verbalizer_of
 from harness.code import code_of_plugins
@@ -58,10 +58,7 @@ def resolve_model(run: Run) -> OpenedModel:
     _tell_of_other_code(checkpoint.source, merged)
     if base is not None and not (run.other_base or (merged and merged.other_base)):
         check_bases([*experts, checkpoint], base)
-    register_recorded_tasks(
-        [*experts, *references],
-        register_recorded_tasks([checkpoint], register_task_files(run.tasks)),
-    )
+    register_tasks(run.tasks, [checkpoint], [*experts, *references])
 
     splits = _splits(run, checkpoint, merged)
     tasks = [*{task.name: task for task, _ in splits}.values()]

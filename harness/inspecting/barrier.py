@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
-from harness.checkpoints.recorded_tasks import register_recorded_tasks, register_task_files
+from harness.checkpoints.recorded_tasks import register_tasks
 from harness.data.groups import expanded
 from harness.errors import BadOption, LabelMismatch
 from harness.evaluation.evaluate import evaluate
@@ -55,7 +55,7 @@ def barrier(
         sources = " and ".join(model.source for model in ends)
         problem = "have different labels; expected experts of one task"
         raise LabelMismatch(f"the heads of {sources} {problem}")
-    register_recorded_tasks(ends, register_task_files(run.tasks))
+    register_tasks(run.tasks, ends)
     if not (tasks := run.tasks or ends[0].tasks):
         raise BadOption(f"{ends[0].source} does not say its task; name it with --tasks")
     for name in expanded(tasks, run.data_dir):

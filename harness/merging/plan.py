@@ -19,7 +19,7 @@ from harness.checkpoints.families.symmetry import joined_parts, split_parts
 from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.pooling import check_poolings
-from harness.checkpoints.recorded_tasks import register_recorded_tasks, register_task_files
+from harness.checkpoints.recorded_tasks import register_tasks
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.checkpoints.verbalizer import verbalizer_of
 from harness.data.claims import check_claim
@@ -136,7 +136,7 @@ def plan(
     check_family(recipe, experts[0].family)
     if not recipe.other_base:
         check_bases(experts, read=False)
-    register_recorded_tasks(experts, register_task_files((*recipe.tasks, *recipe.tune_on)))
+    register_tasks((*recipe.tasks, *recipe.tune_on), experts)
     tasks = _tasks(recipe, experts)
     named, given_heads = tasks or [None] * len(experts), read_heads(recipe.heads_from, base)
     pairs = zip(experts, named, strict=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from harness import weights
 from harness.checkpoints.build import check_ready, unit_of
-from harness.checkpoints.label_order import in_stored_order, tensors_ordered_as
+from harness.checkpoints.label_order import ordered_as, tensors_ordered_as
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import Part
 from harness.data.sources import TRAIN, at_hand
@@ -224,7 +224,7 @@ class StatisticsProvider(RowsProvider):
         if not files:
             return None
         checkpoint = self.checkpoints[index]
-        digest = weights.digest(in_stored_order(checkpoint).weights)
+        digest = weights.digest(ordered_as(checkpoint, checkpoint.stored).weights)
         fitting = next((file for file in files if file.header.digest == digest), None)
         if fitting is None:
             if self.elsewhere:

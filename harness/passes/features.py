@@ -16,9 +16,8 @@ import torch
 from harness.checkpoints.build import UNREAD_KEYS, classifier_of
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.families.t5 import OUTPUTS
-from harness.checkpoints.layout import one_line_errors
 from harness.checkpoints.named import modules_of, parameters_of
-from harness.checkpoints.network import classifier_on_meta
+from harness.checkpoints.network import classifier_on_meta, one_line_errors
 from harness.checkpoints.processor import pillow, processor_digest
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.checkpoints.verbalizer import as_questions, head_of, verbalizer_of

@@ -196,9 +196,8 @@ def _tokenized(
     if readout is None:
         encoded, first = word_ids(tokenizer, texts, max_length, path)
     else:
-        tokens = partial(readout.tokens, tokenizer)
-        segments = list(zip(*texts, strict=True))
-        encoded = token_ids(segments, lambda lists: tokens(lists, max_length), path)
+        segments = [list(segment) for segment in zip(*texts, strict=True)]
+        encoded = token_ids(partial(readout.tokens, tokenizer, segments, max_length), path)
     counts = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
     total = int(counts.sum())
     flat = {

@@ -20,7 +20,7 @@ from harness.checkpoints.build import check_ready
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import Part, check_weights_unchanged, read_expert_json
-from harness.checkpoints.recorded_tasks import register_recorded_tasks, register_task_files
+from harness.checkpoints.recorded_tasks import register_tasks
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.code import code_of
 from harness.data.claims import check_claim
@@ -273,7 +273,7 @@ def statistic(
     length = None if max_length is None else length_of(max_length)
     checkpoint = open_checkpoint(expert, allow_pickle=allow_pickle, base=base)
     check_weights_unchanged(checkpoint)
-    register_recorded_tasks([checkpoint], register_task_files([task]))
+    register_tasks([task], [checkpoint])
     parsed, split = parse_task(task)
     opened = None if base is None else open_checkpoint(base, allow_pickle=allow_pickle)
     checkpoint = with_missing_parts(checkpoint, opened, parsed.name, read_heads(heads_from, opened))

@@ -19,11 +19,7 @@ from harness.checkpoints.layout import EXPERT_LAYOUT
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.checkpoints.processor import check_inputs, copy_processor
 from harness.checkpoints.provenance import Part, rows_shown
-from harness.checkpoints.recorded_tasks import (
-    register_recorded_tasks,
-    register_task_files,
-    task_fields,
-)
+from harness.checkpoints.recorded_tasks import register_tasks, task_fields
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.checkpoints.verbalizer import as_questions, plain_config, verbalizer_of
 from harness.data.apart import check_apart
@@ -123,7 +119,7 @@ def finetune(
     diverges, and OutputExists for an `out` that holds the base, or that another run is writing.
     """
     source = open_checkpoint(base)
-    register_recorded_tasks([source], register_task_files([*tasks, *([task] if task else [])]))
+    register_tasks([*tasks, *([task] if task else [])], [source])
     found_tasks = [task_under_preset(one, preset) for one in _tasks(task, tasks, data_dir)]
     if heads_from is not None:
         source = _under_label_words(source, found_tasks, heads_from)

@@ -6,7 +6,7 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from harness.checkpoints.named import to_family_names
+from harness.checkpoints.named import tensors_of
 from harness.data.metrics import check_scored, finished, score
 from harness.errors import BadData
 from harness.kinds import kind_of
@@ -52,7 +52,7 @@ def scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: 
         return score(task, predictions(task, outputs), outputs.label_ids)
     # the Trainer lacks words that were cut off: a forward pass of ours
     model = list(getattr(trainer.model, "classifiers", [trainer.model]))[number]
-    weights = to_family_names(model, model.state_dict())
+    weights = tensors_of(model)
     trained = replace(source, config=model.config.to_dict(), weights=weights)
     placement = Placement(device=str(trainer.args.device))
     length = part.settings.max_length

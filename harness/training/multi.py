@@ -21,7 +21,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Sampler
 from harness.checkpoints.build import HEAD_KEYS
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.layout import WEIGHTS_FILE
-from harness.checkpoints.named import to_family_names
+from harness.checkpoints.named import tensors_of
 from harness.errors import BadRecipe
 from harness.files import read_json, write_json
 from harness.kinds import kind_of, share_label_space
@@ -111,7 +111,7 @@ def save_tensors(model: Any, folder: Path, called: Callable[[str], str | None]) 
     """Write a model's tensors as transformers does, under names from `called`; None: left out."""
     tensors = {
         stored: tensor.detach().cpu().contiguous()
-        for name, tensor in to_family_names(model, model.state_dict()).items()
+        for name, tensor in tensors_of(model).items()
         if (stored := called(name)) is not None
     }
     save_file(tensors, folder / WEIGHTS_FILE, metadata={"format": "pt"})

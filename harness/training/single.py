@@ -15,8 +15,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from harness.checkpoints.build import TEXT_HEAD, build_model, config_with_labels, encoder_of
 from harness.checkpoints.families.family import Family
-from harness.checkpoints.layout import one_line_errors
-from harness.checkpoints.network import classifier_on_meta, without_warnings
+from harness.checkpoints.network import classifier_on_meta, one_line_errors, without_warnings
 from harness.checkpoints.text_heads import text_head
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.checkpoints.verbalizer import verbalizer_of

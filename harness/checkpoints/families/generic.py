@@ -98,16 +98,15 @@ def _unfit(kind: str, model: Any) -> str | None:
 
 def _on_meta(config: Mapping[str, Any], what: str, unit: Unit) -> torch.nn.Module | None:
     """The classifier without weights; None where transformers has none for the architecture."""
-    from transformers.models.auto import modeling_auto
+    from transformers.models.auto import modeling_auto as auto
 
-    types_of = {
-        "row": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
-        "word": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
-    }
     kind = config["model_type"]
-    if kind not in types_of[unit] and not (unit == "row" and is_image_type(kind)):
-        return None
-    return classifier_on_meta(config, what, unit=unit)
+    if unit == "word":
+        known = kind in auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES
+    else:
+        texts = auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+        known = kind in texts or is_image_type(kind)
+    return classifier_on_meta(config, what, unit=unit) if known else None
 
 
 def _top(model: torch.nn.Module) -> Top | None:

@@ -103,12 +103,11 @@ def readers_of(family: Family, names: Iterable[str]) -> dict[str, tuple[str, ...
     """The norms before layers of a model with tensors of these names, each with its readers."""
     found = {}
     for name in names:
-        number = LAYER_NUMBER.search(name)
-        module, _, kind = in_any_layer(name).rpartition(".")
-        if kind == "weight" and module in family.readers:
-            readers = family.readers[module]
+        module = name.removesuffix(".weight")
+        if readers := family.readers.get(in_any_layer(module)):
+            number = LAYER_NUMBER.search(name)
             layer = number[1] if number else ""
-            found[name.rpartition(".")[0]] = tuple(one.replace("{layer}", layer) for one in readers)
+            found[module] = tuple(one.replace("{layer}", layer) for one in readers)
     return found
 
 
@@ -120,11 +119,9 @@ def _check_sizes(placed: Axes, state: StateDict) -> None:
         shape = headers[name].shape
         if len(shape) != len(axes):
             raise IncompatibleWeights(f"'{name}' is {shape}, expected {len(axes)} axes")
-        for group, size in zip(axes, shape, strict=True):
-            if group is None:
-                continue
-            group = group_of(group)
-            if sizes.setdefault(group, size) != size:
+        for axis, size in zip(axes, shape, strict=True):
+            group = axis and group_of(axis)
+            if group and sizes.setdefault(group, size) != size:
                 raise IncompatibleWeights(
                     f"'{name}' is {shape}, expected {sizes[group]} for its axis of {group}"
                 )
