@@ -17,12 +17,11 @@ EMBEDDINGS = "vision_model.embeddings."
 
 def classifier(config: Any, unit: Unit) -> torch.nn.Module:
     """The encoder, its projection scaled to length 1, and a linear layer without bias."""
-    network: torch.nn.Module = _class()(config)
-    return network
+    return _class()(config)
 
 
 @cache
-def _class() -> Any:
+def _class() -> type[torch.nn.Module]:
     import transformers
     from transformers.modeling_outputs import ImageClassifierOutput
 

@@ -90,12 +90,11 @@ def verbalizer_classifier(config: Any, unit: family.Unit) -> torch.nn.Module | N
     """A classifier of rows under the head of words of a configuration; None if it has none."""
     if unit == "word" or DECODER not in (getattr(config, "text_head", None) or {}):
         return None
-    network: torch.nn.Module = _class(config.model_type)(config)
-    return network
+    return _class(config.model_type)(config)
 
 
 @cache
-def _class(model_type: str) -> Any:
+def _class(model_type: str) -> type[torch.nn.Module]:
     """transformers' classifier of rows, with a head of words in the place of its own."""
     import transformers
     from transformers.modeling_outputs import SequenceClassifierOutput
