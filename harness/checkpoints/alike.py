@@ -44,15 +44,11 @@ def check_tokens(models: Sequence[Checkpoint]) -> None:
         if model.labels is not None
     )
     by_files: dict[tuple[str, str], Checkpoint] = {}
-    for model in having:
-        by_files.setdefault(_files(model), model)
+    for model in having:  # what decides how a model reads text
+        files = processor_digest(model.processor), str(model.config.get("tokenizer_class"))
+        by_files.setdefault(files, model)
     for other in [*by_files.values()][1:]:
         _check_pair(other, having[0], words)
-
-
-def _files(model: Checkpoint) -> tuple[str, str]:
-    """What decides how a model reads text: a hash of its files, and its tokenizer_class."""
-    return processor_digest(model.processor), str(model.config.get("tokenizer_class"))
 
 
 def _check_pair(other: Checkpoint, first: Checkpoint, words: bool) -> None:
