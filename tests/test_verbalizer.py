@@ -19,6 +19,7 @@ import harness
 from harness.checking.toys import exact_norms
 from harness.checkpoints import families, verbalizer
 from harness.checkpoints.build import TEXT_HEAD, build_model
+from harness.checkpoints.heads import kept_heads
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
 from harness.checkpoints.tokenizer import open_tokenizer
@@ -340,6 +341,18 @@ def test_experts_of_two_tasks_keep_their_words_and_prompts(
         models = {"expert": made / name, "merged": tmp_path / "m", "base": made / "base"}
         for role, folder in models.items():
             assert scores[task.name, role] == pytest.approx(accuracy(folder, task)), role
+
+
+def test_a_kept_head_of_words_that_claims_a_billion_labels(made: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(made / "a", tmp_path / "a"))
+    said = json.loads((made / "heads" / "pairs" / "config.json").read_text())
+    file = folder / "heads" / TOY.name / "config.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(said))
+    assert kept_heads(open_checkpoint(folder), None)[TOY.name].labels == TOY.labels
+    file.write_text(json.dumps({**said, "num_labels": 10**9}))
+    with mistake(BrokenCheckpoint, file, "num_labels 1000000000"):
+        kept_heads(open_checkpoint(folder), None)
 
 
 def test_an_expert_is_read_alone_and_its_statistics_are_of_its_words(

@@ -29,6 +29,7 @@ def kept_heads(checkpoint: Checkpoint, merged: MergeJson | None) -> dict[str, Ch
         task = config.parent.relative_to(heads).as_posix()
         settings = read_config(config)
         if words := verbalizer_of(replace(checkpoint, path=config.parent, config=settings)):
+            check_counts(settings, checkpoint.weights, str(config))
             kept[task] = under_words(checkpoint, words, labels_of(settings, str(config)))
             continue
         head = open_weights(config.parent)

@@ -194,6 +194,7 @@ def read_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, 
                 f"{base.source}, whose weights differ; expected heads of this base"
             )
         family, own = family_of(config, str(file)), open_weights(file.parent)
+        check_counts(config, own, str(file))
         source, labels = str(file.parent), labels_of(config, str(file))
         by_task[task] = Checkpoint(source, file.parent, config, family, own, labels, (task,))
     if folder and not by_task:
