@@ -7,7 +7,7 @@ are aligned (rotation, Figures 3 and 4).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +36,7 @@ from harness.reporting.plots.scores import View, headline, lacking
 from harness.reporting.sets import with_set_numbers
 from harness.stats.estimate import Estimate, mean_of, over_sets
 from harness.stats.intervals import Ends, interval
+from harness.text import last_part
 
 EXPERTS = "experts"
 OF_A_SET = (EXPERTS, "base", "seed", "tuned")
@@ -93,11 +94,10 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
             f"--option dare.drop_rate, --option {EXPERTS}"
         )
     read = [*read]
+    numbered = with_set_numbers([line for line, _ in read])
     merges = [
         (line, record)
-        for line, (_, record) in zip(
-            with_set_numbers([line for line, _ in read]), read, strict=True
-        )
+        for line, (_, record) in zip(numbered, read, strict=True)
         if line.role == "merged" and option_key(record, view.option) is not None
         if view.protocols or line.protocol == CURRENT
     ]
@@ -108,42 +108,55 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
         raise lacking("sweep", f"one protocol over values of {view.option}", found, do)
     merges = [(line, record) for line, record in merges if line.setting == settings[0]]
     check_differ_only_in(merges, view.option)
-    tasks: dict[str, dict[OptionValue, dict[int, LineAndRecord]]] = {}
-    for line, record in merges:
-        value = value_of(record, view.option)
-        by_set = tasks.setdefault(line.task, {}).setdefault(value, {})
-        other, _ = by_set.setdefault(line.set, (line, record))
-        if other.digest != line.digest:
-            raise MissingScores(
-                f"{other.path} and {line.path} both have {view.option} {value}, and are not of "
-                "several sets of experts; expected one for each value: choose with --models"
-            )
+    tasks = _by_task(merges, view.option)
     values = in_order({value for by_value in tasks.values() for value in by_value})
     if len(values) < 2:
         do = "merge with another, and evaluate that"
         raise lacking("sweep", f"two or more values of {view.option}", values, do)
     sets = set.intersection(
-        *({*numbers} for by_value in tasks.values() for numbers in by_value.values())
+        *({*by_set} for by_value in tasks.values() for by_set in by_value.values())
     )
     if not sets:
         needed = f"sets of experts with all values of {view.option}"
         raise lacking("sweep", needed, (), "choose with --models")
-    shared = {
-        task: {
-            value: [pairs[number] for number in sorted(sets)] for value, pairs in by_value.items()
-        }
-        for task, by_value in tasks.items()
-    }
-    curves = {task: _curve(values, [by_value], view) for task, by_value in shared.items()}
+    groups = {task: [by_value] for task, by_value in tasks.items()}
     # losses of different kinds (nats, squared errors) have no mean
     if len(tasks) > 1 and not (view.loss and len({line.kind for line, _ in merges}) > 1):
-        curves[f"{OVER}{len(tasks)} tasks"] = _curve(values, [*shared.values()], view)
+        groups[f"{OVER}{len(tasks)} tasks"] = [*tasks.values()]
+    curves = {
+        name: tuple(
+            _point(value, [by_value[value] for by_value in group], sets, loss=view.loss)
+            for value in values
+            if all(value in by_value for by_value in group)
+        )
+        for name, group in groups.items()
+    }
     measure = LOSS if view.loss else f"score × 100 ({settings[0]})"
     x_label = f"number of {EXPERTS}" if view.option == EXPERTS else view.option
     method = re.sub(r":[^]+[]*", "", merges[0][0].method)  # without options
     title = f"{'Loss' if view.loss else 'Score'} against {x_label}, {method}"
     title += f", {len(sets)} sets of experts" if len(sets) > 1 else ""
     return Sweep(title, x_label, measure, values, curves)
+
+
+def _by_task(
+    merges: Iterable[LineAndRecord], option: str
+) -> dict[str, dict[OptionValue, dict[int, LineAndRecord]]]:
+    """The merges by task, by value of the option, and by set of experts.
+
+    Raises MissingScores for two merges in one place.
+    """
+    tasks: dict[str, dict[OptionValue, dict[int, LineAndRecord]]] = {}
+    for line, record in merges:
+        value = value_of(record, option)
+        by_set = tasks.setdefault(line.task, {}).setdefault(value, {})
+        other, _ = by_set.setdefault(line.set, (line, record))
+        if other.digest != line.digest:
+            raise MissingScores(
+                f"{other.path} and {line.path} both have {option} {value}, and are not of "
+                "several sets of experts; expected one for each value: choose with --models"
+            )
+    return tasks
 
 
 # What merges differ in ---------------------------------------------------------------------
@@ -196,7 +209,7 @@ def check_differ_only_in(read: Sequence[LineAndRecord], option: str) -> None:
     values_of: dict[tuple[str, int], dict[str, Any]] = {}
     sets: dict[tuple[str, int], set[frozenset[str]]] = {}
     names = {
-        model.digest: f"{model.source.rstrip('/').rpartition('/')[2]} ({model.digest[:8]})"
+        model.digest: f"{last_part(model.source)} ({model.digest[:8]})"
         for _, record in read
         for model in (*record.experts, *filter(None, [record.base]))
     }
@@ -262,25 +275,19 @@ def in_order(values: Iterable[OptionValue]) -> tuple[OptionValue, ...]:
 # Curves ------------------------------------------------------------------------------------
 
 
-def _curve(
-    values: Sequence[OptionValue],
-    tasks: Sequence[Mapping[OptionValue, Sequence[LineAndRecord]]],
-    view: View,
-) -> tuple[Point, ...]:
-    """The mean over some tasks, at each value that all of them have."""
-    return tuple(
-        _point(value, [by_value[value] for by_value in tasks], loss=view.loss)
-        for value in values
-        if all(value in by_value for by_value in tasks)
-    )
-
-
-def _point(value: OptionValue, tasks: Sequence[Sequence[LineAndRecord]], *, loss: bool) -> Point:
+def _point(
+    value: OptionValue,
+    tasks: Sequence[Mapping[int, LineAndRecord]],
+    sets: Collection[int],
+    *,
+    loss: bool,
+) -> Point:
+    """The mean over some tasks and these sets of experts, at a value that all of them have."""
     estimates = [
-        over_sets({line.set: _estimate(line, record, loss=loss) for line, record in pairs})
-        for pairs in tasks
+        over_sets({number: _estimate(*by_set[number], loss=loss) for number in sorted(sets)})
+        for by_set in tasks
     ]
-    ends = [range_of(record.metrics) for pairs in tasks for _, record in pairs]
+    ends = [range_of(by_set[number][1].metrics) for by_set in tasks for number in sets]
     bounds = min(low for low, _ in ends), max(high for _, high in ends)
     mean, scale = mean_of(estimates), 1.0 if loss else 100.0
     low, high = interval(mean, None if loss or max(map(abs, bounds)) > 1 else bounds)
