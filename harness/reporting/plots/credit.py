@@ -120,7 +120,9 @@ def draw(credits: Credits, unit: str) -> Figure:
         bold: Any = {"va": "bottom", "fontweight": "bold"}
         _row(numbers, 0, COLUMNS, ["credit, %", CI, "by task", "place"], **bold)
         for merge, y in zip(merges, places, strict=True):
-            _row(numbers, y, COLUMNS, _numbers(merge))
+            place = span(merge.place) or UNDEFINED
+            percent, ends = shaded_percent(merge.credit)[0], interval_text(merge.credit)
+            _row(numbers, y, COLUMNS, [percent, ends, range_over_tasks(merge), place])
         inside = {y: merge for merge, y in zip(merges, places, strict=True) if merge.current_place}
         if inside:
             _row(moves, 0, (1.0,), ["place and score under Current Eval"], ha="left", **bold)
@@ -151,17 +153,6 @@ def _bars(axes: Axes, credits: Credits, places: Sequence[float]) -> None:
             axes.hlines(y, *merge.ends, color=RIM, linewidth=2.5, zorder=5)
             axes.hlines(y, *merge.ends, color=BLACK, linewidth=1, zorder=5)
             add_legend_entry(axes, CI, linewidth=1)
-
-
-def _numbers(merge: MergeCredit) -> list[str]:
-    """Credit in percent, its interval, its range over tasks, and the place by credit."""
-    place = span(merge.place) or UNDEFINED
-    return [
-        shaded_percent(merge.credit)[0],
-        interval_text(merge.credit),
-        range_over_tasks(merge),
-        place,
-    ]
 
 
 def _row(

@@ -272,7 +272,6 @@ def draw_scores(
 
 RIM = "white"
 """The colour around black lines and dots, which would not be seen on a dark bar."""
-PAIRED = f"paired {CI}"
 
 
 def whisker(axes: Axes, y: float, difference: Difference, start: float = 0.0, of: str = "") -> None:
@@ -284,7 +283,7 @@ def whisker(axes: Axes, y: float, difference: Difference, start: float = 0.0, of
     if difference.within is not None:
         low, high = (start + end for end in difference.within)
         axes.hlines(y, low, high, color=RIM, linewidth=2.5, zorder=5)
-        label = f"{PAIRED}{of}, each by itself"
+        label = f"paired {CI}{of}, each by itself"
         axes.hlines(y, low, high, color=BLACK, linewidth=1, zorder=5, label=label)
     axes.plot(
         start + difference.points,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -38,12 +37,11 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                 label="without one of the tasks",
             )  # fmt: skip
             axes.plot(ranking.means, places, linestyle="none", label="mean rank", **SERIES[0].dots)
-            ties = ranking.ties if len(ranking.groups) > 1 else ()
-            for number, tie in enumerate(ties):
-                options: Any = {"transform": axes.get_yaxis_transform(), "clip_on": False}
+            for number, tie in enumerate(ranking.ties if len(ranking.groups) > 1 else ()):
                 axes.plot(
                     [1.03 + 0.035 * number] * len(tie), [places[index] for index in tie], "o-",
-                    color=GREY, markersize=3.5, label="no significant difference", **options,
+                    color=GREY, markersize=3.5, label="no significant difference",
+                    transform=axes.get_yaxis_transform(), clip_on=False,
                 )  # fmt: skip
     return figure
 
