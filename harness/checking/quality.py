@@ -73,7 +73,6 @@ DEVICE = "cpu"
 ExpertsBySetting: TypeAlias = Mapping[str, tuple[str, ...]]
 """The names of the experts of each setting."""
 Against: TypeAlias = Literal["average", "baseline"]
-Standing: TypeAlias = Literal["better", "same", "worse"]
 Scores: TypeAlias = dict[str, dict[str, tuple[float, ...]]]
 """By protocol and task: a score for each draw or, if nothing is drawn, part of the test rows."""
 
@@ -106,7 +105,7 @@ class MergerDifference:
     high: float
 
     @property
-    def verdict(self) -> Standing:
+    def verdict(self) -> Literal["better", "same", "worse"]:
         """Same if the interval contains zero, or a difference from a baseline is below `FLOOR`."""
         small = self.against == "baseline" and abs(self.difference) < FLOOR
         if small or self.low <= 0 <= self.high:
@@ -307,9 +306,8 @@ def compare(
 
     Raises BrokenRecord unless they have the same tasks and draws.
     """
-    for protocol in sorted(mine, key=lambda name: (*PROTOCOL_ORDER, name).index(name)):
-        if protocol not in other:
-            continue
+    shared = [protocol for protocol in mine if protocol in other]
+    for protocol in sorted(shared, key=lambda name: (*PROTOCOL_ORDER, name).index(name)):
         pair = other[protocol], mine[protocol]
         counts, expected = ({task: len(scores[task]) for task in scores} for scores in pair)
         if counts != expected:

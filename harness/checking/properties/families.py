@@ -16,7 +16,7 @@ import torch
 
 from harness.checking import toys
 from harness.checking.properties.compare import dtype_name
-from harness.checking.properties.folders import gap, recipe_of, written
+from harness.checking.properties.folders import gap, in_type, recipe_of, written
 from harness.checking.properties.property import Broken, CheckedMethod, checks
 from harness.checking.toys import Tensors
 from harness.checkpoints.build import CLASS_OF_UNIT
@@ -115,11 +115,10 @@ def family(method: CheckedMethod) -> str:
 
 def models() -> list[tuple[str, Unit]]:
     """Pairs of a configuration and a unit of outputs; some families have no outputs for words."""
-    worded = {name for name, config in CONFIGS.items() if FAMILY_OF_TYPE[config["model_type"]].word}
     return [
         (name, unit)
-        for name, unit in product(CONFIGS, CLASS_OF_UNIT)
-        if unit != "word" or name in worded
+        for (name, config), unit in product(CONFIGS.items(), CLASS_OF_UNIT)
+        if unit != "word" or FAMILY_OF_TYPE[config["model_type"]].word
     ]
 
 
@@ -145,7 +144,7 @@ class Miniature:
             logits: torch.Tensor = torch.func.functional_call(
                 self.network,
                 to_memory_names(self.network, {name: state[name] for name in self.base}),
-                kwargs={n: t.to(dtype) if t.is_floating_point() else t for n, t in inputs.items()},
+                kwargs=in_type(dtype, inputs),
             ).logits
         return logits if logits.ndim == 2 else logits[inputs["attention_mask"].bool()]
 

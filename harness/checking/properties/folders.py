@@ -87,7 +87,8 @@ def _merge(method: CheckedMethod, recipe: Recipe, out: Path) -> None:
         merge(recipe, out=out)
 
 
-def _cast(dtype: torch.dtype, state: StateDict) -> Tensors:
+def in_type(dtype: torch.dtype, state: StateDict) -> Tensors:
+    """The tensors, floating-point ones in this type."""
     return {
         name: state[name].to(dtype) if state[name].is_floating_point() else state[name]
         for name in state
@@ -101,17 +102,17 @@ def half(method: CheckedMethod) -> None:
     Experts in float16 or bfloat16 give what their float32 copies give, cast once.
     """
     for dtype in (torch.float16, torch.bfloat16):
-        low = method.family().each(partial(_cast, dtype))
-        wide = low.each(partial(_cast, torch.float32))
+        low = method.family().each(partial(in_type, dtype))
+        wide = low.each(partial(in_type, torch.float32))
         mixed = ToyExperts(low.experts, wide.base, low.needs)
         template = low.experts[0]
         expected = [copied(weights.cast_like(state, template)) for state in method(wide)]
         for label, family in (("", low), (" over a float32 base", mixed)):
             states = [weights.cast_like(state, template) for state in method(family)]
             all_alike(method, states, expected, when=f"from {dtype_name(dtype)}{label}, ")
-    low = method.family(toys.NETWORK).each(partial(_cast, torch.bfloat16))
-    wide = low.each(partial(_cast, torch.float32))
-    alike(merged(method, low), _cast(torch.bfloat16, merged(method, wide)))
+    low = method.family(toys.NETWORK).each(partial(in_type, torch.bfloat16))
+    wide = low.each(partial(in_type, torch.float32))
+    alike(merged(method, low), in_type(torch.bfloat16, merged(method, wide)))
 
 
 @checks("tied")

@@ -58,6 +58,9 @@ class CheckedMethod:
         return toys.family(self.experts, self.needs, shapes)
 
 
+Check: TypeAlias = Callable[[CheckedMethod], "str | None"]
+
+
 @dataclass(frozen=True)
 class Property:
     """A named promise about methods of some stages.
@@ -66,7 +69,7 @@ class Property:
     """
 
     name: str
-    check: Callable[[CheckedMethod], str | None]
+    check: Check
     stages: tuple[StageName, ...]
 
     @property
@@ -80,12 +83,10 @@ PROPERTIES: dict[str, Property] = {}
 """All properties by name, in the order in which they are checked."""
 
 
-def checks(
-    name: str, *stages: StageName
-) -> Callable[[Callable[[CheckedMethod], str | None]], Callable[[CheckedMethod], str | None]]:
+def checks(name: str, *stages: StageName) -> Callable[[Check], Check]:
     """A decorator that adds a property of methods of `stages`, by default of all stages."""
 
-    def add(check: Callable[[CheckedMethod], str | None]) -> Callable[[CheckedMethod], str | None]:
+    def add(check: Check) -> Check:
         PROPERTIES[name] = Property(name, check, stages or typing.get_args(StageName))
         return check
 
