@@ -71,14 +71,14 @@ def test_a_comparison_by_hand() -> None:
     assert found.task_vector_norms == pytest.approx((sqrt(5), sqrt(10)))
     assert found.ratio == pytest.approx(sqrt(2))
     assert found.cosine == pytest.approx(-5 / sqrt(50))
-    assert (found.both, found.same, found.agreement) == (2, 0, 0)
+    assert (found.moved_by_both, found.same, found.agreement) == (2, 0, 0)
 
 
 def test_entries_that_one_task_vector_leaves_alone_have_no_sign_to_share() -> None:
     origin = torch.zeros(5)
     first, second = torch.tensor([1.0, -1, 0, 2, 0]), torch.tensor([2.0, 3, 4, 0, 0])
     found = weight_comparison(first, second, origin)
-    assert (found.both, found.same, found.agreement) == (2, 1, 0.5)
+    assert (found.moved_by_both, found.same, found.agreement) == (2, 1, 0.5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
@@ -98,7 +98,7 @@ def test_a_comparison_is_that_of_plain_loops(dtype: torch.dtype) -> None:
     assert found.task_vector_norms == pytest.approx(lengths, rel=1e-12)
     assert found.ratio == pytest.approx(max(lengths) / min(lengths), rel=1e-12)
     assert found.cosine == pytest.approx(product_ / lengths[0] / lengths[1], rel=1e-12)
-    assert found.both == len(signs) == 37
+    assert found.moved_by_both == len(signs) == 37
     assert found.agreement == sum(one > 0 for one in signs) / len(signs)
     parts = [slice(0, 13), slice(13, 13), slice(13, 50)]
     summed = sum(

@@ -64,10 +64,8 @@ def barrier(
         recipe = recipe.but(tasks=run.tasks[:1])
     names = [model.name for model in ends]
     places = [round(step / (points - 1), 6) for step in range(points)]  # a name shows six digits
-    premerges = [
-        (),
-        *((choice,) for choice in {str(choice): choice for choice in alignments}.values()),
-    ]
+    premerges: list[tuple[Choice, ...]]
+    premerges = [(), *{str(choice): (choice,) for choice in alignments}.values()]
     recipes = [_between(recipe, stages, x) for stages in premerges for x in places]
     for variant in recipes[::points]:
         merge(variant, out=out / "nothing", dry_run=True, allow_pickle=run.allow_pickle)

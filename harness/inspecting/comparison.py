@@ -16,8 +16,8 @@ class WeightComparison:
     `entries` is the number of entries, `first2` and `second2` are the squared norms of the weights,
     `apart2` is their squared distance. Only of entries that the base has, too: `moved2` and
     `other_moved2` are the squared norms of the task vectors, `product` is their inner product,
-    `both` the number of entries that are nonzero in both, and `same` the number of those with the
-    same sign.
+    `moved_by_both` the number of entries that are nonzero in both, and `same` the number of those
+    with the same sign.
     """
 
     entries: int = 0
@@ -27,7 +27,7 @@ class WeightComparison:
     moved2: float = 0.0
     other_moved2: float = 0.0
     product: float = 0.0
-    both: int = 0
+    moved_by_both: int = 0
     same: int = 0
 
     def __add__(self, other: WeightComparison) -> WeightComparison:
@@ -62,7 +62,7 @@ class WeightComparison:
     @property
     def agreement(self) -> float | None:
         """The share of entries nonzero in both task vectors that have the same sign in both."""
-        return _ratio(self.same, self.both)
+        return _ratio(self.same, self.moved_by_both)
 
 
 def _ratio(above: float, below: float) -> float | None:
@@ -80,17 +80,13 @@ def weight_comparison(
     """
     first, second = first.double(), second.double()
     apart = first - second
-    whole = first.numel(), _dot(first, first), _dot(second, second), _dot(apart, apart)
+    whole = first.numel(), float(first @ first), float(second @ second), float(apart @ apart)
     if origin is None:
         return WeightComparison(*whole)
     mine, theirs = first - origin.double(), second - origin.double()
-    moved = _dot(mine, mine), _dot(theirs, theirs), _dot(mine, theirs)
+    moved = float(mine @ mine), float(theirs @ theirs), float(mine @ theirs)
     signs = mine.sign() * theirs.sign()
     return WeightComparison(*whole, *moved, int(signs.count_nonzero()), int((signs > 0).sum()))
-
-
-def _dot(first: torch.Tensor, second: torch.Tensor) -> float:
-    return float(torch.dot(first, second))
 
 
 @dataclass(frozen=True)

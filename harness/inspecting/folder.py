@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.checkpoints.families.symmetry import ROLES
 from harness.folders import Layout, new_folder
 from harness.inspecting.comparison import Measure, available_measures
-from harness.inspecting.inspection import Inspection, Pair, as_record
+from harness.inspecting.inspection import Inspection, Pair, as_record, numbers_of
 from harness.inspecting.units import in_squares
 from harness.reporting.figures import Figure, HeatMap, heat_map, matrix_map, save
 from harness.weights import Layer
@@ -29,17 +29,15 @@ def write(inspection: Inspection, out: Path, *, force: bool = False) -> None:
     """
     with new_folder(out, INSPECTION, force=force) as folder:
         for pair in inspection.pairs:
-            first, second = (
-                inspection.models.index(model) + 1 for model in (pair.first, pair.second)
-            )
+            both = "-".join(numbers_of(inspection, pair))
             for measure in available_measures(with_base=inspection.base is not None):
                 if (values := map_of(pair, measure)) is not None:
-                    save(heat_map(values), folder / f"{measure.name}-{first}-{second}")
+                    save(heat_map(values), folder / f"{measure.name}-{both}")
             if pair.units:
-                save(heat_map(map_of_units(pair)), folder / f"units-{first}-{second}")
+                save(heat_map(map_of_units(pair)), folder / f"units-{both}")
             for layer, matrix in pair.alike.items():
                 picture = matrix_of_units(pair, layer, *in_squares(matrix))
-                save(picture, folder / f"units-{first}-{second}-layer-{layer}")
+                save(picture, folder / f"units-{both}-layer-{layer}")
         INSPECTION.write(folder, as_record(inspection))
 
 

@@ -270,7 +270,7 @@ def _left_out(work: ComparisonInputs, pair: Indices, names: Sequence[str]) -> It
     """A line for each parameter that a pair does not share."""
     for name in work.names:
         shapes = work.shapes(pair, name)
-        if shapes != [None, None] and not work.shares(pair, name):
+        if shapes[0] != shapes[1]:
             by_model = zip(shapes, (names[index] for index in pair), strict=True)
             texts = [
                 f"{'none' if shape is None else [*shape]} in {model}" for shape, model in by_model

@@ -96,6 +96,11 @@ class Inspection:
     pairs: tuple[Pair, ...]
 
 
+def numbers_of(inspection: Inspection, pair: Pair) -> list[str]:
+    """The numbers of both models of a pair, from 1 in the order given."""
+    return [str(inspection.models.index(model) + 1) for model in (pair.first, pair.second)]
+
+
 def total(comparisons: Iterable[WeightComparison]) -> WeightComparison:
     """The sum of several comparisons."""
     return sum(comparisons, WeightComparison())
@@ -169,16 +174,7 @@ def _pair(pair: Pair, *, with_base: bool) -> dict[str, Any]:
 
 
 def _measures(comparison: WeightComparison, with_base: bool) -> dict[str, Any]:
-    distances = {
-        "entries": comparison.entries,
-        "distance": comparison.distance,
-        "relative": comparison.relative,
-    }
-    vectors = {
-        "task_vector_norms": list(comparison.task_vector_norms),
-        "ratio": comparison.ratio,
-        "cosine": comparison.cosine,
-        "moved_by_both": comparison.both,
-        "agreement": comparison.agreement,
-    }
-    return {**distances, **vectors} if with_base else distances
+    names = ["entries", "distance", "relative"]
+    if with_base:
+        names += ["task_vector_norms", "ratio", "cosine", "moved_by_both", "agreement"]
+    return {name: getattr(comparison, name) for name in names}

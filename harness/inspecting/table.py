@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.inspecting.comparison import Measure, WeightComparison, available_measures
-from harness.inspecting.inspection import Inspection, Pair, remarks
+from harness.inspecting.inspection import Inspection, Pair, numbers_of, remarks
 from harness.text import aligned, number, plain, wrapped
 
 WIDTH = 80
@@ -15,19 +15,17 @@ def report(inspection: Inspection, columns: int | None = None) -> str:
     width = columns or WIDTH
     measures = available_measures(with_base=inspection.base is not None)
     parts = [_models(inspection), _pairs(inspection)]
+    texts = [*_left_out(inspection), *remarks(inspection)]
     if len(inspection.pairs) == 1:
         # absolute distances grow with the size of a matrix: they are in the JSON only
         (pair,) = inspection.pairs
         parts += [
             _layers(pair, measure, width) for measure in measures if measure.name != "distance"
         ]
-        parts += [wrapped(plain(text), width) for text in _units(pair)]
+        texts = [*_units(pair), *texts]
     else:
         parts.append("Layers are shown for two models only; for more, see --json or --out.")
-    parts += [
-        wrapped(plain(text), width) for text in (*_left_out(inspection), *remarks(inspection))
-    ]
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *(wrapped(plain(text), width) for text in texts)])
 
 
 def _models(inspection: Inspection) -> str:
@@ -45,7 +43,8 @@ def _pairs(inspection: Inspection) -> str:
     rows = []
     for pair in inspection.pairs:
         whole = pair.whole
-        row = [_numbers(inspection, pair), _shown(whole.distance), _shown(whole.relative)]
+        both = ", ".join(numbers_of(inspection, pair))
+        row = [both, _shown(whole.distance), _shown(whole.relative)]
         if inspection.base:
             row += [", ".join(map(_shown, whole.task_vector_norms)), _shown(whole.ratio)]
             row += [_shown(whole.cosine, ".3f"), _shown(whole.agreement, ".3f")]
@@ -59,10 +58,6 @@ def _pairs(inspection: Inspection) -> str:
 
 def _shown(value: float | None, form: str = ".3g") -> str:
     return "" if value is None else number(value, form)
-
-
-def _numbers(inspection: Inspection, pair: Pair) -> str:
-    return ", ".join(str(inspection.models.index(model) + 1) for model in (pair.first, pair.second))
 
 
 def _layers(pair: Pair, measure: Measure, width: int) -> str:
@@ -90,14 +85,12 @@ def _layers(pair: Pair, measure: Measure, width: int) -> str:
 
 def _units(pair: Pair) -> list[str]:
     """A line on feed-forward units, if the family has a table that names them."""
-    moved_units = {
-        layer: counts for layer, counts in pair.units.items() if counts.kept < counts.units
-    }
     moved = [
-        f"all but {a.units - a.kept} of {a.units} in layer {layer}"
-        for layer, a in moved_units.items()
+        f"all but {counts.units - counts.kept} of {counts.units} in layer {layer}"
+        for layer, counts in pair.units.items()
+        if counts.kept < counts.units
     ]
-    text = "all, in every layer" if not moved else ", ".join(moved)
+    text = ", ".join(moved) or "all, in every layer"
     return [f"Feed-forward units matched to themselves: {text}."] if pair.units else []
 
 
@@ -106,7 +99,7 @@ def _left_out(inspection: Inspection) -> list[str]:
     pairs: dict[tuple[str, ...], list[str]] = {}
     for pair in inspection.pairs:
         names = tuple(name.partition(" ")[0] for name in pair.left_out)
-        pairs.setdefault(names, []).append(_numbers(inspection, pair).replace(", ", " and "))
+        pairs.setdefault(names, []).append(" and ".join(numbers_of(inspection, pair)))
     pairs.pop((), None)
     why = "as shapes differ or one lacks them"
     return [f"Left out of {'; '.join(group)}, {why}: {', '.join(n)}." for n, group in pairs.items()]
