@@ -104,8 +104,9 @@ def inspect(
     opened = [_opened(source, allow_pickle, base) for source in models]
     checkpoints = _in_one_order([checkpoint for checkpoint, _ in opened])
     origin = [_opened(base, allow_pickle)] if base is not None else []
-    align.check_architecture([*checkpoints, *(checkpoint for checkpoint, _ in origin)])
-    work = _work(checkpoints, *(checkpoint for checkpoint, _ in origin))
+    bases = [checkpoint for checkpoint, _ in origin]
+    align.check_architecture([*checkpoints, *bases])
+    work = _work(checkpoints, *bases)
     layers = _asked(work, units)
     if base is not None and not other_base:
         check_bases(checkpoints, open_checkpoint(base, allow_pickle=allow_pickle))
@@ -114,7 +115,7 @@ def inspect(
     workload.plan(UNITS, len(work.layers) * len(work.pairs))
     places, in_place = places_of(work, workload.tell), _units(work, workload.tell)
     names = _names(checkpoints)
-    all_names = [*names, *(checkpoint.name for checkpoint, _ in origin)]
+    all_names = [*names, *(checkpoint.name for checkpoint in bases)]
     all_models = [
         InspectedModel(name, checkpoint.source, observed.digest())
         for name, (checkpoint, observed) in zip(all_names, [*opened, *origin], strict=True)

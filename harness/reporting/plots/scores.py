@@ -47,7 +47,8 @@ def headline(settings: Iterable[Setting], shots: Shots | None = None) -> list[Se
     """
     settings = list(settings)
     nearest = headlines(settings, HEADLINE_SHOTS if shots is None else shots)
-    for setting in in_order(nearest.values()):
+    chosen = in_order(nearest.values())
+    for setting in chosen:
         if (
             shots is not None
             and setting.shots not in (0, shots)
@@ -58,7 +59,7 @@ def headline(settings: Iterable[Setting], shots: Shots | None = None) -> list[Se
                 f"no record of {setting.protocol} has {counted(shots)}, found {', '.join(counts)}; "
                 f"make them with harness evaluate --model MODEL --shots {shots}"
             )
-    return in_order(nearest.values())
+    return chosen
 
 
 def one_setting(what: str, scores: Grid, view: View) -> Setting:
