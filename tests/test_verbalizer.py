@@ -299,11 +299,17 @@ def accuracy(folder: Path, task: harness.Task, split: str = "test") -> float:
 PROTOCOLS = "current,knn,ft-classifier,linear-probe,probe,surgery"
 
 
-def test_a_merge_says_what_the_mean_of_the_models_says(made: Path, tmp_path: Path) -> None:
+def test_a_merge_says_what_the_mean_of_the_models_says(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two experts of one task share a head, which is merged: rows of the merged table."""
     experts, plain = [made / "a", made / "b"], mean([made / "a", made / "b"], tmp_path / "mean")
     given = ["--base", made / "base", "--heads-from", made / "heads", "--tasks", TOY.name]
-    run("merge", *experts, *given, "--merger", "average", "--out", tmp_path / "m")
+    command = ["merge", *experts, *given, "--merger", "average", "--out", tmp_path / "m"]
+    run(*command, "--dry-run")
+    assert f" heads/{TOY.name}/, " in capsys.readouterr().out
+    run(*command)
+    assert (tmp_path / "m" / "heads" / TOY.name / "config.json").is_file()
     found = under(made, tmp_path / "m")
     torch.testing.assert_close(states_of(tmp_path / "m"), states_of(plain))
     expected = said_by_t5(plain)

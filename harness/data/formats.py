@@ -13,6 +13,7 @@ from typing import Any
 from harness.errors import BadData
 from harness.files import DEEPEST, parse_json, parse_objects, read_text
 from harness.kinds import kind_of
+from harness.text import first_line
 from harness.types import Task
 
 SEPARATORS = ",;\t|"
@@ -129,7 +130,7 @@ def _read_csv(task: Task, path: Path) -> Any:
         _check_utf8(path)
         raise BadData(
             f"{path} cannot be read with {sign!r} between its columns, as in its header: "
-            f"{str(error).splitlines()[0]:.200}"
+            f"{first_line(error):.200}"
         ) from error
 
 

@@ -82,6 +82,12 @@ class MergePlan:
         return self.experts if self.base is None else (*self.experts, self.base)
 
     @property
+    def kept_tasks(self) -> tuple[str, ...]:
+        """The tasks of the experts, if the merge has a folder heads/TASK/ for each."""
+        kept = self.recipe.heads == "keep" or verbalizer_of(self.experts[0])
+        return self.tasks if kept else ()
+
+    @property
     def merger_stage(self) -> Stage:
         """The stage of the merger."""
         return self.stages[len(self.steps)]

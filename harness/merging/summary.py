@@ -93,5 +93,5 @@ def _files(plan: MergePlan) -> list[str]:
         words += pooling.files
     many = [f"model-*-of-{len(split.filename_to_tensors):05}.safetensors", SHARD_INDEX]
     weights = many if split.is_sharded else [WEIGHTS_FILE]
-    heads = [f"heads/{task}/" for task in plan.tasks] if plan.recipe.heads == "keep" else []
+    heads = [f"heads/{task}/" for task in dict.fromkeys(plan.kept_tasks)]
     return [*weights, "config.json", *words, *heads, MERGE_FILE, "README.md"]

@@ -71,8 +71,7 @@ def write(
         copy_processor([model.processor for model in plan.models], folder)
         if first.pooling or plan.recipe.heads not in ("keep", "none"):
             copy_modules(first, folder)
-        with_heads = plan.recipe.heads == "keep" or verbalizer_of(first)
-        if with_heads and (head_digests := _write_heads(plan, folder, hashes)):
+        if plan.kept_tasks and (head_digests := _write_heads(plan, folder, hashes)):
             digests["head_digests"] = head_digests
         plan = replace(plan, premerge_reports=measure_premerge(plan, squares))
         write_json(folder / "config.json", _config(plan) | _dtype_fields(plan))

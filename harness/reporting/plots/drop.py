@@ -115,7 +115,8 @@ def _mean(pairs: Sequence[ExpertAndMerge]) -> Difference:
 def _estimate(expert: Line, merge: Line) -> Estimate | None:
     """The drop on resamples and draws; None if draws are too few, or one of them has no drop."""
     upper, lower = expert.estimate, merge.estimate
-    if not enough_draws([expert, merge]) or min(*upper.resamples, *upper.values) <= 0:
+    scores = (upper.values, upper.resamples, upper.by_draw)
+    if not enough_draws([expert, merge]) or any((part <= 0).any() for part in scores):
         return None
     return elementwise(lambda high, low: (high - low) / high, upper, lower)
 
