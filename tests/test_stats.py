@@ -490,7 +490,7 @@ def test_models_that_cannot_be_told_apart_are_joined() -> None:
     assert tie_groups([3, 2, 1, 0], known) == [(3,), (2, 1), (1, 0)]
     assert tie_groups([3, 2, 1, 0], ()) == [(3, 2, 1, 0)]
     assert tie_groups([0, 1, 2], {(0, 1)}) == [(0,), (1, 2)]
-    assert places(4, [3, 2, 1, 0], known) == [(3, 4), (2, 4), (2, 3), (1, 1)]
+    assert places([3, 2, 1, 0], known) == [(3, 4), (2, 4), (2, 3), (1, 1)]
 
 
 # What it would take ------------------------------------------------------------------------

@@ -150,6 +150,11 @@ def sign_test(units: int) -> float:
     return float(min(1.0, 2.0 ** (1 - units)))
 
 
+def rounded(low: float, high: float) -> Ends:
+    """The ends of an interval to DIGITS decimals."""
+    return round(float(low), DIGITS), round(float(high), DIGITS)
+
+
 def interval(estimate: Estimate, bounds: Ends | None = None) -> Ends:
     """The ends of the 95 % interval over test units, and over several draws and sets of experts.
 
@@ -164,7 +169,7 @@ def interval(estimate: Estimate, bounds: Ends | None = None) -> Ends:
     if not math.isfinite(half):
         return bounds or (-FARTHEST, FARTHEST)
     if bounds is None:
-        return round(point - half, DIGITS), round(point + half, DIGITS)
+        return rounded(point - half, point + half)
     low, width = bounds[0], bounds[1] - bounds[0]
     share = min(max((point - low) / width, 0.0), 1.0)
     spread = share * (1 - share)
@@ -176,10 +181,7 @@ def interval(estimate: Estimate, bounds: Ends | None = None) -> Ends:
         )
     middle = (share + away / 2) / (1 + away)
     half = math.sqrt(away * spread + away**2 / 4) / (1 + away)
-    return (
-        round(low + width * (middle - half), DIGITS),
-        round(low + width * (middle + half), DIGITS),
-    )
+    return rounded(low + width * (middle - half), low + width * (middle + half))
 
 
 # Ratios ------------------------------------------------------------------------------------
@@ -228,7 +230,7 @@ def ratio(above: Estimate, below: Estimate) -> Ratio | None:
     if half_width(minus(above, below, point), difference=False) < 10**-DIGITS:
         return Ratio(point, (point, point))
     low, high = end(-1), end(1)
-    return Ratio(point, (round(low, DIGITS), round(high, DIGITS))) if high - low < _FAR else None
+    return Ratio(point, rounded(low, high)) if high - low < _FAR else None
 
 
 _FAR = 1e6
@@ -266,7 +268,7 @@ def median_credit(
     shares = list(map(_linear, tuned, base, experts))
     point = float(np.median([share.point for share in shares]))
     half = half_width(median_of(shares), difference=False)
-    return Ratio(point, (round(point - half, DIGITS), round(point + half, DIGITS)))
+    return Ratio(point, rounded(point - half, point + half))
 
 
 def _linear(tuned: Estimate, base: Estimate, experts: Estimate) -> Estimate:

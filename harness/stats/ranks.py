@@ -7,6 +7,7 @@ tasks.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from harness.rng import rng
-from harness.stats.intervals import DIGITS, LEVEL, Ends
+from harness.stats.intervals import DIGITS, LEVEL, Ends, rounded
 from harness.stats.tests import holm
 from harness.types import Array64
 
@@ -75,7 +76,7 @@ def interval_over_tasks(differences: Array64) -> Ends | None:
         return None
     subsets = choices[choices.any(axis=1)]
     means = np.sort(subsets @ differences / subsets.sum(axis=1))
-    return round(float(means[place - 1]), DIGITS), round(float(means[-place]), DIGITS)
+    return rounded(means[place - 1], means[-place])
 
 
 def leave_one_out(differences: Array64) -> tuple[Ends, list[int]]:
@@ -90,8 +91,7 @@ def leave_one_out(differences: Array64) -> tuple[Ends, list[int]]:
     changed = np.sign(means) != np.sign(values.mean())
     if len(values) > FEWEST_TASKS:
         changed |= (sign_flip_p(without) < 1 - LEVEL) != (sign_flip_p(values) < 1 - LEVEL)
-    ends = round(float(means.min()), DIGITS), round(float(means.max()), DIGITS)
-    return ends, np.flatnonzero(changed).tolist()
+    return rounded(means.min(), means.max()), np.flatnonzero(changed).tolist()
 
 
 # Several models ----------------------------------------------------------------------------
@@ -207,22 +207,16 @@ def tie_groups(
     return runs
 
 
-def places(
-    models: int, order: Sequence[int], different: Collection[tuple[int, int]]
-) -> list[tuple[int, int]]:
+def places(order: Sequence[int], different: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
     """The first and the last place that each model may have, by the number of the model.
 
     It is behind all models that are significantly better, and before all that are significantly
     worse. By hand: 0, 1, 2 with 0 and 2 known to differ have the places 1 to 2, 1 to 3 and 2 to 3.
     """
-    position = {model: place for place, model in enumerate(order)}
-    better = [0] * models
-    worse = [0] * models
-    for pair in different:
-        first, last = sorted(pair, key=position.__getitem__)
-        better[last] += 1
-        worse[first] += 1
-    return [(1 + more, models - less) for more, less in zip(better, worse, strict=True)]
+    ordered = [sorted(pair, key=order.index) for pair in different]
+    better = Counter(last for _, last in ordered)
+    worse = Counter(first for first, _ in ordered)
+    return [(1 + better[model], len(order) - worse[model]) for model in range(len(order))]
 
 
 # Both --------------------------------------------------------------------------------------
@@ -273,12 +267,9 @@ def standings(
     ]
     return Standings(
         means=tuple(means.tolist()),
-        left_out=tuple(
-            (float(min(model_ranks)), float(max(model_ranks)))
-            for model_ranks in np.transpose(without)
-        ),
+        left_out=tuple(zip(np.min(without, 0).tolist(), np.max(without, 0).tolist(), strict=True)),
         wins=tuple(win_rates(scores).tolist()),
         order=tuple(order),
         groups=tuple(tie_groups(order, pairs)),
-        places=tuple(places(len(means), order, pairs)),
+        places=tuple(places(order, pairs)),
     )

@@ -32,10 +32,8 @@ def p_value(difference: Estimate) -> float:
     from scipy.optimize import brentq
     from scipy.special import stdtrit
 
-    parts, freedom = (
-        np.array(components),
-        np.array(degrees(difference, difference=True), dtype=float),
-    )
+    parts = np.array(components)
+    freedom = np.array(degrees(difference, difference=True), dtype=float)
 
     def short(places: float) -> float:
         """By how much an interval at p = 10^-places falls short of zero."""

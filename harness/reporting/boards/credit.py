@@ -284,7 +284,7 @@ def _places(
     values: Sequence[float], significant: Mapping[tuple[int, int], int]
 ) -> list[tuple[int, int]]:
     order = sorted(range(len(values)), key=lambda index: -values[index])
-    return places(len(values), order, significant.keys())
+    return places(order, significant.keys())
 
 
 # From a board ------------------------------------------------------------------------------
