@@ -56,36 +56,30 @@ def task_names(task: str) -> tuple[str, ...]:
     return task, bare, task.rpartition("/")[2], bare.rpartition("/")[2]
 
 
-def _length(line: Line) -> int | str:
-    """The most tokens that a model reads of a row, as a number where the record has one."""
-    length = dict(line.conditions)["max_length"]
-    return int(length) if length.isdecimal() else length
-
-
-_CALLED: Mapping[str, Callable[[Line], tuple[Collection[object], str]]] = {
-    "task": lambda line: (task_names(line.task), line.task),
-    "protocol": lambda line: ((line.setting.protocol, line.protocol), line.setting.protocol),
-    "limit": lambda line: ((line.limit,), str(line.limit)),
-    "max-length": lambda line: ((_length(line),), str(_length(line))),
+_NAMES: Mapping[str, Callable[[Line], tuple[str, ...]]] = {
+    "task": lambda line: task_names(line.task),
+    "protocol": lambda line: (line.setting.protocol, line.protocol),
+    "limit": lambda line: (str(line.limit),),
+    "max-length": lambda line: (dict(line.conditions)["max_length"],),
 }
-"""By option, the values that choose a line, and the one that messages name."""
+"""By option, the names that choose a line; messages have the first."""
 
 
 def chosen_lines(lines: Sequence[Line], which: Chosen) -> list[Line]:
     """The chosen lines. Raises MissingScores for a name or number that no line has."""
     lines = _of_bases(lines, which.bases) if which.bases else lines
-    limits = () if which.limit is None else (which.limit,)
-    lengths = () if which.max_length is None else (which.max_length,)
-    options: dict[str, tuple[object, ...]] = {"task": which.tasks, "protocol": which.protocols}
-    options |= {"limit": limits, "max-length": lengths}
-    choices = {what: names for what, names in options.items() if names}
+    choices = {"task": which.tasks, "protocol": which.protocols}
+    for what, number in (("limit", which.limit), ("max-length", which.max_length)):
+        choices[what] = () if number is None else (str(number),)
+    choices = {what: names for what, names in choices.items() if names}
     chosen = [*lines]
     for what, names in choices.items():
-        by_name = dict(_CALLED[what](line)[::-1] for line in lines)
+        names_of = _NAMES[what]
+        by_name = {names_of(line)[0]: names_of(line) for line in lines}
         for name in names:
-            if not any(name in aliases for aliases in by_name.values()):
+            if not any(name in known for known in by_name.values()):
                 raise _missing(what, name, by_name)
-        chosen = [line for line in chosen if {*names} & {*_CALLED[what](line)[0]}]
+        chosen = [line for line in chosen if {*names} & {*names_of(line)}]
     if choices and not chosen:
         raise MissingScores(
             f"no record has the chosen {' and '.join(choices)} together; choose fewer"

@@ -35,7 +35,7 @@ from harness.reporting.difference import (
     significant_pairs,
 )
 from harness.reporting.grid import MEAN, reported
-from harness.reporting.lines import HEADLINE_SHOTS, Line, shots_distance, tasks_by
+from harness.reporting.lines import Line, shots_distance, tasks_by
 from harness.reporting.mixed import check_columns
 from harness.reporting.names import marked
 from harness.reporting.sets import with_set_numbers
@@ -133,15 +133,13 @@ def _lines(
     for name in names:
         if name in models:
             continue
-        if rows := [line for line in in_folder if line.role == "merged" and line.method == name]:
-            named += [(name, line) for line in rows]
-            continue
-        if not Path(name).exists() or (Path(name) / "config.json").exists():
+        rows = [line for line in in_folder if line.role == "merged" and line.method == name]
+        if not rows and (not Path(name).exists() or (Path(name) / "config.json").exists()):
             models_there = f"where models are: {', '.join(sorted(models)) or 'none'}"
             description = models_there if folder.exists() else "which is no folder"
             hint = "name a model that --records has, or a folder of records"
             raise UnknownName(f"no records of '{name}' in {folder}, {description}; {hint}")
-        named += [(name, line) for line in reported(read_lines([name], which))]
+        named += [(name, line) for line in rows or reported(read_lines([name], which))]
     numbered = with_set_numbers([line for _, line in named])
     pairs = [*zip(named, numbered, strict=True)]
     return {name: [line for (owner, _), line in pairs if owner == name] for name in names}, numbered
@@ -171,17 +169,14 @@ def _shared(sides: Sides, shots: Shots | None) -> Sides:
             f"the models share no task under one protocol and number of shots: {listing}; evaluate "
             "them on the same tasks"
         )
-    drawn = min(
-        shared, key=lambda one: shots_distance(one, HEADLINE_SHOTS if shots is None else shots)
-    )
+    drawn = min(shared, key=lambda one: shots_distance(one, shots))
     if shots not in (None, drawn):
         counts = _counts(chain(*sides.values()))
         raise BadOption(
             f"shots is {shots}, but models were evaluated with {counts} shots; choose of these"
         )
-    cells = {(task, drawn) for task in tasks}
     sides = {
-        name: [line for line in lines if (line.task, line.shots) in cells]
+        name: [line for line in lines if line.task in tasks and line.shots == drawn]
         for name, lines in sides.items()
     }
     check_columns(chain(*sides.values()))

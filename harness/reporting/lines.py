@@ -18,8 +18,10 @@ import xxhash
 from harness.data.shots import amount, counted
 from harness.evaluation.records import ADDED_OPTIONS, Record, RecordedRecipe, Role
 from harness.evaluation.resamples import Resamples, to_estimate
+from harness.options import resolve
 from harness.passes.placement import FULL_PRECISION
 from harness.readout import LAST_LINEAR, POOLED
+from harness.registry import METRICS, PROTOCOLS, TASKS
 from harness.reporting.stages import Stages, stages_of
 from harness.stats.estimate import Estimate
 from harness.types import ALL, Choice, Shots
@@ -65,24 +67,22 @@ def in_order(settings: Iterable[Setting]) -> list[Setting]:
     return sorted(settings, key=lambda one: (one.rank, one.protocol, amount(one.shots)))
 
 
-def shots_distance(shots: Shots, wanted: Shots = HEADLINE_SHOTS) -> tuple[float, float]:
-    """A sort key: the distance from the wanted number of shots, then the smaller number.
+def shots_distance(shots: Shots, wanted: Shots | None) -> tuple[float, float]:
+    """A sort key: the distance from the wanted number of shots (None: the papers'), then the
+    smaller number.
 
     `all` counts as infinite. It is 0 from itself, although inf - inf is not a number.
     """
+    wanted = HEADLINE_SHOTS if wanted is None else wanted
     return 0 if shots == wanted else abs(amount(shots) - amount(wanted)), amount(shots)
 
 
-def headlines(settings: Iterable[Setting], wanted: Shots = HEADLINE_SHOTS) -> dict[str, Setting]:
+def headlines(settings: Iterable[Setting], wanted: Shots | None = None) -> dict[str, Setting]:
     """By protocol, in the order given, the setting whose shots are nearest to `wanted`."""
-    nearest: dict[str, Setting] = {}
-    for setting in settings:
-        nearest[setting.protocol] = min(
-            nearest.get(setting.protocol, setting),
-            setting,
-            key=lambda one: shots_distance(one.shots, wanted),
-        )
-    return nearest
+    return {
+        protocol: min(group, key=lambda one: shots_distance(one.shots, wanted))
+        for protocol, group in grouped(settings, lambda one: one.protocol).items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +221,7 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
     kind = cache(kind_name)
     for path, record in records:
         options = json.dumps(record.options, sort_keys=True)
-        built_in = record.protocol in PROTOCOL_ORDER
-        rank = PROTOCOL_ORDER.index(record.protocol) if built_in else len(PROTOCOL_ORDER)
+        rank = (*PROTOCOL_ORDER, record.protocol).index(record.protocol)
         key = record.protocol, options
         if key not in labels:
             labels[key] = protocol_label(record)
@@ -236,13 +235,13 @@ def lines_of(records: Iterable[tuple[str, Record]]) -> Iterator[Line]:
 
 def _fields(record: Record) -> dict[str, Any]:
     """The fields of a line that do not depend on the number of shots."""
-    adaptation = record.adaptation
+    adaptation, limit = record.adaptation, record.settings.get("limit")
     return {name: getattr(record, name) for name in _SAME} | {
         **_method_names(record),
         "preset": record.preset or "",
         "identity": _identity(record),
         "rows_of": str(record.dataset.get("digest", "")),
-        "limit": limit_of(record),
+        "limit": ALL if limit is None else int(limit),
         "source": str(record.dataset.get("source") or ""),
         "revision": str(record.dataset.get("revision") or ""),
         "versions": tuple(record.versions.items()),
@@ -359,12 +358,6 @@ def conditions_of(record: Record) -> dict[str, str]:
     return {key: str(value) for key, value in conditions.items()}
 
 
-def limit_of(record: Record) -> int | str:
-    """The limit of a record, `all` where all rows were scored."""
-    limit = record.settings.get("limit")
-    return ALL if limit is None else int(limit)
-
-
 def limit_options(*limits: int | str, option: str = "--limit") -> str:
     """The options that choose one of several limits, `--limit 50 or --limit all`; '' for one."""
     values = sorted({*map(str, limits)})
@@ -373,9 +366,6 @@ def limit_options(*limits: int | str, option: str = "--limit") -> str:
 
 def protocol_label(record: Record) -> str:
     """The protocol with its non-default options."""
-    from harness.options import resolve
-    from harness.registry import PROTOCOLS
-
     name = record.protocol
     if name not in PROTOCOLS:
         return name
@@ -385,8 +375,6 @@ def protocol_label(record: Record) -> str:
 
 def kind_name(task: str, metrics: Sequence[str]) -> str:
     """The kind of a task: as registered, else the only kind that its metrics share, else ''."""
-    from harness.registry import METRICS, TASKS
-
     name = task.partition("@")[0]
     if name in TASKS:
         return TASKS[name].kind

@@ -11,7 +11,7 @@ from harness.data.shots import counted
 from harness.errors import MissingScores
 from harness.reporting.chosen import Chosen, takes_all_rows
 from harness.reporting.grid import Grid
-from harness.reporting.lines import HEADLINE_SHOTS, Line, Setting, headlines, in_order
+from harness.reporting.lines import Line, Setting, headlines, in_order
 from harness.types import Shots
 
 
@@ -46,8 +46,7 @@ def headline(settings: Iterable[Setting], shots: Shots | None = None) -> list[Se
     Raises MissingScores where a protocol was not evaluated with `shots`.
     """
     settings = list(settings)
-    nearest = headlines(settings, HEADLINE_SHOTS if shots is None else shots)
-    chosen = in_order(nearest.values())
+    chosen = in_order(headlines(settings, shots).values())
     for setting in chosen:
         if (
             shots is not None
