@@ -109,11 +109,10 @@ def significant_pairs(
     Variances over sets of experts are shrunk towards `prior`.
     """
     pairs = list(combinations(range(len(models)), 2))
-    estimates = (
+    differences = [
         replace(mean_difference(models[first], models[second]), prior=prior)
         for first, second in pairs
-    )
-    differences = list(estimates)
+    ]
     adjusted = holm([p_value(difference) for difference in differences])
     return {
         pair: pair[difference.point <= 0]

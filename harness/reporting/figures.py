@@ -7,6 +7,7 @@ their lightness differs. Text in an SVG stays text. matplotlib is imported when 
 from __future__ import annotations
 
 import io
+import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -182,8 +183,6 @@ def _fall_back(figure: Figure) -> None:
 
 def wrapped_title(text: str, inches: float) -> str:
     """A title of 10 points, broken into lines of this width."""
-    import textwrap
-
     return "\n".join(textwrap.wrap(text, max(24, int(inches * 12)), break_on_hyphens=False))
 
 

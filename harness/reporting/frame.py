@@ -33,16 +33,13 @@ DERIVED_COLUMNS: Mapping[str, Callable[[Line], Any]] = {
     "low": lambda line: line.interval and line.interval[0],
     "high": lambda line: line.interval and line.interval[1],
     "record": lambda line: line.path,
-}
-"""Columns of a line that are not fields of the same name and form; the same for every draw."""
-DRAW_MEANS: Mapping[str, Callable[[Line], Any]] = {
     "value": lambda line: GridCell(line.values).mean,
     "parts": lambda line: json.dumps({name: round(value, 6) for name, value in line.parts}),
     "sd": lambda line: GridCell(line.values).deviation,
     "draws": lambda line: len(line.values),
     "facts": lambda line: json.dumps(dict(line.facts)) if line.facts else "",
 }
-"""Columns of a line over its draws."""
+"""Columns of a line that are not fields of the same name and form."""
 DRAW_COLUMNS = ("draw", "resample", "value", "parts", "facts")
 """Columns of one draw, or of one resample of the test units."""
 RECORD_COLUMNS: Mapping[str, Callable[[Record], Any]] = {
@@ -153,7 +150,6 @@ def table(lines: Sequence[Line], rows: Sequence[str], files: Sequence[str]) -> p
     import pandas
 
     columns: dict[str, Sequence[Any]] = {"row": rows, "record": files}
-    columns |= {name: [value_of(line) for line in lines] for name, value_of in DRAW_MEANS.items()}
     columns |= {
         name: [_column_value(name, line) for line in lines] for name in TABLE if name not in columns
     }

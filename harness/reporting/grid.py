@@ -342,12 +342,9 @@ def _over_experts(
         rows[BEST_SINGLE] = best
     means = [cell.mean for digest, cell in scored.items() if digest in own]
     if means and not one_each:
-        cells = (
-            GridCell((min(means),)),
-            GridCell((fmean(means),), experts=(*means,)),
-            GridCell((max(means),)),
-        )
-        rows |= dict(zip(SUMMARY, cells, strict=True))
+        low, middle, high = SUMMARY
+        rows |= {low: GridCell((min(means),)), high: GridCell((max(means),))}
+        rows[middle] = GridCell((fmean(means),), experts=(*means,))
     return rows
 
 
@@ -395,14 +392,12 @@ def reported(lines: Sequence[Line]) -> list[Line]:
     The latter are of experts on held-out rows of a task whose other models were evaluated on other
     rows only.
     """
-    others = {line.task for line in lines if line.role not in SINGLES}
-    names = {task.partition("@")[0] for task in others}
-    choosing = {f"{name}@{HELD_OUT}" for name in names} - others
+    others = [line for line in lines if line.role not in SINGLES]
+    choosing = {f"{line.name}@{HELD_OUT}" for line in others} - {line.task for line in others}
     return [line for line in lines if line.task not in choosing]
 
 
 def short_task(task: str, tasks: Sequence[str]) -> str:
     """`glue/rte@validation` as `rte`, if no other task has this short name."""
-    bare = task.partition("@")[0].rpartition("/")[2]
-    clear = [t.partition("@")[0].rpartition("/")[2] for t in tasks].count(bare) <= 1
-    return bare if clear else task
+    bare, *others = (one.partition("@")[0].rpartition("/")[2] for one in (task, *tasks))
+    return bare if others.count(bare) <= 1 else task

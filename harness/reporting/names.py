@@ -126,16 +126,8 @@ def _difference(lines: Sequence[Line]) -> Callable[[Line], str]:
 
 def _clash_count(lines: Iterable[Line], traits: Sequence[Callable[[Line], str]]) -> int:
     """How many lines share all traits and a column with a line of another model."""
-    owners: dict[tuple[object, ...], Line] = {}
-    return sum(
-        not _one_model(
-            owners.setdefault(
-                (line.task, line.setting, line.set, *(t(line) for t in traits)), line
-            ),
-            line,
-        )
-        for line in lines
-    )
+    alike = grouped(lines, lambda o: (o.task, o.setting, o.set, *(trait(o) for trait in traits)))
+    return sum(not _one_model(group[0], line) for group in alike.values() for line in group)
 
 
 def _one_model(one: Line, other: Line) -> bool:

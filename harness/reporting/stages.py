@@ -7,6 +7,8 @@ from functools import cache
 from typing import NamedTuple
 
 from harness.evaluation.records import RecordedRecipe, RecordedStage
+from harness.methods import resolved_options
+from harness.registry import STAGES
 from harness.types import Choice, Scalar
 
 
@@ -60,8 +62,5 @@ def _stage_name(
 @cache
 def _usual(kind: str, name: str) -> Mapping[str, Scalar] | None:
     """The default options of a method; None for a plug-in that is not loaded."""
-    from harness.methods import resolved_options
-    from harness.registry import STAGES
-
     registry = STAGES[kind]
     return resolved_options(registry[name], Choice(name)) if name in registry else None
