@@ -140,6 +140,4 @@ def one_metric(lines: Sequence[Line]) -> bool:
 def constants_of(lines: Sequence[Line]) -> list[float | None]:
     """By task, in the order of `by_task`, the best constant prediction as a fraction, if known."""
     constants = {line.task: line.majority for line in lines}
-    return [
-        None if (value := constants[task]) is None else value / 100 for task in sorted(constants)
-    ]
+    return [None if value is None else value / 100 for _, value in sorted(constants.items())]

@@ -83,8 +83,8 @@ FRAME = tuple(
 seed of the draw, the number of the resample (0: the test units themselves), RECORD_COLUMNS, and the
 number of the set of experts."""
 FLOATS = (
-    "value", "sd", "low", "high", "level", "majority", "gain", "shots", "draw", "limit",
-    "train_limit", "seed",
+    "value", "sd", "low", "high", "level", "majority", "shots", "draw", "limit", "train_limit",
+    "seed",
 )  # fmt: skip
 TRUTHS = ("transductive", "significant")
 COUNTS = ("rows", "draws", "resample", "set")

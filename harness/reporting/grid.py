@@ -343,8 +343,9 @@ def _over_experts(
     means = [cell.mean for digest, cell in scored.items() if digest in own]
     if means and not one_each:
         low, middle, high = SUMMARY
-        rows |= {low: GridCell((min(means),)), high: GridCell((max(means),))}
+        rows[low] = GridCell((min(means),))
         rows[middle] = GridCell((fmean(means),), experts=(*means,))
+        rows[high] = GridCell((max(means),))
     return rows
 
 

@@ -61,13 +61,11 @@ def _check_sets(lines: Sequence[Line]) -> None:
         other = seen.setdefault((line.task, line.model, line.set), line)
         if other.digest == line.digest:
             continue
-        merge_names = [_merges_of(expert.digest, lines) for expert in (other, line)]
-        apart = all(merge_names) and not {*merge_names[0]} & {*merge_names[1]}
-        options = (
-            " or ".join(f"--models {','.join(names)}" for names in merge_names) if apart else ""
-        )
+        first, second = (_merges_of(expert.digest, lines) for expert in (other, line))
         merges = (merge for merge in lines if merge.role == "merged" and merge.task == line.task)
-        options = bases.base_options(merges) or options
+        options = bases.base_options(merges)
+        if not options and first and second and not {*first} & {*second}:
+            options = f"--models {','.join(first)} or --models {','.join(second)}"
         raise BrokenRecord(
             f"records are of two sets of experts: '{line.model}' of {line.task} has the weights "
             f"{other.digest[:8]} in {other.path or 'one'} and {line.digest[:8]} in "

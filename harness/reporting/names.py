@@ -74,8 +74,6 @@ def _many(line: Line) -> str:
 def experts_of(line: Line) -> str:
     """The names of the experts that a model was merged from; of more than FEW, their number."""
     names = [last_part(source) for source, _ in line.experts]
-    if not names:
-        return ""
     return " + ".join(names) if len(names) <= FEW else f"{len(names)} experts"
 
 

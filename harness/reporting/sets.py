@@ -79,10 +79,9 @@ def _alike(sets: Iterable[Line]) -> bool:
     trainings: dict[str, set[tuple[str, ...]]] = {}
     for line in sets:
         for task, experts in grouped(line.trained, lambda expert: expert[0]).items():
-            if all(training for *_, training in experts):
-                trainings.setdefault(task, set()).add(
-                    tuple(sorted(training for *_, training in experts))
-                )
+            known = sorted(training for *_, training in experts)
+            if all(known):
+                trainings.setdefault(task, set()).add(tuple(known))
     return all(len(variants) == 1 for variants in trainings.values())
 
 

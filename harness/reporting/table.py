@@ -74,12 +74,8 @@ def _laid(
             rows += [[plain(name), *cells]] if any(cells) else []
         return tabulate(rows, [corner, *heads], tablefmt="simple", disable_numparse=True)
 
-    table = render(
-        "",
-        [_heading(setting, head) for setting in settings for head in heads],
-        settings,
-        within=True,
-    )
+    side_by_side = [_heading(setting, head) for setting in settings for head in heads]
+    table = render("", side_by_side, settings, within=True)
     if fits(table, width):
         return table
     blocks = []

@@ -207,9 +207,8 @@ def merge_loss(lines: ComparedLines, setting: Setting) -> MergeLoss:
 def mean_score(lines: Sequence[Line]) -> float:
     """The mean over tasks of the mean over models and draws, times 100."""
     tasks = sorted(grouped(lines, lambda line: line.task).items())
-    return float(
-        np.mean([np.mean([v for line in group for v in line.values]) for _, group in tasks])
-    )
+    means = [np.mean([v for line in group for v in line.values]) for _, group in tasks]
+    return float(np.mean(means))
 
 
 def verdicts(lines: Sequence[Line]) -> list[Verdict]:
