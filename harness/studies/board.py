@@ -36,7 +36,7 @@ def boards(
     MissingScores where the plan has evaluations and no record is there.
     """
     places = record_paths(plan, outcomes, folder)
-    if not places and any(step.verb == "evaluate" for step in plan.steps.values()):
+    if not places and plan.evaluations:
         raise MissingScores(f"there is no record of {plan.study} in {folder}; run the study first")
     drawn = folder / OUTCOMES / BOARDS / f"{plan.study}.json"
     key = {
@@ -56,19 +56,14 @@ def boards(
 def check_boards(plan: Plan, folder: Path, before: Sequence[Plan] = ()) -> None:
     """Raise BadRecipe if another study, in the folder already or planned `before` in it, has a
     board of the same name."""
+    own = {step.board for step in plan.evaluations}
     others = [read_plan(path) for path in latest_in(folder) if path.stem != plan.study]
     for other in (*others, *(one for one in before if one.study != plan.study)):
-        if shared := _boards(plan) & _boards(other):
+        if shared := own.intersection(step.board for step in other.evaluations):
             raise BadRecipe(
                 f"{plan.study} and {other.study} in {folder} both have a board '{min(shared)}'; "
                 "expected one each: choose another --out, or another name in score_on"
             )
-
-
-def _boards(plan: Plan) -> set[str]:
-    """The names of the boards of a plan."""
-    steps = plan.steps.values()
-    return {Path(step.request["output"]).name for step in steps if step.verb == "evaluate"}
 
 
 def record_paths(
@@ -76,12 +71,9 @@ def record_paths(
 ) -> dict[str, set[Path]]:
     """The paths of a plan's records, of all bases or of one, by the name of their board."""
     places: dict[str, set[Path]] = {}
-    for name, step in plan.steps.items():
-        if step.verb == "evaluate" and outcomes[name].records and base in (None, step.base):
-            reading = Path(step.request["output"]).name
-            places.setdefault(reading, set()).update(
-                folder / path for path in outcomes[name].records
-            )
+    for step in plan.evaluations:
+        if (records := outcomes[step.name].records) and base in (None, step.base):
+            places.setdefault(step.board, set()).update(folder / path for path in records)
     return places
 
 
@@ -136,7 +128,7 @@ def records_of(
             name: {folder / path for step in steps for path in outcomes[step.name].records}
             for name, steps in curves_of(plan.steps, figure).items()
         }
-    bases = {step.base for step in plan.steps.values() if step.verb == "evaluate"}
+    bases = {step.base for step in plan.evaluations}
     return {
         slug("-".join([board, figure.plot, *[leaf(base)] * (len(bases) > 1)])): records
         for base in sorted(bases)
@@ -150,41 +142,32 @@ def curves_of(steps: Mapping[str, Step], figure: Figure) -> dict[str, list[Step]
 
     Sets that share a task, as pairs do, have a picture each.
     """
-    merges = {
-        n: pair
-        for n, step in steps.items()
-        if (pair := _method_and_value(step, figure.sweep)) is not None
-    }
-    scored = [
-        step for step in steps.values() if step.verb == "evaluate" and step.needs[0] in merges
-    ]
+    pairs = {name: _method_and_value(step, figure.sweep) for name, step in steps.items()}
+    merges = {name: pair for name, pair in pairs.items() if pair is not None}
     curves: dict[tuple[str, ...], dict[tuple[str, ...], list[Step]]] = {}
-    for step in scored:
+    for step in steps.values():
+        if step.verb != "evaluate" or step.needs[0] not in merges:
+            continue
         merge = steps[step.needs[0]]
         rest, _ = merges[merge.name]
-        board = leaf(step.request["output"])
         tasks = [steps[need].about for need in merge.needs if need.startswith("experts/")]
         # sets that grow have their first expert in common
         key = tuple(tasks[:1] if figure.sweep == EXPERTS else sorted(tasks))
-        curves.setdefault((board, leaf(step.base), rest), {}).setdefault(key, []).append(step)
+        curve = curves.setdefault((leaf(step.board), leaf(step.base), rest), {})
+        curve.setdefault(key, []).append(step)
     found: dict[str, list[Step]] = {}
     several = len({base for _, base, _ in curves}) > 1
     for (board, base, rest), by_tasks in curves.items():
-        disjoint = _have_disjoint_tasks([*by_tasks.values()])
-        for key, curve in by_tasks.items():
+        tasks = [one for group in by_tasks.values() for one in {*group[0].asked("tasks")}]
+        disjoint = len(tasks) == len({*tasks})
+        for key, group in by_tasks.items():
             parts = [board, figure.sweep, rest, *[base] * several, *map(leaf, key * (not disjoint))]
-            found.setdefault(slug("-".join(parts)), []).extend(curve)
+            found.setdefault(slug("-".join(parts)), []).extend(group)
     return {
-        n: curve
-        for n, curve in found.items()
-        if len({merges[step.needs[0]][1] for step in curve}) > 1
+        name: group
+        for name, group in found.items()
+        if len({merges[step.needs[0]][1] for step in group}) > 1
     }
-
-
-def _have_disjoint_tasks(groups: Sequence[Sequence[Step]]) -> bool:
-    """Whether no task is scored in two of the groups."""
-    tasks = [{*step.asked("tasks")} for group in groups for step in group[:1]]
-    return sum(map(len, tasks)) == len(set[str]().union(*tasks))
 
 
 def _method_and_value(step: Step, option: str) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ from harness.files import as_cannot_write, cache_dir, parse_json, read_json, wri
 from harness.hashes import digest_of
 from harness.options import parse_choice
 from harness.registry import METRICS, NEEDS, PROTOCOLS, STAGES, TASKS, Registry
-from harness.studies.step import Step, Verb
+from harness.studies.step import TASK_FIELDS, Step, Verb
 from harness.studies.study import Figure
 from harness.values import validated
 
@@ -43,7 +43,7 @@ PLACE = re.compile(r"(experts|statistics|merged|records)(/[\w.+-]+)+")
 """Names of steps and paths that they write, from the study's folder."""
 REGISTERED: Mapping[str, Registry[Any]] = {
     **STAGES,
-    **dict.fromkeys(("task", "tasks", "tune_on"), TASKS),
+    **dict.fromkeys(TASK_FIELDS, TASKS),
     "protocols": PROTOCOLS,
     "need": NEEDS,
     "metrics": METRICS,
@@ -87,13 +87,13 @@ class Plan:
         return digest_of(sorted([name, step.digest] for name, step in self.steps.items()))
 
     @cached_property
-    def users(self) -> Mapping[str, tuple[str, ...]]:
+    def users(self) -> Mapping[str, Sequence[str]]:
         """For every step, the steps that need it."""
         found: dict[str, list[str]] = {name: [] for name in self.steps}
         for name, step in self.steps.items():
             for need in step.needs:
                 found[need].append(name)
-        return {name: tuple(users) for name, users in found.items()}
+        return found
 
     def with_dependents(self, names: Iterable[str]) -> set[str]:
         """The steps of these names and all that need one of them, directly or through others."""
@@ -109,21 +109,22 @@ class Plan:
         return sum(step.cells for step in self.steps.values())
 
     @property
+    def evaluations(self) -> list[Step]:
+        """The steps that score merges."""
+        return [step for step in self.steps.values() if step.verb == "evaluate"]
+
+    @property
     def levels(self) -> list[list[int]]:
         """The numbers of the chunks by level: each level waits for the one before."""
         numbers = range(len(self.chunks))
         return [[*group] for _, group in groupby(numbers, key=lambda n: self.chunks[n].level)]
 
 
-def make_plan(
-    study: str,
-    steps: Sequence[Step],
-    *,
-    keep_merges: bool = True,
-    figures: tuple[Figure, ...] = (),
-    paper: str | None = None,
-) -> Plan:
-    """The plan of steps, given in an order in which each follows those that it waits for."""
+def make_plan(study: str, steps: Sequence[Step], **fields: Any) -> Plan:
+    """The plan of steps, given in an order in which each follows those that it waits for.
+
+    `fields` are the other fields of a `Plan`: `keep_merges`, `figures` and `paper`.
+    """
     level: dict[str, int] = {}
     groups: dict[tuple[int, str], list[Step]] = {}
     for step in steps:
@@ -137,7 +138,7 @@ def make_plan(
         for number, keys in levels
         for names in _cut([step for key in keys for step in groups[key]])
     )
-    return Plan(study, {step.name: step for step in steps}, chunks, keep_merges, figures, paper)
+    return Plan(study, {step.name: step for step in steps}, chunks, **fields)
 
 
 def _cut(steps: Sequence[Step]) -> list[list[str]]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import isinf
-from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ from harness.checkpoints.open import local_folder
 from harness.data.shots import counted
 from harness.errors import BadRecipe
 from harness.reporting.frame import read_records
-from harness.reporting.lines import grouped
 from harness.stats.tests import sets_needed
 from harness.studies.board import record_paths
 from harness.studies.inputs import place_of
@@ -77,25 +75,23 @@ def status_table(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[list[str |
 def failures(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[str]:
     """A line for each reason of failed steps, with how many steps need them; and one for merges by
     plug-ins whose code has changed since."""
-    failed = list[tuple[str, str]]()
-    for name in (name for name, outcome in outcomes.items() if outcome.state == "failed"):
-        waiting = len(plan.with_dependents([name])) - 1
-        needed = f" (needed by {waiting} step{'s' * (waiting > 1)})" * bool(waiting)
-        failed.append((name, f"{outcomes[name].reason}{needed}"))
-    done = [
-        (plan.steps[name], outcome) for name, outcome in outcomes.items() if outcome.state == "done"
-    ]
-    old = [
-        step.name
-        for step, outcome in done
-        if step.verb == "merge" and of_other_code(step, outcome, Path())
-    ]
-    note = f"made before the code of their plug-ins changed, and kept: {few(old)}"
-    alike = grouped(failed, itemgetter(1))
-    lines = [
-        f"failed: {', '.join(name for name, _ in pairs)}: {why}" for why, pairs in alike.items()
-    ]
+    failed: dict[str, list[str]] = {}
+    old: list[str] = []
+    for name, outcome in outcomes.items():
+        step = plan.steps[name]
+        if outcome.state == "failed":
+            waiting = len(plan.with_dependents([name])) - 1
+            needed = f" (needed by {waiting} step{'s' * (waiting > 1)})" * bool(waiting)
+            failed.setdefault(f"{outcome.reason}{needed}", []).append(name)
+        elif (
+            outcome.state == "done"
+            and step.verb == "merge"
+            and of_other_code(step, outcome, Path())
+        ):
+            old.append(name)
+    lines = [f"failed: {', '.join(names)}: {why}" for why, names in failed.items()]
     lines += ["failed steps are done again with --retry-failed"] * bool(failed)
+    note = f"made before the code of their plug-ins changed, and kept: {few(old)}"
     return lines + [f"{note}; to make them again, add --remake-changed"] * bool(old)
 
 
@@ -117,14 +113,13 @@ def _passes(plan: Plan) -> tuple[int, int]:
 
     Models beside the merges of a set count once.
     """
-    evaluations = [step for step in plan.steps.values() if step.verb == "evaluate"]
-    sized = [(step, step.size) for step in evaluations if step.size is not None]
-    # the merge, its expert on the task, the base and the references
-    rows = sum(
-        int(size) * (1 if step.after else 3 + len(step.request.get("references", ())))
-        for step, size in sized
-    )
-    return rows, len(evaluations) - len(sized)
+    rows = unknown = 0
+    for step in plan.evaluations:
+        # the merge, its expert on the task, the base and the references
+        models = 1 if step.after else 3 + len(step.request.get("references", ()))
+        rows += models * int(step.size or 0)
+        unknown += step.size is None
+    return rows, unknown
 
 
 def _bytes(plan: Plan, folder: Path) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from harness.hashes import digest_of
@@ -42,6 +43,11 @@ class Step:
     def digest(self) -> str:
         """A hash of verb and request; requests of steps that it needs are no part of it."""
         return digest_of([self.verb, self.request])
+
+    @property
+    def board(self) -> str:
+        """The board of the records that an evaluation makes."""
+        return Path(self.request["output"]).name
 
     def asked(self, *fields: str) -> list[Any]:
         """All values of these fields of the request, each of which has one value or a list."""
