@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,8 @@ ENDING = [one for one in signal.Signals if one.name in ("SIGTERM", "SIGHUP")]
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 GPUS = "CUDA_VISIBLE_DEVICES"
 
-StartWorker = Callable[[int, int], "subprocess.Popen[bytes]"]
-"""A function of (chunk, place) that starts the chunk's worker in one of the `jobs` places."""
+Environment = Mapping[str, str]
+"""The environment variables of a worker."""
 
 
 def run_plan(
@@ -68,17 +68,22 @@ def run_plan(
             settled.update(plan.chunks[number].steps)
             tell(number)
         return outcomes_of(plan, folder)
-    start, free = _starter(path, folder, jobs, where), [*range(jobs)]
+    command, free = worker_command(path, where), _environments(jobs, where)
+    (folder / LOGS).mkdir(exist_ok=True)
     with _asked_to_end() as signals, _workers() as working:
         while (waiting or working) and not signals:
             for number in [n for n in waiting if _ready(plan, n, settled)][: len(free)]:
                 waiting.remove(number)
-                place = free.pop()
-                working[start(number, place)] = number, place
+                environment = free.pop()
+                with (folder / LOGS / f"{path.stem}-{number}.log").open("ab") as log:
+                    process = subprocess.Popen(
+                        [*command, "--chunk", str(number)], stdout=log, stderr=log, env=environment
+                    )
+                working[process] = number, environment
             time.sleep(POLL)
             for process in [one for one in working if one.poll() is not None]:
-                number, place = working.pop(process)
-                free.append(place)
+                number, environment = working.pop(process)
+                free.append(environment)
                 settled.update(plan.chunks[number].steps)
                 for step in steps[number]:
                     say(outcome_of(step, folder).as_line(step.name))
@@ -105,24 +110,14 @@ def _ready(plan: Plan, number: int, settled: set[str]) -> bool:
     return all(name in settled for step in steps for name in (*step.needs, *step.after))
 
 
-def _starter(path: Path, folder: Path, jobs: int, where: Mapping[str, Any]) -> StartWorker:
-    """A function that starts workers, each with its share of the cores and, unless `where` names a
-    GPU, with one of the GPUs in turn."""
-    command = worker_command(path, where)
-    threads = str(max(cores() // jobs, 1))
+def _environments(jobs: int, where: Mapping[str, Any]) -> list[Environment]:
+    """The environments of workers: each has its share of the cores and, unless `where` names a GPU,
+    one of the GPUs in turn."""
+    threads = dict.fromkeys(THREADS, str(max(cores() // jobs, 1)))
     named = any(":" in str(where.get(key)) for key in ("device", "merge_device"))
     gpus = [] if named else _gpus()
-    (folder / LOGS).mkdir(exist_ok=True)
-
-    def start(number: int, place: int) -> subprocess.Popen[bytes]:
-        own = {GPUS: gpus[place % len(gpus)]} if gpus else {}
-        environment = {**dict.fromkeys(THREADS, threads), **os.environ, **own}
-        with (folder / LOGS / f"{path.stem}-{number}.log").open("ab") as log:
-            return subprocess.Popen(
-                [*command, "--chunk", str(number)], stdout=log, stderr=log, env=environment
-            )
-
-    return start
+    own = [{GPUS: gpus[place % len(gpus)]} if gpus else {} for place in range(jobs)]
+    return [{**threads, **os.environ, **gpu} for gpu in own]
 
 
 def worker_command(path: Path, where: Mapping[str, Any]) -> list[str]:
@@ -173,9 +168,9 @@ def _asked_to_end() -> Iterator[list[int]]:
 
 
 @contextmanager
-def _workers() -> Iterator[dict[subprocess.Popen[bytes], tuple[int, int]]]:
-    """The running workers, each with its (chunk, place). They are ended when the block ends."""
-    working: dict[subprocess.Popen[bytes], tuple[int, int]] = {}
+def _workers() -> Iterator[dict[subprocess.Popen[bytes], tuple[int, Environment]]]:
+    """The running workers, with chunk and environment. They are ended when the block ends."""
+    working: dict[subprocess.Popen[bytes], tuple[int, Environment]] = {}
     try:
         yield working
     finally:
