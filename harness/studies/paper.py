@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import fsum
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from pydantic import Field
 from tabulate import tabulate
 
 from harness.errors import BadRecipe
-from harness.evaluation.resamples import range_of
+from harness.evaluation.bootstrap import intervals
 from harness.files import read_yaml, write_files
 from harness.reporting.chosen import read_lines
 from harness.reporting.difference import by_task
 from harness.reporting.grid import GridCell, mean_cell, reported
 from harness.reporting.lines import CURRENT, Line, grouped
 from harness.reporting.sets import with_set_numbers
-from harness.stats.intervals import Ends, interval
+from harness.stats.intervals import Ends
 from harness.studies.board import BOARDS, record_paths
 from harness.studies.experts import leaf, slug
 from harness.studies.outcomes import Outcome
@@ -184,7 +184,7 @@ def compared_cells(
         if cell.theirs is None or len(same) < len(numbers) or place.row.startswith(BEST):
             reason = f"without {', '.join(cell.lacking)}"
             return replace(cell, reason=reason, within=None, lacking=())
-        return replace(cell, theirs=fsum(same) / len(same))
+        return replace(cell, theirs=fmean(same))
 
     return [compared(*cell) for cell in places]
 
@@ -207,8 +207,7 @@ def _score(place: PaperCell, tasks: Sequence[str], lines: Sequence[Line]) -> Com
 def _picked(place: PaperCell, lines: Sequence[Line]) -> list[Line]:
     """The lines that a cell is computed from, on any task."""
     row, _, extreme = place.row.partition(", ")
-    alone = len(place.of) == 1
-    row = "individual" if alone else row
+    row = "individual" if len(place.of) == 1 else row
     roles = ROLES.get(row, ("merged", "reference"))
     pairs = (zip(line.experts, line.trained, strict=False) for line in lines)
     trained = {digest: task for (_, digest), (task, *_) in chain(*pairs)}
@@ -228,34 +227,35 @@ def _picked(place: PaperCell, lines: Sequence[Line]) -> list[Line]:
     if extreme:
         pick = min if extreme == "min" else max
         tasks = grouped(found, lambda line: line.task).values()
-        return [pick(task_lines, key=lambda line: _mean([line])) for task_lines in tasks]
+        return [pick(task_lines, key=lambda line: fmean(line.values)) for task_lines in tasks]
     return found
 
 
 def _mean(lines: Sequence[Line]) -> float:
-    return fsum(fsum(line.values) / len(line.values) for line in lines) / len(lines)
+    return fmean(fmean(line.values) for line in lines)
 
 
 def _cell(place: PaperCell, lines: Sequence[Line], all_lines: Sequence[Line]) -> GridCell | None:
     """The mean over lines of one task, with its interval if their resamples are the same."""
     if place.measure == "drop":
         alike = [line for line in all_lines if line.setting.protocol == place.protocol]
-        own = {(line.digest, line.task): _mean([line]) for line in alike if line.role == "expert"}
+        own = {
+            (line.digest, line.task): fmean(line.values) for line in alike if line.role == "expert"
+        }
         pairs = [
             (own.get((digest, line.task), 0.0), line)
             for line in lines
             for _, digest in line.experts
         ]
-        drops = [100 * (best - _mean([line])) / best for best, line in pairs if best > 0]
-        return GridCell((fsum(drops) / len(drops),)) if drops else None
+        drops = [100 * (best - fmean(line.values)) / best for best, line in pairs if best > 0]
+        return GridCell((fmean(drops),)) if drops else None
     if not lines:
         return None
     whole = GridCell((_mean(lines),))
     if (found := by_task(lines)) is None:
         return whole
-    ends = range_of(lines[0].metrics)
-    low, high = interval(found[0][0], ends if max(map(abs, ends)) <= 1 else None)
-    return replace(whole, interval=(100 * low, 100 * high))
+    (within,) = intervals(lines[0].metrics, {None: found[0][0]})
+    return replace(whole, interval=(100 * within.low, 100 * within.high))
 
 
 # Tables of a study -------------------------------------------------------------------------
@@ -266,8 +266,8 @@ def tables(plan: Plan, outcomes: Mapping[str, Outcome], folder: Path) -> list[Pa
 
     For each base and table a Markdown and a CSV file in `folder`/boards; none without a paper.
     """
-    paper = paper_of(plan.paper or plan.study)
-    if paper is None:
+    design = plan.paper or plan.study
+    if (paper := paper_of(design)) is None:
         return []
     steps = [(step, outcomes[name]) for name, step in plan.steps.items()]
     bases = dict.fromkeys(step.base for step, _ in steps if step.verb == "merge")
@@ -280,13 +280,11 @@ def tables(plan: Plan, outcomes: Mapping[str, Outcome], folder: Path) -> list[Pa
             for board, paths in places.items()
         }
         # the main board of a copy of a design has the name of the copy, or still that of the design
-        design = plan.paper or plan.study
         lines[""] = lines.get(plan.study) or lines.get(design, [])
         lines.setdefault(design, lines[""])
         for table in paper.tables:
             cells = compared_cells(paper, table, leaf(base), lines, mean_seconds(own))
-            name = slug(f"{plan.study} {table.table}".lower())
-            name += f"-{leaf(base)}" if len(bases) > 1 else ""
+            name = slug(f"{plan.study} {table.table}".lower()) + f"-{leaf(base)}" * (len(bases) > 1)
             files[folder / BOARDS / f"{name}.md"] = as_markdown(
                 paper, table, leaf(base), cells, few_rows([step for step, _ in own])
             )
@@ -299,10 +297,9 @@ def few_rows(steps: Sequence[Step]) -> str:
     """A sentence on how few rows experts are trained and scored on, if limited; else ''."""
     parts = []
     for verb, what in (("finetune", "trained on"), ("evaluate", "scored on")):
-        limits = [step.request.get("limit") for step in steps if step.verb == verb]
-        known = [limit for limit in limits if limit is not None]
-        if known and len(known) == len(limits):
-            parts.append(f"{what} {max(known)} rows at most")
+        limits: set[Any] = {step.request.get("limit") for step in steps if step.verb == verb}
+        if limits and None not in limits:
+            parts.append(f"{what} {max(limits)} rows at most")
     return f" Ours is {' and '.join(parts)}." if parts else ""
 
 
@@ -319,7 +316,7 @@ def mean_seconds(steps: Sequence[tuple[Step, Outcome]]) -> dict[str, float]:
             continue
         what = step.verb if step.verb == "finetune" else step.name.rpartition("/")[2]
         found.setdefault(what, []).append(sum(taken[name] for name in (step.name, *needs)))
-    return {what: fsum(times) / len(times) for what, times in found.items()}
+    return {what: fmean(times) for what, times in found.items()}
 
 
 def as_markdown(
