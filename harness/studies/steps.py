@@ -126,13 +126,10 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
     """The steps set by set; one that several sets need comes with each of them."""
-    count = len(study.premerge) * len(study.postmerge) * len(study.mergers or ())
-    if count > MAX_COMBINATIONS:
-        raise study.fault(
-            f"has {count:,} merges of each set; expected {MAX_COMBINATIONS:,} at most"
-        )
-    axes = [*product(study.premerge, study.postmerge)]
-    merges = [_with_stages(axis, *stages) for stages in axes for axis in study.mergers or ()]
+    mergers = study.mergers or ()
+    _check_count(study, len(study.premerge) * len(study.postmerge) * len(mergers))
+    axes = product(study.premerge, study.postmerge, mergers)
+    merges = [_with_stages(merger, before, after) for before, after, merger in axes]
     merges += map(_with_stages, study.include)
     _warn_of_fewer_examples(merges, study.limited(study.merge, LIMIT).get(LIMIT))
     sets = [*sets_of(study, folder, data_dir)]
@@ -168,6 +165,14 @@ def _steps(study: Study, folder: Path, data_dir: str | None) -> Iterator[Step]:
                     shared = step.name.replace(merging.name, group.name)
                     yield replace(step, after=(first[shared],)) if shared in first else step
                     first.setdefault(shared, step.name)
+
+
+def _check_count(study: Study, merges: int) -> None:
+    """Raise BadRecipe for more merges of a set than `MAX_COMBINATIONS`."""
+    if merges > MAX_COMBINATIONS:
+        raise study.fault(
+            f"has {merges:,} merges of each set; expected {MAX_COMBINATIONS:,} at most"
+        )
 
 
 def _check_mergers(study: Study, merges: Sequence[MergerAxis]) -> None:
@@ -264,10 +269,7 @@ def _layered(
         for before, (merger,), after in product(*(_with_each(stage, layers) for stage in stages)):
             variant = merge.but(merger=merger, premerge=before, postmerge=after, tune=tune)
             pairs.append((merge, variant))
-    if len(pairs) > MAX_COMBINATIONS:
-        raise study.fault(
-            f"has {len(pairs):,} merges of each set; expected {MAX_COMBINATIONS:,} at most"
-        )
+    _check_count(study, len(pairs))
     return pairs
 
 
@@ -301,23 +303,19 @@ def _default(name: str) -> Any:
 
 def _merge_step(study: Study, group: ExpertSet, merge: MergerAxis, data_dir: str | None) -> Step:
     """The step that makes a merge. Raises HarnessError for values that no recipe accepts."""
-    tuned: dict[str, Any] = {}
-    for name, values in merge.tune.items():
-        tuned = {"tune": f"{name}={values}"}
-        if merge.on and not group.tasks:
-            raise study.fault(
-                f"on is {merge.on}, and experts in folders say their tasks themselves; values are "
-                f"chosen on the {HELD_OUT} of these: leave on out"
-            )
-        if merge.on:
-            tuned["tune_on"] = [f"{task}@{merge.on}" for task in group.tasks]
+    if merge.on and not group.tasks:
+        raise study.fault(
+            f"on is {merge.on}, and experts in folders say their tasks themselves; values are "
+            f"chosen on the {HELD_OUT} of these: leave on out"
+        )
     fields: dict[str, Any] = {
         "experts": [expert.place for expert in group.members],
-        **({"base": group.base} if group.base else {}),
+        "base": group.base or None,
         "merger": merge.merger,
         "premerge": merge.premerge,
         "postmerge": merge.postmerge,
-        **tuned,
+        "tune": next((f"{name}={values}" for name, values in merge.tune.items()), None),
+        "tune_on": [f"{task}@{merge.on}" for task in group.tasks if merge.on],
         **study.merge,
     }
     fields = study.limited(fields, "tune_limit", LIMIT)
