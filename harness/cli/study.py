@@ -69,9 +69,8 @@ def _planned(
     earlier = [other for other, place in before if place == folder]
     check_boards(study_plan, folder, earlier)
     outcomes.check_same_requests(study_plan, earlier)
-    outcomes.outcomes_of(
-        study_plan, folder
-    )  # refuses, before work starts, steps done with another request
+    # refuses, before work starts, steps done with another request
+    outcomes.outcomes_of(study_plan, folder)
     return study_plan, folder
 
 
@@ -269,8 +268,7 @@ def status(
     from harness.studies.status import spreads
 
     if spread is not None and not LEAST_SPREAD <= spread <= 100:
-        least = f"expected {LEAST_SPREAD:g} to 100"
-        raise BadRecipe(f"--spread is {spread:g} points, {least}")
+        raise BadRecipe(f"--spread is {spread:g} points, expected {LEAST_SPREAD:g} to 100")
     all_outcomes: dict[str, Outcome] = {}
     for study_plan in plan.plans_in(folder):
         results = outcomes.outcomes_of(study_plan, folder)
@@ -297,20 +295,17 @@ def board(folder: Path = FOLDER, plugins: list[Path] | None = flags.PLUGINS) -> 
     from harness.studies.outcomes import outcomes_of
     from harness.studies.plan import plans_in
 
-    def lacking(plan: Plan) -> MissingScores | None:
-        """Draw the boards of one study; the error if it has no scores, so that others go on."""
+    plans, missing = plans_in(folder), list[MissingScores]()
+    for plan in plans:
+        outcomes = outcomes_of(plan, folder)
         try:
-            _draw(plan, outcomes_of(plan, folder), folder, anew=True)
-        except MissingScores as error:
-            return error
-        return None
-
-    results = [*map(lacking, plans_in(folder))]
-    if missing := [error for error in results if error]:
-        if len(missing) == len(results):
-            raise missing[0]
-        for error in missing:
-            _to_stderr(str(error))
+            _draw(plan, outcomes, folder, anew=True)
+        except MissingScores as error:  # of one study: others go on
+            missing.append(error)
+    if len(missing) == len(plans):
+        raise missing[0]
+    for lacking in missing:
+        _to_stderr(str(lacking))
 
 
 @app.command()

@@ -212,10 +212,9 @@ def _said(task: Task) -> dict[str, str]:
 
     So the hash stays the same when a later version adds a field.
     """
-    values = {field.name: (getattr(task, field.name), field.default) for field in fields(task)}
-    hashed = {
-        name: value
-        for name, (value, usual) in values.items()
-        if value != usual and name not in NOT_HASHED
-    }
-    return {name: "a function" if callable(value) else str(value) for name, value in hashed.items()}
+    said: dict[str, str] = {}
+    for field in fields(task):
+        value = getattr(task, field.name)
+        if value != field.default and field.name not in NOT_HASHED:
+            said[field.name] = "a function" if callable(value) else str(value)
+    return said

@@ -30,6 +30,9 @@ OUTCOMES = "outcomes"
 State = Literal["done", "failed", "begun", "missing"]
 MARKERS = {"finetune": EXPERT_FILE, "merge": MERGE_FILE}
 """The file that a step's folder has when it is whole."""
+NAMED_BY = {"merge": "sets (sets.called)", "evaluate": "board (score_on)"}
+"""What a step is named by, with the field of a study that gives it another name; other steps are
+named by experts."""
 SCORES = ("protocols", "shots", "draws", "references", "ceilings", "best_single", "singles")
 """Fields of a run that decide which scores are made, and not how one is computed."""
 
@@ -92,18 +95,11 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
             "made; expected the same model or data: put it back, or choose another --out"
         )
     before, after = ({name: request.get(name) for name in differing} for request in (then, now))
+    called = NAMED_BY.get(step.verb, "experts (experts.called)")
     raise BadRecipe(
         f"{folder / step.name} was made with other settings: {difference(before, after)}; "
-        f"expected the same settings: choose another --out, or another name{_rename_advice(step)}"
+        f"expected the same settings: choose another --out, or another name for the {called}"
     )
-
-
-def _rename_advice(step: Step) -> str:
-    """The end of the error: the field of a study that gives such a step another name."""
-    if step.verb == "evaluate":
-        return " for the board (score_on)"
-    merged = step.verb == "merge"
-    return f" for the {'sets (sets.called)' if merged else 'experts (experts.called)'}"
 
 
 def check_same_requests(plan: Plan, before: Sequence[Plan]) -> None:
@@ -122,9 +118,8 @@ def _asks_no_less(step: Step, name: str, then: Mapping[str, Any], now: Mapping[s
     """Whether a field of a request asks for all that it asked then, and perhaps more scores."""
     if step.verb != "evaluate" or name not in SCORES:
         return bool(then.get(name) == now.get(name))
-    before, after = (
-        {**DEFAULTS.model_dump(mode="json"), **request}[name] for request in (then, now)
-    )
+    default = DEFAULTS.model_dump(mode="json")[name]
+    before, after = then.get(name, default), now.get(name, default)
     if isinstance(after, list):
         return isinstance(before, list) and all(item in after for item in before)
     return type(before) is type(after) and bool(before <= after)
@@ -220,12 +215,9 @@ def remove_changed_merges(plan: Plan, folder: Path) -> None:
     steps = [step for step in plan.steps.values() if step.verb == "merge"]
     outcomes = {step.name: outcome_of(step, folder) for step in steps}
     old = [step for step in steps if of_other_code(step, outcomes[step.name], folder)]
-    done = [
-        step for step in old if outcomes[step.name].state == "done" and has_folder(step, folder)
-    ]
-    for step in done:
-        if foreign := MERGE_LAYOUT.foreign(folder / step.name):
-            place = folder / step.name
+    done = [folder / step.name for step in old if is_done(step, outcomes[step.name], folder)]
+    for place in done:
+        if foreign := MERGE_LAYOUT.foreign(place):
             raise OutputExists(f"{place} has {min(foreign)}, which no merge wrote; move it away")
     names = [step.name for step in old]
     plans = [*map(read_plan, latest_in(folder))]  # this plan included
@@ -233,9 +225,9 @@ def remove_changed_merges(plan: Plan, folder: Path) -> None:
         for other in plans:
             for name in other.with_dependents(names).intersection(other.steps).difference(names):
                 _path(other.steps[name], folder).unlink(missing_ok=True)
+        for place in done:
+            shutil.rmtree(place, ignore_errors=True)
         for step in old:
-            if step in done:
-                shutil.rmtree(folder / step.name, ignore_errors=True)
             _path(step, folder).unlink(missing_ok=True)
 
 

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -87,12 +88,10 @@ def _work(path: Path, first: int, where: Mapping[str, Any]) -> str:
 
 def _largest() -> int:
     """How many indices an array may have (MaxArraySize)."""
-    try:
-        found = re.search(
-            r"^MaxArraySize\s*=\s*(\d+)", _slurm_output(["scontrol", "show", "config"]), re.M
-        )
-    except BadRecipe:
-        found = None
+    found = None
+    with suppress(BadRecipe):
+        settings = _slurm_output(["scontrol", "show", "config"])
+        found = re.search(r"^MaxArraySize\s*=\s*(\d+)", settings, re.M)
     return (found and int(found[1])) or LARGEST
 
 
