@@ -66,7 +66,7 @@ def _planned(
         figures=design.figures,
         paper=design.paper,
     )
-    earlier = [other for other, place in before if place == folder]
+    earlier = [one for one, place in before if place == folder and one.study != design.study]
     check_boards(study_plan, folder, earlier)
     outcomes.check_same_requests(study_plan, earlier)
     # refuses, before work starts, steps done with another request

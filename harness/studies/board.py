@@ -53,12 +53,12 @@ def boards(
     return [folder / BOARDS / reading for reading in places]
 
 
-def check_boards(plan: Plan, folder: Path, before: Sequence[Plan] = ()) -> None:
+def check_boards(plan: Plan, folder: Path, before: Sequence[Plan]) -> None:
     """Raise BadRecipe if another study, in the folder already or planned `before` in it, has a
     board of the same name."""
     own = {step.board for step in plan.evaluations}
     others = [read_plan(path) for path in latest_in(folder) if path.stem != plan.study]
-    for other in (*others, *(one for one in before if one.study != plan.study)):
+    for other in (*others, *before):
         if shared := own.intersection(step.board for step in other.evaluations):
             raise BadRecipe(
                 f"{plan.study} and {other.study} in {folder} both have a board '{min(shared)}'; "

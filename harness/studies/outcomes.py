@@ -104,7 +104,7 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
 
 def check_same_requests(plan: Plan, before: Sequence[Plan]) -> None:
     """Raise BadRecipe if a study `before` makes a step of the same name by another request."""
-    for other in (one for one in before if one.study != plan.study):
+    for other in before:
         for name in filter(other.steps.__contains__, plan.steps):
             old, new = (p.steps[name].request for p in (other, plan))
             if old != new:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -152,8 +152,7 @@ def compared_cells(
 
     If the paper has no number of our base, ours are put into the columns of the paper's base.
     """
-    every = [(row, column) for row in table.rows for column in table.columns]
-    places = {cell: table.place(*cell) for cell in every}
+    places = {cell: table.place(*cell) for cell in product(table.rows, table.columns)}
     chosen_base = base if base in {place.base for place in places.values()} else paper.base
 
     def ours(place: PaperCell) -> ComparedCell:

@@ -23,7 +23,7 @@ from harness.files import as_cannot_write, cache_dir, parse_json, read_json, wri
 from harness.hashes import digest_of
 from harness.options import parse_choice
 from harness.registry import METRICS, NEEDS, PROTOCOLS, STAGES, TASKS, Registry
-from harness.studies.step import TASK_FIELDS, Step, Verb
+from harness.studies.step import TASK_FIELDS, VERBS, Step
 from harness.studies.study import Figure
 from harness.values import validated
 
@@ -31,12 +31,7 @@ VERSION = 1
 """The version of plan files; a worker refuses any other."""
 CHUNK = 60.0
 """Least seconds of work in a chunk: the start of a worker takes a tenth of that at most."""
-ASSUMED_SECONDS: Mapping[Verb, float] = {
-    "finetune": CHUNK,
-    "statistics": CHUNK / 3,
-    "merge": CHUNK / 3,
-    "evaluate": CHUNK / 3,
-}
+ASSUMED_SECONDS = {**dict.fromkeys(VERBS, CHUNK / 3), "finetune": CHUNK}
 """Seconds assumed for a step if none like it was timed: each training has its own worker; three of
 the others, which may take a second or ten minutes, share one."""
 PLACE = re.compile(r"(experts|statistics|merged|records)(/[\w.+-]+)+")
