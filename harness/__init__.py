@@ -24,6 +24,7 @@ from types import ModuleType as _Module
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import HarnessError as HarnessError
+from harness.hyperparameters import Hyperparameters as Hyperparameters
 from harness.options import parse_choice as parse_choice
 from harness.registry import MERGERS as MERGERS
 from harness.registry import METRICS as METRICS
@@ -46,7 +47,6 @@ from harness.types import Draw as Draw
 from harness.types import Encoded as Encoded
 from harness.types import Features as Features
 from harness.types import Head as Head
-from harness.types import Hyperparameters as Hyperparameters
 from harness.types import Need as Need
 from harness.types import Predictions as Predictions
 from harness.types import Row as Row

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from harness.errors import BadData, HarnessError
+from harness.hyperparameters import USUAL, Hyperparameters, unfit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,12 +47,11 @@ Shots: TypeAlias = int | Literal["all"]
 AUTO: Literal["auto"] = "auto"
 Length: TypeAlias = int | Literal["auto"]
 """The most tokens of a row; `auto`: as many as the rows need, up to the model's positions."""
-MOST_TOKENS = 2**20
 
 FeaturesName: TypeAlias = Literal["last_linear", "mean_masked", "cls", "mean_padded"]
 """Where a protocol that fits its own classifier may take its features."""
 
-Again: TypeAlias = "Callable[[Sequence[int], int], Array]"
+DropoutFeatures: TypeAlias = "Callable[[Sequence[int], int], Array]"
 """Called with indices of units and a seed: their features [units, width] under seeded dropout."""
 
 
@@ -72,38 +71,6 @@ class Choice:
             for key, value in sorted(self.options.items())
         )
         return f"{self.name}:{','.join(shown)}"
-
-
-@dataclass(frozen=True)
-class Hyperparameters:
-    """How an expert of a task is fine-tuned; each task defines the values of its paper."""
-
-    learning_rate: float = 2e-5
-    epochs: float = 3.0
-    batch_size: int = 32
-    warmup: float = 0.0
-    weight_decay: float = 0.0
-    max_length: int = 128
-
-
-MOST_ROWS, MOST_EPOCHS = 2**20, 1e6
-"""The largest batch size and number of epochs: a larger value is a typing error."""
-
-
-def unfit(name: str, value: object) -> str | None:
-    """What a hyperparameter of this name should be; None if the value is valid."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "a number"
-    if name == "warmup":
-        return None if 0 <= value <= 1 else "a share of the steps, from 0 to 1"
-    if name == "weight_decay":
-        return None if 0 <= value < math.inf else "a finite number, not negative"
-    most = {"batch_size": MOST_ROWS, "max_length": MOST_TOKENS, "epochs": MOST_EPOCHS}
-    if not 0 < value < math.inf:
-        return "a finite positive number"
-    if name in ("batch_size", "max_length") and value != int(value):
-        return "a whole number"
-    return None if value <= most.get(name, value) else f"{most[name]:.0f} at most"
 
 
 @dataclass(frozen=True)
@@ -147,7 +114,7 @@ class Task:
     group: str = ""
     document: str = ""
     generate: Callable[[str], Sequence[Row]] | None = None
-    finetune: Hyperparameters = Hyperparameters()
+    finetune: Hyperparameters = USUAL
     image: str = ""
 
     def __post_init__(self) -> None:
@@ -207,8 +174,9 @@ class Rows:
 
     A unit has one label: a row, or each of its words. `labels` are [units] (class indices, or
     values) or [rows, classes]. `documents` [rows] are numbers from 0, or None. `images` returns the
-    image of a row, whose text is its hash. `drawn`: a limit drew these rows from more. `unfair`:
-    labels with another share of these, the first rows, than of all rows: both shares.
+    image of a row, whose text is its hash. `is_sample`: a limit drew these rows from more.
+    `skewed_labels`: labels with another share of these, the first rows, than of all rows: both
+    shares.
     """
 
     task: Task
@@ -218,8 +186,8 @@ class Rows:
     digest: str
     documents: Units | None = None
     images: Callable[[int], StoredImage] | None = None
-    drawn: bool = False
-    unfair: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    is_sample: bool = False
+    skewed_labels: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -231,11 +199,12 @@ class Checkpoint:
 
     `family` is the architecture, looked up once on opening. `labels` are the names in the order of
     the head's outputs: empty for regression, None for a checkpoint without a head. `tasks` are the
-    tasks that a fine-tuning or a merge recorded, if any. `beside` is the folder of the processor if
-    it is not the folder of the weights. `narrow` maps tensors that are loaded in a wider type to
-    their stored type, `spelled` renamed tensors to their stored name. `stored` are the labels in
-    the order of the stored outputs, if that differs from `labels`. `modules` reads the pooling
-    that the folder declares for an embedding model (once), and raises what is wrong with it.
+    tasks that a fine-tuning or a merge recorded, if any. `processor_folder` is where the tokenizer
+    or image processor is, if not in the folder of the weights. `stored_dtypes` are the types in
+    the file of tensors that are loaded in a wider one, `stored_names` the names in the file of
+    renamed tensors, `stored_labels` the labels in the order of the stored outputs, if that is
+    another. `declared_pooling` reads the pooling that the folder declares for an embedding model
+    (once), and raises what is wrong with it.
     """
 
     source: str
@@ -245,11 +214,11 @@ class Checkpoint:
     weights: StateDict
     labels: tuple[str, ...] | None
     tasks: tuple[str, ...] = ()
-    beside: Path | None = None
-    narrow: Mapping[str, torch.dtype] = field(default_factory=dict)
-    stored: tuple[str, ...] | None = None
-    spelled: Mapping[str, str] = field(default_factory=dict)
-    modules: Callable[[], Pooling | None] = lambda: None
+    processor_folder: Path | None = None
+    stored_dtypes: Mapping[str, torch.dtype] = field(default_factory=dict)
+    stored_labels: tuple[str, ...] | None = None
+    stored_names: Mapping[str, str] = field(default_factory=dict)
+    declared_pooling: Callable[[], Pooling | None] = lambda: None
 
     def __repr__(self) -> str:
         labels = "no head" if self.labels is None else f"labels {', '.join(self.labels) or 'none'}"
@@ -258,12 +227,12 @@ class Checkpoint:
     @property
     def pooling(self) -> Pooling | None:
         """How an embedding model pools, else None. Raises BrokenCheckpoint if unsupported."""
-        return None if self.labels is not None else self.modules()
+        return None if self.labels is not None else self.declared_pooling()
 
     @property
     def processor(self) -> Path:
         """The folder of the tokenizer or image processor."""
-        return self.beside or self.path
+        return self.processor_folder or self.path
 
     @property
     def name(self) -> str:
@@ -426,7 +395,7 @@ class Encoded:
 
     `pool` holds every row that any draw selects; for a protocol that adapts to the test rows, it is
     the test rows, and one draw selects all. `teachers` are the experts on the pool, `teacher` is
-    the mean of their outputs: class probabilities, or values, [pool units, outputs]. `again`
+    the mean of their outputs: class probabilities, or values, [pool units, outputs]. `with_dropout`
     returns features of pool units with the encoder's dropout on. `outside`, in a tagging task, is
     the output for words outside entities.
     """
@@ -439,7 +408,7 @@ class Encoded:
     pool: Features | None
     draws: tuple[Draw, ...]
     teacher: Array64 | None
-    again: Again | None = None
+    with_dropout: DropoutFeatures | None = None
     teachers: tuple[Teacher, ...] = ()
     outside: int | None = None
 

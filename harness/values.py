@@ -19,9 +19,10 @@ from pydantic import (
 )
 
 from harness.errors import BadRecipe, HarnessError
+from harness.hyperparameters import MOST_TOKENS
 from harness.options import parse_choice
 from harness.text import hint, is_whole_number
-from harness.types import AUTO, MOST_TOKENS, Choice, Length
+from harness.types import AUTO, Choice, Length
 
 Value = TypeVar("Value", bound="Frozen")
 RequestT = TypeVar("RequestT", bound="Request")

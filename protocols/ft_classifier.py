@@ -90,14 +90,14 @@ Order: TypeAlias = "list[tuple[int, ...]]"
 
 def _dropped(encoded: Encoded, orders: Sequence[Order], epochs: int) -> Iterator[Array]:
     """Features of every visit of every draw, an epoch at a time, with the encoder's dropout on."""
-    assert encoded.again is not None
+    assert encoded.with_dropout is not None
     for draw, order in zip(encoded.draws, orders, strict=True):
         each = len(order) // epochs
         for epoch in range(epochs):
             named = rng(draw.seed, "ftc_dropout", encoded.task, draw.shots, epoch)
             seed = int(named.integers(2**63))
             visited = order[epoch * each : (epoch + 1) * each]
-            yield encoded.again([unit for example in visited for unit in example], seed)
+            yield encoded.with_dropout([unit for example in visited for unit in example], seed)
 
 
 def _numbered(orders: Sequence[Order]) -> list[Order]:

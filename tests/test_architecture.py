@@ -25,7 +25,7 @@ OURS = ("harness", "tasks", "protocols")
 
 #: the rooms from the ground up, several on a floor: each knows those on floors below it
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("errors", "hyperparameters"),
     ("types",),
     ("unfinished",),
     ("rng", "hashes", "text", "files", "ranges", "labels", "readout", "functions"),

@@ -104,8 +104,8 @@ def test_a_model_in_all_spellings_is_one(made: Path, tmp_path: Path) -> None:
     assert BARE in load_file(bare / FILE)
     first, second = open_checkpoint(made / "a"), open_checkpoint(bare)
     assert PREFIX in first.weights
-    assert not first.spelled
-    assert second.spelled
+    assert not first.stored_names
+    assert second.stored_names
     assert weights.digest(first.weights) == weights.digest(second.weights)
     # a base is the encoder that experts are stored as, and more
     opened, state = open_checkpoint(base), load_file(base / FILE)

@@ -179,7 +179,7 @@ def test_limit_draws_rows_or_takes_the_first(tmp_path: Path) -> None:
 
     def some(limit: int, *, first: bool = False) -> list[int]:
         rows = load_rows(TOY, "validation", folder=folder, limit=limit, first=first)
-        assert rows.drawn == (limit < 50 and not first)
+        assert rows.is_sample == (limit < 50 and not first)
         return [int(one.removeprefix("a ")) for one, _ in rows.texts]
 
     order = np.random.RandomState(0).permutation(50)

@@ -88,16 +88,16 @@ def test_rows_in_the_order_of_their_labels_are_told_and_shuffled_ones_are_not(ta
         rows = load_rows(in_order(task), "test", limit=FIRST, first=True)
     (line,) = (str(one.message) for one in told)
     assert len(rows) == FIRST
-    assert rows.unfair
-    name, (here, all_over) = next(iter(rows.unfair.items()))
+    assert rows.skewed_labels
+    name, (here, all_over) = next(iter(rows.skewed_labels.items()))
     names(line, f"{task}@test", FIRST, ROWS, *name.split()[:1], f"{here:.1%}", f"{all_over:.1%}")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for seed in range(100):
             shuffled = in_order(task, shuffled=seed)
-            assert not load_rows(shuffled, "test", limit=FIRST, first=True).unfair
-        assert not load_rows(in_order(task), "test").unfair
-        assert not load_rows(in_order(task), "test", limit=ROWS, first=True).unfair
+            assert not load_rows(shuffled, "test", limit=FIRST, first=True).skewed_labels
+        assert not load_rows(in_order(task), "test").skewed_labels
+        assert not load_rows(in_order(task), "test", limit=ROWS, first=True).skewed_labels
 
 
 # Through the command -----------------------------------------------------------------------

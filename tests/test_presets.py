@@ -374,10 +374,10 @@ def test_a_the_encoder_drops_units_while_the_head_is_tuned(
     assert {r.options["variant"] for r in records[0]} == {"paper"}
     handed = evaluation.handed["merged", "ft-classifier"]
     assert handed.pool is not None
-    assert handed.again is not None
-    dropped = handed.again([0] * 40, 1)
-    assert np.array_equal(dropped, handed.again([0] * 40, 1))
-    assert not np.array_equal(dropped, handed.again([0] * 40, 2))
+    assert handed.with_dropout is not None
+    dropped = handed.with_dropout([0] * 40, 1)
+    assert np.array_equal(dropped, handed.with_dropout([0] * 40, 1))
+    assert not np.array_equal(dropped, handed.with_dropout([0] * 40, 2))
     assert len(np.unique(dropped, axis=0)) == 40, "each visit drops other units"
     assert np.abs(dropped.mean(axis=0) - handed.pool.x[0]).max() < 1
 
@@ -402,7 +402,7 @@ def test_a_head_is_tuned_on_what_each_visit_shows(
 
     monkeypatch.setattr("harness.protocols.ft_classifier.tune", keep)
     tuned = harness.PROTOCOLS["ft-classifier"].function
-    one = replace(handed, again=again)
+    one = replace(handed, with_dropout=again)
     found = tuned(one, epochs=2, variant="paper")
     assert len({*seeds}) == 4
     for place, drawn_rows in enumerate(handed.draws):
@@ -437,8 +437,8 @@ def test_a_only_what_the_model_drops_is_dropped(
         tables.append(pq.read_table(predictions_of(record, tmp_path / "out")))
     one = handed["expert", "ft-classifier"]
     assert one.pool is not None
-    assert one.again is not None
-    far = np.abs(one.again(range(len(one.pool)), 1) - one.pool.x).max()
+    assert one.with_dropout is not None
+    far = np.abs(one.with_dropout(range(len(one.pool)), 1) - one.pool.x).max()
     assert far < 1e-6 if not dropout else far > 1e-2
     assert tables[0] == tables[1] or dropout
 

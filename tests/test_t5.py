@@ -144,7 +144,7 @@ def test_a_table_under_any_of_its_names_is_one_model(
         assert weights.digest(other.weights) == weights.digest(first.weights)
         if name == "base":
             assert encoder_digests(other) == encoder_digests(first)
-        assert bool(other.spelled) == ("shared" not in names)
+        assert bool(other.stored_names) == ("shared" not in names)
 
 
 def test_tables_that_differ_and_one_that_is_missing_are_refused(

@@ -51,8 +51,8 @@ def test_a_model_in_both_spellings_is_one(older: Path, newer: Path, which: str) 
     assert {*first.weights} == {*second.weights}
     assert weights.digest(first.weights) == weights.digest(second.weights)
     assert encoder_digests(first) == encoder_digests(second)
-    assert not first.spelled
-    assert second.spelled.keys() < {*second.weights}
+    assert not first.stored_names
+    assert second.stored_names.keys() < {*second.weights}
 
 
 def test_transformers_writes_the_names_of_the_table(older: Path) -> None:

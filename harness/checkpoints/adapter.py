@@ -152,9 +152,9 @@ def open_adapter(
         weights=weights,
         labels=labels,
         tasks=recorded_tasks(folder),
-        beside=None if has_processor(folder) else model.processor,
-        narrow={name: specs(base_state)[name].dtype for name in adapted},
-        modules=cache(partial(read_pooling, folder, model.family)),
+        processor_folder=None if has_processor(folder) else model.processor,
+        stored_dtypes={name: specs(base_state)[name].dtype for name in adapted},
+        declared_pooling=cache(partial(read_pooling, folder, model.family)),
     )
 
 

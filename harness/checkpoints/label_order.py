@@ -23,7 +23,7 @@ def ordered_as(expert: Checkpoint, labels: Sequence[str] | None) -> Checkpoint:
     names = [own[index] for index in order]
     config = {**expert.config, **as_config(names)}
     state = _reordered(tensors, _final(expert), order)
-    return replace(expert, config=config, labels=tuple(names), weights=state, stored=own)
+    return replace(expert, config=config, labels=tuple(names), weights=state, stored_labels=own)
 
 
 def tensors_ordered_as(expert: Checkpoint, statistic: StateDict) -> StateDict:
@@ -34,7 +34,7 @@ def tensors_ordered_as(expert: Checkpoint, statistic: StateDict) -> StateDict:
     have none. Where a final layer is square, so that its shape does not tell, only a statistic
     that has its bias too is put in order.
     """
-    order = _order(expert.stored or (), expert.labels or ())
+    order = _order(expert.stored_labels or (), expert.labels or ())
     made_specs, specs = weights.specs(statistic), weights.specs(expert.weights)
     rows = [n for n in _final(expert) if n in made_specs and made_specs[n].shape == specs[n].shape]
     if order is None or all(

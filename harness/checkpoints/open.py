@@ -120,8 +120,8 @@ def open_checkpoint(
         weights=state,
         labels=labels,
         tasks=recorded_tasks(path),
-        spelled=spelled,
-        modules=cache(partial(read_pooling, path, family)),
+        stored_names=spelled,
+        declared_pooling=cache(partial(read_pooling, path, family)),
     )
     return checkpoint if labels is None else under_prefix(checkpoint)
 

@@ -15,8 +15,9 @@ from harness.checkpoints.families.family import Family
 from harness.checkpoints.layout import MODULES, PROMPTS, SENTENCE_CONFIG, bad_value, check_link
 from harness.errors import IncompatibleWeights
 from harness.files import parse_objects, read_json, read_text
+from harness.hyperparameters import MOST_TOKENS
 from harness.readout import POOLINGS, Readout, embedding
-from harness.types import MOST_TOKENS, Checkpoint
+from harness.types import Checkpoint
 
 STEPS = ["Transformer", "Pooling", "Normalize"]
 """The modules of an embedding model that are supported, in order; the last is optional."""

@@ -215,7 +215,7 @@ def with_missing_parts(
         return model if model.labels is not None else under_words(model, words, head.labels or ())
     if family.whole is None:
         return model
-    parts, beside = [model.weights], model.beside
+    parts, folder = [model.weights], model.processor_folder
     projection = f"{family.pooler}.weight"
     if projection not in model.weights:
         if base is None or projection not in base.weights:
@@ -225,7 +225,7 @@ def with_missing_parts(
             )
         parts.append(weights.select(base.weights, [projection]))
     if base is not None and not files_in(model.processor, IMAGE_FILES):
-        beside = base.processor
+        folder = base.processor
     config, labels = dict(model.config), model.labels
     if labels is None:
         if head is None:
@@ -238,4 +238,4 @@ def with_missing_parts(
         labels = head.labels
     whole = weights.union(*parts)
     config["projection_dim"] = weights.specs(whole)[projection].shape[0]
-    return replace(model, config=config, weights=whole, labels=labels, beside=beside)
+    return replace(model, config=config, weights=whole, labels=labels, processor_folder=folder)

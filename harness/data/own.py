@@ -16,10 +16,11 @@ from harness.data.formats import ENDINGS, SUFFIXES
 from harness.data.sources import OTHERS, TRAIN, VALIDATION, label_values, one_of, only
 from harness.errors import BadData
 from harness.files import KeysOnce, read_yaml
+from harness.hyperparameters import USUAL, Hyperparameters
 from harness.kinds import KINDS, kind_of
 from harness.labels import NUMBER, comparison_key, composed, name_of_value, normal
 from harness.text import few
-from harness.types import HELD_OUT, Hyperparameters, KindName, Task
+from harness.types import HELD_OUT, KindName, Task
 from harness.values import Frozen, validated
 
 SPLITS = ("test", VALIDATION)
@@ -101,7 +102,7 @@ def task_of_file(path: str) -> Task:
     splits = _splits(place, fields, files)
     kind = KINDS[fields.kind]
     metrics = (fields.metric,) if isinstance(fields.metric, str) else fields.metric
-    defaults = vars(Hyperparameters())
+    defaults = vars(USUAL)
     if unknown := [name for name in fields.finetune if name not in defaults]:
         raise BadData(f"{place}: finetune has no '{unknown[0]}'; known: {', '.join(defaults)}")
     settings = {name: _number(value) for name, value in fields.finetune.items()}

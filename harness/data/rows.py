@@ -46,8 +46,10 @@ def load_rows(
     if limit is None or split in DERIVED:
         return read
     if first:
-        return replace(read, unfair=told_of_first(task, split, folder, limit))
-    return replace(read, drawn=len(rows) < table(task, task.splits.get(split, TRAIN), folder).count)
+        return replace(read, skewed_labels=told_of_first(task, split, folder, limit))
+    return replace(
+        read, is_sample=len(rows) < table(task, task.splits.get(split, TRAIN), folder).count
+    )
 
 
 def count(

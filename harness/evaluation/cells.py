@@ -158,7 +158,7 @@ class Cell:
             "max_length": self.data.max_length,
             "limit": run.limit,
             # older records lack it: a limit took the first rows then
-            **({"drawn": True} if data.test.drawn else {}),
+            **({"drawn": True} if data.test.is_sample else {}),
             **run.placement.recorded,
             **self.evaluated.members[0].family.recorded,
         }

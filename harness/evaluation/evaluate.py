@@ -253,7 +253,7 @@ def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
     """
     function = cell.protocol.entry.function
     if not is_ours(function):  # other code may write to arrays that are read again
-        shared = {id(one): one for one in (encoded.kind, encoded.again, encoded.draws)}
+        shared = {id(one): one for one in (encoded.kind, encoded.with_dropout, encoded.draws)}
         encoded = deepcopy(encoded, shared)
     with calling(f"protocol {cell.protocol.entry.name}", function):
         returned: Any = function(encoded, **cell.protocol.options)

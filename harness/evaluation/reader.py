@@ -14,7 +14,18 @@ from harness.passes.features import Seen, dropout_features, encode, final_head
 from harness.passes.workload import Workload
 from harness.presets import kind_under_preset
 from harness.readout import Readout
-from harness.types import ALL, AUTO, TRAINED_ON, Again, Draw, Encoded, Features, Head, Rows, Teacher
+from harness.types import (
+    ALL,
+    AUTO,
+    TRAINED_ON,
+    Draw,
+    DropoutFeatures,
+    Encoded,
+    Features,
+    Head,
+    Rows,
+    Teacher,
+)
 from harness.weights import once
 
 
@@ -28,7 +39,7 @@ class Reader:
     def __init__(self, workload: Workload, beside: Sequence[Readout] = ()) -> None:
         self._workload, self._beside = workload, beside
         self._known: dict[tuple[int, str, str], list[Features]] = {}
-        self._again: dict[tuple[str, str], Callable[[], Again]] = {}
+        self._again: dict[tuple[str, str], Callable[[], DropoutFeatures]] = {}
 
     def encoded(self, cell: Cell) -> Encoded:
         """The input of a cell's protocol. Raises NotFinite for outputs that are NaN or infinite."""
@@ -57,7 +68,7 @@ class Reader:
         pairs = [(teacher.members[0], teacher.columns[0]) for teacher in cell.teachers]
         heads = [head for pair in pairs if (head := final_head(*pair)) is not None]
         adapting = _adapting(plain, pool, draws, [*zip(taught, heads, strict=True)])
-        return replace(adapting, again=lambda units, seed: again()(units, seed))
+        return replace(adapting, with_dropout=lambda units, seed: again()(units, seed))
 
     def member_features(
         self, model: EvaluatedModel, cell: Cell, rows: Rows, what: str
@@ -120,7 +131,7 @@ def _every(cell: Cell) -> tuple[Draw, ...]:
     return (Draw(ALL, cell.run.seed, (units,), examples),)
 
 
-def _dropping(cell: Cell, rows: Rows) -> Again:
+def _dropping(cell: Cell, rows: Rows) -> DropoutFeatures:
     """A function that encodes units with dropout on. It holds the model in memory."""
     model, length, placement = cell.evaluated.members[0], cell.data.max_length, cell.run.placement
     return dropout_features(

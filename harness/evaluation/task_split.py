@@ -205,7 +205,7 @@ class TaskSplit:
     @property
     def dataset_facts(self) -> dict[str, Any]:
         """What a record states about the test rows, besides their origin and digest."""
-        unfair = {name: [*shares] for name, shares in self.test.unfair.items()}
+        unfair = {name: [*shares] for name, shares in self.test.skewed_labels.items()}
         return {**kind_of(self.task).facts(self.test), **({"unfair": unfair} if unfair else {})}
 
     @cached_property

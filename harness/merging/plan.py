@@ -229,7 +229,7 @@ def _widest(experts: Sequence[Checkpoint]) -> dict[str, torch.dtype]:
     types: dict[str, torch.dtype] = {}
     for expert in experts:
         for name, spec in weights.specs(expert.weights).items():
-            kind = expert.narrow.get(name, spec.dtype)
+            kind = expert.stored_dtypes.get(name, spec.dtype)
             types[name] = torch.promote_types(types.get(name, kind), kind)
     return types
 

@@ -224,7 +224,7 @@ class StatisticsProvider(RowsProvider):
         if not files:
             return None
         checkpoint = self.checkpoints[index]
-        digest = weights.digest(ordered_as(checkpoint, checkpoint.stored).weights)
+        digest = weights.digest(ordered_as(checkpoint, checkpoint.stored_labels).weights)
         fitting = next((file for file in files if file.header.digest == digest), None)
         if fitting is None:
             if self.elsewhere:

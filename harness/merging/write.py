@@ -109,10 +109,12 @@ def _spelled(plan: MergePlan) -> Mapping[str, str]:
     """The names of tensors in the merge's files: those in the base's files, if a base is given."""
     first, like = plan.experts[0], plan.stored_base or plan.experts[0]
     if plan.recipe.heads == "none":
-        return {first.family.bare(n): first.family.bare(o) for n, o in like.spelled.items()}
-    if like.spelled and not any(name.startswith(first.family.prefix) for name in like.weights):
-        return {first.family.prefix + n: first.family.prefix + o for n, o in like.spelled.items()}
-    return like.spelled
+        return {first.family.bare(n): first.family.bare(o) for n, o in like.stored_names.items()}
+    if like.stored_names and not any(name.startswith(first.family.prefix) for name in like.weights):
+        return {
+            first.family.prefix + n: first.family.prefix + o for n, o in like.stored_names.items()
+        }
+    return like.stored_names
 
 
 def shards(state: StateDict) -> StateDictSplit:

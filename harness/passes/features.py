@@ -29,7 +29,7 @@ from harness.passes.cache import keep, recall
 from harness.passes.placement import AUTOMATIC, Placement, full_float32, use_onednn
 from harness.passes.prepared import check_positions, prepare
 from harness.readout import LAST_LINEAR, Readout
-from harness.types import Again, Array, Checkpoint, Features, Head, Rows, Steps
+from harness.types import Array, Checkpoint, DropoutFeatures, Features, Head, Rows, Steps
 from harness.weights import seeded
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def one_pass(
 
 def dropout_features(
     checkpoint: Checkpoint, rows: Rows, *, max_length: int, readout: Readout, placement: Placement
-) -> Again:
+) -> DropoutFeatures:
     """A function that computes features of some units again, with dropout in the encoder.
 
     Its result depends on the units and the seed alone, on one kind of device.

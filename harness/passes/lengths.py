@@ -12,10 +12,11 @@ from harness.checkpoints.network import classifier_on_meta
 from harness.checkpoints.processor import processor_digest
 from harness.checkpoints.verbalizer import as_questions
 from harness.errors import BadOption, BrokenCheckpoint
+from harness.hyperparameters import MOST_TOKENS
 from harness.kinds import kind_of
 from harness.passes.prepared import prepare
 from harness.readout import LAST_LINEAR, Readout, positions
-from harness.types import AUTO, MOST_TOKENS, Checkpoint, Length, Rows
+from harness.types import AUTO, Checkpoint, Length, Rows
 from harness.values import tokens
 
 

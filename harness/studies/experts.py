@@ -17,11 +17,11 @@ from harness.checkpoints.provenance import recorded_tasks
 from harness.data.groups import expanded
 from harness.data.parts import PARTS
 from harness.data.splits import parse_task
+from harness.hyperparameters import USUAL, unfit
 from harness.registry import YAML
 from harness.studies.study import MAX_COMBINATIONS, Sets, Study
 from harness.text import hint, last_part
 from harness.training.finetune import finetune
-from harness.types import Hyperparameters, unfit
 
 SAID_ELSEWHERE = {"base", "task", "tasks", "out", "seed", "head_seed", "data_dir", "overrides"}
 SAID_ELSEWHERE |= {"force", "progress", "device", "part"}
@@ -170,7 +170,7 @@ def _check(study: Study, tasks: Sequence[str]) -> None:
         raise study.fault(
             f"experts.by_task names {min(extra)}; expected tasks of the study: {', '.join(tasks)}"
         )
-    valid = {*inspect.signature(finetune).parameters, *asdict(Hyperparameters())} - SAID_ELSEWHERE
+    valid = {*inspect.signature(finetune).parameters, *asdict(USUAL)} - SAID_ELSEWHERE
     for task in tasks:
         named, split = parse_task(task)
         if "@" in task:
@@ -182,7 +182,7 @@ def _check(study: Study, tasks: Sequence[str]) -> None:
             names = ", ".join(sorted(valid))
             raise study.fault(f"finetune has no option '{min(unknown)}'; known: {names}")
         for name, value in flags.items():
-            if name in asdict(Hyperparameters()) and (expected := unfit(name, value)):
+            if name in asdict(USUAL) and (expected := unfit(name, value)):
                 raise study.fault(f"{name} is {value}, expected {expected}")
 
 

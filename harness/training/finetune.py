@@ -30,6 +30,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, CannotWrite, OutputExists
 from harness.files import as_cannot_write, write_json
 from harness.folders import check_output, new_folder
+from harness.hyperparameters import Hyperparameters, unfit
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
 from harness.passes.lengths import length_of, resolved_length, tell_of_cut
@@ -61,12 +62,10 @@ from harness.types import (
     HELD_OUT,
     TRAINED_ON,
     Checkpoint,
-    Hyperparameters,
     Length,
     Rows,
     Score,
     Task,
-    unfit,
 )
 from harness.weights import digest, generators_kept, join_digests, tensor_digest, union
 

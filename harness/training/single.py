@@ -21,12 +21,13 @@ from harness.checkpoints.tokenizer import open_tokenizer
 from harness.checkpoints.verbalizer import verbalizer_of
 from harness.data.metrics import evaluation_module
 from harness.errors import BadData, BadOption, NotFinite
+from harness.hyperparameters import Hyperparameters
 from harness.kinds import IGNORED, kind_of
 from harness.passes.features import final_module
 from harness.passes.placement import Placement, warn_if_slow
 from harness.passes.prepared import Prepared, prepare, row_labels
 from harness.readout import LAST_LINEAR, Readout
-from harness.types import AUTO, Array64, Checkpoint, Hyperparameters, Rows, Task
+from harness.types import AUTO, Array64, Checkpoint, Rows, Task
 
 CHECK_EVERY = 100
 """Training steps between two checks that all weights are finite."""

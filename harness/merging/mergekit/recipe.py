@@ -94,7 +94,7 @@ def _check_types(config: Config, models: Sequence[Checkpoint]) -> None:
     for checkpoint in models:
         by_name = specs(checkpoint.weights)
         for name in floating(checkpoint.weights):
-            kind = str(checkpoint.narrow.get(name, by_name[name].dtype))[6:]
+            kind = str(checkpoint.stored_dtypes.get(name, by_name[name].dtype))[6:]
             stored[kind] = checkpoint.source
     if not stored:
         return
