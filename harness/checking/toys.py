@@ -27,11 +27,12 @@ from harness.types import Checkpoint, Need, StateDict
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 Tensors: TypeAlias = "dict[str, torch.Tensor]"
 
+WIDTH, INNER = 8, 12
 CONFIG = {
     "model_type": "bert",
     "architectures": ["BertForSequenceClassification"],
-    "hidden_size": 8,
-    "intermediate_size": 12,
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
     "vocab_size": 11,
