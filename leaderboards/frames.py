@@ -21,7 +21,7 @@ SETTINGS = {
 }
 """Settings by the name of their board with the most merges."""
 OTHER_BASES = {
-    "topics": ("minilm-l6", "granite", "gte", "distilbert"),
+    "topics": ("minilm-l6", "granite", "gte", "distilbert", "mpnet"),
     "glue": ("granite", "distilbert"),
     "emotions": ("granite", "distilbert"),
     "domains": ("granite", "distilbert"),

@@ -18,7 +18,14 @@ import pandas
 import harness
 from harness.reporting.chosen import read_lines
 
-NAMES = ("topics", "topics-minilm-l6", "topics-granite", "topics-gte", "topics-distilbert")
+NAMES = (
+    "topics",
+    "topics-minilm-l6",
+    "topics-granite",
+    "topics-gte",
+    "topics-distilbert",
+    "topics-mpnet",
+)
 COLUMNS = ("expert", "digest", "task", "norm", "cosine", "distance")
 
 

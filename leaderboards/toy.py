@@ -55,6 +55,7 @@ BASES = (
     "bases/granite-embedding-30m-english",
     "bases/gte-small",
     "bases/distilbert-base-cased",
+    "bases/all-mpnet-base-v2",
 )
 NETWORK = (2, 64)
 """Layers and width of the networks that are trained from scratch."""
@@ -73,7 +74,7 @@ LANES = (
         *("vision-starts-2", "vision-starts-3", "vision-two-starts", "vision"),
         *("topics-granite", "topics-gte", "topics-distilbert", "topics-minilm-l6"),
         *("glue-granite", "domains-granite", "domains-distilbert", "emotions-granite"),
-        *("emotions-distilbert", "domains-tuned", "glue-distilbert"),
+        *("emotions-distilbert", "domains-tuned", "glue-distilbert", "topics-mpnet"),
         *("text-starts-1", "text-starts-2", "text-starts-3", "text-two-starts", "text-one-start"),
     ),
     (
