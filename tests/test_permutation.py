@@ -22,7 +22,7 @@ from harness.checkpoints.build import build_model
 from harness.checkpoints.families.family import Unit
 from harness.checkpoints.open import open_checkpoint, open_weights
 from harness.errors import BadOption, UnknownName
-from harness.weights import Alignment, Symmetry, assignment, matched_units, objective, universe
+from harness.weights import Symmetry, alignment, assignment, matched_units, objective, universe
 from harness.weights.matching import gainful, surely_unmoved
 from tests import symmetries
 from tests.conftest import model
@@ -307,7 +307,7 @@ def test_units_that_are_told_to_stay_are_those_of_scipy(noise: float) -> None:
     ]
     old, place = linear_sum_assignment(rows[0] @ rows[1].T, maximize=True)
     assert found.order[place].tolist() == old.tolist()
-    what = Alignment([anchor, local], {}, symmetry, 1)
+    what = alignment([anchor, local], {}, symmetry, 1)
     what.tell_moved(1, {"ffn.0": found})
     before, after = (what.report[fact]["ffn.0"][1] for fact in ("before", "after"))
     assert before == pytest.approx(np.linalg.norm(rows[0] - rows[1]), abs=1e-6)

@@ -97,7 +97,7 @@ def test_what_moves_a_group_is_found_once_when_it_is_asked_for() -> None:
         calls.append(index)
         return {"ffn.0": Permuted(torch.tensor([3, 2, 1, 0]))}
 
-    what = weights.Alignment([model(0), model(1)], {}, SYMMETRY, "first")
+    what = weights.alignment([model(0), model(1)], {}, SYMMETRY, "first")
     home, found = weights.to_anchor(what, {("ffn.0",): find})
     assert not calls
     assert torch.equal(found["bias"], model(1)["bias"].flip(0))
@@ -132,6 +132,6 @@ def test_the_most_central_expert_is_nearest_to_the_mean() -> None:
     assert weights.place_of("central", whole, ("top",)) == 1, "a head does not count"
     for one_task, place in ((True, 2), (False, 1)):  # of different tasks heads are kept
         symmetry = Symmetry({}, 1, head=("top",), one_task=one_task)
-        assert weights.Alignment(whole, {}, symmetry, "central").place() == place
+        assert weights.alignment(whole, {}, symmetry, "central").place() == place
     with mistake(BadOption, "anchor 4 1 3"):
-        weights.Alignment(whole, {}, Symmetry({}, 1), 4)
+        weights.alignment(whole, {}, Symmetry({}, 1), 4)

@@ -48,7 +48,7 @@ def activation_matching(
     By hand, two units on two tokens: z = ((1, 0), (0, 2)) and z' = ((0, 1), (3, 0)), so that
     C = ((0, 1), (6, 0)): the two change places.
     """
-    what = weights.Alignment(experts, base, symmetry, anchor)
+    what = weights.alignment(experts, base, symmetry, anchor)
 
     def matched(group: str, index: int) -> Mapping[str, weights.Permuted]:
         place = what.place()

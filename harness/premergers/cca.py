@@ -40,7 +40,7 @@ def cca(
 
     By hand, one unit each, with the covariances Sxx = 4 and Syy = 1 and a gamma near 0: A = 2.
     """
-    what = weights.Alignment(experts, base, symmetry, anchor)
+    what = weights.alignment(experts, base, symmetry, anchor)
 
     def find(group: str, index: int) -> Mapping[str, weights.Turned]:
         place = what.place()

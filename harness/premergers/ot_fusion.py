@@ -67,7 +67,7 @@ def ot_fusion(
     units = symmetry.within(layers, "ffn")
     groups = [(group, _rows_of(group)) if reference_quirks else (group,) for group in units]
     table = _quirky(symmetry) if reference_quirks else symmetry
-    what = weights.Alignment(experts, base, table, anchor)
+    what = weights.alignment(experts, base, table, anchor)
     return weights.to_anchor(what, {names: partial(_transported, what, names) for names in groups})
 
 

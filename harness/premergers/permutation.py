@@ -84,7 +84,7 @@ def permutation(
             f"layers is '{layers}', and residual permutes only the width, which all layers share; "
             "expected ffn=true or heads=true as well, or leave layers out"
         )
-    what = weights.Alignment(experts, base, symmetry, anchor)
+    what = weights.alignment(experts, base, symmetry, anchor)
     units = _units(symmetry, layers, parts)
     if residual:
         groups = tuple(group for unit in units for group in unit.groups)

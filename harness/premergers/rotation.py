@@ -80,7 +80,7 @@ def rotation(
         weights.check_idle("rotation", condition, "parts=both or parts=attention", **idle)
     if residual:
         experts, base, symmetry = _absorbed(experts, base, symmetry)
-    what = weights.Alignment(experts, base, symmetry, anchor)
+    what = weights.alignment(experts, base, symmetry, anchor)
     kinds = {"attention": ("qk", "vo"), "ffn": ("ffn",), "both": ("qk", "vo", "ffn")}[parts]
 
     def map_of(group: str, first: StateDict) -> weights.UnitMap:

@@ -8,6 +8,7 @@ from types import ModuleType as _Module
 from harness.hashes import join_digests as join_digests
 from harness.weights.anchor import Alignment as Alignment
 from harness.weights.anchor import Finder as Finder
+from harness.weights.anchor import alignment as alignment
 from harness.weights.anchor import place_of as place_of
 from harness.weights.anchor import to_anchor as to_anchor
 from harness.weights.arithmetic import SCALE as SCALE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -44,32 +45,20 @@ def place_of(
     return int((sums <= sums.min() * (1 + NEAR)).nonzero()[0])
 
 
+@dataclass(frozen=True)
 class Alignment:
     """Experts to be moved to an anchor, which is the base, or one of them that stays.
 
-    No tensor is read before it is used. `place` gives the place of the anchor, None for the base;
-    it may read the experts. In the choice of the central expert heads count only if all experts are
-    of one task: heads of different tasks are not merged. `report` is filled as the work is done:
-    the anchor, and for every group the distances of all experts from it, `before` and `after`.
-    Raises BadOption for the number of an expert that is not there.
+    `place` gives the place of the anchor, None for the base; it may read the experts. `report` is
+    filled as the work is done: the anchor, and for every group the distances of all experts from
+    it, `before` and `after`.
     """
 
-    def __init__(
-        self, experts: Sequence[StateDict], base: StateDict, symmetry: Symmetry, anchor: str | int
-    ) -> None:
-        if isinstance(anchor, int) and not 1 <= anchor <= len(experts):
-            raise BadOption(
-                f"anchor is {anchor}, expected the number of an expert, from 1 to {len(experts)}"
-            )
-        report: dict[str, Any] = {}
-
-        def place() -> int | None:
-            index = place_of(anchor, experts, () if symmetry.one_task else symmetry.head)
-            report["anchor"] = "base" if index is None else index + 1
-            return index
-
-        self.experts, self.base, self.symmetry = experts, base, symmetry
-        self.place, self.report = once(place), report
+    experts: Sequence[StateDict]
+    base: StateDict
+    symmetry: Symmetry
+    place: Callable[[], int | None]
+    report: dict[str, Any] = field(default_factory=dict)
 
     @property
     def anchor(self) -> StateDict:
@@ -91,6 +80,28 @@ class Alignment:
             names = sorted({member.name for member in self.symmetry.members(group, expert, anchor)})
             before, after = (distance(state, anchor, names) for state in (expert, done))
             self.tell_of(index, group, before=before, after=after)
+
+
+def alignment(
+    experts: Sequence[StateDict], base: StateDict, symmetry: Symmetry, anchor: str | int
+) -> Alignment:
+    """The alignment of experts to an anchor; no tensor is read yet.
+
+    In the choice of the central expert heads count only if all experts are of one task: heads of
+    different tasks are not merged. Raises BadOption for the number of an expert that is not there.
+    """
+    if isinstance(anchor, int) and not 1 <= anchor <= len(experts):
+        raise BadOption(
+            f"anchor is {anchor}, expected the number of an expert, from 1 to {len(experts)}"
+        )
+    report: dict[str, Any] = {}
+
+    def place() -> int | None:
+        index = place_of(anchor, experts, () if symmetry.one_task else symmetry.head)
+        report["anchor"] = "base" if index is None else index + 1
+        return index
+
+    return Alignment(experts, base, symmetry, once(place), report)
 
 
 Finder: TypeAlias = "Callable[[int], Mapping[str, UnitMap]]"
