@@ -150,9 +150,9 @@ def test_features_are_multiplied_by_onednn_and_statistics_are_not(
     checkpoint, rows = open_checkpoint(loud("bert")), load_rows(TOY, "test")
     calls, real = [], onednn.linear
 
-    def spy(inputs: torch.Tensor, **layer: Any) -> torch.Tensor:
-        calls.append(inputs.dtype)
-        return real(inputs, **layer)
+    def spy(*given: Any) -> torch.Tensor:
+        calls.append(given[0].dtype)
+        return real(*given)
 
     plain = Reading(checkpoint, rows, LENGTH, CPU, None)
     model, (inputs, _) = plain.model(), next(plain.batches(len(rows), as_drawn=True))
@@ -167,6 +167,14 @@ def test_features_are_multiplied_by_onednn_and_statistics_are_not(
         plain.model()(**inputs)
     forward(checkpoint, rows, max_length=LENGTH, placement=HALF)
     assert not calls
+
+
+def test_a_layer_by_onednn_has_the_weight_that_it_is_given_later() -> None:
+    layer = torch.nn.Linear(3, 2, bias=False)
+    placements.use_onednn(layer, CPU)
+    layer.weight = torch.nn.Parameter(torch.ones(2, 3))
+    with torch.inference_mode():
+        assert layer(torch.ones(1, 3)).tolist() == [[3.0, 3.0]]
 
 
 # Batches -----------------------------------------------------------------------------------

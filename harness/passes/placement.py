@@ -228,8 +228,14 @@ def use_onednn(model: torch.nn.Module, placement: Placement) -> None:
     if onednn.IS_AVAILABLE and placement.where.type == "cpu" and placement.dtype == FULL_PRECISION:
         for one in model.modules():
             if type(one) is torch.nn.Linear:
-                by_onednn = partial(onednn.linear, weight=one.weight, bias=one.bias)
-                one.forward = by_onednn  # type: ignore[method-assign]  # of this layer
+                one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]  # of this layer
+
+
+def _by_onednn(layer: torch.nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    """The layer with the weight and bias that it has when it is called."""
+    from harness.weights import onednn
+
+    return onednn.linear(inputs, layer.weight, layer.bias)
 
 
 @contextmanager
