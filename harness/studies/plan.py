@@ -115,11 +115,15 @@ class Plan:
         return [[*group] for _, group in groupby(numbers, key=lambda n: self.chunks[n].level)]
 
 
-def make_plan(study: str, steps: Sequence[Step], **fields: Any) -> Plan:
-    """The plan of steps, given in an order in which each follows those that it waits for.
-
-    `fields` are the other fields of a `Plan`: `keep_merges`, `figures` and `paper`.
-    """
+def make_plan(
+    study: str,
+    steps: Sequence[Step],
+    *,
+    keep_merges: bool = True,
+    figures: tuple[Figure, ...] = (),
+    paper: str | None = None,
+) -> Plan:
+    """The plan of steps, given in an order in which each follows those that it waits for."""
     level: dict[str, int] = {}
     groups: dict[tuple[int, str], list[Step]] = {}
     for step in steps:
@@ -133,7 +137,7 @@ def make_plan(study: str, steps: Sequence[Step], **fields: Any) -> Plan:
         for number, keys in levels
         for names in _cut([step for key in keys for step in groups[key]])
     )
-    return Plan(study, {step.name: step for step in steps}, chunks, **fields)
+    return Plan(study, {step.name: step for step in steps}, chunks, keep_merges, figures, paper)
 
 
 def _cut(steps: Sequence[Step]) -> list[list[str]]:
