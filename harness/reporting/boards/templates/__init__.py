@@ -39,6 +39,6 @@ def environment() -> Environment:
         keep_trailing_newline=True,
     )
     env.filters.update(FILTERS)
-    # a page is a tenth smaller without spaces in its data
+    # the data of a page are a tenth smaller without spaces
     env.policies["json.dumps_kwargs"] = {"sort_keys": True, "separators": (",", ":")}
     return env
