@@ -851,6 +851,22 @@ def test_latex_says_under_each_table_what_its_columns_and_rows_are() -> None:
     assert {*marked} == {"ft-classifier, 5 shots$^{a}$", "surgery, 5 shots$^{b}$"}
 
 
+def test_a_latex_table_with_more_notes_than_letters_has_all_of_them() -> None:
+    records = [
+        record(
+            "merged", "m", RTE, f"p{n}", {5: [0.5]}, settings={"train_limit": n},
+            adaptation=Adaptation(split="x@train", rows=9, labels="were not read"),
+        )
+        for n in range(1, 30)
+    ]  # fmt: skip
+    text = texts(records)["board.tex"]
+    marks = re.findall(r"\$\^\{(\w+)\}\$ adapted to rows", under(text)[-1])
+    assert [*marks[:2], *marks[-4:]] == ["a", "b", "z", "aa", "bb", "cc"]
+    assert [row[1].partition("$")[2] for row in tables(text)[-1][1:]] == [
+        f"^{{{mark}}}$" for mark in marks
+    ]
+
+
 def test_latex_tables_end_with_the_page() -> None:
     records = [
         record("merged", f"m{n}", RTE, "current", 0.5, method=f"{stage}m{n}]", digest=f"{stage}{n}")

@@ -85,8 +85,10 @@ def _protocols(board: Board) -> Iterator[TexTable]:
     notes = notes_by_setting(board.scores)
     headlines = board.scores.headlines.values()
     distinct = dict.fromkeys(text for setting in headlines if (text := notes[setting]))
+    count = len(ascii_lowercase)  # after z come aa, bb, ...
     letters = {
-        text: f"$^{{{sign}}}$" for text, sign in zip(distinct, ascii_lowercase, strict=False)
+        text: f"$^{{{ascii_lowercase[place % count] * (place // count + 1)}}}$"
+        for place, text in enumerate(distinct)
     }
     groups = []
     for row in board.scores.rows:
