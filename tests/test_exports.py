@@ -347,11 +347,23 @@ def test_what_does_not_fit_is_one_line(flags: list[str], says: str, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_date_that_is_none_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "today")
+@pytest.mark.parametrize("date", ["today", "9" * 5000])
+def test_a_date_that_is_none_is_one_line(
+    date: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", date)
     folder = written(tmp_path / "records", one_model())
     flags = ["--format", "every-eval-ever", "--organization", "us", "--out", str(tmp_path / "out")]
-    refused(["export", str(folder), *flags], BadOption, "SOURCE_DATE_EPOCH today 1970")
+    said = refused(["export", str(folder), *flags], BadOption, "SOURCE_DATE_EPOCH", date[:80], 1970)
+    assert len(said) < 200
+
+
+@pytest.mark.parametrize("format", [one for one in (*ASKED, "csv") if one != "every-eval-ever"])
+def test_an_export_without_a_date_needs_none(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "today")
+    assert len(exported(one_model(), format, tmp_path)) == 1
 
 
 def test_more_models_are_exported_than_files_may_be_open(tmp_path: Path) -> None:

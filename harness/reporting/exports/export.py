@@ -19,7 +19,7 @@ from harness.reporting.frame import as_csv, table
 from harness.reporting.grid import board_row_names
 from harness.reporting.lines import Line
 from harness.reporting.verdict import experts_and_bases, verdicts_on
-from harness.text import plain
+from harness.text import is_whole_number, plain
 
 Format: TypeAlias = Literal["model-index", "every-eval-ever", "lm-eval", "csv"]
 Writer: TypeAlias = Callable[[str, Sequence[Line]], str]
@@ -74,13 +74,7 @@ def export(
 
 
 def _documents(lines: Sequence[Line], format: Format, organization: str) -> dict[str, str]:
-    writer = partial(every_eval_ever.rendered, organization=organization, seconds=_now())
-    writers: dict[str, tuple[str, Writer]] = {
-        "model-index": ("README.md", partial(_card, experts_and_bases(lines))),
-        "every-eval-ever": ("every_eval_ever.json", writer),
-        "lm-eval": ("results.json", lm_eval.rendered),
-    }
-    name, write = writers[format]
+    name, write = _writer(lines, format, organization)
     texts: dict[str, str] = {}
     for model, model_lines in by_model(lines):
         folder = safe_name(model)
@@ -88,6 +82,16 @@ def _documents(lines: Sequence[Line], format: Format, organization: str) -> dict
             folder += "-"
         texts[f"{folder}/{name}"] = write(model, model_lines)
     return texts
+
+
+def _writer(lines: Sequence[Line], format: Format, organization: str) -> tuple[str, Writer]:
+    """The name of a format's file, and the function that writes it for one model of `lines`."""
+    if format == "model-index":
+        return "README.md", partial(_card, experts_and_bases(lines))
+    if format == "lm-eval":
+        return "results.json", lm_eval.rendered
+    write = partial(every_eval_ever.rendered, organization=organization, seconds=_now())
+    return "every_eval_ever.json", write
 
 
 def _card(against: Mapping[str, Sequence[Line]], model: str, lines: Sequence[Line]) -> str:
@@ -103,6 +107,8 @@ def _card(against: Mapping[str, Sequence[Line]], model: str, lines: Sequence[Lin
 def _now() -> int:
     """SOURCE_DATE_EPOCH, for reproducible files, or else the time now; in seconds since 1970."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    if epoch and not (epoch.isascii() and epoch.isdecimal()):
-        raise BadOption(f"SOURCE_DATE_EPOCH is '{epoch}', expected seconds since 1970, or nothing")
+    if epoch and not is_whole_number(epoch):
+        raise BadOption(
+            f"SOURCE_DATE_EPOCH is '{epoch:.80}', expected seconds since 1970, or nothing"
+        )
     return int(epoch or time.time())
