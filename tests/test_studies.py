@@ -1831,6 +1831,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
                       "tune": {"rotation.layers": "each"}}]},
         BadRecipe, ("two", "rotation:layers=each", "tuned"),
     ),
+    "each of what is not layers": (
+        {"mergers": [{"merger": "average", "premerge": "rotation:layers=each",
+                      "postmerge": "svc", "tune": {"svc.floor": "each"}}]},
+        BadOption, ("tune", "svc.floor=each", "list"),
+    ),
     "layers to try that the base has not": (
         {"mergers": [{"merger": "average", "premerge": "rotation",
                       "tune": {"rotation.layers": ["first:1", "9"]}, "on": "heldout10"}]},

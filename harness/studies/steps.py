@@ -253,19 +253,19 @@ def _layered(
     pairs = []
     for merge in merges:
         stages = (merge.premerge or (), (merge.merger,), merge.postmerge or ())
-        tuned = {name for name, _ in merge.tune.items() if name.endswith(f".{OF_LAYERS}")}
+        tuned = {name: one for name, one in merge.tune.items() if name.endswith(f".{OF_LAYERS}")}
         spread = [choice for choice in chain(*stages) if choice.options.get(OF_LAYERS) == EACH]
         if twice := [choice for choice in spread if f"{choice.name}.{OF_LAYERS}" in tuned]:
             raise study.fault(
                 f"{twice[0]} has a merge for {EACH} layer, and layers are tuned as well; expected "
                 "one of the two"
             )
-        if not spread and EACH not in (merge.tune[name] for name in tuned):
+        if not spread and EACH not in tuned.values():
             pairs.append((merge, merge))
             continue
         layers = [f"first:{number}" for number in range(1, _depth(study, base, folder) + 1)]
-        every = f"[{','.join(layers)}]"
-        tune = {name: every if value == EACH else value for name, value in merge.tune.items()}
+        every = {name: f"[{','.join(layers)}]" for name, one in tuned.items() if one == EACH}
+        tune = {**merge.tune, **every}
         for before, (merger,), after in product(*(_with_each(stage, layers) for stage in stages)):
             variant = merge.but(merger=merger, premerge=before, postmerge=after, tune=tune)
             pairs.append((merge, variant))
