@@ -270,6 +270,28 @@ def test_a_head_of_other_outputs_than_labels_beside_it_is_one_line(
         open_checkpoint(folder)
 
 
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ({"id2label": {"0": "a", "1": "a"}}, "config.json id2label"),
+        ({"id2label": {"0": "a", "x": "b"}}, "config.json id2label"),
+        ({"num_labels": 5000}, "config.json num_labels 5000"),
+        ({"hidden_act": "none", "num_labels": 2}, ": config.json none"),
+    ],
+    ids=["twice one name", "no number", "too many labels", "no function"],
+)
+def test_a_fault_of_a_configuration_beside_it_is_told_of_that_file(
+    said: dict[str, Any], found: str, base: Path, tmp_path: Path
+) -> None:
+    folder = adapter(tmp_path / "adapter", base)
+    config = json.loads((base / "config.json").read_text())
+    for beside in (said, {**config, **said}):
+        (folder / "config.json").write_text(json.dumps(beside))
+        slash = "" if found.startswith(":") else "/"
+        with mistake(BrokenCheckpoint, f"{folder}{slash}{found}"):
+            open_checkpoint(folder)
+
+
 def test_the_base_is_the_one_given_else_beside_the_adapter_else_as_it_is_named(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,13 +134,13 @@ def open_adapter(
     config = _config(folder, encoder, head)
     if of_text and "architectures" in model.config:
         config.setdefault("architectures", model.config["architectures"])
-    check_counts(config, weights, str(adapter.file))
+    own = folder / "config.json"  # what is wrong is in it: that of the base has been checked
+    file = own if own.is_file() else adapter.file
+    check_counts(config, weights, str(file))
     # a tensor saved whole may also be an lm_head, which has no labels
-    labels = labels_of_head(
-        config, encoder.family, specs(head), str(adapter.file), folder / "config.json"
-    )
+    labels = labels_of_head(config, encoder.family, specs(head), file)
     if head and unit:  # without a known task type, the unit is not known
-        network = classifier_on_meta(config, model.source, unit=unit)
+        network = classifier_on_meta(config, source, unit=unit)
         _check_wanted(folder, model, parameters_of(network), weights)
         if type(network).__module__.startswith("transformers."):
             config.setdefault("architectures", [type(network).__name__])

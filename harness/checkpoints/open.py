@@ -111,7 +111,7 @@ def open_checkpoint(
     names = _family_names(path, family, config, weights)
     spelled = {name: stored for name, stored in names.items() if name != stored}
     state = weights if [*names] == [*weights] else renamed(weights, names)
-    labels = labels_of_head(config, family, specs(state), str(file), file)
+    labels = labels_of_head(config, family, specs(state), file)
     checkpoint = Checkpoint(
         source=str(source),
         path=path,
@@ -167,7 +167,7 @@ def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
 
 
 def labels_of_head(
-    config: Mapping[str, Any], family: Family, headers: Mapping[str, Spec], where: str, file: Path
+    config: Mapping[str, Any], family: Family, headers: Mapping[str, Spec], file: Path
 ) -> tuple[str, ...] | None:
     """`labels_of` a model with these tensors; None if it has no head.
 
@@ -176,7 +176,7 @@ def labels_of_head(
     """
     if not any(map(family.is_head, headers)):
         return None
-    labels, final = labels_of(config, where), family.final(headers)
+    labels, final = labels_of(config, str(file)), family.final(headers)
     if final and "ForMultipleChoice" not in str(config.get("architectures")):
         outputs, count = max(headers[f"{final}.weight"].shape[:1], default=0), len(labels) or 1
         if outputs != count:
