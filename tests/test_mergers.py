@@ -573,7 +573,7 @@ def test_sums_over_a_tensor_do_not_depend_on_its_pieces(name: str) -> None:
 @pytest.mark.parametrize("name", ["average", "linear", "task_arithmetic"])
 @pytest.mark.parametrize("given", [[], [1.0], [0.5, 0.25, 0.25]])
 def test_one_weight_for_each_expert(name: str, given: list[float]) -> None:
-    with mistake(BadOption, name, len(given), "2"):
+    with mistake(BadOption, "number of weights of", name, len(given), "2"):
         merge_lists(name, [(1,), (2,)], weights=given)
 
 

@@ -135,7 +135,10 @@ def mean(states: Sequence[StateDict], coefficients: Sequence[float] | None = Non
 def check_one_each(method: str, given: Sized, count: int, what: str = "weights") -> None:
     """Raise BadOption unless a method got one number for each expert."""
     if len(given) != count:
-        raise BadOption(f"{method} got {len(given)} {what} for {count} experts; expected one each")
+        raise BadOption(
+            f"the number of {what} of {method} is {len(given)}, expected {count}: one for each "
+            "expert"
+        )
 
 
 LARGEST = 1e18
