@@ -22,7 +22,7 @@ import harness
 from harness import Rows, Task
 from harness.data.formats import READERS
 from harness.data.prepare import prepare
-from harness.data.rows import load_rows, take
+from harness.data.rows import count, load_rows, take
 from harness.data.shots import draw, scattered, selected
 from harness.data.splits import parse_task
 from harness.errors import BadData, BadRecipe, CannotWrite, LabelMismatch, UnknownName
@@ -187,6 +187,27 @@ def test_limit_draws_rows_or_takes_the_first(tmp_path: Path) -> None:
     assert {*some(7)} < {*some(20)}
     assert some(20, first=True) == [*range(20)]
     assert some(50) == some(99) == some(99, first=True) == [*range(50)]
+
+
+@pytest.mark.parametrize("limit", [None, 7, 99])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("reader", [load_rows, count])
+def test_a_file_is_read_once(
+    reader: Callable[..., Any],
+    first: bool,
+    limit: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, read, files = place(tmp_path, table(50)), READERS["jsonl"], list[Path]()
+
+    def noted(task: Task, path: Path) -> Any:
+        files.append(path)
+        return read(task, path)
+
+    monkeypatch.setitem(READERS, "jsonl", noted)  # type: ignore[arg-type]
+    reader(TOY, "validation", folder=folder, limit=limit, first=first)
+    assert len(files) == 1
 
 
 @pytest.mark.parametrize("count", [10, 37])

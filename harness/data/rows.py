@@ -15,7 +15,7 @@ import xxhash
 from harness.data.fair import described, unlike
 from harness.data.formats import columns_needed
 from harness.data.images import StoredImage
-from harness.data.sources import TRAIN, table
+from harness.data.sources import TRAIN, StoredSplit, table
 from harness.data.splits import pick, splits_of
 from harness.errors import BadData
 from harness.kinds import kind_of
@@ -39,17 +39,18 @@ def load_rows(
     warning if they are no fair sample of all. Raises BadData for a missing file, column or label
     and for an empty split, LabelMismatch if the data set has other class names.
     """
-    rows, texts, images = _read(task, split, folder, limit, first)
+    if limit is not None and limit < 1:
+        raise BadData(f"limit is {limit}, expected at least one row")
+    stored = _stored(task, split, folder)
+    rows, texts, images = _read(task, split, stored, limit, first)
     read = _made(task, split, texts, kind_of(task).read(task, rows, f"{task}@{split}"))
     documents = _documents([row.get(task.document) for row in rows])
     read = replace(read, documents=documents, images=images)
     if limit is None or split in DERIVED:
         return read
     if first:
-        return replace(read, skewed_labels=told_of_first(task, split, folder, limit))
-    return replace(
-        read, is_sample=len(rows) < table(task, task.splits.get(split, TRAIN), folder).count
-    )
+        return replace(read, skewed_labels=_told_of_first(task, split, stored, limit))
+    return replace(read, is_sample=len(rows) < stored.count)
 
 
 def count(
@@ -61,24 +62,23 @@ def count(
     first: bool = False,
 ) -> int:
     """How many rows a split of local data has, at most `limit`. Warns as `load_rows`."""
+    stored = _stored(task, split, folder)
     if first:
-        told_of_first(task, split, folder, limit)
-    return len(pick(table(task, task.splits.get(split, TRAIN), folder).count, split, limit))
+        _told_of_first(task, split, stored, limit)
+    return len(pick(stored.count, split, limit))
 
 
-def told_of_first(
-    task: Task, split: str, folder: str | Path | None, limit: int | None
+def _told_of_first(
+    task: Task, split: str, stored: StoredSplit, limit: int | None
 ) -> Mapping[str, tuple[float, float]]:
     """Labels that are too rare or too frequent in the first rows (`fair.unlike`), with a warning.
 
     Empty for `train90` and `heldout10`, whose rows are in random order, and for a split whose
     further rows cannot be read.
     """
-    if limit is None or split in DERIVED:
+    if limit is None or split in DERIVED or limit >= stored.count:
         return {}
-    stored, where = table(task, task.splits.get(split, TRAIN), folder), f"{task}@{split}"
-    if limit >= stored.count:
-        return {}
+    where = f"{task}@{split}"
     try:
         rows = stored.rows(range(stored.count))
         labels = kind_of(task).read(task, rows, where)
@@ -102,18 +102,20 @@ def texts_of(
 
     Raises BadData as `load_rows` does.
     """
-    return _read(task, split, folder)[1]
+    return _read(task, split, _stored(task, split, folder))[1]
+
+
+def _stored(task: Task, split: str, folder: str | Path | None) -> StoredSplit:
+    """The stored split that the rows of a split are in. Raises BadData for an unknown split."""
+    if split not in splits_of(task):
+        raise BadData(f"task '{task}' has no split '{split}'; known: {', '.join(splits_of(task))}")
+    return table(task, task.splits.get(split, TRAIN), folder)
 
 
 def _read(
-    task: Task, split: str, folder: str | Path | None, limit: int | None = None, first: bool = False
+    task: Task, split: str, stored: StoredSplit, limit: int | None = None, first: bool = False
 ) -> tuple[Sequence[Row], tuple[tuple[str, ...], ...], Images | None]:
     """The rows of a split as they are stored, their texts, and the function to their images."""
-    if split not in splits_of(task):
-        raise BadData(f"task '{task}' has no split '{split}'; known: {', '.join(splits_of(task))}")
-    if limit is not None and limit < 1:
-        raise BadData(f"limit is {limit}, expected at least one row")
-    stored = table(task, task.splits.get(split, TRAIN), folder)
     picked = pick(stored.count, split, limit, first=first)
     if not len(picked):
         raise BadData(f"{task}@{split} has no rows; expected at least one")
