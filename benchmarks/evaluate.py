@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rerun import make_tokenizer
 
 from harness import PROTOCOLS, Checkpoint, Choice, Draw, Encoded, Features, Rows, Task, Teacher
 from harness.checkpoints.build import build_model
@@ -73,29 +74,13 @@ def rows(task: Task, split: str, count: int) -> Rows:
 def make(folder: Path, task: Task) -> None:
     """Write BERT-base with random weights, and a word-level tokenizer."""
     import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import (
-        BertConfig,
-        BertForSequenceClassification,
-        BertForTokenClassification,
-        PreTrainedTokenizerFast,
-    )
+    from transformers import BertConfig, BertForSequenceClassification, BertForTokenClassification
 
     torch.manual_seed(0)
     words = kind_of(task).unit == "word"
     classifier = BertForTokenClassification if words else BertForSequenceClassification
     classifier(BertConfig(num_labels=len(task.labels))).save_pretrained(folder)
-    vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}
-    vocab |= {f"w{n}": n + 4 for n in range(2000)}
-    words = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
-        sep_token="[SEP]",
-    ).save_pretrained(folder)  # fmt: skip
+    make_tokenizer(folder, 2000)
 
 
 def trainer_logits(folder: Path, test: Rows) -> np.ndarray[Any, Any]:

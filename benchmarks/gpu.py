@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from rerun import make_tokenizer
 from tabulate import tabulate
 
 from harness import Rows, Task, weights
@@ -101,8 +102,7 @@ def peak(size: int, dtype: DType, device: torch.device, repeats: int) -> float:
 
 def bert(folder: Path, size: Size) -> None:
     """Write a classifier of rows with random weights, and a word-level tokenizer."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+    from transformers import BertConfig, BertForSequenceClassification
 
     torch.manual_seed(0)
     config = BertConfig(
@@ -110,15 +110,7 @@ def bert(folder: Path, size: Size) -> None:
         num_attention_heads=size.heads, intermediate_size=4 * size.width, num_labels=LABELS,
     )  # fmt: skip
     BertForSequenceClassification(config).save_pretrained(folder)
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    vocab = {word: n for n, word in enumerate([*special, *(f"w{n}" for n in range(size.words))])}
-    words = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    called = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), special, strict=True))
-    PreTrainedTokenizerFast(tokenizer_object=words, **called).save_pretrained(folder)
+    make_tokenizer(folder, size.words)
 
 
 def texts(size: Size) -> Rows:

@@ -33,6 +33,8 @@ COLUMNS = {
 }
 MERGERS = ("average", "task_arithmetic", "ties")
 SIZES = {"train": 2000, "validation": 100}
+WORDS = 30_000
+"""About as many as BERT has."""
 
 
 def make_data(folder: Path) -> None:
@@ -56,21 +58,21 @@ def make_data(folder: Path) -> None:
             (folder / task / f"{split}.jsonl").write_text(lines)
 
 
-def make_tokenizer(folder: Path) -> None:
-    """Write a word-level tokenizer with 30,000 words, about as many as BERT's."""
+def make_tokenizer(folder: Path, words: int) -> None:
+    """Write a word-level tokenizer of four special tokens and the words w0, w1, ..."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     vocab = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}
-    vocab |= {f"w{n}": n + 4 for n in range(30_000)}
-    words = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.post_processor = processors.TemplateProcessing(
+    vocab |= {f"w{n}": n + 4 for n in range(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )  # fmt: skip
     PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
         sep_token="[SEP]",
     ).save_pretrained(folder)  # fmt: skip
 
@@ -85,7 +87,7 @@ def make_models(folder: Path, layers: int) -> None:
     torch.manual_seed(0)
     base = BertModel(BertConfig(num_hidden_layers=layers))
     base.save_pretrained(folder / "base")
-    make_tokenizer(folder / "base")
+    make_tokenizer(folder / "base", WORDS)
     for task in COLUMNS:
         labels = dict(enumerate(TASKS[task].labels))
         config = BertConfig(
@@ -97,7 +99,7 @@ def make_models(folder: Path, layers: int) -> None:
             for parameter in expert.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.005)
         expert.save_pretrained(folder / task.replace("/", "-"))
-        make_tokenizer(folder / task.replace("/", "-"))
+        make_tokenizer(folder / task.replace("/", "-"), WORDS)
 
 
 def make(folder: Path, layers: int) -> None:

@@ -15,6 +15,7 @@ SCRIPT = Path(__file__).parent.parent / "benchmarks" / "gpu.py"
 def test_the_script_runs_without_a_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = spec_from_file_location("gpu_script", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
