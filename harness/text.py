@@ -137,12 +137,12 @@ def points(value: float, sign: str = "") -> str:
     return number(value, f"{sign}.1f")
 
 
-_MARKS = re.compile(r"[\\|*`~]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")
+_MARKDOWN = re.compile(r"[\\|*`~]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")
 
 
 def markdown(text: object) -> str:
     """The text escaped for a cell of a Markdown table: no column, link, emphasis or HTML."""
-    shown = _MARKS.sub(lambda mark: f"\\{mark[0]}", plain(text)).replace("](", "]\\(")
+    shown = _MARKDOWN.sub(lambda mark: f"\\{mark[0]}", plain(text)).replace("](", "]\\(")
     return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

@@ -53,7 +53,7 @@ def in_points(difference: Estimate) -> Ends:
 def in_percent(ratio: Ratio) -> str:
     """A ratio with its interval, if it has one: `48 % (95 % CI 20 to 71 %)`."""
     point, low, high = (round(100 * value) for value in (ratio.point, *ratio.ends))
-    within = f" ({CI} {low} to {high} %)" * ratio.is_open
+    within = f" ({CI} {low} to {high} %)" * ratio.has_interval
     return f"{point} %{within}"
 
 

@@ -195,7 +195,7 @@ class Ratio:
     ends: Ends
 
     @property
-    def is_open(self) -> bool:
+    def has_interval(self) -> bool:
         """Whether the interval is wider than a point."""
         return self.ends[0] < self.ends[1]
 

@@ -98,7 +98,7 @@ class MergeCredit:
     @property
     def ends(self) -> tuple[float, float] | None:
         """The interval of credit as scores; None if credit is a median or has no interval."""
-        if self.credit is None or not self.of_means or not self.credit.is_open:
+        if self.credit is None or not self.of_means or not self.credit.has_interval:
             return None
         low, high = (self.base + end * (self.experts - self.base) for end in self.credit.ends)
         return low, high

@@ -118,7 +118,7 @@ def _bar(merge: MergeCredit, along: Callable[[float], float], low: float) -> dic
 
 def interval_text(credit: Ratio | None) -> str:
     """The interval of a credit in per cent, '' if it has none."""
-    return span(credit.ends, times=100) if credit and credit.is_open else ""
+    return span(credit.ends, times=100) if credit and credit.has_interval else ""
 
 
 def range_over_tasks(merge: MergeCredit, unit: str = "", tasks: str = "") -> str:

@@ -34,7 +34,7 @@ OF_PDFLATEX = 0x17F
 """The last code point that pdflatex sets without a package for its script."""
 SUBSCRIPTS = "Subscripts: points gained over the same merge without the first method before it."
 PLUS_MINUS = r"$\pm$"
-MARKS = {"±": PLUS_MINUS, BOLD: r"\textbf{", "(sd)": "(sd ", OPEN: f"{OPEN}}}$"}
+TEX_OF_TERM = {"±": PLUS_MINUS, BOLD: r"\textbf{", "(sd)": "(sd ", OPEN: f"{OPEN}}}$"}
 """The LaTeX by which a term of the legend is found in rows, where it is not the term itself."""
 
 
@@ -189,7 +189,7 @@ def _noted(board: Board, table: TexTable) -> TexTable:
     body = "\n".join(table.rows)
     sentences = ["Values x100.", *([SUBSCRIPTS] if "$_{" in body else [])]
     for term, text in legend(board, is_open=True):
-        if MARKS.get(term, tex(term)) in body:
+        if TEX_OF_TERM.get(term, tex(term)) in body:
             sentences.append(f"{PLUS_MINUS if term == '±' else tex(term)}: {tex(text)}")
     if table.note:
         sentences.append(f"{table.note[:1].upper()}{table.note[1:]}.")
