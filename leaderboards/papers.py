@@ -131,6 +131,7 @@ STARTS: Mapping[str, tuple[Mapping[str, str], str, Mapping[str, str]]] = {
     "texts": (
         {
             "text-two-starts": "different initialisations",
+            "text-two-pretrainings": "different pre-trainings",
             "text-one-start": "one initialisation",
         },
         "fisher:estimator=empirical,examples=256",

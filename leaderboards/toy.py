@@ -75,7 +75,9 @@ LANES = (
         *("topics-granite", "topics-gte", "topics-distilbert", "topics-minilm-l6"),
         *("glue-granite", "domains-granite", "domains-distilbert", "emotions-granite"),
         *("emotions-distilbert", "domains-tuned", "glue-distilbert", "topics-mpnet"),
-        *("text-starts-1", "text-starts-2", "text-starts-3", "text-two-starts", "text-one-start"),
+        *("text-pretrained-1", "text-pretrained-2", "text-pretrained-3"),
+        *("text-starts-1", "text-starts-2", "text-starts-3", "text-starts-4", "text-starts-5"),
+        *("text-starts-6", "text-two-starts", "text-one-start", "text-two-pretrainings"),
     ),
     (
         *("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-tuned"),

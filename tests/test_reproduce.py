@@ -40,10 +40,11 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for place in (f"bases/vit-{number}", f"experts/vit-{number}/cifar10-{seed}"):
             shutil.copytree(base, out / place)
         (out / place / "expert.json").write_text(json.dumps({"tasks": ["vision/cifar10"]}))
-    for number in range(6):
-        shutil.copytree(base, out / f"bases/bert-{number}")
-        for seed in range(6):
-            place = f"experts/bert-{number}/dbpedia_14-{seed}"
+    for name in (*(f"bert-{n}" for n in range(12)), *(f"pretrained-{n}" for n in range(6))):
+        shutil.copytree(base, out / f"bases/{name}")
+        pair = int(name.partition("-")[2]) // 2
+        for seed in (2 * pair, 2 * pair + 1):
+            place = f"experts/{name}/dbpedia_14-{seed}"
             shutil.copytree(base, out / place)
             (out / place / "expert.json").write_text(json.dumps({"tasks": ["textcls/dbpedia_14"]}))
     for name in ("vehicles", "animals", "digits"):
