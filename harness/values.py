@@ -13,6 +13,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     PlainSerializer,
+    PositiveInt,
     ValidationError,
     ValidationInfo,
     model_validator,
@@ -46,6 +47,17 @@ def _written(choice: Choice) -> dict[str, Any]:
 
 
 Chosen = Annotated[Choice, BeforeValidator(_choice), PlainSerializer(_written)]
+
+
+def _no_truth(value: object) -> object:
+    """The value, unless it is true or false, which Python takes for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError(f"{EXPECTED}a whole number")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_truth)]
+PositiveWhole = Annotated[PositiveInt, BeforeValidator(_no_truth)]
 
 
 def tokens(value: object, of: str = "tokens") -> Length:

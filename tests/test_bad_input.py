@@ -1129,7 +1129,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 LINES = {
     "UnknownName: merger": "no merger is called 'avrage'; did you mean 'average'?",
     "BadOption: unknown": "merger 'ties' has no option 'densty'; did you mean 'density'?",
-    "BadOption: seed": "seed is -1, expected a number from 0 to 4294967295",
+    "BadOption: seed": "seed is -1, expected a whole number from 0 to 4294967295",
     "BrokenCheckpoint: no weights": (
         "PLACE/copies/b holds no weights; expected model.safetensors or "
         "model.safetensors.index.json"

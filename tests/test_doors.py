@@ -976,6 +976,15 @@ def test_a_folder_is_a_path_and_one_value_a_list_of_one() -> None:
         (harness.Run, {"model": "a", "limt": 3}, "Run 'limt' 'limit'"),
         (harness.Run, {"model": "a", "shots": 0.5}, "Run shots 0.5 list"),
         (harness.Run, {"model": "a", "first": True}, "Run first --limit"),
+        *(
+            (harness.Run, {"model": "a", name: True}, f"Run {name} True whole number")
+            for name in ("draws", "seed", "limit", "train_limit")
+        ),
+        (harness.Run, {"model": "a", "shots": [5, True]}, "Run shots.1 True whole number"),
+        *(
+            (harness.Recipe, {"experts": "a", name: True}, f"Recipe {name} True whole number")
+            for name in ("seed", "tune_limit", "examples_limit")
+        ),
         (harness.Run, {"model": "a", "tasks": [3]}, "Run tasks.0 3 string"),
         (harness.Recipe, {"experts": None}, "Recipe experts None list"),
         (harness.Recipe, {"experts": "a", "heads": "kep"}, "Recipe heads 'kep' 'keep'"),

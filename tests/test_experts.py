@@ -189,6 +189,15 @@ def test_an_expert_that_is_no_better_than_a_constant_is_told_of(
     assert sum("best constant" in str(one.message) for one in said) == told
 
 
+@pytest.mark.parametrize("name", ["seed", "head_seed", "limit"])
+def test_true_is_no_number(name: str, room: Path, tmp_path: Path) -> None:
+    """Python takes it for 1."""
+    with mistake(HarnessError, name, "is True"):
+        harness.finetune(
+            room / "base", TASK, out=tmp_path / "out", data_dir=room / "data", **{name: True}
+        )
+
+
 def test_an_interrupted_run_is_begun_anew_with_force(room: Path, tmp_path: Path) -> None:
     """With other options, which the error names, as with the same."""
     settings = {"data_dir": room / "data", **FAST, "epochs": 2}

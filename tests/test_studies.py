@@ -1807,6 +1807,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         {"score_on": {"there": {"tasks": "embedded/comparison"}}},
         BadRecipe, ("two", "score_on.there", "head", "embedded/comparison", "labels"),
     ),
+    "seeds that are true": (
+        {"experts": {"tasks": TASK, "seeds": True}}, BadRecipe, ("two", "experts.seeds", "True")
+    ),
+    "a limit that is true": ({"limit": True}, BadRecipe, ("two", "limit", "True")),
     "exclude nothing": (
         {"exclude": [{"merger": "ties"}, {"merger": "average"}]}, BadRecipe, ("two", "exclude")
     ),

@@ -39,7 +39,7 @@ def load_rows(
     warning if they are no fair sample of all. Raises BadData for a missing file, column or label
     and for an empty split, LabelMismatch if the data set has other class names.
     """
-    if limit is not None and limit < 1:
+    if limit is not None and (limit is True or limit < 1):  # True is 1
         raise BadData(f"limit is {limit}, expected at least one row")
     stored = _stored(task, split, folder)
     rows, texts, images = _read(task, split, stored, limit, first)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveInt, ValidationInfo, field_validator
+from pydantic import ValidationInfo, field_validator
 
 from harness.passes.placement import FULL_PRECISION, DType, Placement
 from harness.presets import PresetName
-from harness.types import AUTO, Shots
-from harness.values import Chosen, Request, RowsAtOnce, Tokens
+from harness.types import AUTO
+from harness.values import Chosen, PositiveWhole, Request, RowsAtOnce, Tokens, Whole
 
 
 class Run(Request):
@@ -34,13 +34,13 @@ class Run(Request):
     protocols: tuple[Chosen, ...] = ()
     metrics: tuple[str, ...] = ()
     preset: PresetName | None = None
-    shots: tuple[Shots, ...] = (1, 5, 10)
-    draws: int = 5
+    shots: tuple[Whole | Literal["all"], ...] = (1, 5, 10)
+    draws: Whole = 5
     stratified: bool = True
-    seed: int = 0
+    seed: Whole = 0
     labels: Literal["by-name", "by-index"] = "by-name"
-    limit: PositiveInt | None = None
-    train_limit: PositiveInt | None = None
+    limit: PositiveWhole | None = None
+    train_limit: PositiveWhole | None = None
     first: bool = False
     max_length: Tokens | None = None
     data_dir: str | None = None

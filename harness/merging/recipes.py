@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import PositiveInt
-
 from harness.entries import Method
 from harness.errors import BadRecipe
 from harness.files import read_yaml
@@ -18,7 +16,7 @@ from harness.passes.placement import CPU, FULL_PRECISION, DType, Placement
 from harness.presets import PresetName
 from harness.registry import STAGES, TASKS, YAML, Registry
 from harness.types import AUTO, Choice, Scalar
-from harness.values import Chosen, Request, Tokens, validated
+from harness.values import Chosen, PositiveWhole, Request, Tokens, Whole, validated
 
 EXAMPLES, LIMIT = "examples", "examples_limit"
 """The option of a need for how many rows of an expert it reads, and the field of a recipe that
@@ -46,12 +44,12 @@ class Recipe(Request):
     heads: Heads = "auto"
     heads_from: str | None = None
     tasks: tuple[str, ...] = ()
-    seed: int = 0
+    seed: Whole = 0
     statistics: tuple[str, ...] = ()
     tune: str | None = None
     tune_on: tuple[str, ...] = ()
-    tune_limit: PositiveInt | None = None
-    examples_limit: PositiveInt | None = None
+    tune_limit: PositiveWhole | None = None
+    examples_limit: PositiveWhole | None = None
     data_dir: str | None = None
     device: str = AUTO
     dtype: DType = FULL_PRECISION

@@ -8,8 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-from pydantic import PositiveInt
-
 from harness.errors import HarnessError, MissingScores
 from harness.evaluation.records import Record, each_record, identity_of
 from harness.hashes import joined
@@ -18,7 +16,7 @@ from harness.reporting.bases import by_base
 from harness.reporting.grid import SINGLES
 from harness.reporting.lines import Line, lines_of
 from harness.types import ALL
-from harness.values import Frozen
+from harness.values import Frozen, PositiveWhole
 
 TABLE_ROLES = ("merged", "reference", "ceiling")
 """Roles of the models that a table is about; these are measured by models of the other roles."""
@@ -39,10 +37,10 @@ class Chosen(Frozen):
 
     tasks: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ()
-    limit: PositiveInt | Literal["all"] | None = None
-    train_limit: PositiveInt | Literal["all"] | None = None
-    draws: PositiveInt | None = None
-    max_length: PositiveInt | None = None
+    limit: PositiveWhole | Literal["all"] | None = None
+    train_limit: PositiveWhole | Literal["all"] | None = None
+    draws: PositiveWhole | None = None
+    max_length: PositiveWhole | None = None
     models: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
 

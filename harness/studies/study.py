@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, product
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from harness.errors import BadRecipe
 from harness.options import parse_choice
 from harness.reporting.plots.plot import Picture
 from harness.types import Choice
-from harness.values import Chosen, Frozen
+from harness.values import Chosen, Frozen, PositiveWhole, Whole
 
 NONE = "none"
 """In an axis of stages: no stage."""
@@ -128,7 +128,7 @@ def _of_training(flags: Flags) -> Flags:
 
 Name = Annotated[str, AfterValidator(_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_list)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], BeforeValidator(as_list)]
+Seeds = Annotated[tuple[Annotated[Whole, Field(ge=0, lt=2**32)], ...], BeforeValidator(as_list)]
 Stages = Annotated[tuple[Chosen, ...], BeforeValidator(_stages)]
 OfTraining = Annotated[Flags, AfterValidator(_of_training)]
 SHARED = ("experts", "base", "tasks", "data_dir", "device")
@@ -182,7 +182,7 @@ class Sets(Frozen):
     """
 
     by: Literal["seed", "task", "pairs", "partition"] = "seed"
-    choose: PositiveInt | None = None
+    choose: PositiveWhole | None = None
     disjoint: bool = False
     grow: bool = False
     called: Name | None = None
@@ -282,7 +282,7 @@ class Study(Frozen):
     references: Names = ()
     score_on: Mapping[Name, Annotated[ScoreOn, _mapping_of("tasks")]] = Field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
-    limit: PositiveInt | None = None
+    limit: PositiveWhole | None = None
     keep_merges: bool = True
 
     @property

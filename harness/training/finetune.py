@@ -285,11 +285,11 @@ def _readout(name: PresetName | None, tasks: Sequence[Task]) -> Readout:
 
 
 def _seeds(seed: int, head_seed: int) -> dict[str, int]:
-    """Both seeds by name. Raises BadOption for a seed out of range."""
+    """Both seeds by name. Raises BadOption for a seed that is no int, or out of range."""
     seeds = {"seed": seed, "head_seed": head_seed}
     for name, value in seeds.items():
-        if not 0 <= value < SEEDS:
-            raise BadOption(f"{name} is {value}, expected a number from 0 to {SEEDS - 1}")
+        if type(value) is not int or not 0 <= value < SEEDS:
+            raise BadOption(f"{name} is {value!r}, expected a whole number from 0 to {SEEDS - 1}")
     return seeds
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from pydantic import PositiveInt
-
 from harness.data.shots import counted
 from harness.errors import MissingScores
 from harness.reporting.chosen import Chosen, takes_all_rows
 from harness.reporting.grid import Grid
 from harness.reporting.lines import Line, Setting, headlines, in_order
 from harness.types import Shots
+from harness.values import PositiveWhole
 
 
 class View(Chosen):
@@ -23,8 +22,8 @@ class View(Chosen):
     option that `sweep` varies, and `loss` whether `sweep` shows the loss instead of the score.
     """
 
-    shots: PositiveInt | Literal["all"] | None = None
-    rows: PositiveInt = 500
+    shots: PositiveWhole | Literal["all"] | None = None
+    rows: PositiveWhole = 500
     option: str = ""
     loss: bool = False
 
