@@ -16,7 +16,8 @@ from sklearn import metrics as sklearn
 import harness
 from harness import Task
 from harness.data.metrics import check_metrics, evaluation_module, score
-from harness.errors import BadData, UnknownName
+from harness.errors import BadData, BrokenPlugin, UnknownName
+from tests.conftest import registries_kept
 from tests.mistakes import mistake
 
 #: name -> (predicted, labels, worked by hand)
@@ -215,6 +216,28 @@ def test_a_metric_of_another_number_of_classes_names_those_that_fit() -> None:
         check_metrics(replace(task("odd"), labels=("a", "b", "c")))
         with mistake(BadData, "2 odd 3 accuracy, f1"):
             check_metrics(task("odd"))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (lambda predicted, labels: 5.0, "own 5 1"),
+        (lambda predicted, labels: 100 * float(np.mean(predicted == labels)), "own 100 1"),
+        (lambda predicted, labels: 2 * float(np.sum(predicted != labels)), "own 4 1"),
+        (lambda predicted, labels: 1 - 9 * float(np.mean(predicted != labels)), None),
+    ],
+    ids=["constant", "points", "errors", "below -1"],
+)
+def test_a_score_of_a_plug_in_is_1_at_most(value: Callable[..., float], said: str | None) -> None:
+    """Tables print it times 100."""
+    labels, wrong = np.array([0.0, 0, 1, 1]), np.array([1.0, 1, 1, 1])
+    with registries_kept():
+        harness.metric("own", kinds=("classification",))(value)
+        if said is None:
+            assert score(task("own"), wrong, labels).value == -3.5
+            return
+        with mistake(BrokenPlugin, said):
+            score(task("own"), wrong, labels)
 
 
 def test_metrics_that_fit() -> None:

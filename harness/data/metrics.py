@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from harness.entries import Metric
-from harness.errors import BadData, NotFinite
+from harness.errors import BadData, BrokenPlugin, NotFinite
 from harness.functions import is_ours
 from harness.kinds import IGNORED, check_labels, kind_of
 from harness.kinds.tagging import OUTSIDE, entities
@@ -245,13 +245,20 @@ def check_scored(task: Task, labels: Array64, units: Units | None, where: str) -
 def value_of(entry: Metric, predicted: Any, labels: Any) -> float:
     """The value of a metric, given predictions and labels in the form that it reads.
 
-    A plug-in's metric gets copies: what it writes into them would reach the next metric.
+    A plug-in's metric gets copies: what it writes into them would reach the next metric. Raises
+    BrokenPlugin if it returns more than 1, such as points or an error to be small.
     """
     function = entry.function
     if is_ours(function):
         return float(function(predicted, labels))
     with calling(f"metric {entry.name}", function):
-        return float(function(deepcopy(predicted), deepcopy(labels)))
+        value = float(function(deepcopy(predicted), deepcopy(labels)))
+        if 1 + 1e-6 < value < np.inf:
+            raise BrokenPlugin(
+                f"metric {entry.name} returned {value:g}, expected at most 1, and the more the "
+                "better: scores are printed x100"
+            )
+        return value
 
 
 def _is_number(entry: Metric, values: Any) -> bool:
