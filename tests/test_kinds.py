@@ -43,7 +43,7 @@ from harness.training import single
 from harness.types import KindName
 from tests.conftest import FAST, WORDS, model
 from tests.faults import Plant, around
-from tests.mistakes import mistake
+from tests.mistakes import mistake, names
 from tests.toys import MOODS, TAGS, registered
 from tests.toys import TOY as PAIRS
 
@@ -249,9 +249,23 @@ def test_the_scheme_of_rows() -> None:
     assert scheme(rows_with(TAGS, sentence("O", "B-PER", "I-PER"))) == "IOB2"
     assert scheme(rows_with(TAGS, sentence("I-PER", "B-PER"))) == "IOB1"
     assert scheme(rows_with(replace(TAGS, labels=BIOES), sentence("S-PER", "O"))) == "BIOES"
+    assert scheme(rows_with(TAGS, sentence("O"))) == "IOB2"
     assert entities(["B-PER", "I-PER", "B-PER", "O", "I-LOC", "I-PER"]) == [
         *(("PER", 0, 1), ("PER", 2, 2), ("LOC", 4, 4), ("PER", 5, 5))
     ]
+
+
+@pytest.mark.parametrize(
+    ("most", "stray", "scheme_"), [("B-PER", "I-LOC", "IOB2"), ("I-PER", "B-LOC", "IOB1")]
+)
+def test_a_stray_tag_does_not_decide_the_scheme(most: str, stray: str, scheme_: str) -> None:
+    """A B- right after an entity of its type fits both."""
+    rows = [sentence(most, "B-PER", "O", most), sentence(most, "O", stray), sentence("O")]
+    with pytest.warns(UserWarning, match="scheme") as told:
+        assert scheme(rows_with(TAGS, *rows)) == scheme_
+    (line,) = (str(one.message) for one in told)
+    other = {"IOB1": "IOB2", "IOB2": "IOB1"}[scheme_]
+    names(line, f"{TAGS}@test 1 of 5 {other} {WORDS[2]}/{stray} {scheme_}")
 
 
 @pytest.mark.parametrize("seed", range(3))

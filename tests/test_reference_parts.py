@@ -145,7 +145,7 @@ def test_a_scorer_is_asked_for_through_evaluate(metric: str, tmp_path: Path) -> 
         ),
         (
             replace(TAGS, labels=("O", "I-A", "I-B", "B-A")),
-            "begin I- IOB1 row",
+            "begin I- 1 of 1 IOB1 row",
         ),
     ],
 )

@@ -48,8 +48,9 @@ def _no_entity(labels: Sequence[Sequence[str]]) -> str | None:
 
 
 def _no_iob2(labels: Sequence[Sequence[str]]) -> str | None:
-    begun = (tags[place][0] for tags in labels for _, place, _ in entities(tags))
-    return "entities that begin with I-, as in IOB1," if "I" in begun else _no_entity(labels)
+    begun = [tags[place][0] for tags in labels for _, place, _ in entities(tags)]
+    bad = f"entities that begin with I- ({begun.count('I')} of {len(begun)}), as in IOB1,"
+    return bad if "I" in begun else _no_entity(labels)
 
 
 # Metrics -----------------------------------------------------------------------------------

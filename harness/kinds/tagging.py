@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -176,8 +177,28 @@ def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 
 
 def scheme(rows: Rows) -> str:
-    """The scheme in which entities are written: IOB1, IOB2 or BIOES."""
+    """The scheme in which entities are written: IOB1, IOB2 or BIOES.
+
+    IOB1 begins an entity with B- only right after one of its type, IOB2 every entity. Where some
+    entities fit the one alone and some the other, it is that of most, with a warning.
+    """
     if any(tag[0] in "ES" for tag in rows.task.labels):
         return "BIOES"
-    begun = (tags[place][0] for tags in tags_of(rows) for _, place, _ in entities(tags))
-    return "IOB1" if "I" in begun else "IOB2"
+    found: dict[str, list[str]] = {"IOB2": [], "IOB1": []}
+    total = 0
+    for words, tags in zip(rows.texts, tags_of(rows), strict=True):
+        before = ("", -1)
+        for kind, start, end in entities(tags):
+            begins, total = tags[start][0], total + 1
+            if begins == "I" or before != (kind, start - 1):
+                found["IOB1" if begins == "I" else "IOB2"].append(f"{words[start]}/{tags[start]}")
+            before = (kind, end)
+    most, least = sorted(found, key=lambda name: len(found[name]), reverse=True)
+    if strays := found[least]:
+        warnings.warn(
+            f"{rows.task}@{rows.split}: {len(strays)} of {total} entities begin as in {least}, "
+            f"first {strays[0]!r:.80}, and most as in {most}, which is taken for the scheme; "
+            "correct their tags",
+            stacklevel=3,
+        )
+    return most
