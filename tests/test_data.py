@@ -210,6 +210,33 @@ def test_a_file_is_read_once(
     assert len(files) == 1
 
 
+def refuse_one(row: Any) -> tuple[str, ...]:
+    if row["first"] == "a 41":
+        raise ValueError("no text")
+    return row["first"], row["second"]
+
+
+@pytest.mark.parametrize(("split", "limit"), [("train90", None), ("dev", 45)])
+@pytest.mark.parametrize(
+    ("task", "label"),
+    [(TOY, 7), (VALUES, "many"), (replace(TOY, read=refuse_one), 1)],
+    ids=["no class", "no number", "no text"],
+)
+def test_a_row_is_named_by_its_number_in_the_file(
+    task: Task, label: object, split: str, limit: int | None, tmp_path: Path
+) -> None:
+    """Not among those that are drawn, or cut from train."""
+    rows = table(50)
+    rows[41]["label"] = label
+    if isinstance(label, str):
+        rows = [{**row, "label": str(row["label"])} for row in rows]
+    stored = "dev" if split == "dev" else "train"
+    folder = place(tmp_path, rows, stored, task)
+    task = replace(task, splits={"dev": "dev"}, reported="dev")
+    with mistake(BadData, f"row 42 of {task}@{stored}"):
+        load_rows(task, split, folder=folder, limit=limit)
+
+
 @pytest.mark.parametrize("count", [10, 37])
 def test_train_is_split_nine_to_one(tmp_path: Path, count: int) -> None:
     folder = place(tmp_path, table(count), "train")

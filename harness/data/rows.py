@@ -19,6 +19,7 @@ from harness.data.sources import TRAIN, StoredSplit, table
 from harness.data.splits import pick, splits_of
 from harness.errors import BadData
 from harness.kinds import kind_of
+from harness.kinds.kind import RowName
 from harness.types import DERIVED, Array64, Row, Rows, Task, Units
 
 Images: TypeAlias = Callable[[int], StoredImage]
@@ -42,8 +43,10 @@ def load_rows(
     if limit is not None and (limit is True or limit < 1):  # True is 1
         raise BadData(f"limit is {limit}, expected at least one row")
     stored = _stored(task, split, folder)
-    rows, texts, images = _read(task, split, stored, limit, first)
-    read = _made(task, split, texts, kind_of(task).read(task, rows, f"{task}@{split}"))
+    picked = _picked(task, split, stored, limit, first)
+    rows, row_name = stored.rows(picked), _row_names(task, split, picked)
+    texts, images = _contents(task, stored, picked, rows, row_name)
+    read = _made(task, split, texts, kind_of(task).read(task, rows, row_name))
     documents = _documents([row.get(task.document) for row in rows])
     read = replace(read, documents=documents, images=images)
     if limit is None or split in DERIVED:
@@ -78,17 +81,18 @@ def _told_of_first(
     """
     if limit is None or split in DERIVED or limit >= stored.count:
         return {}
-    where = f"{task}@{split}"
+    every = range(stored.count)
     try:
-        rows = stored.rows(range(stored.count))
-        labels = kind_of(task).read(task, rows, where)
-        whole = Rows(task, split, tuple(_text(task, row, split) for row in rows), labels, "")
+        rows, row_name = stored.rows(every), _row_names(task, split, every)
+        labels = kind_of(task).read(task, rows, row_name)
+        texts = (_text(task, row, row_name(place)) for place, row in enumerate(rows))
+        whole = Rows(task, split, tuple(texts), labels, "")
     except BadData:
         return {}
     found = unlike(whole, limit)
     if found:
         warnings.warn(
-            f"{where}: the first {limit} of {len(whole)} rows are no fair sample of all: "
+            f"{task}@{split}: the first {limit} of {len(whole)} rows are no fair sample of all: "
             f"{described(found)}; try without --first, or all rows",
             stacklevel=3,
         )
@@ -102,7 +106,10 @@ def texts_of(
 
     Raises BadData as `load_rows` does.
     """
-    return _read(task, split, _stored(task, split, folder))[1]
+    stored = _stored(task, split, folder)
+    picked = _picked(task, split, stored)
+    row_name = _row_names(task, split, picked)
+    return _contents(task, stored, picked, stored.rows(picked), row_name)[0]
 
 
 def _stored(task: Task, split: str, folder: str | Path | None) -> StoredSplit:
@@ -112,10 +119,10 @@ def _stored(task: Task, split: str, folder: str | Path | None) -> StoredSplit:
     return table(task, task.splits.get(split, TRAIN), folder)
 
 
-def _read(
+def _picked(
     task: Task, split: str, stored: StoredSplit, limit: int | None = None, first: bool = False
-) -> tuple[Sequence[Row], tuple[tuple[str, ...], ...], Images | None]:
-    """The rows of a split as they are stored, their texts, and the function to their images."""
+) -> Sequence[int]:
+    """The numbers of the rows of a split. Raises BadData for none, and for a missing column."""
     picked = pick(stored.count, split, limit, first=first)
     if not len(picked):
         raise BadData(f"{task}@{split} has no rows; expected at least one")
@@ -125,18 +132,29 @@ def _read(
             f"{task}@{split} has no column '{missing[0]}'; found {', '.join(stored.columns)}; "
             f"expected {', '.join(needed)}"
         )
-    rows = stored.rows(picked)
+    return picked
+
+
+def _row_names(task: Task, split: str, picked: Sequence[int]) -> RowName:
+    """A function from the place of a row to its name in messages, which has its stored number."""
+    where = f"{task}@{TRAIN if split in DERIVED else split}"
+    return lambda place: f"row {picked[place] + 1} of {where}"
+
+
+def _contents(
+    task: Task, stored: StoredSplit, picked: Sequence[int], rows: Sequence[Row], row_name: RowName
+) -> tuple[tuple[tuple[str, ...], ...], Images | None]:
+    """The texts of rows, or hashes of their images, and the function to their images."""
     if (image_of := stored.images) is None:
-        return rows, tuple(_text(task, row, split) for row in rows), None
+        return tuple(_text(task, row, row_name(place)) for place, row in enumerate(rows)), None
 
     def image(place: int) -> StoredImage:
-        number = picked[place]
-        original = image_of(number)
+        original = image_of(picked[place])
         called = f" ({original.where})" if original.where else ""
-        return StoredImage(original.data, f"row {number + 1} of {task}@{split}{called}")
+        return StoredImage(original.data, f"{row_name(place)}{called}")
 
     hashes = (xxhash.xxh3_128_hexdigest(image(place).data) for place in range(len(picked)))
-    return rows, tuple((digest,) for digest in hashes), image
+    return tuple((digest,) for digest in hashes), image
 
 
 def _made(task: Task, split: str, texts: tuple[tuple[str, ...], ...], labels: Array64) -> Rows:
@@ -153,14 +171,14 @@ def _documents(values: Sequence[Any]) -> Units | None:
     return np.array([places[key] for key in keys], dtype=np.int64)
 
 
-def _text(task: Task, row: Row, split: str) -> tuple[str, ...]:
+def _text(task: Task, row: Row, name: str) -> tuple[str, ...]:
     """The segments of a row, by the task's `read`, else by its kind. Raises BadData."""
     try:
         return kind_of(task).segments(task, row) if task.read is None else task.read(row)
     except Exception as error:  # `read` may be a user's, and a file may hold anything
         raise BadData(
-            f"{task}@{split} has a row that cannot be read ({type(error).__name__}: {error}); "
-            "expected text in its columns, or lists of words for tags (.parquet, .jsonl, .conll)"
+            f"{name} cannot be read ({type(error).__name__}: {error}); expected text in its "
+            "columns, or lists of words for tags (.parquet, .jsonl, .conll)"
         ) from error
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from harness.kinds.kind import IGNORED, Kind, Rule, class_indices
+from harness.kinds.kind import IGNORED, Kind, RowName, Rule, class_indices
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ class Classification(Kind):
     problem_type: ClassVar[str] = "single_label_classification"
     metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
 
-    def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
+    def read(self, task: Task, rows: Sequence[Row], row_name: RowName) -> Array64:
         """Class indices, from names of classes or from indices."""
-        return class_indices(task, [row[task.label] for row in rows], where)
+        return class_indices(task, [row[task.label] for row in rows], row_name)
 
     def _predicted(self, outputs: Array64) -> Array64:
         """The index of the largest output, the lowest on ties."""

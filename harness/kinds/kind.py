@@ -7,7 +7,7 @@ import reprlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -31,6 +31,8 @@ LONGEST = 300
 """The most characters of the JSON that an error tells the user to write."""
 IGNORED = -100
 """The label of an unlabelled class or word: left out of losses and of scores."""
+RowName: TypeAlias = Callable[[int], str]
+"""A function from the place of a row among those that are read to its name in errors."""
 
 
 class Rule(Protocol):
@@ -95,10 +97,10 @@ class Kind(ABC):
         return tuple("" if row[column] is None else str(row[column]) for column in task.text)
 
     @abstractmethod
-    def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
+    def read(self, task: Task, rows: Sequence[Row], row_name: RowName) -> Array64:
         """The labels of all units of all rows: [units], or [units, classes].
 
-        Raises BadData, naming it, for a value that is no label.
+        Raises BadData, naming the row (`row_name` of its place), for a value that is no label.
         """
 
     def unit_counts(self, rows: Rows) -> Units:
@@ -313,7 +315,7 @@ def _tell_of_order(task: Task, where: str) -> None:
 
 
 def class_indices(
-    task: Task, values: Sequence[Any], where: str, words: Sequence[int] | None = None
+    task: Task, values: Sequence[Any], row_name: RowName, words: Sequence[int] | None = None
 ) -> Array64:
     """The index of each value among the task's labels. Raises BadData for a value that is no label.
 
@@ -328,12 +330,12 @@ def class_indices(
     value, several = values[number], len({*map(str, values)})
     many = several > 20 and 2 * several > len(values)
     ask = f"; {several} of {len(values)} differ: are the labels in '{task.label}'?" if many else ""
-    unit = f"row {number + 1}"
+    row, unit = number, ""
     if words is not None:
         row = int(np.searchsorted(np.cumsum(words), number, side="right"))
-        unit = f"word {number + 1 - sum(words[:row])} of row {row + 1}"
+        unit = f"word {number + 1 - sum(words[:row])} of "
     raise BadData(
-        f"{unit} of {where} has the label {reprlib.repr(value)}, expected one of "
+        f"{unit}{row_name(row)} has the label {reprlib.repr(value)}, expected one of "
         f"{few(task.labels)}{_hint(task, value)}{ask}"
     )
 
@@ -353,9 +355,9 @@ def _hint(task: Task, value: object) -> str:
     return f"; if it is one of them, say which: renamed: {{{name}: {task.labels[int(name)]}}}"
 
 
-def numbered(rows: Sequence[Row], where: str) -> Iterator[tuple[str, Row]]:
-    """Each row with its name in errors: `row 1 of WHERE`."""
-    return ((f"row {number} of {where}", row) for number, row in enumerate(rows, start=1))
+def with_names(rows: Sequence[Row], row_name: RowName) -> Iterator[tuple[str, Row]]:
+    """Each row with its name in errors."""
+    return ((row_name(place), row) for place, row in enumerate(rows))
 
 
 def as_float(value: Any) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from harness.errors import BadData
-from harness.kinds.kind import IGNORED, Kind, Rule, as_float, numbered
+from harness.kinds.kind import IGNORED, Kind, RowName, Rule, as_float, with_names
 from harness.labels import comparison_key, is_number, label_indexer
 from harness.text import few
 from harness.types import Array64, Draw, Row, Rows, Task, Units
@@ -54,9 +54,9 @@ class Multilabel(Kind):
         """One column with a list of classes, or one column for each class."""
         return (task.label,) if task.label else task.labels
 
-    def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
+    def read(self, task: Task, rows: Sequence[Row], row_name: RowName) -> Array64:
         """Labels from a value for every class, in a list or in columns, or from a list of names."""
-        pairs = numbered(rows, where)
+        pairs = with_names(rows, row_name)
         if task.label:
             place = label_indexer(replace(task, by_index=False))  # text is a name, never a place
             values = [_of_list(task, row[task.label], place, title) for title, row in pairs]

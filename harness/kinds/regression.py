@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from harness.kinds.kind import Kind, Rule, number, numbered
+from harness.kinds.kind import Kind, RowName, Rule, number, with_names
 from harness.types import Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -32,9 +32,11 @@ class Regression(Kind):
             return f"the labels {', '.join(task.labels)}, expected none for a regression"
         return None
 
-    def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
+    def read(self, task: Task, rows: Sequence[Row], row_name: RowName) -> Array64:
         """The labels as finite numbers."""
-        return np.array([number(row[task.label], place) for place, row in numbered(rows, where)])
+        return np.array(
+            [number(row[task.label], place) for place, row in with_names(rows, row_name)]
+        )
 
     def label_summary(self, rows: Rows) -> Mapping[str, float]:
         """The least, the mean and the largest label."""

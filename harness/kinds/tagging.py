@@ -13,7 +13,7 @@ import numpy as np
 
 from harness.errors import BadData
 from harness.kinds.classification import Classification
-from harness.kinds.kind import IGNORED, class_indices, numbered
+from harness.kinds.kind import IGNORED, RowName, class_indices, with_names
 from harness.rng import rng
 from harness.types import Array, Array64, Row, Rows, Task, Units
 
@@ -69,10 +69,10 @@ class Tagging(Classification):
             raise TypeError(f"{type(words).__name__} instead of a list of words")
         return tuple("" if word is None else str(word) for word in words)
 
-    def read(self, task: Task, rows: Sequence[Row], where: str) -> Array64:
+    def read(self, task: Task, rows: Sequence[Row], row_name: RowName) -> Array64:
         """Tags by index. A row has a list of tags, one for each word: names, or indices."""
         tags: list[Any] = []
-        for place, row in numbered(rows, where):
+        for place, row in with_names(rows, row_name):
             row_tags, words = row[task.label], row[task.text[0]]
             if not isinstance(row_tags, list | tuple) or len(row_tags) != len(words or ()):
                 raise BadData(
@@ -80,7 +80,7 @@ class Tagging(Classification):
                     "expected a list with one for each"
                 )
             tags += row_tags
-        return class_indices(task, tags, where, [len(row[task.label]) for row in rows])
+        return class_indices(task, tags, row_name, [len(row[task.label]) for row in rows])
 
     def unit_counts(self, rows: Rows) -> Units:
         """The number of words of each row."""
