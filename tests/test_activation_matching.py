@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from harness.types import Products
 from harness.weights import Symmetry, gainful
 from tests.conftest import FAMILIES, model
 from tests.mistakes import mistake
-from tests.toys import TAGS, THREE, TOY, registered
+from tests.toys import TAGS, THREE, TOY, known
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* drove the experts apart")
 
@@ -42,12 +42,7 @@ Minis = Callable[[str], dict[str, Path]]
 EXAMPLES = 10
 MATCHING = harness.PREMERGE["activation_matching"].function
 METHOD = f"activation_matching:examples={EXAMPLES}"
-
-
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registered(TOY, THREE, TAGS):
-        yield
+_toys = known(TOY, THREE, TAGS)
 
 
 def of(folders: Sequence[Path], task: harness.Task = TOY, size: int = 16) -> list[Any]:

@@ -32,7 +32,7 @@ from harness.passes.statistics import draw_rows
 from harness.reporting.grid import grid
 from tests.conftest import FAST, is_head, model
 from tests.mistakes import mistake
-from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, pairs, registered
+from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, known, pairs, registered
 
 Minis = Callable[[str], dict[str, Path]]
 Loud = Callable[..., Path]
@@ -45,12 +45,7 @@ OPTIONS: dict[str, Any] = {
     "examples": EXAMPLES,
     "learning_rate": RATE,
 }
-
-
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registered(TOY, THREE, VALUE, MOODS, TAGS):
-        yield
+_toys = known(TOY, THREE, VALUE, MOODS, TAGS)
 
 
 def asked(

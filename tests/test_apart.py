@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,16 +12,11 @@ import pytest
 from harness import Recipe, merge
 from harness.cli import main
 from tests.mistakes import names
-from tests.toys import TOY, registered
+from tests.toys import TOY, known
 
 Minis = Callable[[str], dict[str, Path]]
 MATCHING = "activation_matching:examples=10"
-
-
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registered(TOY):
-        yield
+_toys = known(TOY)
 
 
 def distance(folder: Path) -> tuple[float, float]:

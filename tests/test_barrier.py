@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,9 @@ from tests.conftest import FAST, model
 from tests.mistakes import mistake
 from tests.resampled import read_records
 from tests.test_beliefs import turned
-from tests.toys import MOODS, THREE, TOY, registered
+from tests.toys import MOODS, THREE, TOY, known
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _known() -> Iterator[None]:
-    with registered(TOY, THREE, MOODS):
-        yield
+_known = known(TOY, THREE, MOODS, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import itertools
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from harness.cli import main
 from harness.errors import BadRecipe, BrokenCheckpoint, IncompatibleWeights
 from tests.conftest import FAST, WORDS, model
 from tests.mistakes import mistake, refused
-from tests.toys import MOODS, TAGS, registered
+from tests.toys import MOODS, TAGS, known
 
 NAMES = ("no", "yes")
 CURRENT = (harness.Choice("current"),)
@@ -62,12 +62,7 @@ def task(name: str, turned: bool) -> Task:
 
 
 FIRST, OTHER = task("toy/first", False), task("toy/other", True)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def tasks() -> Iterator[None]:
-    with registered(FIRST, OTHER, TAGS, MOODS):
-        yield
+tasks = known(FIRST, OTHER, TAGS, MOODS, scope="module")
 
 
 @pytest.fixture(scope="module")

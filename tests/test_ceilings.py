@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,11 @@ from harness.weights import Lazy, specs
 from tests.conftest import is_head, model
 from tests.mistakes import mistake
 from tests.resampled import read_records
-from tests.toys import THREE, TOY, registered
+from tests.toys import THREE, TOY, known, registered
 
 Minis = Callable[[str], dict[str, Path]]
 Arrays = dict[str, np.ndarray[Any, Any]]
-
-
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registered(TOY, THREE):
-        yield
+_toys = known(TOY, THREE)
 
 
 # Independent ones --------------------------------------------------------------------------

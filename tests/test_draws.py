@@ -22,7 +22,7 @@ from harness.rng import rng
 from harness.types import Shots
 from tests.conftest import model
 from tests.test_probing import TASKS
-from tests.toys import registered
+from tests.toys import known
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* was fitted to fewer rows than features have"),
@@ -43,12 +43,7 @@ PROTOCOLS = (
 ON_TEST = tuple(
     f"{one}{',' if ':' in one else ':'}rows=test" for one in PROTOCOLS if "knn" not in one
 )[2:]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _known() -> Iterator[None]:
-    with registered(*TASKS.values()):
-        yield
+_known = known(*TASKS.values(), scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ from harness.readout import POOLINGS
 from tests.conftest import FAMILIES, model
 from tests.mistakes import mistake, refused
 from tests.t5 import t5
-from tests.toys import TAGS, TOY, VALUE, pairs, registered
+from tests.toys import TAGS, TOY, VALUE, known, pairs
 
 FILE, LEN = "model.safetensors", 26
 ALIKE = replace(
@@ -66,12 +65,7 @@ def _twins(split: str) -> list[Any]:
 
 TWINS = replace(ALIKE, name="toy/twins", generate=_twins)
 MANY = replace(TOY, name="toy/many", generate=lambda split: [*pairs(split)] * 12)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _known() -> Iterator[None]:
-    with registered(TOY, VALUE, TAGS, ALIKE, TWINS, MANY):
-        yield
+_known = known(TOY, VALUE, TAGS, ALIKE, TWINS, MANY, scope="module")
 
 
 def said(mode: str, *, newer: bool) -> dict[str, Any]:

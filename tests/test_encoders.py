@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,11 @@ from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
 from tests.conftest import FAST, NEWER, resumes
-from tests.toys import TAGS, THREE, TOY, registered
+from tests.toys import TAGS, THREE, TOY, known
 
 Minis = Callable[[str], dict[str, Path]]
 every_family = pytest.mark.parametrize("family", NEWER)
-
-
-@pytest.fixture(autouse=True)
-def _tasks() -> Iterator[None]:
-    with registered(TOY, THREE, TAGS):
-        yield
+_tasks = known(TOY, THREE, TAGS)
 
 
 @pytest.mark.parametrize("unit", ["row", "word"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from harness.errors import BadOption
 from tests.mistakes import mistake
 from tests.states import close, few, models
 from tests.test_statistics import reference_fisher, reference_gram, rows_of
-from tests.toys import TOY, registered
+from tests.toys import TOY, known
 
 Array = np.ndarray[Any, Any]
 REGMEAN = harness.MERGERS["regmean"].function
@@ -396,12 +396,7 @@ def test_bad_options(function: Any, options: dict[str, Any], message: str) -> No
 # Through the pipeline, against float64 from the text to the merge --------------------------
 
 Loud = Callable[..., Path]
-
-
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registered(TOY):
-        yield
+_toys = known(TOY)
 
 
 def arrays(folder: Path) -> dict[str, Array]:

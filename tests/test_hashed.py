@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +27,10 @@ from harness.evaluation import evaluate as evaluation
 from harness.files import cache_dir
 from harness.passes import features
 from tests.mistakes import mistake
-from tests.toys import THREE, TOY, registered
+from tests.toys import THREE, TOY, known
 
 WEIGHTS = "model.safetensors"
-
-
-@pytest.fixture(autouse=True)
-def toys() -> Iterator[None]:
-    with registered(TOY, THREE):
-        yield
+toys = known(TOY, THREE)
 
 
 @pytest.fixture

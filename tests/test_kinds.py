@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -44,7 +44,7 @@ from harness.types import KindName
 from tests.conftest import FAST, WORDS, model
 from tests.faults import Plant, around
 from tests.mistakes import mistake, names
-from tests.toys import MOODS, TAGS, registered
+from tests.toys import MOODS, TAGS, known, registered
 from tests.toys import TOY as PAIRS
 
 Notice: TypeAlias = Callable[[Path, Path], None]
@@ -399,10 +399,7 @@ def test_rows_are_drawn_with_a_class_and_without_it() -> None:
 # The pipeline ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _known() -> Iterator[None]:
-    with registered(TAGS, MOODS):
-        yield
+_known = known(TAGS, MOODS, scope="module")
 
 
 @pytest.fixture(scope="module")

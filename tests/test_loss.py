@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,10 @@ from harness.evaluation.resamples import LOSS, loss_of
 from harness.kinds import KINDS
 from tests.conftest import model
 from tests.mistakes import mistake
-from tests.toys import MOODS, TAGS, TOY, VALUE, registered
+from tests.toys import MOODS, TAGS, TOY, VALUE, known
 
 TASKS_OF = {"classification": TOY, "regression": VALUE, "multilabel": MOODS, "tagging": TAGS}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _known() -> Iterator[None]:
-    with registered(TOY, VALUE, MOODS, TAGS):
-        yield
+_known = known(TOY, VALUE, MOODS, TAGS, scope="module")
 
 
 def expert(folder: Path, task: Task) -> Path:

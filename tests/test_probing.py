@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,7 +36,7 @@ from tests.faults import Plant, around
 from tests.mistakes import mistake, names, refused
 from tests.resampled import kept, lines
 from tests.test_boards import record as scored
-from tests.toys import MOODS, TAGS, TOY, VALUE, registered
+from tests.toys import MOODS, TAGS, TOY, VALUE, known, registered
 
 Edit: TypeAlias = Callable[[dict[str, torch.Tensor]], None]
 SIZES = {"train": 100, "test": 60}
@@ -89,10 +89,7 @@ def turned(kind: str) -> Edit:
     return edit
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _known() -> Iterator[None]:
-    with registered(*TASKS.values()):
-        yield
+_known = known(*TASKS.values(), scope="module")
 
 
 @pytest.fixture(scope="module")

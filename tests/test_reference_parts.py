@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,10 @@ from harness.kinds import KINDS
 from tests.conftest import model
 from tests.mistakes import mistake, refused
 from tests.test_undefined import expert
-from tests.toys import MOODS, TAGS, THREE, registered
+from tests.toys import MOODS, TAGS, THREE, known, registered
 
 Tags = Sequence[Sequence[str]]
-
-
-@pytest.fixture(autouse=True)
-def _known() -> Iterator[None]:
-    with registered(TAGS, MOODS, THREE):
-        yield
+_known = known(TAGS, MOODS, THREE)
 
 
 def evaluated(folder: Path, out: Path, *protocols: str, **values: Any) -> list[Record]:

@@ -32,7 +32,7 @@ from harness.passes.statistics import draw_rows
 from tests.conftest import FAMILIES, model
 from tests.mistakes import mistake
 from tests.test_fisher_regmean import reference_regmean
-from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, registered
+from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, known
 
 Array = np.ndarray[Any, Any]
 Arrays = dict[str, Array]
@@ -43,12 +43,7 @@ SHARE = 0.95
 NUMBER = re.compile(r"\.layer\.(\d+)\.")
 TOP = ("classifier.", "pre_classifier.", "pooler.", "bert.pooler.")
 PLUS = harness.MERGERS["regmean_plus_plus"].function
-
-
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registered(TOY, THREE, VALUE, MOODS, TAGS):
-        yield
+_toys = known(TOY, THREE, VALUE, MOODS, TAGS)
 
 
 # An independent one ------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from harness.passes.features import forward
 from harness.passes.placement import CPU
 from tests.mistakes import mistake, refused
 from tests.states import close
-from tests.toys import THREE, TOY, registered
+from tests.toys import THREE, TOY, known
 
 Minis = Callable[[str], dict[str, Path]]
 SOUP = harness.MERGERS["soup"].function
@@ -117,10 +117,7 @@ def test_a_grid_that_is_none(text: str) -> None:
 # Through the pipeline ----------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registered(TOY, THREE):
-        yield
+_toys = known(TOY, THREE)
 
 
 @pytest.fixture

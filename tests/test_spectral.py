@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from harness.weights import Lazy, ScaledMerge, compact_svd, digest, isometry, sp
 from tests.mistakes import mistake
 from tests.states import close, model, models
 from tests.test_mergers import Arrays, merger
-from tests.toys import TOY, registered
+from tests.toys import TOY, known
 
 Minis = Callable[[str], dict[str, Path]]
 
@@ -587,12 +587,7 @@ def test_a_merge_is_a_line(name: str) -> None:
     assert specs(found) == specs(model(0))
 
 
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registered(TOY):
-        yield
-
-
+_toys = known(TOY)
 Sweep = Callable[..., dict[str, Any]]
 
 

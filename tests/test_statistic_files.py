@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,9 @@ from harness.weights import digest
 from tests.conftest import FAMILIES
 from tests.mistakes import names, refused
 from tests.test_statistics import Loud, Minis, collected, reference_of_batches, rows_of
-from tests.toys import THREE, TOY, pairs, registered
+from tests.toys import THREE, TOY, known, pairs, registered
 
-
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registered(TOY, THREE):
-        yield
+_toys = known(TOY, THREE)
 
 
 # Files, instead of data --------------------------------------------------------------------

@@ -38,17 +38,12 @@ from harness.passes.reading import reading_of
 from harness.passes.statistics import collect, draw_rows
 from harness.rng import rng
 from tests.conftest import BERT_LIKE, FAMILIES, model
-from tests.toys import THREE, TOY, VALUE, registered
+from tests.toys import THREE, TOY, VALUE, known
 
 Minis = Callable[[str], dict[str, Path]]
 Loud = Callable[..., Path]
 EXAMPLES = 12
-
-
-@pytest.fixture(autouse=True)
-def _toys() -> Iterator[None]:
-    with registered(TOY, THREE, VALUE):
-        yield
+_toys = known(TOY, THREE, VALUE)
 
 
 def rows_of(task: Task = TOY, examples: int = EXAMPLES) -> Rows:

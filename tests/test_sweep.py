@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,9 @@ from harness.reporting.plots.sweep import Sweep, draw, in_order, is_geometric, s
 from tests.conftest import model
 from tests.mistakes import mistake
 from tests.resampled import read_records, resampled
-from tests.toys import THREE, TOY, VALUE, registered
+from tests.toys import THREE, TOY, VALUE, known
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _known() -> Iterator[None]:
-    with registered(TOY, THREE, VALUE):
-        yield
+_known = known(TOY, THREE, VALUE, scope="module")
 
 
 class Room:

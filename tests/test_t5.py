@@ -55,7 +55,7 @@ from tests.mistakes import mistake, refused
 from tests.symmetries import far, logits, tensors
 from tests.t5 import FILE, t5
 from tests.test_moved import HOME, in_all_ways, written
-from tests.toys import MOODS, TAGS, THREE, TOY, registered
+from tests.toys import MOODS, TAGS, THREE, TOY, known
 
 SHARED = "transformer.shared.weight"
 STACKS = ("encoder", "decoder")
@@ -83,10 +83,7 @@ def minis(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return root
 
 
-@pytest.fixture(autouse=True)
-def tasks() -> Iterator[None]:
-    with registered(*TASKS):
-        yield
+tasks = known(*TASKS)
 
 
 def rows_of(task: harness.Task, count: int = 10) -> Rows:

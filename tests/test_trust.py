@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,17 +53,12 @@ from harness.unfinished import is_unfinished
 from harness.weights import digest
 from tests.conftest import model, no_file_above
 from tests.mistakes import mistake, names, refused
-from tests.toys import THREE, TOY, pairs, registered
+from tests.toys import THREE, TOY, known, pairs, registered
 
 Minis = Callable[[str], dict[str, Path]]
 Loud = Callable[..., Path]
 WEIGHTS = "model.safetensors"
-
-
-@pytest.fixture(autouse=True)
-def toys() -> Iterator[None]:
-    with registered(TOY, THREE):
-        yield
+toys = known(TOY, THREE)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -41,18 +40,13 @@ from tests.faults import Plant, around
 from tests.mistakes import mistake, refused
 from tests.resampled import read_records
 from tests.t5 import FILE, t5
-from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, registered
+from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, known, registered
 
 PROMPT, PREFIX = "word1 {text} word2 {pair}", "<extra_id_0>"
 WORDS = ["--word", "word3", "--word", "word4"]
 ASKED = "word1 {label} word2 {text}"
 pytestmark = pytest.mark.filterwarnings("ignore:.* was fitted to fewer rows")
-
-
-@pytest.fixture(autouse=True)
-def _tasks() -> Iterator[None]:
-    with registered(TOY, THREE, MOODS, TAGS, VALUE):
-        yield
+_tasks = known(TOY, THREE, MOODS, TAGS, VALUE)
 
 
 def run(*words: object) -> None:

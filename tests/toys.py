@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -138,3 +138,14 @@ def registered(*tasks: Task) -> Iterator[None]:
         for task in tasks:
             TASKS.add(task, __name__)
         yield
+
+
+def known(*tasks: Task, scope: Literal["function", "module"] = "function") -> Any:
+    """A fixture by which all tests of the module that keeps it know the tasks."""
+
+    @pytest.fixture(scope=scope, autouse=True)
+    def fixture() -> Iterator[None]:
+        with registered(*tasks):
+            yield
+
+    return fixture
