@@ -273,28 +273,7 @@ def _heads(
     recipe: Recipe, experts: Sequence[Checkpoint], tasks: Sequence[str], merger: Merger
 ) -> str:
     """What is done with heads: merge, average, keep or none; `auto` is decided by the experts."""
-    if check_poolings(experts) is not None:
-        needs = (need for entry, _ in methods_of(recipe) for need in needs_of(entry))
-        unread = all(need.rows == "none" for need in needs)
-        if (recipe.tasks and unread) or recipe.heads not in ("auto", "none"):
-            flag = "--tasks" if recipe.tasks and unread else "--heads"
-            raise BadRecipe(
-                f"{experts[0].source} is an embedding model, without a head or a task; omit {flag}"
-            )
-        return "none"
-    if verbalizer_of(experts[0]):
-        if recipe.heads not in ("auto", "none"):
-            raise BadRecipe(
-                f"{experts[0].source} answers in words by its lm_head, which is merged like every "
-                "other layer; omit --heads"
-            )
-        return "none"
-    for expert in experts:
-        if recipe.heads == "none" and expert.labels is not None:
-            raise BadRecipe(f"{expert.source} has a head; leave out --heads none")
-        if expert.labels is None and not (recipe.heads == "none" and expert.family.stacks):
-            raise MissingHead(f"{expert.source} has no head; expected a head, or --heads-from")
-    if recipe.heads == "none":  # of models that generate text
+    if _are_headless(recipe, experts):
         return "none"
     first = experts[0]
     other = next((e for e in experts if not same(e.labels or (), first.labels or ())), None)
@@ -323,6 +302,35 @@ def _heads(
     if recipe.heads == "auto":
         return "average" if merger.task_vectors else "merge"
     return recipe.heads
+
+
+def _are_headless(recipe: Recipe, experts: Sequence[Checkpoint]) -> bool:
+    """Whether the experts have no heads: they embed, answer in words, or generate text.
+
+    Raises BadRecipe if the recipe says otherwise, MissingHead for classifiers without their heads.
+    """
+    if check_poolings(experts) is not None:
+        needs = (need for entry, _ in methods_of(recipe) for need in needs_of(entry))
+        unread = all(need.rows == "none" for need in needs)
+        if (recipe.tasks and unread) or recipe.heads not in ("auto", "none"):
+            flag = "--tasks" if recipe.tasks and unread else "--heads"
+            raise BadRecipe(
+                f"{experts[0].source} is an embedding model, without a head or a task; omit {flag}"
+            )
+        return True
+    if verbalizer_of(experts[0]):
+        if recipe.heads not in ("auto", "none"):
+            raise BadRecipe(
+                f"{experts[0].source} answers in words by its lm_head, which is merged like every "
+                "other layer; omit --heads"
+            )
+        return True
+    for expert in experts:
+        if recipe.heads == "none" and expert.labels is not None:
+            raise BadRecipe(f"{expert.source} has a head; leave out --heads none")
+        if expert.labels is None and not (recipe.heads == "none" and expert.family.stacks):
+            raise MissingHead(f"{expert.source} has no head; expected a head, or --heads-from")
+    return recipe.heads == "none"  # of models that generate text
 
 
 # What goes into the merger -----------------------------------------------------------------

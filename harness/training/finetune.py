@@ -154,9 +154,8 @@ def finetune(
     request = {"base": str(base), **_request(source, digests, parts, fields)}
     style = _shown(progress)
     with (
-        new_folder(
-            out, EXPERT_LAYOUT, force=force
-        ) as folder,  # locked: no two runs train in one place
+        # locked: no two runs train in one place
+        new_folder(out, EXPERT_LAYOUT, force=force) as folder,
         without_progress_bars(),
         # the caller's random generators and gradient mode are restored afterwards
         generators_kept(torch_device),

@@ -71,11 +71,11 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
         for axes, column in zip(panels, columns, strict=True):
             for setting in settings:
                 look = looks[setting.protocol]
-                all_cells = [
-                    (y, scores.cell(row, setting, column))
+                cells = [
+                    (y, cell)
                     for row, y in zip(rows, places, strict=True)
+                    if (cell := scores.cell(row, setting, column))
                 ]
-                cells = [(y, cell) for y, cell in all_cells if cell is not None]
                 draw_scores(
                     axes, cells, look, str(setting), scores.spread, along="x", linestyle="none"
                 )
@@ -85,12 +85,11 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
                         add_legend_entry(axes, CI, **BAND)
             for row, y in zip(rows, places, strict=True):
                 gap, start = known_gaps.get((row, column)), scores.cell(row, first, column)
-                if gap is None or start is None:
-                    continue
-                axes.barh(
-                    y, gap.points, GAP, left=start.mean, facecolor="none", edgecolor=GREY,
-                    linewidth=0.8, zorder=1.5, label=f"gap to {last.protocol}",
-                )  # fmt: skip
-                whisker(axes, y + BELOW, gap, start.mean, " of the gap, from current on")
+                if gap and start:
+                    axes.barh(
+                        y, gap.points, GAP, left=start.mean, facecolor="none", edgecolor=GREY,
+                        linewidth=0.8, zorder=1.5, label=f"gap to {last.protocol}",
+                    )  # fmt: skip
+                    whisker(axes, y + BELOW, gap, start.mean, " of the gap, from current on")
             draw_levels(axes, scores.levels(column), "x")
     return figure
