@@ -235,12 +235,10 @@ def test_what_draws_for_all_of_a_tensor_keeps_the_property_of_size() -> None:
     assert one(found, "large").verdict == "holds"
 
 
-@pytest.mark.parametrize("checked", MERGER_PROPERTIES)
-def test_harness_check_refuses_a_wrong_merger(checked: str) -> None:
-    fault = next(fault for fault, caught_by in faults.WRONG_MERGERS.items() if caught_by == checked)
-    findings = battery("merger", Choice(named(fault))).findings()
+def test_harness_check_refuses_a_wrong_merger() -> None:
+    findings = battery("merger", Choice(named(faults.first_expert))).findings()
     assert [finding.name for finding in findings] == MERGER_PROPERTIES
-    assert checked in [finding.name for finding in findings if finding.verdict == "breaks"]
+    assert [finding.name for finding in findings if not finding.ok] == ["order", "errors"]
     assert not ok(findings)
 
 

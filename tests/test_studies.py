@@ -495,8 +495,10 @@ def test_workers_take_gpus_in_turn_unless_one_is_named(
     monkeypatch.setattr(pool, "worker_command", lambda *_: [sys.executable, "-c", says])
     where = {**WHERE, "device": device}
     run_plan(made, path, room / "out", jobs=2, where=where, say=str)
-    logs = [one.read_text().split() for one in (room / "out/logs").iterdir()]
-    assert {one for log in logs for one in log} == seen
+    logs = sorted((room / "out/logs").iterdir(), key=lambda one: one.stat().st_mtime_ns)
+    assert {one for log in logs for one in log.read_text().split()} == seen
+    levels = [made.chunks[int(log.stem.split("-")[-1])].level for log in logs]
+    assert levels == sorted(levels), "or one began before what it needs was done"
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1.0, 60), (25.0, 3), (60.0, 1)])
@@ -931,16 +933,17 @@ def test_disjoint_sets_are_replicates_on_a_board(room: Path) -> None:
 
 
 def test_several_workers_make_what_one_makes(room: Path) -> None:
-    """Every chunk is a process of its own, and so there are few."""
-    small = {"mergers": ["average"], "protocols": ["current"]}
+    """Every chunk is a process of its own, and so no more than records are made again."""
     alone, both = list[str](), list[str]()
-    run(room, said=alone, **small)
+    run(room, said=alone, protocols="current")
     one = records(room / "out")
-    shutil.rmtree(room / "out")
-    found = run(room, jobs=2, said=both, **small)
-    assert sorted(both) == sorted(alone) == sorted(f"done: {name}" for name in found)
+    for place in ("records", "outcomes/records"):
+        shutil.rmtree(room / "out" / place)
+    found = run(room, jobs=2, said=both, protocols="current")
+    assert sorted(alone) == sorted(f"done: {name}" for name in found)
+    assert sorted(both) == [line for line in sorted(alone) if line.startswith("done: records/")]
     assert {known.state for known in found.values()} == {"done"}
-    assert len(list((room / "out/logs").iterdir())) == len(plan(room, **small).chunks)
+    assert len(list((room / "out/logs").iterdir())) == len(both) == 2
     assert {path: said["scores"] for path, said in records(room / "out").items()} == {
         path: said["scores"] for path, said in one.items()
     }
@@ -965,31 +968,20 @@ def at_work(room: Path, **changed: Any) -> Iterator[tuple[subprocess.Popen[str],
                     one.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_who_ends_a_run_ends_its_workers(room: Path, number: signal.Signals) -> None:
-    """They would train for long."""
+@pytest.mark.parametrize("ignored", [False, True])
+def test_who_ends_a_run_ends_its_workers(room: Path, ignored: bool) -> None:
+    """They would train for long. Under `nohup` a terminal that is closed ends nothing."""
     experts = {**TWO["experts"], "finetune": {"epochs": 10**5, "limit": 40}}
-    before = signal.signal(number, signal.SIG_DFL)  # tests may run under `nohup`
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
     try:
         with at_work(room, experts=experts) as (process, workers):
-            process.send_signal(number)
+            process.send_signal(signal.SIGHUP)
+            if ignored:
+                process.send_signal(signal.SIGTERM)
             _, error = process.communicate(timeout=60)
-            assert process.returncode == 128 + number
+            assert process.returncode == 128 + (signal.SIGTERM if ignored else signal.SIGHUP)
             assert not [one for one in workers if one.is_running()]
             assert "Traceback" not in error
-    finally:
-        signal.signal(number, before)
-
-
-def test_what_is_ignored_ends_nothing(room: Path) -> None:
-    """As by `nohup`: of a closed terminal and an end that follows, the end is what ends it."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with at_work(room) as (process, _):
-            for number in (signal.SIGHUP, signal.SIGTERM):
-                process.send_signal(number)
-            process.communicate(timeout=60)
-            assert process.returncode == 128 + signal.SIGTERM
     finally:
         signal.signal(signal.SIGHUP, before)
 
