@@ -982,6 +982,9 @@ def test_places_that_overlap_are_read_once(tmp_path: Path) -> None:
 def test_a_folder_without_records_is_named(tmp_path: Path) -> None:
     with pytest.raises(BrokenRecord, match="holds no records"):
         read_records([tmp_path])
+    pandas.DataFrame({"text": ["a"]}).to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(BrokenRecord, match="holds no records"):
+        read_records([tmp_path])
     (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"adaptation": 7}}}')
     with pytest.raises(BrokenRecord, match=r"tokenizer\.json holds no records"):
         read_records([tmp_path])

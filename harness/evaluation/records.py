@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from harness.data.shots import amount
 from harness.errors import BadOption, BrokenRecord
 from harness.evaluation.faults import check_record
-from harness.evaluation.packs import PREDICTED, SUFFIX, is_pack, unpacked, write_pack
+from harness.evaluation.packs import SUFFIX, is_pack, unpacked, write_pack
 from harness.evaluation.resamples import Resamples, scores_with_shots, with_fewer_resamples
 from harness.files import check_values, json_text, parse_json, read_text, write_text
 from harness.hashes import digest_of
@@ -377,7 +377,7 @@ def files_in(
                 yield from ((path / inside, content) for inside, content in unpacked(path))
             elif _is_meant(path):
                 yield path, None
-            elif path.suffix != SUFFIX or path == place:
+            else:
                 others.append(path)
         if not files:
             others.append(place)
@@ -413,17 +413,11 @@ def _below(folder: Path) -> list[str]:
         os.path.join(inside, name)
         for inside, _, names in os.walk(folder)
         for name in names
-        if name.endswith(".json") or (name.endswith(SUFFIX) and _may_be_pack(name, names))
+        if name.endswith(".json")
+        # the Parquet file beside a record has its predictions
+        or (f"{name.removesuffix(SUFFIX)}.json" not in names and is_pack(Path(inside, name)))
     ]
     return sorted(files, key=lambda file: file.split(os.sep))
-
-
-def _may_be_pack(name: str, names: Sequence[str]) -> bool:
-    """Whether a Parquet file may be a pack, and not predictions, which have the name of a record.
-
-    `names` are the files of its folder.
-    """
-    return not PREDICTED.search(name) and f"{name.removesuffix(SUFFIX)}.json" not in names
 
 
 FEWEST_RESAMPLES = 200
