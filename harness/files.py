@@ -401,6 +401,7 @@ def check_place(folder: Path) -> None:
         raise OutputExists(f"{found} is a file, expected a folder: choose another output")
     if not os.access(found, os.W_OK):
         raise CannotWrite(f"{found} may not be written to; expected a folder that you may write to")
+    nameless(found / "file").close()  # some places refuse files whatever the rights
 
 
 def check_below(root: Path, paths: Iterable[Path]) -> None:

@@ -601,6 +601,9 @@ def test_an_output_that_cannot_be_is_one_line(room: Path) -> None:
             ["evaluate", "--model", str(room / "merged"), "--output-path", place],
             ["finetune", "--base", str(room / "base"), "--task", "toy/pairs", "--out", place],
             ["statistics", experts[0], "--task", "toy/pairs", *few, "--out", place],
+            ["barrier", *experts, "--tasks", "toy/pairs", "--output-path", place],
+            ["plot", "protocols", records, "--out", place],
+            ["inspect", *experts, "--out", place],
         ):
             refused(command, HarnessError)
 

@@ -42,7 +42,7 @@ from harness.evaluation.resamples import LOSS, Resamples, estimates_of
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
 from harness.evaluation.task_split import ProtocolConfig, TaskSplit, protocols_of
-from harness.files import check_below, check_place, nameless, version
+from harness.files import check_below, check_place, version
 from harness.functions import is_ours
 from harness.kinds import kind_of
 from harness.passes.features import check_readout
@@ -65,7 +65,6 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     if not isinstance(run, Run):
         raise BadRecipe(f"a run is {run!r:.80}, expected harness.Run(model=...)")
     check_place(Path(run.output).absolute())
-    nameless(Path(run.output, "record")).close()  # some places refuse files whatever the rights
     check_placement(run.placement)
     protocols = protocols_of(run)
     model = resolve_model(run)
