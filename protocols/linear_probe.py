@@ -5,6 +5,7 @@ The probe is given the labels of a few rows, the fresh head those of all rows.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -112,7 +113,10 @@ class Linear:
         model = LogisticRegression(
             C=size**2 / self.penalty, solver="newton-cg", tol=self.tolerance, max_iter=ITERATIONS
         )
-        model.fit((x - mean) / size, owner)
+        with warnings.catch_warnings():
+            # one shot of each of many classes is meant
+            warnings.filterwarnings("ignore", "The number of unique classes")
+            model.fit((x - mean) / size, owner)
         return np.asarray(model.predict((self.x - mean) / size), dtype=np.float64)
 
     def value(self, groups: Sequence[Sequence[int]], labels: Array64) -> Array64:

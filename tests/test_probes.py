@@ -553,6 +553,15 @@ def test_classes_without_rows_are_never_predicted() -> None:
     assert set(none.values) == {0.0}
 
 
+def test_one_shot_of_each_of_many_classes_is_no_warning() -> None:
+    encoded = encoded_of()
+    assert encoded.pool is not None
+    draw = Draw(1, 0, tuple((unit,) for unit in range(len(encoded.pool.x))))
+    assert len(draw.rows) > 20  # scikit-learn warns of no fewer
+    (found,) = linear_probe(replace(encoded, draws=(draw,)))
+    assert {*found.values} <= {*range(len(draw.rows))}
+
+
 # The fresh head -----------------------------------------------------------------------------
 
 
