@@ -455,6 +455,14 @@ def test_regression_draws_from_equal_widths() -> None:
     assert values[1:] == [[2, 3], [4, 5.9], [6, 7], [8, 10]]
 
 
+def test_labels_on_the_edges_of_bins_are_each_in_the_bin_above() -> None:
+    labels = [step / 5 for step in range(6)] * 2
+    pool, (drawn,) = draw(labelled(labels, VALUES), (2,), (0,))
+    values = [{labels[pool[i]] for i in group} for group in drawn.rows]
+    assert values[:4] == [{0}, {0.2}, {0.4}, {0.6}]
+    assert values[4] <= {0.8, 1}
+
+
 def test_of_too_few_rows_all_are_taken_and_that_is_said() -> None:
     said = r"toy/pairs@train90 has too few rows for 9 shots: 8 with label 'same'; all of them are t"
     with pytest.warns(UserWarning, match=said) as told:
@@ -467,11 +475,20 @@ def test_of_too_few_rows_all_are_taken_and_that_is_said() -> None:
 
 
 def test_a_class_or_bin_without_rows_is_drawn_empty_and_that_is_said() -> None:
-    said = "2 with label bin 0, 0 with label bin 1, .* and a class without rows has no neighbours"
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match="2 with label bin 0, 0 with label bin 1, ") as told:
         pool, (drawn,) = draw(labelled([0.0, 0.1, 10.0], VALUES), (3,), (0,))
     assert [len(group) for group in drawn.rows] == [2, 0, 0, 0, 1]
     assert pool == [0, 1, 2]
+    assert "predicts" not in str(told[0].message)  # a number, not a bin
+    with pytest.warns(UserWarning, match="a class without rows has no neighbours: KNN Eval never"):
+        draw(labelled([0, 0, 0]), (1,), (0,))
+
+
+def test_of_many_classes_with_too_few_rows_ten_are_named() -> None:
+    classes = replace(TOY, labels=tuple(f"class {number}" for number in range(1000)))
+    with pytest.warns(UserWarning, match="1 with label 'class 9' and 990 others; all") as told:
+        draw(labelled([*range(1000)], classes), (2,), (0,))
+    assert "class 10'" not in str(told[0].message)
 
 
 def test_a_class_that_nobody_said_anything_of_is_no_class_with_too_few_rows() -> None:

@@ -12,6 +12,7 @@ from harness.data.rows import units_of
 from harness.errors import BadData
 from harness.kinds import kind_of
 from harness.rng import rng
+from harness.text import few
 from harness.types import ALL, Draw, Rows, Shots, Units
 
 Parts: TypeAlias = Sequence[Sequence[int]]
@@ -89,11 +90,13 @@ def _each(rows: Rows, groups: int, outside: int) -> list[int]:
 def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int, per_shot: Sequence[int]) -> None:
     shots = [count // units for count, units in zip(counts.values(), per_shot, strict=True)]
     scarce = [[*counts.items()][group] for group in kind_of(rows.task).groups_below(shots, most)]
-    if few := ", ".join(f"{count} with {name}" for name, count in scarce):
+    if scarce:
+        listed = few([f"{count} with {name}" for name, count in scarce])
         lonely = ", and a class without rows has no neighbours: KNN Eval never predicts it"
-        never = "" if all(count for _, count in scarce) else lonely
+        # the bins of a regression are not predicted
+        never = lonely if rows.task.labels and not all(count for _, count in scarce) else ""
         warnings.warn(
-            f"{rows.task}@{rows.split} has too few rows for {counted(most)}: {few}; all of them "
+            f"{rows.task}@{rows.split} has too few rows for {counted(most)}: {listed}; all of them "
             f"are taken{never}",
             stacklevel=3,
         )
