@@ -372,6 +372,16 @@ def test_files_by_name_and_by_pattern(tmp_path: Path) -> None:
     assert (split, len(load_rows(task, "test"))) == ("test", 18)
 
 
+def test_a_file_that_is_named_and_missing_is_told_before_training(tmp_path: Path) -> None:
+    """It may be on another machine: so a warning, until its rows are asked for."""
+    written(tmp_path, "train")
+    text = "text: body\nlabel: verdict\nfiles: {train: train.jsonl, test: tset.jsonl}"
+    with pytest.warns(UserWarning, match=r"tset\.jsonl is no file; expected the rows of the split"):
+        task, split = parse_task(described(tmp_path, text))
+    with pytest.raises(BadData, match="tset"):
+        load_rows(task, split)
+
+
 BAD: dict[str, tuple[str, str]] = {
     "nothing": ("", "task kind text label files"),
     "no text": ("label: verdict\nfiles: .", "text"),

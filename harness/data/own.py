@@ -148,7 +148,12 @@ def _files(place: Path, fields: Described) -> dict[str, str]:
     """The file, or folder of images, of each split that has one."""
     files = fields.files
     if isinstance(files, dict):
-        return {split: str(place.parent / file) for split, file in files.items()}
+        named = {split: place.parent / file for split, file in files.items()}
+        for split, path in named.items():
+            if not (path.is_file() or (fields.image and path.is_dir())):  # it may be elsewhere
+                message = f"{path} is no file; expected the rows of the split '{split}' of {place}"
+                warnings.warn(message, stacklevel=3)
+        return {split: str(path) for split, path in named.items()}
     if not files:
         return {}
     if (place.parent / files).is_file():
