@@ -1763,6 +1763,13 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         BadRecipe, ("two", "epochs", "-1"),
     ),
     "one expert": ({"experts": {"tasks": TASK}}, BadRecipe, ("base/topic", "1", "seeds")),
+    "a task twice": (
+        {"experts": {"tasks": [TASK, TASK]}}, BadRecipe, ("two", "experts.tasks", TASK, "twice"),
+    ),
+    "a seed twice": (
+        {"experts": {"tasks": TASK, "seeds": [0, 0]}},
+        BadRecipe, ("two", "experts.seeds", "0", "twice", "once"),
+    ),
     "no base": ({"base": None}, BadRecipe, ("two", "base", "--base")),
     "a base that is not there": ({"base": "./nowhere"}, BadRecipe, ("two.yaml", "nowhere")),
     "experts twice": (

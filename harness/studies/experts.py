@@ -164,8 +164,12 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
 
 
 def _check(study: Study, tasks: Sequence[str]) -> None:
-    """Raise a HarnessError for an unknown task, and for a flag that `finetune` does not accept."""
+    """Raise a HarnessError for an unknown task, for one that is listed twice, which would count
+    twice in a merge, and for a flag that `finetune` does not accept."""
     experts = study.experts
+    for field, values in (("tasks", tasks), ("seeds", experts.seeds)):
+        if twice := [value for value in values if values.count(value) > 1]:
+            raise study.fault(f"experts.{field} has {twice[0]} twice, expected it once")
     if extra := experts.by_task.keys() - {*tasks}:
         raise study.fault(
             f"experts.by_task names {min(extra)}; expected tasks of the study: {', '.join(tasks)}"
