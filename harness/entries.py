@@ -20,6 +20,9 @@ Keys: `NAME=VALUE` is this value of the option, `NAME=several` any list, `NAME` 
 default (`methods.condition_holds`).
 """
 
+Adapts: TypeAlias = Literal["nothing", "unlabeled", "labeled"]
+"""What a protocol uses of the rows that it is given to adapt to."""
+
 Claim: TypeAlias = bool | tuple[str, ...]
 """Whether a method does something: always, never, or with one of these options (as in
 `BreaksWith`)."""
@@ -128,7 +131,7 @@ class EvaluationProtocol(Entry):
 
     called = "protocol"
     given = ("encoded",)
-    adapts: Literal["nothing", "unlabeled", "labeled"] = "labeled"
+    adapts: Adapts = "labeled"
     all_rows: bool = False
     check: Callable[..., None] | None = None
     transductive: Callable[..., bool] | None = None
@@ -141,6 +144,11 @@ class EvaluationProtocol(Entry):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.adapts not in (known := typing.get_args(Adapts)):  # records would say otherwise
+            raise HarnessError(
+                f"{self.called} '{self.name}' has adapts={self.adapts!r}, expected "
+                f"{', '.join(known)}"
+            )
         if self.transductive and self.adapts == "labeled":
             raise HarnessError(
                 f"{self.called} '{self.name}' adapts to labels and may adapt to scored rows, whose "

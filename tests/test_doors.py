@@ -304,6 +304,12 @@ def test_what_a_method_raises_is_one_line_with_its_place(case: str, room: Path) 
     assert not Path("one").exists()
 
 
+def test_what_a_protocol_adapts_to_is_one_of_three_words() -> None:
+    """Records would say of any other that labels were not read, and the protocol would get them."""
+    with mistake(HarnessError, "'mine'", "'labelled'", "nothing, unlabeled, labeled"):
+        harness.protocol("mine", adapts="labelled")(lambda encoded: [])  # type: ignore[arg-type]
+
+
 def test_a_parameter_in_the_place_of_another_is_named() -> None:
     with mistake(HarnessError, "merger 'mine' (base, experts) (experts, base)"):
         harness.merger("mine")(lambda base, experts: experts[0])
