@@ -574,9 +574,14 @@ def test_a_need_of_no_rows_is_made_of_the_experts(minis: Minis, tmp_path: Path) 
 # The properties ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("drawn_by", [", generator=torch.Generator().manual_seed(place)", ""])
 def test_the_properties_make_up_what_a_plugin_needs(
-    mine: Path, capsys: pytest.CaptureFixture[str]
+    drawn_by: str, mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Also where the toys are drawn without a seed."""
+    seed = ", generator=torch.Generator().manual_seed(place)"
+    assert seed in MINE
+    (mine / "mine.py").write_text(MINE.replace(seed, drawn_by))
     assert main(["check", "premerge", "by_inputs", "--plugins", str(mine)]) == 0
     found = dict(line.split()[:2] for line in capsys.readouterr().out.splitlines())
     assert (found["copies"], found["heads"]) == ("breaks", "holds")

@@ -23,6 +23,7 @@ from harness.checkpoints.network import classifier_on_meta
 from harness.labels import as_config
 from harness.registry import NEEDS
 from harness.types import Checkpoint, Need, StateDict
+from harness.weights import seeded
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
 Tensors: TypeAlias = "dict[str, torch.Tensor]"
@@ -92,7 +93,8 @@ def needed(needs: Sequence[str], shapes: Shapes, experts: int) -> dict[str, Any]
 
 def _toy(need: Need, models: Sequence[StateDict]) -> Any:
     assert need.toy is not None  # `battery` refuses a need without a toy
-    toy = need.toy(models)
+    with seeded(0):  # a toy that is drawn is the same each time
+        toy = need.toy(models)
     if need.rows != "own":
         return toy
     # two names of one tensor are one parameter, with one statistic
