@@ -72,7 +72,7 @@ class Regression(Kind):
     def groups(self, rows: Rows) -> Mapping[str, Units]:
         """The rows of each bin of the label."""
         labels = rows.labels
-        # not by linspace, whose multiples of a rounded width put 0.6 of 0, 0.2, ..., 1 below its bin
+        # not by linspace, which rounds the width first: 0.6 of 0, 0.2, ..., 1 was below its bin
         edges = labels.min() + np.ptp(labels) * np.arange(1, BINS) / BINS
         bins = np.digitize(labels, edges)
         return {f"label bin {index}": np.flatnonzero(bins == index) for index in range(BINS)}
