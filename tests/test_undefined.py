@@ -18,7 +18,7 @@ from harness.cli import main
 from harness.data.metrics import score
 from harness.data.rows import load_rows
 from harness.data.shots import left_out
-from harness.errors import BadData
+from harness.errors import BadData, BrokenPlugin
 from harness.evaluation.bootstrap import resampled_draws
 from harness.evaluation.predictions import Predicted
 from harness.passes import features
@@ -68,7 +68,7 @@ def refused(folder: Path, task: Task, said: str, **values: Any) -> None:
     run = Run(model=str(folder), output=str(folder.parent / "out"), **values)
     with registered(task), pytest.MonkeyPatch.context() as patch:
         patch.setattr(features, "one_pass", lambda *_, **__: pytest.fail("a row was read"))
-        with pytest.raises(BadData) as found:
+        with pytest.raises((BadData, BrokenPlugin)) as found:
             harness.evaluate(run)
     assert str(found.value).count("\n") == 0
     assert re.search(said, str(found.value)), found.value
@@ -153,6 +153,17 @@ def test_a_metric_of_a_plug_in_that_has_no_value_is_refused(tmp_path: Path, as_f
 
     task = with_test_rows(TOY, ("mine",), {"label": 0})
     refused(expert(tmp_path / "m", task), task, "even right predictions have no score")
+
+
+def test_a_metric_in_percent_is_refused_before_a_model_is_run(
+    tmp_path: Path, as_found: None
+) -> None:
+    @harness.metric("mine", kinds=("classification",))
+    def mine(predicted: Any, labels: Any) -> float:
+        return float(100 * (predicted == labels).mean())
+
+    task = replace(TOY, metrics=("mine",))
+    refused(expert(tmp_path / "m", task), task, "metric mine returned 100, expected at most 1")
 
 
 # What is no fault of the rows ------------------------------------------------------------------
