@@ -242,7 +242,7 @@ def spool_rereads(draft: MergePlan, spool: Spool) -> MergePlan:
 
 def _checked_result(before: StateDict, result: StateDict, stage: Stage) -> StateDict:
     """What a method made, checked to have the names and shapes that went in."""
-    weights.check_same([before, result], ["the experts", f"the result of {stage.entry.name}"])
+    weights.check_same([before, result], ["expert 1", f"the result of {stage.entry.name}"])
     return result
 
 

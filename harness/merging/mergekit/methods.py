@@ -83,7 +83,7 @@ def _run(
         (folder / "config.yml").write_text(yaml.safe_dump(dict(config)), encoding="utf-8")
         _call(command, str(config["merge_method"]), folder, seed)
         merged = open_weights(folder / "out")
-        check_same([states[0], merged], ["the experts", "the result of mergekit"])
+        check_same([states[0], merged], ["expert 1", "the result of mergekit"])
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
