@@ -7,6 +7,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -69,7 +70,7 @@ def _section(name: str, value: Any, described: dict[str, str]) -> str:
     if isinstance(value, Registry):
         return f"### {name}\n\nThe registry of {value.kind}s, a mapping from names."
     if inspect.isclass(value):
-        return f"### {name}\n\n{_doc(value)}{_fields(value)}"
+        return f"### {name}\n\n{_doc(value)}{_fields(value)}{_methods(value)}"
     if inspect.isfunction(value):
         return f"### {name}\n\n```python\n{name}{_signature(value)}\n```\n\n{_doc(value)}"
     return f"### {name}\n\n{described.get(name) or _spelled(value)}"
@@ -134,6 +135,22 @@ def _fields(value: Any) -> str:
         if not name.startswith("_")
     ]
     return "\n\n| field | type | default |\n|---|---|---|\n" + "\n".join(rows)
+
+
+def _methods(value: Any) -> str:
+    """A list of a class's own public methods and properties."""
+    lines = []
+    for name, member in vars(value).items():
+        if isinstance(member, property | cached_property):
+            shown = name
+        elif inspect.isfunction(member):
+            signature = str(inspect.signature(member)).replace("'", "")
+            shown = name + re.sub(r"self(, )?", "", signature, count=1)
+        else:
+            continue
+        if not name.startswith("_") and name not in getattr(value, "__dataclass_fields__", ()):
+            lines.append(f"- `{shown}`: {' '.join(_doc(member).split())}")
+    return "\n\n" + "\n".join(lines) if lines else ""
 
 
 if __name__ == "__main__":

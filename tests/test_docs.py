@@ -174,8 +174,11 @@ def test_every_public_name_has_its_docstring_on_the_page() -> None:
     assert {*harness.__all__} <= {*names}
     for name, section in zip(names, sections, strict=True):
         prose = BLOCK.sub("", section.partition("\n")[2].partition("\n## ")[0])
-        text = re.sub(r"^\| .*$", "", prose, flags=re.MULTILINE)
+        text = re.sub(r"^(\| |- `).*$", "", prose, flags=re.MULTILINE)
         assert re.search(r"\w{2}", text), f"{name} says nothing of itself"
+        assert not re.search(r"^- `.*`: $", section, re.MULTILINE), name
+    # what an author of a need calls (CONTRIBUTING)
+    assert "- `batches(size: int, *, as_drawn: bool) ->" in sections[names.index("Reading")]
 
 
 # The page of methods -----------------------------------------------------------------------
