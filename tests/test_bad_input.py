@@ -311,9 +311,9 @@ MISTAKES: dict[type, dict[str, Case]] = {
             "variant published clean paper",
             lambda p: p.evaluate(protocols="ft-classifier:variant=published"),
         ),
-        "too few weights": told("1 weights 2", lambda p: p.merge(merger="average:weights=1")),
+        "too few weights": told("weights 1 2", lambda p: p.merge(merger="average:weights=1")),
         "too many weights": told(
-            "3 weights 2", lambda p: p.merge(base=p["base"], merger="task_arithmetic:weights=1:1:1")
+            "weights 3 2", lambda p: p.merge(base=p["base"], merger="task_arithmetic:weights=1:1:1")
         ),
         "protocol": told(
             "ft-classifier epoch epochs", lambda p: p.evaluate(protocols="ft-classifier:epoch=1")

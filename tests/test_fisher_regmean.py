@@ -380,9 +380,9 @@ def test_a_report_does_not_depend_on_the_order_of_the_tensors() -> None:
 
 
 BAD = [
-    (REGMEAN, {"gram": grams([[1]]), "weights": [1.0, 2.0]}, "2 weights 1 experts"),
+    (REGMEAN, {"gram": grams([[1]]), "weights": [1.0, 2.0]}, "weights 2 1"),
     (REGMEAN, {"gram": grams([[1]]), "weights": [0.0]}, "0"),
-    (FISHER, {"fisher": [weight([1.0])], "weights": [1.0, 2.0]}, "1 experts"),
+    (FISHER, {"fisher": [weight([1.0])], "weights": [1.0, 2.0]}, "weights 2 1"),
     (FISHER, {"fisher": [weight([1.0])], "weights": [0.0]}, "0"),
 ]  # fmt: skip
 

@@ -274,7 +274,7 @@ def test_it_lies_on_the_disk_of_the_output(
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir: places.append(dir) or made(dir=dir))
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "out")
     merge(recipe(minis("bert"), "halves"), out=tmp_path / "link")
-    assert places == [tmp_path / "elsewhere"]
+    assert places[-1] == tmp_path / "elsewhere"  # before, places are tried that may refuse files
 
 
 # The states by themselves ------------------------------------------------------------------

@@ -53,7 +53,9 @@ def rows_of(task: Task) -> Callable[[str], Sequence[Row]]:
             words = random.choice(WORDS, random.integers(2, 10)).tolist()
             row: dict[str, Any] = {name: " ".join(words) for name in task.text}
             row |= {"label": index % 2, "score": float(random.normal())}
-            row |= {"tokens": words, "ner_tags": [(index + i) % 5 for i in range(len(words))]}
+            tags = [(index + i) % 5 for i in range(len(words))]
+            tags[0] -= tags[0] in (2, 4)  # no entity begins with I-
+            row |= {"tokens": words, "ner_tags": tags}
             rows.append({**row, "moods": random.integers(0, 2, 3).tolist()})
         return rows
 

@@ -151,6 +151,7 @@ def test_texts_that_are_empty_are_told(tmp_path: Path, capsys: pytest.CaptureFix
     assert shown(task, capsys)["splits"]["train"]["empty_texts"] == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*mine.xlsx is no file")  # the error follows
 def test_what_cannot_be_shown_is_one_line(tmp_path: Path) -> None:
     classes(tmp_path, "train")
     task = described(tmp_path, CLASSES)
