@@ -979,6 +979,19 @@ def test_places_that_overlap_are_read_once(tmp_path: Path) -> None:
     assert read_records([records, *files, records / "." / "0"]) == read_records([records])
 
 
+def test_options_of_an_unknown_protocol_are_columns_of_their_own() -> None:
+    """Its plug-in is not loaded: which options are its defaults is not known."""
+    records = [
+        record("merged", "m", RTE, "mine", {5: [0.5, 0.6]}, options={"metric": "l1", "k": 1}),
+        record("base", "b", RTE, "mine", {5: [0.7, 0.8]}, options={"metric": "l2", "k": 1}),
+    ]
+    settings = grid(records, by_method=False).settings
+    assert [str(one) for one in settings] == [
+        "mine:k=1,metric=l1, 5 shots",
+        "mine:k=1,metric=l2, 5 shots",
+    ]
+
+
 def test_a_folder_without_records_is_named(tmp_path: Path) -> None:
     with pytest.raises(BrokenRecord, match="holds no records"):
         read_records([tmp_path])

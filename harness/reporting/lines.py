@@ -24,7 +24,7 @@ from harness.readout import LAST_LINEAR, POOLED
 from harness.registry import METRICS, PROTOCOLS, TASKS
 from harness.reporting.stages import Stages, stages_of
 from harness.stats.estimate import Estimate
-from harness.types import ALL, Choice, Shots
+from harness.types import ALL, Choice, Scalar, Shots
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -365,11 +365,10 @@ def limit_options(*limits: int | str, option: str = "--limit") -> str:
 
 
 def protocol_label(record: Record) -> str:
-    """The protocol with its non-default options."""
-    name = record.protocol
-    if name not in PROTOCOLS:
-        return name
-    default = resolve("protocol", Choice(name), PROTOCOLS[name].function)
+    """The protocol with its non-default options; with all where its plug-in is not loaded."""
+    name, default = record.protocol, dict[str, Scalar]()
+    if name in PROTOCOLS:
+        default = resolve("protocol", Choice(name), PROTOCOLS[name].function)
     return str(Choice(name, {k: v for k, v in record.options.items() if v != default.get(k)}))
 
 
