@@ -23,6 +23,7 @@ from harness.checking.quality import (
     measure,
     quality,
     read_baseline,
+    settings_for,
 )
 from harness.data.rows import load_rows
 from harness.entries import Merger
@@ -516,7 +517,7 @@ def test_the_miniatures_are_small_and_name_no_place() -> None:
 
 
 def test_readings_of_a_measurement_are_complete(tmp_path: Path) -> None:
-    found = measure(AVERAGE, tmp_path)
+    found = module.measure(AVERAGE, tmp_path, None, settings_for(AVERAGE))
     for setting, experts in SETTINGS.items():
         tasks = {f"embedded/{name.partition('-')[0]}@test" for name in experts}
         assert set(found.scores[setting]) == set(PROTOCOLS)

@@ -607,7 +607,8 @@ def test_an_interrupted_run_resumes(minis: Path, task: str, tmp_path: Path) -> N
 def test_an_expert_is_tuned_merged_and_scored(minis: Path, tmp_path: Path) -> None:
     """And the merge of copies scores as they do, under every protocol that reads features."""
     base = str(minis / "base")
-    settings: dict[str, Any] = {"epochs": 1, "learning_rate": 3e-3, "progress": False}
+    settings: dict[str, Any] = {"epochs": 1, "learning_rate": 3e-3, "limit": 40, "progress": False}
+    usual = {"shots": [2], "draws": 2, "output": str(tmp_path / "records")}
     for task in ("toy/three", "toy/moods", "toy/tags"):
         out = tmp_path / task.replace("/", "-")
         harness.finetune(base, task, out=out, **settings)
@@ -618,9 +619,7 @@ def test_an_expert_is_tuned_merged_and_scored(minis: Path, tmp_path: Path) -> No
         protocols = ["current", "knn", "linear-probe"]
         protocols += ["ft-classifier", "probe"] if task == "toy/three" else []
         found = harness.evaluate(
-            Run.model_validate(
-                {"model": str(merged), "protocols": protocols, "output": str(tmp_path / "records")}
-            )
+            Run.model_validate({"model": str(merged), "protocols": protocols, **usual})
         )
         scores = {
             (record.role, record.protocol, one.shots, one.seed): one.value
