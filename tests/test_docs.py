@@ -66,7 +66,8 @@ def run(language: str, text: str, names: dict[str, Any]) -> None:
         return
     assert language == "sh"
     for line in text.splitlines():
-        command, *words = shlex.split(line)
+        # workers are processes, each of which would import torch
+        command, *words = shlex.split(line.replace("--jobs 2", "--jobs 1"))
         assert command == "harness"
         assert main(words) == 0, line
         spare_collections()
