@@ -74,6 +74,11 @@ def few(names: Collection[str]) -> str:
     return f"{listed} and {rest} others" if rest > 1 else listed
 
 
+def counted(count: int | str, thing: str) -> str:
+    """`1 row`, `5 rows`, `all rows`."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def is_whole_number(text: str) -> bool:
     """Whether a text is a whole number of at most 18 digits; Python refuses thousands of them."""
     return re.fullmatch("[0-9]{1,18}", text) is not None

@@ -261,12 +261,13 @@ def test_labels_come_from_a_configuration_beside_it(base: Path, tmp_path: Path) 
         assert one.config["hidden_size"] == config["hidden_size"]
 
 
+@pytest.mark.parametrize(("names", "said"), [("abc", "3 labels"), ("a", "1 label")])
 def test_a_head_of_other_outputs_than_labels_beside_it_is_one_line(
-    base: Path, tmp_path: Path
+    names: str, said: str, base: Path, tmp_path: Path
 ) -> None:
     folder = adapter(tmp_path / "one", base)
-    (folder / "config.json").write_text(json.dumps({"id2label": {"0": "a", "1": "b", "2": "c"}}))
-    with mistake(BrokenCheckpoint, folder, "3 labels", "2 outputs"):
+    (folder / "config.json").write_text(json.dumps({"id2label": dict(enumerate(names))}))
+    with mistake(BrokenCheckpoint, folder, said, "2 outputs"):
         open_checkpoint(folder)
 
 

@@ -862,6 +862,7 @@ def test_a_latex_table_with_more_notes_than_letters_has_all_of_them() -> None:
     text = texts(records)["board.tex"]
     marks = re.findall(r"\$\^\{(\w+)\}\$ adapted to rows", under(text)[-1])
     assert [*marks[:2], *marks[-4:]] == ["a", "b", "z", "aa", "bb", "cc"]
+    assert "of 1 training row at most." in under(text)[-1]
     assert [row[1].partition("$")[2] for row in tables(text)[-1][1:]] == [
         f"^{{{mark}}}$" for mark in marks
     ]

@@ -16,7 +16,7 @@ import pytest
 import harness
 from harness.cli import console, main, program
 from harness.errors import BadOption
-from harness.text import shortened, wrapped
+from harness.text import counted, shortened, wrapped
 from tests.mistakes import mistake, refused
 
 
@@ -30,6 +30,12 @@ class Terminal(io.StringIO):
 def test_a_long_name_loses_its_middle() -> None:
     assert shortened("sentiment/reviews-of-books", 15) == "sentim...-books"
     assert shortened("fits", 4) == "fits"
+    assert [counted(n, "row") for n in (0, 1, 2, "all")] == [
+        "0 rows",
+        "1 row",
+        "2 rows",
+        "all rows",
+    ]
     assert [len(shortened("x" * 40, room)) for room in (5, 16, 17, 39)] == [5, 16, 17, 39]
 
 

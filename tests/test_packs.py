@@ -70,6 +70,17 @@ def test_what_is_unpacked_is_what_was_packed(records: Path, packed: Path, tmp_pa
     assert main(command) == 0, "what is there already stays"
 
 
+def test_one_record_is_one(
+    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, out = str(next(records.rglob("*.json"))), str(tmp_path / "one.parquet")
+    assert main(["records", "pack", one, "--out", out]) == 0
+    assert main(["records", "unpack", out, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert f"packed 1 record in {out}\n" in said
+    assert f"unpacked 1 record to {tmp_path / 'out'}\n" in said
+
+
 def test_resamples_are_kept_as_bytes(records: Path, packed: Path) -> None:
     """So that they compress: in base64 they do not."""
     numbers = [one for row in pq.read_table(packed)["numbers"].to_pylist() for one in row]

@@ -1690,6 +1690,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         BadRecipe,
         ("two", "2", "disjoint", "topic", "3", "multiple of 2"),
     ),
+    "sets of more experts than there are": (
+        {
+            "experts": {**TWO["experts"], "seeds": [0]},
+            "sets": {"by": "task", "choose": 2},
+        },
+        BadRecipe,
+        ("two", "sets.choose", "2", "topic", "1 expert"),
+    ),
     "disjoint sets of no size": (
         {"sets": {"by": "task", "disjoint": True}},
         BadRecipe,

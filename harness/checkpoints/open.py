@@ -44,7 +44,7 @@ from harness.checkpoints.provenance import (
 )
 from harness.errors import BrokenCheckpoint
 from harness.files import is_text, read_json
-from harness.text import few
+from harness.text import counted, few
 from harness.types import Checkpoint, StateDict
 from harness.weights import Lazy, Spec, renamed, select, specs, union
 
@@ -181,8 +181,8 @@ def labels_of_head(
         outputs, count = max(headers[f"{final}.weight"].shape[:1], default=0), len(labels) or 1
         if outputs != count:
             raise BrokenCheckpoint(
-                f"{file} names {count} labels, and the head has {outputs} outputs; expected a name "
-                "for each output in its id2label"
+                f"{file} names {counted(count, 'label')}, and the head has "
+                f"{counted(outputs, 'output')}; expected a name for each output in its id2label"
             )
     return labels
 

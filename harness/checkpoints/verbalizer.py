@@ -27,6 +27,7 @@ from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
 from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint
 from harness.hashes import digest_of
 from harness.kinds import IGNORED, kind_of
+from harness.text import counted
 from harness.types import Checkpoint, Rows, Task
 from harness.weights import select, specs, union
 
@@ -65,7 +66,7 @@ def word_head(
     words = [*words] or [label.replace("_", " ") for label in answers]
     if len(words) != len(answers):
         raise BadOption(
-            f"--word names {len(words)} words, expected one for each of {len(answers)} "
+            f"--word names {counted(len(words), 'word')}, expected one for each of {len(answers)} "
             f"{'answers' if per_label else 'labels'}, in their order: {', '.join(answers):.200}"
         )
     description = {

@@ -14,7 +14,7 @@ from harness.cli.app import app
 from harness.cli.console import bars, say, width
 from harness.cli.flags import Names, chosen, fields_of, flag, option, several, shots_of
 from harness.errors import CellsFailed
-from harness.text import plain
+from harness.text import counted, plain
 
 if TYPE_CHECKING:
     from harness.evaluation.records import Record
@@ -101,7 +101,7 @@ def print_evaluation(records: Sequence[Record], out: Path) -> None:
     notes = (*tables.other_shots(scores), *tables.protocols_saw(scores), *verdict.left_open(lines))
     for line in (tables.legend(table), *notes):
         say(plain(line))
-    say(f"{len(records)} records in {out}/. All numbers of shots as a board:")
+    say(f"{counted(len(records), 'record')} in {out}/. All numbers of shots as a board:")
     print(f"  harness leaderboard {quote(str(out))} --out board")
     for text in (*verdict.verdicts(lines), *verdict.basis_verdicts(lines)):
         say(f"Verdict: {plain(text)}")

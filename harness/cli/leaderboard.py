@@ -10,6 +10,7 @@ from harness.cli.app import app
 from harness.cli.console import one_line
 from harness.cli.flags import Names, flag, option, passed_on
 from harness.errors import BadOption, BrokenRecord
+from harness.text import counted
 
 
 @app.command()
@@ -58,5 +59,7 @@ def _print_findings(records: Sequence[Path], board: Sequence[Path]) -> None:
         print(one_line(line))
     called = ", ".join(map(str, board)) or "a board of their own"
     if refused := sum(map(bool, found.values())):
-        raise BrokenRecord(f"{refused} of {len(found)} records may not join {called}: see above")
-    print(f"{len(found)} records may join {called}")
+        raise BrokenRecord(
+            f"{refused} of {counted(len(found), 'record')} may not join {called}: see above"
+        )
+    print(f"{counted(len(found), 'record')} may join {called}")

@@ -8,6 +8,7 @@ import typer
 
 from harness.cli.app import app
 from harness.cli.flags import argument, option
+from harness.text import counted
 
 records = typer.Typer(name="records", help="Many records as one Parquet file, and back.")
 app.add_typer(records)
@@ -22,7 +23,7 @@ def pack(
     """Pack records into one file, which every command reads like a folder of them."""
     from harness.evaluation.records import pack as run
 
-    print(f"packed {run(folders, out, resamples)} records in {out}")
+    print(f"packed {counted(run(folders, out, resamples), 'record')} in {out}")
 
 
 @records.command()
@@ -32,4 +33,4 @@ def unpack(
     """Write the files of a pack, byte for byte as they were packed."""
     from harness.evaluation.packs import unpack as run
 
-    print(f"unpacked {len(run(file, out))} records to {out}")
+    print(f"unpacked {counted(len(run(file, out)), 'record')} to {out}")

@@ -12,7 +12,7 @@ from harness.data.rows import units_of
 from harness.errors import BadData
 from harness.kinds import kind_of
 from harness.rng import rng
-from harness.text import few
+from harness.text import counted, few
 from harness.types import ALL, Draw, Rows, Shots, Units
 
 Parts: TypeAlias = Sequence[Sequence[int]]
@@ -24,11 +24,6 @@ Taken: TypeAlias = tuple[Shots, int, Parts, Parts, Sequence[int]]
 def amount(shots: Shots | None) -> float:
     """The most units of a group: 0 where nothing is drawn, infinity for `all`."""
     return float("inf") if shots == ALL else float(shots or 0)
-
-
-def counted(shots: Shots) -> str:
-    """`1 shot`, `5 shots`, `all shots`."""
-    return f"{shots} shot{'' if shots == 1 else 's'}"
 
 
 def draw(
@@ -59,8 +54,8 @@ def draw(
     groups = {name: members[reserved:] for name, members in all_groups.items()}
     if not any(map(len, groups.values())):
         raise BadData(
-            f"{rows.task}@{rows.split} has {len(rows)} rows, expected more than {reserved} of some "
-            "class"
+            f"{rows.task}@{rows.split} has {counted(len(rows), 'row')}, expected more than "
+            f"{reserved} of some class"
         )
     most = max((count for count in shots if count != ALL), default=1)
     if not stratified:
@@ -68,7 +63,8 @@ def draw(
         if (needed := most * len(groups)) > len(members):
             warnings.warn(
                 f"{rows.task}@{rows.split} has {len(members)} units to draw from, and "
-                f"{counted(most)} of each of {len(groups)} classes are {needed}; all are taken",
+                f"{counted(most, 'shot')} of each of {len(groups)} classes are {needed}; all are "
+                "taken",
                 stacklevel=2,
             )
         return scattered(rows, {seed: order(members, seed) for seed in seeds}, shots)
@@ -96,8 +92,8 @@ def _warn_of_few(rows: Rows, counts: Mapping[str, int], most: int, per_shot: Seq
         # the bins of a regression are not predicted
         never = lonely if rows.task.labels and not all(count for _, count in scarce) else ""
         warnings.warn(
-            f"{rows.task}@{rows.split} has too few rows for {counted(most)}: {listed}; all of them "
-            f"are taken{never}",
+            f"{rows.task}@{rows.split} has too few rows for {counted(most, 'shot')}: {listed}; all "
+            f"of them are taken{never}",
             stacklevel=3,
         )
 
@@ -168,7 +164,8 @@ def left_out(rows: Rows, batch: int, seeds: Sequence[int]) -> dict[int, tuple[in
     batched = len(rows) // batch * batch
     if not batched:
         raise BadData(
-            f"{rows.task}@{rows.split} has {len(rows)} rows, expected at least {batch}, one batch"
+            f"{rows.task}@{rows.split} has {counted(len(rows), 'row')}, expected at least {batch}, "
+            "one batch"
         )
     orders = {seed: rng(seed, "ftc_test", rows.task.name).permutation(len(rows)) for seed in seeds}
     return {seed: tuple(sorted(map(int, order[batched:]))) for seed, order in orders.items()}

@@ -50,7 +50,7 @@ from harness.passes.placement import check_placement
 from harness.passes.workload import Workload
 from harness.plugins import calling
 from harness.presets import preset
-from harness.text import few
+from harness.text import counted, few
 from harness.types import Draw, Encoded, Predictions, Progress, Task
 
 
@@ -260,7 +260,7 @@ def _predictions(cell: Cell, encoded: Encoded) -> list[Predictions]:
     if not isinstance(returned, list | tuple):
         fault = f"a {type(returned).__name__}, expected a list of harness.Predictions"
     elif len(returned) != count:
-        fault = f"{len(returned)} predictions, expected {count}: one for each draw"
+        fault = f"{counted(len(returned), 'prediction')}, expected {count}: one for each draw"
     else:
         shape = encoded.test.labels.shape
         fault = next(filter(None, (_odd(item, cell.data.task, shape) for item in returned)), None)

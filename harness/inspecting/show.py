@@ -20,7 +20,7 @@ from harness.data.splits import parse_task
 from harness.errors import BadData, BadOption
 from harness.kinds import kind_of
 from harness.passes.lengths import cut_off, cut_phrase, length_of, resolved_length, token_counts
-from harness.text import MAX_NAMES, few, number, plain, shortened
+from harness.text import MAX_NAMES, counted, few, number, plain, shortened
 from harness.types import Checkpoint, Length, Rows, Task
 
 EXAMPLES = 2
@@ -171,7 +171,7 @@ def _odd(facts: Mapping[str, Any], labels: Sequence[str]) -> Iterator[str]:
         yield f"{empty} {noun}{' is' if empty == 1 else 's are'} empty"
     yield from facts["broken_images"][:MAX_NAMES]
     if (more := len(facts["broken_images"]) - MAX_NAMES) > 0:
-        yield f"{more} other images cannot be read"
+        yield f"{counted(more, 'other image')} cannot be read"
     if lacking := [name for name in labels if not facts["labels"].get(name)]:
         yield f"nothing is labelled {few([plain(name) for name in lacking])}"
 

@@ -50,6 +50,7 @@ from harness.plugins import calling
 from harness.presets import PresetName, faithful
 from harness.registry import MERGERS, NEEDS
 from harness.rng import rng
+from harness.text import counted
 from harness.types import (
     AUTO,
     TRAINED_ON,
@@ -86,7 +87,8 @@ def draw_rows(
     rows = rows if part is None else part_of(rows, part)
     if examples > len(rows):
         warnings.warn(
-            f"{task}@{split} has {len(rows)} rows, fewer than examples={examples}: all are taken",
+            f"{task}@{split} has {counted(len(rows), 'row')}, fewer than examples={examples}: all "
+            "are taken",
             stacklevel=2,
         )
     order = rng(seed, "stats", task.name).permutation(len(rows))

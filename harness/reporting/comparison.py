@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from harness.data.shots import counted
 from harness.reporting.difference import CI
 from harness.reporting.grid import short_task
 from harness.reporting.sentences import rendered, signed, span
 from harness.reporting.table import fits
 from harness.stats.intervals import Ends
 from harness.stats.tests import DifferenceOutcome, outcome
-from harness.text import aligned, plain, points
+from harness.text import aligned, counted, plain, points
 from harness.types import ALL, Shots
 
 
@@ -41,7 +40,7 @@ class Terms:
         return self.shots not in (None, ALL)
 
     def __str__(self) -> str:
-        shots = "" if self.shots is None else f", {counted(self.shots)}"
+        shots = "" if self.shots is None else f", {counted(self.shots, 'shot')}"
         some = f" of {self.of_sets}" if self.sets < self.of_sets else ""
         seeds = f" (seeds: {', '.join(map(str, self.seeds))})" if some and self.seeds else ""
         sets = f", {self.sets}{some} sets of experts{seeds}" if self.of_sets > 1 else ""

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import xxhash
 
-from harness.data.shots import amount, counted
+from harness.data.shots import amount
 from harness.evaluation.records import ADDED_OPTIONS, Record, RecordedRecipe, Role
 from harness.evaluation.resamples import Resamples, to_estimate
 from harness.options import resolve
@@ -24,6 +24,7 @@ from harness.readout import LAST_LINEAR, POOLED
 from harness.registry import METRICS, PROTOCOLS, TASKS
 from harness.reporting.stages import Stages, stages_of
 from harness.stats.estimate import Estimate
+from harness.text import counted
 from harness.types import ALL, Choice, Scalar, Shots
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class Setting:
     @property
     def lines(self) -> list[str]:
         """The lines of text of a heading: the protocol and, if it adapts, the shots."""
-        return [self.protocol, *([counted(self.shots)] if self.shots else [])]
+        return [self.protocol, *([counted(self.shots, "shot")] if self.shots else [])]
 
 
 def in_order(settings: Iterable[Setting]) -> list[Setting]:

@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from harness.data.shots import counted
 from harness.reporting.boards.templates import environment
 from harness.reporting.difference import CI, in_percent
 from harness.reporting.grid import short_task
@@ -14,7 +13,7 @@ from harness.reporting.names import CONSTANT, MAX, marked
 from harness.stats.intervals import FEWEST_SETS, LEVEL, Ends
 from harness.stats.ranks import FEWEST_TASKS, fewest_tasks
 from harness.stats.tests import FEWEST_DRAWS, POWER
-from harness.text import points
+from harness.text import counted, points
 
 UNEQUAL = 20.0
 """Points: a verdict warns of experts that are further apart, or further below their merge."""

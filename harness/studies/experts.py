@@ -20,7 +20,7 @@ from harness.data.splits import parse_task
 from harness.hyperparameters import USUAL, unfit
 from harness.registry import YAML
 from harness.studies.study import MAX_COMBINATIONS, Sets, Study
-from harness.text import hint, last_part
+from harness.text import counted, hint, last_part
 from harness.training.finetune import finetune
 
 SAID_ELSEWHERE = {"base", "task", "tasks", "out", "seed", "head_seed", "data_dir", "overrides"}
@@ -126,17 +126,14 @@ def _chosen(study: Study, group: ExpertSet) -> Iterator[ExpertSet]:
             "sets.grow is for sets by seed or by task; leave out choose, disjoint, pairs and "
             "partition"
         )
+    found = f"{group.name} has {counted(len(members), 'expert')}"
     if size is not None and size > len(members):
-        raise study.fault(
-            f"sets.choose is {size}, and {group.name} has {len(members)} experts; expected at most "
-            "as many"
-        )
+        raise study.fault(f"sets.choose is {size}, and {found}; expected at most as many")
     if study.sets.disjoint and size is None:
         raise study.fault(
             "sets.disjoint is true without a size of sets; expected sets.choose, or sets.by: pairs"
         )
     if study.sets.disjoint and size and len(members) % size:
-        found = f"{group.name} has {len(members)} experts"
         raise study.fault(
             f"sets of {size} are disjoint, and {found}; expected a multiple of {size}"
         )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from harness.checkpoints.layout import MODEL_FILES
 from harness.checkpoints.open import local_folder
-from harness.data.shots import counted
 from harness.errors import BadRecipe
 from harness.reporting.frame import read_records
 from harness.stats.tests import sets_needed
@@ -23,7 +22,7 @@ from harness.studies.inputs import place_of
 from harness.studies.outcomes import Outcome, of_other_code
 from harness.studies.plan import Plan, SecondsEstimate, estimate_seconds
 from harness.studies.step import VERBS
-from harness.text import few
+from harness.text import counted, few
 from harness.types import ALL
 
 if TYPE_CHECKING:
@@ -99,12 +98,12 @@ def amounts(plan: Plan, folder: Path) -> str:
     """The cells, rows through models and bytes of a plan in words, with how many are unknown."""
     rows, more = _passes(plan)
     size, others = _bytes(plan, folder)
-    uncounted = f" and the unknown number of {more} evaluations" * bool(more)
+    uncounted = f" and the unknown number of {counted(more, 'evaluation')}" * bool(more)
     unsized = f" and {others} of unknown size" * bool(others)
     total = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
     return (
-        f"{plan.cells} cells (merge x task x protocol), {rows} rows through models{uncounted}, "
-        f"{total} of models{unsized} in {folder}/"
+        f"{counted(plan.cells, 'cell')} (merge x task x protocol), {rows} rows through "
+        f"models{uncounted}, {total} of models{unsized} in {folder}/"
     )
 
 
@@ -198,7 +197,8 @@ def spreads_of(frame: pandas.DataFrame, points: float) -> list[SetSpread]:
         deviations = [float((table[a] - table[b]).std(ddof=1)) for a, b in pairs]
         deviation = median(deviations) / (1 - 1 / (4 * (len(table) - 1)))
         base, protocol, shots = key[0], key[1], float(key[3])
-        name = f"{protocol}, {counted(ALL if isinf(shots) else int(shots))}" if shots else protocol
+        taken = counted(ALL if isinf(shots) else int(shots), "shot")
+        name = f"{protocol}, {taken}" if shots else protocol
         needed = sets_needed(deviation, points) if deviation else 2
         base = "" if base in ("", "nan", "None") else Path(base).name
         found.append(SetSpread(base, name, table.shape[1], len(table), deviation, needed))

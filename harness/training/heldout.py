@@ -29,7 +29,7 @@ def warn_of_best_constant(part: Training, made: Score) -> None:
             f"prediction ({points(100 * best)}): train it longer, or with other options"
         )
         if best == 1:
-            message = f"its {len(rows.labels)} labels are all alike, so the score says nothing"
+            message = f"its labels ({len(rows.labels)}) are all alike, so the score says nothing"
         warnings.warn(f"{task}@{HELD_OUT}: {message}", stacklevel=2)
 
 

@@ -9,6 +9,7 @@ from harness.reporting.difference import OPEN
 from harness.reporting.grid import Grid
 from harness.reporting.lines import Line, Setting, grouped
 from harness.reporting.sentences import rendered
+from harness.text import counted
 from harness.types import ALL
 
 BOLD = "Bold"
@@ -74,7 +75,7 @@ def adaptation_notes(line: Line) -> list[str]:
     if line.adapted:
         note = (ADAPTED_TO_ALL if line.shots == ALL else ADAPTED)[line.adapted]
         if line.train_limit:  # a limit: there may be fewer, and it is not all rows
-            some = f"{line.train_limit} training rows at most"
+            some = f"{counted(line.train_limit, 'training row')} at most"
             note = note.replace("all rows", some) if line.shots == ALL else f"{note}, of {some}"
         notes.append(note)
     if line.transductive:

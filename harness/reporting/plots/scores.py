@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from harness.data.shots import counted
 from harness.errors import MissingScores
 from harness.reporting.chosen import Chosen, takes_all_rows
 from harness.reporting.grid import Grid
 from harness.reporting.lines import Line, Setting, headlines, in_order
+from harness.text import counted
 from harness.types import Shots
 from harness.values import PositiveWhole
 
@@ -54,8 +54,9 @@ def headline(settings: Iterable[Setting], shots: Shots | None = None) -> list[Se
         ):
             counts = (str(other.shots) for other in settings if other.protocol == setting.protocol)
             raise MissingScores(
-                f"no record of {setting.protocol} has {counted(shots)}, found {', '.join(counts)}; "
-                f"make them with harness evaluate --model MODEL --shots {shots}"
+                f"no record of {setting.protocol} has {counted(shots, 'shot')}, found "
+                f"{', '.join(counts)}; make them with harness evaluate --model MODEL --shots "
+                f"{shots}"
             )
     return chosen
 
@@ -71,7 +72,7 @@ def one_setting(what: str, scores: Grid, view: View) -> Setting:
         raise lacking(what, "one protocol", settings, "name one with --protocols and its options")
     if view.shots is not None and not settings[0].shots:
         raise MissingScores(
-            f"{what} has {counted(view.shots)}, and {settings[0]} adapts to no drawn rows; "
+            f"{what} has {counted(view.shots, 'shot')}, and {settings[0]} adapts to no drawn rows; "
             "leave out --shots, or name another with --protocols"
         )
     return settings[0]
