@@ -78,6 +78,11 @@ Tokens = Annotated[Length, BeforeValidator(tokens)]
 RowsAtOnce = Annotated[Length, BeforeValidator(partial(tokens, of="rows"))]
 
 
+def one_or_more(names: str | Sequence[str]) -> Sequence[str]:
+    """The names; a text is one name, whose letters Python would take for names."""
+    return [names] if isinstance(names, str) else names
+
+
 class Frozen(BaseModel):
     """A value that refuses unknown fields and never changes."""
 

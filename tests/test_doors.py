@@ -24,6 +24,7 @@ from harness.checking.battery import battery
 from harness.cli import main
 from harness.code import PREFIX, code_of
 from harness.errors import (
+    BadOption,
     BadRecipe,
     BrokenPlugin,
     BrokenRecord,
@@ -976,6 +977,21 @@ def test_a_folder_is_a_path_and_one_value_a_list_of_one() -> None:
     assert recipe == harness.Recipe(
         experts=["a"], statistics=["a"], premerge=[{"name": "dare"}], data_dir="a"
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda: harness.finetune("base", tasks="none/such", out="o"), UnknownName),
+        (lambda: harness.prepare("none/such", "o"), UnknownName),
+        (lambda: harness.compare("none/such", records="r"), BadOption),
+    ],
+)
+def test_one_text_is_one_name_and_not_its_letters(
+    call: Callable[[], object], kind: type[Exception], room: Path
+) -> None:
+    with mistake(kind, "none/such"):
+        call()
 
 
 @pytest.mark.parametrize(

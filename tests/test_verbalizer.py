@@ -496,6 +496,10 @@ def test_bad_input_is_one_line(made: Path, tmp_path: Path) -> None:
     refused([*head, TOY.name, "--word", "word1", "--word", "☃"], BadOption, "☃", "one token")
     refused([*head, TOY.name, "--word", "word1"], BadOption, "1", "2 labels", "no, yes")
     refused([*head, TOY.name, *WORDS, "--template", "what?"], BadOption, "what?", "{text}")
+    with mistake(BadOption, "'what?'", "{text}"):
+        harness.heads(base, TOY.name, out=out, family="verbalizer", templates="what?")
+    with mistake(BadOption, "1 word", "2 labels"):
+        harness.heads(base, TOY.name, out=out, family="verbalizer", words="word1")
     refused([*head, TOY.name, *WORDS, "--template", "{text}", "--template", "{text}."], BadOption,
             "--template", "expected one")  # fmt: skip
     refused([*head, TAGS.name], BadRecipe, TAGS, "tagging", "classes")

@@ -35,6 +35,7 @@ from harness.folders import FILES, Layout, check_output, new_folder
 from harness.presets import PRESETS, PresetName
 from harness.registry import TASKS
 from harness.types import Checkpoint, Task
+from harness.values import one_or_more
 
 HEAD_LAYOUT = Layout("a head", "config.json")
 CLASS = "{class}"
@@ -63,6 +64,7 @@ def heads(
     defaults of template and prefix. The template of a multilabel task has {label} for the label
     that it asks about. Raises BrokenCheckpoint for a base that reads no texts, or generates none.
     """
+    templates, words = one_or_more(templates), one_or_more(words)
     options = {"preset": preset, "prefix": prefix, "word": words}
     if family == "clip" and any(options.values()):
         flag = next(name for name, value in options.items() if value)

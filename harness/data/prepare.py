@@ -10,6 +10,7 @@ from harness.data.sources import TRAIN, fetched
 from harness.data.splits import parse_task
 from harness.errors import BadRecipe
 from harness.files import replacing
+from harness.values import one_or_more
 
 
 def prepare(tasks: Sequence[str], folder: str | Path) -> list[Path]:
@@ -20,7 +21,7 @@ def prepare(tasks: Sequence[str], folder: str | Path) -> list[Path]:
     if not tasks:
         raise BadRecipe("no tasks to prepare; name some with --tasks")
     written = []
-    for task, _ in [parse_task(name) for name in expanded(tasks)]:
+    for task, _ in [parse_task(name) for name in expanded(one_or_more(tasks))]:
         if task.generate is not None:
             continue
         for split in (TRAIN, *task.splits.values()):

@@ -50,7 +50,7 @@ from harness.stats.ranks import (
 )
 from harness.stats.tests import detectable, holm, p_value, units_needed
 from harness.types import Array64, Choice, Shots
-from harness.values import validated
+from harness.values import one_or_more, validated
 
 K = TypeVar("K")
 
@@ -84,6 +84,7 @@ def compare(
     arithmetic, for what cannot be compared: unknown names, other rows, splits or limits, two models
     of one name, scores on other resampled test units.
     """
+    models = one_or_more(models)
     if margin is not None and not (len(models) == 2 and 0 < margin < math.inf):
         raise BadOption(
             f"margin is {margin} for {len(models)} models, expected points above 0, and two models"

@@ -67,6 +67,7 @@ from harness.types import (
     Score,
     Task,
 )
+from harness.values import one_or_more
 from harness.weights import digest, generators_kept, join_digests, tensor_digest, union
 
 WRITING_FAILED = ("Error while serializing", "enforce fail at inline_container")
@@ -117,7 +118,7 @@ def finetune(
     BrokenCheckpoint for a base that is not whole or not finite, NotFinite when the training
     diverges, and OutputExists for an `out` that holds the base, or that another run is writing.
     """
-    source = open_checkpoint(base)
+    source, tasks = open_checkpoint(base), one_or_more(tasks)
     register_tasks([*tasks, *([task] if task else [])], [source])
     found_tasks = [task_under_preset(one, preset) for one in _tasks(task, tasks, data_dir)]
     if heads_from is not None:
