@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "patch_size": 4,
     },
 }
+UNITS: tuple[Unit, ...] = ("row", "word")
+every_variant = pytest.mark.parametrize("variant", VARIANTS)
+every_unit = pytest.mark.parametrize("unit", UNITS)
 
 
 def config(variant: str) -> dict[str, Any]:
@@ -217,6 +220,12 @@ def tensors(made: torch.nn.Module) -> Tensors:
     return dict(split_parts(FAMILY_OF_TYPE[made.config.model_type], state))
 
 
+def network(variant: str, unit: Unit = "row", seed: int = 0) -> tuple[torch.nn.Module, Tensors]:
+    """A loud classifier and its tensors."""
+    made = loud(variant, unit, seed)
+    return made, tensors(made)
+
+
 def symmetry_of(variant: str, unit: Unit, state: Tensors) -> Symmetry:
     """What the table of the family says of these tensors."""
     return Symmetry(axes_of(family_of(config(variant)), state, unit), HEADS)
@@ -230,3 +239,16 @@ def far(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -
 def apart(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) -> float:
     """||first - second|| over all tensors."""
     return sum(float((first[n] - second[n]).double().square().sum()) for n in first) ** 0.5
+
+
+def check_exact(
+    method: Callable[..., list[Any]], variant: str, unit: Unit, options: Mapping[str, Any]
+) -> None:
+    """Raise AssertionError where a method moves outputs, or the anchor, or nothing."""
+    made, state = network(variant, unit)
+    _, anchor = network(variant, unit, seed=1)
+    symmetry = symmetry_of(variant, unit, state)
+    found, same = method([state, anchor], symmetry, anchor=2, **options)
+    assert far(state, found) > 0.1
+    assert far(anchor, same) == 0
+    torch.testing.assert_close(logits(made, dict(found)), logits(made, state), rtol=0, atol=1e-10)

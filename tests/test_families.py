@@ -47,9 +47,12 @@ from tests.mistakes import mistake, refused
 from tests.symmetries import (
     IDS,
     MOVES,
+    UNITS,
     VARIANTS,
     check_unit,
     config,
+    every_unit,
+    every_variant,
     logits,
     loud,
     moved,
@@ -57,9 +60,6 @@ from tests.symmetries import (
 )
 
 Minis = Callable[[str], dict[str, Path]]
-UNITS: tuple[Unit, ...] = ("row", "word")
-every_variant = pytest.mark.parametrize("variant", VARIANTS)
-every_unit = pytest.mark.parametrize("unit", UNITS)
 every_family = pytest.mark.parametrize("family", [*FAMILIES, *NEWER])
 
 

@@ -31,24 +31,22 @@ from tests.symmetries import (
     HEADS,
     SIZE,
     SIZES,
-    VARIANTS,
     Tensors,
     apart,
+    check_exact,
+    every_unit,
+    every_variant,
     far,
     logits,
-    loud,
     moved,
+    network,
     permutation,
     symmetry_of,
-    tensors,
 )
 from tests.toys import THREE, TOY, registered
 
 Array = npt.NDArray[np.float64]
 Weights = Mapping[str, torch.Tensor]
-UNITS: tuple[Unit, ...] = ("row", "word")
-every_variant = pytest.mark.parametrize("variant", VARIANTS)
-every_unit = pytest.mark.parametrize("unit", UNITS)
 ALL = {"heads": True, "residual": True}
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -67,11 +65,6 @@ def permuted(experts: Sequence[Weights], symmetry: Symmetry, **options: Any) -> 
     base = options.pop("base", experts[0])
     method = harness.PREMERGE["permutation"].function
     return list(method(experts, base, symmetry=symmetry, **options))
-
-
-def network(variant: str, unit: Unit = "row", seed: int = 0) -> tuple[torch.nn.Module, Tensors]:
-    made = loud(variant, unit, seed)
-    return made, tensors(made)
 
 
 def shuffled(state: Tensors, symmetry: Symmetry, seed: int = 3, *, kinds: str = "all") -> Tensors:
@@ -95,22 +88,12 @@ def shuffled(state: Tensors, symmetry: Symmetry, seed: int = 3, *, kinds: str = 
 @every_unit
 @every_variant
 def test_outputs_stay_as_they_are(variant: str, unit: Unit, options: dict[str, Any]) -> None:
-    check_exact(variant, unit, options)
+    check_exact(permuted, variant, unit, options)
 
 
 @every_option
 def test_outputs_stay_with_every_option(options: dict[str, Any]) -> None:
-    check_exact("roberta", "row", options)
-
-
-def check_exact(variant: str, unit: Unit, options: dict[str, Any]) -> None:
-    made, state = network(variant, unit)
-    _, anchor = network(variant, unit, seed=1)
-    symmetry = symmetry_of(variant, unit, state)
-    found, same = permuted([state, anchor], symmetry, anchor=2, **options)
-    assert far(state, found) > 0.1
-    assert far(anchor, same) == 0
-    torch.testing.assert_close(logits(made, dict(found)), logits(made, state), rtol=0, atol=1e-10)
+    check_exact(permuted, "roberta", "row", options)
 
 
 @every_unit

@@ -28,22 +28,20 @@ from tests.symmetries import (
     HEADS,
     SIZE,
     SIZES,
-    VARIANTS,
     Tensors,
     apart,
+    check_exact,
+    every_unit,
+    every_variant,
     far,
     logits,
-    loud,
     moved,
+    network,
     permutation,
     symmetry_of,
-    tensors,
 )
 
 Array = npt.NDArray[np.float64]
-UNITS: tuple[Unit, ...] = ("row", "word")
-every_variant = pytest.mark.parametrize("variant", VARIANTS)
-every_unit = pytest.mark.parametrize("unit", UNITS)
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -64,11 +62,6 @@ def rotation(
     """The method, with the base that it reads only if it is the anchor."""
     base = options.pop("base", experts[0])
     return list(harness.PREMERGE["rotation"].function(experts, base, symmetry=symmetry, **options))
-
-
-def network(variant: str, unit: Unit = "row", seed: int = 0) -> tuple[torch.nn.Module, Tensors]:
-    made = loud(variant, unit, seed)
-    return made, tensors(made)
 
 
 def turned(state: Tensors, symmetry: Symmetry, seed: int = 5) -> Tensors:
@@ -96,22 +89,12 @@ def scaled(state: Tensors, symmetry: Symmetry) -> Tensors:
 @every_unit
 @every_variant
 def test_outputs_stay_as_they_are(variant: str, unit: Unit, options: dict[str, Any]) -> None:
-    check_exact(variant, unit, options)
+    check_exact(rotation, variant, unit, options)
 
 
 @every_option
 def test_outputs_stay_with_every_option(options: dict[str, Any]) -> None:
-    check_exact("roberta", "row", options)
-
-
-def check_exact(variant: str, unit: Unit, options: dict[str, Any]) -> None:
-    made, state = network(variant, unit)
-    _, anchor = network(variant, unit, seed=1)
-    symmetry = symmetry_of(variant, unit, state)
-    found, same = rotation([state, anchor], symmetry, anchor=2, **options)
-    assert far(state, found) > 0.1
-    assert far(anchor, same) == 0
-    torch.testing.assert_close(logits(made, dict(found)), logits(made, state), rtol=0, atol=1e-10)
+    check_exact(rotation, "roberta", "row", options)
 
 
 @pytest.mark.parametrize("scaling", [False, True])

@@ -732,16 +732,22 @@ def test_a_board_that_another_study_in_the_folder_has_is_refused(room: Path) -> 
     refused(["study", "plan", room / "two.yaml", *more], BadRecipe, *things)
 
 
-@pytest.mark.parametrize("what", ["base", "rows", "task"])
-@pytest.mark.usefixtures("own_tasks")
-def test_what_was_read_and_is_another_now_is_refused(room: Path, what: str) -> None:
-    """A request only names it: the study would keep the scores of what it was."""
+def task_of_files(room: Path, **more: Any) -> tuple[dict[str, Any], list[dict[str, str]]]:
+    """Writes mine.yaml, a task of the room's own files; what it says, and its rows."""
     named = enumerate(("good", "bad") * 30)
     rows = [{"text": f"number {at} is {word}", "label": word} for at, word in named]
     for split, of in (("train", rows[:40]), ("test", rows[40:])):
         (room / f"{split}.jsonl").write_text("\n".join(map(json.dumps, of)))
-    task = {"text": "text", "label": "label", "labels": ["bad", "good"], "files": str(room)}
+    task = {"text": "text", "label": "label", "labels": ["bad", "good"], "files": str(room), **more}
     (room / "mine.yaml").write_text(json.dumps(task))
+    return task, rows
+
+
+@pytest.mark.parametrize("what", ["base", "rows", "task"])
+@pytest.mark.usefixtures("own_tasks")
+def test_what_was_read_and_is_another_now_is_refused(room: Path, what: str) -> None:
+    """A request only names it: the study would keep the scores of what it was."""
+    task, rows = task_of_files(room)
     experts = {**TWO["experts"], "tasks": str(room / "mine.yaml")}
     again = ["study", "run", write(room, experts=experts), "--out", room / "out"]
     assert main([*map(str, again)]) == main([*map(str, again)]) == 0
@@ -1560,14 +1566,9 @@ def own_share(predicted, labels):
 def test_what_a_metric_of_other_code_scored_is_scored_again(room: Path, how: str) -> None:
     """Whoever names it: no step of a study does."""
     (room / "mine").mkdir()
-    named = enumerate(("good", "bad") * 30)
-    rows = [{"text": f"number {at} is {word}", "label": word} for at, word in named]
-    for split, of in (("train", rows[:40]), ("test", rows[40:])):
-        (room / f"{split}.jsonl").write_text("\n".join(map(json.dumps, of)))
-    task = {"text": "text", "label": "label", "labels": ["bad", "good"], "files": str(room)}
-    (room / "own.yaml").write_text(json.dumps({**task, "metric": ["accuracy", "own_share"]}))
+    task_of_files(room, metric=["accuracy", "own_share"])
     more = ["--out", str(room / "out"), "--plugins", str(room / "mine")]
-    experts = {**TWO["experts"], "tasks": str(room / "own.yaml")}
+    experts = {**TWO["experts"], "tasks": str(room / "mine.yaml")}
     if how == "what experts say":
         (room / "mine/one.py").write_text(METRIC.format(scale=1))
         nothing: dict[str, Any] = dict.fromkeys(("sets", "mergers", "protocols", "evaluate"))
