@@ -1044,7 +1044,8 @@ def test_committed_boards_are_what_their_records_render_to(name: str) -> None:
         found = LEADERBOARDS / name / file
         if isinstance(content, bytes):
             frames = [pandas.read_parquet(one) for one in (io.BytesIO(content), found)]
-            pandas.testing.assert_frame_equal(*frames)
+            if not frames[0].equals(frames[1]):  # which takes a moment
+                pandas.testing.assert_frame_equal(*frames)
         elif file not in ("board.csv", "board.tex"):  # which are made, and not kept
             assert found.read_text(encoding="utf-8") == content, file
 
