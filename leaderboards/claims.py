@@ -18,6 +18,7 @@ import five_topics
 import frames
 import pandas
 from differences import (
+    better,
     between_rows,
     changes,
     changes_by_merger,
@@ -38,6 +39,7 @@ from differences import (
     over_sets,
     pairs_of_bases,
     plain,
+    turned,
     under,
 )
 from frames import GROUPS, counted, records_of, task_of
@@ -49,7 +51,6 @@ from harness.reporting.difference import (
     difference_of,
     in_percent,
     in_points,
-    significant_pairs,
 )
 from harness.reporting.sentences import p as p_of
 from harness.stats.estimate import Estimate, minus
@@ -121,6 +122,12 @@ def reversed(place: Path, *names: str) -> str:
 def blamed(place: Path, name: str, *rows: str) -> str:
     """In how many of the pairs of `reversed` Current Eval has one of these merges too high."""
     return counted(sum(one.too_high for one in credited(place, name).merges if one.name in rows))
+
+
+def reversed_alone(place: Path, *names: str) -> str:
+    """How many pairs of plain mergers are as in `reversed`, of how many that are as in `pairs`."""
+    found = [one for name in names for one in turned(place, name)]
+    return f"{counted(sum(found))} of {len(found)}"
 
 
 def between(place: Path, name: str, first: str, second: str) -> str:
@@ -243,14 +250,11 @@ def tau(place: Path, name: str, first: str = "current", second: str = "ft-classi
 def settled(place: Path, name: str, protocol: str, first: str = "") -> str:
     """How many pairs of merges differ significantly under a protocol, of how many; or in how many
     of these `first` is the better one."""
-    board, rows = known(place, name), merges_of(place, name)
-    estimates = by_task(*lines_under(place, name, protocol, *rows))
-    assert estimates is not None
-    prior = board.priors[board.scores.headlines[protocol], board.scores.columns[-1]]
-    better = [rows[at] for at in significant_pairs(estimates, prior).values()]
+    rows = merges_of(place, name)
+    found = [*better(place, name, protocol, rows).values()]
     if first:
-        return counted(better.count(first))
-    return f"{counted(len(better))} of {math.comb(len(rows), 2)}"
+        return counted(found.count(first))
+    return f"{counted(len(found))} of {math.comb(len(rows), 2)}"
 
 
 def credit_under(place: Path, name: str, row: str, protocol: str) -> str:
@@ -424,6 +428,12 @@ def sink(place: Path, *names: str) -> str:
     return f"{sum(one.tuned < one.current for one in merges)} of {len(merges)}"
 
 
+def raised(place: Path, *names: str) -> str:
+    """How many merges of boards score significantly more under a tuned head than under Current
+    Eval, by Holm over the merges of a board."""
+    return counted(sum(one.hidden for name in names for one in credited(place, name).merges))
+
+
 def sunken(place: Path, name: str) -> str:
     """How many merges of a board score less under a tuned head than the best constant does."""
     merges, constant = credited(place, name).merges, credited(place, name).constant or 0
@@ -450,7 +460,7 @@ CLAIMS: dict[str, Callable[..., str]] = {
         *(gained, changed, favours, tilted, outside, constant, credit),
         *(agreement, agreeing, behind, needed, predicts, predicts_each, foretells, weak),
         *(alike, pvalue, sink, sunken, settled, credit_under, by_head, lowest, largest),
-        *(leads, trails, base_gains, base_loses),
+        *(leads, trails, base_gains, base_loses, reversed_alone, raised),
         *five_topics.SAID,
     )
 }

@@ -16,7 +16,7 @@ from harness.reporting.boards.board import Board, board_of
 from harness.reporting.boards.credit import Credits
 from harness.reporting.boards.tested import difference_of_cells
 from harness.reporting.chosen import read_lines
-from harness.reporting.difference import Difference, by_task, difference_of
+from harness.reporting.difference import Difference, by_task, difference_of, significant_pairs
 from harness.reporting.grid import GridCell
 from harness.reporting.lines import Line, Setting
 from harness.stats.estimate import Estimate, mean_of, minus
@@ -230,6 +230,30 @@ def plain(place: Path, name: str, of: str) -> dict[str, float]:
         return {method: one for method, one in credits_of(board).items() if method in alone}
     cells = {method: cell_of(place, name, method, of) for method in alone}
     return {method: cell.mean for method, cell in cells.items() if cell is not None}
+
+
+def better(
+    place: Path, name: str, protocol: str, rows: Sequence[str]
+) -> dict[tuple[str, str], str]:
+    """The pairs of rows of a board that differ significantly, by Holm over these, with the better.
+
+    A pair has the order of `rows`.
+    """
+    board = known(place, name)
+    estimates = by_task(*lines_under(place, name, protocol, *rows))
+    assert estimates is not None
+    prior = board.priors[board.scores.headlines[protocol], board.scores.columns[-1]]
+    found = significant_pairs(estimates, prior).items()
+    return {(rows[a], rows[b]): rows[at] for (a, b), at in found}
+
+
+@cache
+def turned(place: Path, name: str) -> list[bool]:
+    """For each pair of plain mergers that differs significantly both under Current Eval and under a
+    tuned head: whether these put it in opposite orders."""
+    rows = [*plain(place, name, "current")]
+    own, tuned = (better(place, name, at, rows) for at in ("current", "ft-classifier"))
+    return [own[pair] != tuned[pair] for pair in own.keys() & tuned.keys()]
 
 
 def losses(place: Path, protocol: str, names: Iterable[str]) -> list[tuple[float, float]]:
