@@ -379,10 +379,10 @@ def part(place: Path, name: str, row: str) -> str:
 
 
 def by_head(place: Path, name: str, *rows: str) -> str:
-    """How many of these merges score significantly more under a tuned head than under Current
-    Eval, by Holm over all of the board, in the mean over tasks."""
-    board = known(place, name)
-    places = [(board.joint_names.get(row, row), board.scores.columns[-1]) for row in rows]
+    """How many of these merges, or of all, score significantly more under a tuned head than under
+    Current Eval, by Holm over all of the board, in the mean over tasks."""
+    board, of = known(place, name), rows or merges_of(place, name)
+    places = [(board.joint_names.get(row, row), board.scores.columns[-1]) for row in of]
     gains = filter(None, map(board.gaps.get, places))
     return counted(sum(bool(one.significant) and one.points > 0 for one in gains))
 

@@ -1,4 +1,4 @@
-"""Claims about the boards of five topics under every protocol."""
+"""Claims about boards under every protocol, most of them about the five topics of `protocols`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from harness.text import points
 
 
 @cache
-def merges(place: Path) -> pandas.DataFrame:
-    """Means over the tasks of the board `protocols`: merges and base, by columns of its table."""
-    frame = board(place, "protocols")
-    values = pandas.DataFrame({head: means(frame, of) for head, of in PROTOCOLS.items()})
+def merges(place: Path, name: str = "protocols") -> pandas.DataFrame:
+    """Means over the tasks of a board: merges and base, by those columns of a table that it has."""
+    frame = board(place, name)
+    columns = {head: of for head, of in PROTOCOLS.items() if {*of} <= {*frame}}
+    values = pandas.DataFrame({head: means(frame, of) for head, of in columns.items()})
     whole = values.drop([EXPERTS, *[row for row in values.index if "ceiling" in row]])
     return whole.rename(index={BASE: "base"})
 
@@ -36,9 +37,9 @@ def score(place: Path, row: str, column: str) -> str:
     return points(float(merges(place).loc[row, column]))
 
 
-def ahead(place: Path, first: str, second: str) -> str:
-    """For how many merges the first protocol gives a higher score than the second."""
-    of = merges(place).drop(index="base")
+def ahead(place: Path, first: str, second: str, name: str = "protocols") -> str:
+    """For how many merges of a board the first protocol gives a higher score than the second."""
+    of = merges(place, name).drop(index="base")
     return f"{int((of[first] > of[second]).sum())} of {len(of)}"
 
 
