@@ -25,13 +25,15 @@ OTHER_BASES = {
     "glue": ("granite", "distilbert"),
     "emotions": ("granite", "distilbert"),
     "domains": ("granite", "distilbert"),
+    "seeds": ("granite",),
 }
-"""Bases on which settings with credit were repeated, with three sets of experts each: the board of
-topics on granite is `topics-granite`."""
+"""Bases on which settings were repeated, with three sets of experts each: the board of topics on
+granite is `topics-granite`."""
 TUNED = ("topics", "emotions", "domains")
 """Settings with a board of mergers with an option chosen on held-out rows, `topics-tuned`."""
 GROUPS = {one: (one, *(f"{one}-{base}" for base in bases)) for one, bases in OTHER_BASES.items()}
-BOARDS = {name: SETTINGS[one] for one, names in GROUPS.items() for name in names}
+BOARDS = {name: SETTINGS[one] for one, names in GROUPS.items() if one != "seeds" for name in names}
+"""Boards whose tasks have one scale, so that their means have credit."""
 GROUPS["all"] = (*BOARDS,)
 """Groups of boards: a claim names all of one as `@topics`; `!topics` behind it leaves one out."""
 OUT_OF_DOMAIN = dict.fromkeys(

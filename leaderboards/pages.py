@@ -26,7 +26,10 @@ AVERAGE = "merged/topics/*/seed-0/average"
 WHOLE = ("vision", "vision-one-start")
 """Packs that keep all resamples, so that a test can check some committed records completely."""
 FEWER, FEWEST = 500, 200
-"""Resamples that all other packs keep, and `text-*`, as committed files have to stay small."""
+"""Resamples that all other packs keep, and those of `SMALLEST`, as committed files have to stay
+small."""
+SMALLEST = ("text-", "seeds", "domains")
+"""How the names of these packs begin."""
 TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"
 
 
@@ -34,7 +37,7 @@ def commands(out: Path) -> Iterator[str]:
     """The commands that make everything, in order."""
     packs = [f"{one}.parquet" for one in sorted((out / "records").iterdir()) if one.is_dir()]
     for pack in packs:
-        kept = FEWEST if pack.startswith("text-") else FEWER
+        kept = FEWEST if Path(pack).name.startswith(SMALLEST) else FEWER
         few = "" if Path(pack).stem in WHOLE else f" --resamples {kept}"
         yield f"harness records pack {pack.removesuffix('.parquet')} --out {pack}{few}"
     yield f"harness leaderboard {' '.join(packs)} --each --out {out}"

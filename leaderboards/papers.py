@@ -28,7 +28,8 @@ PAPERS = Path(__file__).parent.parent / "harness/studies/papers"
 
 class Beside(NamedTuple):
     """A column of a comparison: a board under a protocol, and the mean of some columns of a paper's
-    table. `premerge` is the stage before the mergers of both."""
+    table. `premerge` is the stage before the mergers of both, `tasks` those of the board that count
+    (none: all), and `suffix` ends the names of the mergers in the paper's table."""
 
     board: str
     protocol: str
@@ -36,6 +37,8 @@ class Beside(NamedTuple):
     table: int
     columns: tuple[str, ...]
     premerge: str = ""
+    tasks: tuple[str, ...] = ()
+    suffix: str = ""
 
 
 def beside(place: Path, columns: Mapping[str, Beside], rows: Mapping[str, str]) -> str:
@@ -49,13 +52,18 @@ def beside(place: Path, columns: Mapping[str, Beside], rows: Mapping[str, str]) 
         theirs = pandas.DataFrame(read_yaml(paper, "its tables")["tables"][one.table]["values"])
         theirs = theirs if {*one.columns} <= {*theirs.columns} else theirs.T
         frame = board(place, one.board)
+        if one.tasks:
+            frame = frame[frame.task.map(task_of).isin(one.tasks)]
         merged = frame.role == "merged"
         frame = frame[~merged | ((frame.premerge == one.premerge) & (frame.postmerge == ""))]
         frame = frame.assign(name=frame.name.where(~merged, frame.merger.str.partition(":")[0]))
         ours = means(frame, PROTOCOLS[one.protocol])
         for row, named in rows.items():
-            known = theirs.loc[named, [*one.columns]].mean()
-            cells[row].append(f"{number(ours[row])} ({number(known)})")
+            called = named if row in (EXPERTS, BASE) else named + one.suffix
+            cell = number(ours[row])
+            if called in theirs.index:  # a paper need not have all mergers in all tables
+                cell += f" ({number(theirs.loc[called, [*one.columns]].mean())})"
+            cells[row].append(cell)
     return table(
         ["", *columns],
         ([row if row in (EXPERTS, BASE) else f"`{row}`", *cells[row]] for row in rows),
@@ -144,7 +152,9 @@ initialisations and by the same three mergers (arXiv:2502.00264, Table 2)."""
 
 ALONE = {"current": "Current", "knn": "KNN", "ft_classifier": "FT-Classifier"}
 OURS = ("mnli", "mrpc", "sst2", "stsb")
-"""The tasks of the board `seeds`."""
+"""The tasks of GLUE on the board `seeds`."""
+ENTITIES = (("conll2003", "ncbi_disease"), "procrustes-3", 0, ("conll2003", "ncbi"))
+"""Its tasks of entities, and where a paper has them: file, table and columns."""
 BESIDE = {
     "beside-ft-classifier": (
         {
@@ -169,8 +179,15 @@ BESIDE = {
     ),
     "beside-procrustes": (
         {
-            "alone": Beside("seeds", "Current", "procrustes-2", 0, OURS),
-            "after `procrustes`": Beside("seeds", "Current", "procrustes-2", 1, OURS, "procrustes"),
+            f"{told}{', after `procrustes`' * bool(stage)}": Beside(
+                "seeds", "Current", paper, after, columns, stage, tasks, suffix
+            )
+            for told, tasks, paper, after, columns, stage, suffix in (
+                ("GLUE", OURS, "procrustes-2", 0, OURS, "", ""),
+                ("GLUE", OURS, "procrustes-2", 1, OURS, "procrustes", ""),
+                ("entities", *ENTITIES, "", ""),
+                ("entities", *ENTITIES, "procrustes", ", projected"),
+            )
         },
         {
             EXPERTS: "mean",
