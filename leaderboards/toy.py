@@ -75,14 +75,14 @@ LANES = (
         *("topics-granite", "topics-gte", "topics-distilbert", "topics-minilm-l6"),
         *("glue-granite", "domains-granite", "domains-distilbert", "emotions-granite"),
         *("emotions-distilbert", "domains-tuned", "glue-distilbert", "topics-mpnet"),
-        *("text-pretrained-1", "text-pretrained-2", "text-pretrained-3"),
-        *("text-starts-1", "text-starts-2", "text-starts-3", "text-starts-4", "text-starts-5"),
-        *("text-starts-6", "text-two-starts", "text-one-start", "text-two-pretrainings"),
-        "seeds-granite",
     ),
     (
         *("protocols", "shots", "emotions", "emotions-heads", "topics", "topics-tuned"),
         *("fresh-head", "glue", "emotions-tuned"),
+        *("text-pretrained-1", "text-pretrained-2", "text-pretrained-3"),
+        *("text-starts-1", "text-starts-2", "text-starts-3", "text-starts-4", "text-starts-5"),
+        *("text-starts-6", "text-two-starts", "text-one-start", "text-two-pretrainings"),
+        "seeds-granite",
     ),
 )
 """Studies that share no expert with the other lane, and take about as long."""
