@@ -21,7 +21,7 @@ from harness.labels import (
     label_indexer,
     name_of_value,
 )
-from harness.text import few
+from harness.text import counted, few
 from harness.types import Array, Array64, Draw, Row, Rows, Task, Units
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Kind(ABC):
         """
         if len(task.labels) < 2:
             count = len(task.labels)
-            return f"{count} label{'s' * (count != 1)}, expected two or more for a {self.spoken}"
+            return f"{counted(count, 'label')}, expected two or more for a {self.spoken}"
         return None
 
     def label_columns(self, task: Task) -> tuple[str, ...]:
