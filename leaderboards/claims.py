@@ -132,7 +132,8 @@ def reversed_alone(place: Path, *names: str) -> str:
 
 def between(place: Path, name: str, first: str, second: str) -> str:
     """How far one row under one setting (`ROW@SETTING`) is above another, in points, on one board
-    or across two (`BOARD+BOARD`)."""
+    or across two (`BOARD+BOARD`), by the variance of this difference alone. Two merges under one
+    protocol of a board with sets of experts are compared by `gap`, as on the board."""
     boards = known(place, name.split("+")[0]), known(place, name.split("+")[-1])
     found = difference_of(*map(under, boards, (first, second)))
     assert found is not None, f"{first} and {second} on {name} cannot be paired"
