@@ -350,6 +350,34 @@ def test_cells_of_folders_are_of_the_tasks_that_they_say(
     assert sum(one.cells for one in made.values()) == cells
 
 
+SECOND_BASE = {"base": "b2", "base_weights": {"encoder": "2"}}
+
+
+@pytest.mark.parametrize(
+    ("folders", "changed", "things"),
+    [
+        ("x/a x/b y/c y/d", SECOND_BASE, ("y/d", "b2", "x/a", "base")),
+        ("x/a x/b y/a y/d", {}, ("y/a", "x/a", "called a", "other names")),
+    ],
+    ids=["two bases", "one name and seed"],
+)
+def test_folders_whose_records_no_board_takes_are_refused_before_any_work(
+    room: Path, folders: str, changed: dict[str, Any], things: tuple[str, ...]
+) -> None:
+    """Mergers that read no base would make one row of two bases."""
+    places = folders.split()
+    for number, place in enumerate(places):
+        shutil.copytree(room / "base", room / place)
+        made = {"tasks": [TASK], "seed": number % 2, "digest": f"{number:032}"}
+        made |= {"base": "base", "base_weights": {"encoder": "1"}}
+        (room / place / EXPERT_FILE).write_text(json.dumps(made | (changed if number == 3 else {})))
+    sets = {"folders": {"x": places[:2], "y": places[2:]}}
+    refused(
+        ["study", "plan", write(room, experts=sets, sets=None), "--out", room / "out"],
+        BadRecipe, *things,
+    )  # fmt: skip
+
+
 def test_parts_of_a_task_are_experts_of_their_own(room: Path) -> None:
     experts = {"tasks": TASK, "seeds": [0, 1], "partition": 2}
     made = steps(room, experts=experts, sets={"by": "partition"}, mergers=["average"])

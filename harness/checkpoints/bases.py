@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -130,6 +130,15 @@ def check_bases(
             f"{record.model} was made from the base {record.base} ({pair[0][:12]}), found {other} "
             f"({pair[1][:12]}); expected the same weights, or --other-base to accept others"
         )
+
+
+def of_two_bases(models: Iterable[Checkpoint]) -> tuple[RecordedBase, RecordedBase] | None:
+    """The bases of the first model that records one and of the first that records another."""
+    recorded = [record for model in models if (record := recorded_base(model)) is not None]
+    for record in recorded[1:]:
+        if _first_difference(record.digests, recorded[0].digests.get) is not None:
+            return recorded[0], record
+    return None
 
 
 MIN_COSINE = 0.1

@@ -11,14 +11,16 @@ from dataclasses import fields, replace
 from functools import cache, partial
 from pathlib import Path
 
+from harness.checkpoints.bases import of_two_bases
 from harness.checkpoints.layout import MODEL_FILES
 from harness.checkpoints.open import local_folder, opened_config
 from harness.checkpoints.processor import check_inputs
+from harness.checkpoints.provenance import ExpertJson, read_expert_json
 from harness.data.rows import count
 from harness.data.sources import data_dir as local
 from harness.data.sources import stored_files
 from harness.data.splits import parse_task
-from harness.errors import BadOption, HarnessError
+from harness.errors import BadOption, BadRecipe, HarnessError
 from harness.files import file_hash
 from harness.hashes import digest_of
 from harness.merging.checked import check_family, checked_recipe
@@ -58,6 +60,43 @@ def check_models(steps: Sequence[Step], folder: Path) -> None:
         bases = [opened(source) for source in dict.fromkeys(_source_models(step, by_name))]
         for model in filter(None, bases):
             _check(step, model, folder)
+    merges = [step for step in steps if step.verb == "merge" and not step.asked("other_base")]
+    sets = dict.fromkeys(tuple(step.request["experts"]) for step in merges)
+    given = [
+        [one for name in names if name not in by_name and (one := opened(name))] for names in sets
+    ]
+    _check_given(given)
+
+
+def _check_given(sets: Iterable[Sequence[Checkpoint]]) -> None:
+    """Raise BadRecipe for given experts of one task whose records no board takes together: they
+    were made from different bases, or have one name in two sets and differ by more than seeds."""
+    by_task: dict[str, list[Checkpoint]] = {}
+    by_name: dict[tuple[str, str], tuple[Checkpoint, ExpertJson]] = {}
+    for experts in sets:
+        names = [expert.name for expert in experts]
+        for expert in experts:
+            made = read_expert_json(expert.path) or ExpertJson()
+            for task in made.tasks:
+                by_task.setdefault(task, []).append(expert)
+                if (
+                    names.count(expert.name) > 1 or not made.digest
+                ):  # a longer name, or no known one
+                    continue
+                other, theirs = by_name.setdefault((task, expert.name), (expert, made))
+                alike = made.training == theirs.training and made.seed != theirs.seed
+                if made.digest != theirs.digest and not alike:
+                    raise BadRecipe(
+                        f"{expert.source} and {other.source} are both called {expert.name}, and "
+                        "are not the same training with two seeds; expected other names of folders"
+                    )
+    for experts in by_task.values():
+        if (pair := of_two_bases(experts)) is not None:
+            first, second = pair
+            raise BadRecipe(
+                f"{second.model} was made from the base {second.base}, and {first.model}, of the "
+                f"same task, from {first.base}; expected one base: make a study for each"
+            )
 
 
 def warn_of_downloads(steps: Sequence[Step], folder: Path, data_dir: str | None) -> None:
