@@ -771,7 +771,7 @@ def task_of_files(room: Path, **more: Any) -> tuple[dict[str, Any], list[dict[st
     return task, rows
 
 
-@pytest.mark.parametrize("what", ["base", "rows", "task"])
+@pytest.mark.parametrize("what", ["base", "rows", "task", "expert"])
 @pytest.mark.usefixtures("own_tasks")
 def test_what_was_read_and_is_another_now_is_refused(room: Path, what: str) -> None:
     """A request only names it: the study would keep the scores of what it was."""
@@ -784,9 +784,12 @@ def test_what_was_read_and_is_another_now_is_refused(room: Path, what: str) -> N
         save_file({name: one + 1e-3 for name, one in tensors.items()}, path, {"format": "pt"})
     elif what == "rows":
         (room / "test.jsonl").write_text("\n".join(map(json.dumps, rows[42:])))
+    elif what == "expert":
+        made = room / "out/experts/base/mine-0" / EXPERT_FILE
+        made.write_text(made.read_text().replace('"seed": 0', '"seed": 7'))
     else:
         (room / "mine.yaml").write_text(json.dumps({**task, "metric": "macro_f1"}))
-    called = "base" if what == "base" else "mine.yaml"
+    called = {"base": "base", "expert": EXPERT_FILE}.get(what, "mine.yaml")
     refused(again, BadRecipe, called, "has changed since", "out/", "--out")
     assert main(["study", "status", str(room / "out")]) == 0  # what it was is still there
 

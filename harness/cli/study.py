@@ -71,6 +71,7 @@ def _planned(
     outcomes.check_same_requests(study_plan, earlier)
     # refuses, before work starts, steps done with another request
     outcomes.outcomes_of(study_plan, folder)
+    outcomes.check_made(study_plan, folder)
     return study_plan, folder
 
 

@@ -15,7 +15,7 @@ from harness.checkpoints.provenance import EXPERT_FILE, MERGE_FILE
 from harness.code import code_of
 from harness.errors import BadRecipe, BrokenRecord, HarnessError, OutputExists
 from harness.evaluation.run import DEFAULTS
-from harness.files import read_json, write_json
+from harness.files import file_hash, read_json, write_json
 from harness.functions import is_ours
 from harness.hashes import digest_of
 from harness.methods import functions_run
@@ -42,7 +42,8 @@ class Outcome:
     """The outcome of a step: `failed` with the reason, `begun` by a run that has not ended it.
 
     `records` are the paths of those that it wrote or found, from the study's folder; `code` is the
-    hash of the plug-ins' code, `inputs` are the hashes of the step's inputs at that time.
+    hash of the plug-ins' code, `inputs` are the hashes of the step's inputs at that time and, under
+    its own name, of what it made.
     """
 
     state: State
@@ -128,7 +129,9 @@ def _asks_no_less(step: Step, name: str, then: Mapping[str, Any], now: Mapping[s
 def write_outcome(step: Step, folder: Path, outcome: Outcome) -> None:
     """Write the outcome of a step, atomically."""
     data = {**vars(outcome), "request": dict(step.request), "records": list(outcome.records)}
-    data |= {"code": methods_code(step, folder), "inputs": dict(step.inputs)}
+    made = _made(step, folder) if outcome.state == "done" else None
+    inputs = {**step.inputs, **({step.name: made} if made else {})}
+    data |= {"code": methods_code(step, folder), "inputs": inputs}
     write_json(_path(step, folder), data)
 
 
@@ -160,6 +163,24 @@ def _metrics_of(step: Step, folder: Path) -> list[str]:
         with suppress(HarnessError):  # a task file that is gone is an error of the step itself
             found += task_of(text, folder).metrics
     return found
+
+
+def _made(step: Step, folder: Path) -> str | None:
+    """A hash of what the folder of an expert or a merge says of itself; None without a folder."""
+    marker = MARKERS.get(step.verb)
+    return file_hash(folder / step.name / marker) if marker else None
+
+
+def check_made(plan: Plan, folder: Path) -> None:
+    """Raise BadRecipe for an expert or a merge that is not the one that its step made: what was
+    made of the former would be mixed with what is made of this one."""
+    for name, step in plan.steps.items():
+        outcome, now = outcome_of(step, folder), _made(step, folder)
+        if outcome.state == "done" and now and outcome.inputs.get(name, now) != now:
+            raise BadRecipe(
+                f"{MARKERS[step.verb]} has changed since {folder / name} was made; expected the "
+                "folder as the study made it: put it back, or choose another --out"
+            )
 
 
 def has_folder(step: Step, folder: Path) -> bool:
