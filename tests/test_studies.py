@@ -794,6 +794,23 @@ def test_what_was_read_and_is_another_now_is_refused(room: Path, what: str) -> N
     assert main(["study", "status", str(room / "out")]) == 0  # what it was is still there
 
 
+@pytest.mark.parametrize("weights", ["adapter_model.safetensors", "pytorch_model.bin"])
+def test_what_is_read_of_an_adapter_or_a_pickle_is_another_input(room: Path, weights: str) -> None:
+    """Else a study would mix merges of an expert with those of the expert trained again."""
+    for name in "ab":
+        (room / name).mkdir()
+        (room / name / weights).write_text(name)
+    asked = study(room, experts=["a", "b"], sets=None, score_on={"a": {"tasks": TASK}})
+
+    def known() -> list[Mapping[str, str]]:
+        made = with_inputs(steps_of(asked, room / "out"), room / "out", None)
+        return [step.inputs for step in made if step.verb == "merge"]
+
+    before = known()
+    (room / "a" / weights).write_text("another")
+    assert all(now != then for now, then in zip(known(), before, strict=True))
+
+
 def test_a_field_that_a_version_adds_to_tasks_changes_no_input(
     room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

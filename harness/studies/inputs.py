@@ -12,7 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from harness.checkpoints.bases import of_two_bases
-from harness.checkpoints.layout import MODEL_FILES
+from harness.checkpoints.layout import MODEL_FILES, SHARD_INDEX, WEIGHTS_FILE, files_in
 from harness.checkpoints.open import local_folder, opened_config
 from harness.checkpoints.processor import check_inputs
 from harness.checkpoints.provenance import ExpertJson, read_expert_json
@@ -36,6 +36,8 @@ NOT_HASHED = {"files", "folder", "source", "subset", "revision", "paper"}
 """Fields of a task that its hash leaves out: where its rows are, which may move, and the paper."""
 MODELS = ("base", "expert", "model", "heads_from", "experts", "references")
 """Fields of a request that name models, or heads, that a step reads."""
+OTHER_WEIGHTS = ("adapter_*", "pytorch_model*")
+"""Patterns of the files of an adapter or a pickle, which are read where no safetensors are."""
 LAYERS = ("num_hidden_layers", "n_layers")
 """Keys of config.json for the number of layers of a model of one stack."""
 
@@ -230,7 +232,9 @@ def _hash(name: str, of_rows: bool, *, folder: Path, data_dir: str | None) -> st
     place = local_folder(place_of(name, folder))
     if place is None:
         return None
-    return _hash_of(path for pattern in MODEL_FILES for path in sorted(place.glob(pattern)))
+    whole = files_in(place, (WEIGHTS_FILE, SHARD_INDEX))
+    patterns = MODEL_FILES if whole else (*MODEL_FILES, *OTHER_WEIGHTS)
+    return _hash_of(path for pattern in patterns for path in sorted(place.glob(pattern)))
 
 
 def _hash_of(paths: Iterable[Path]) -> str:
