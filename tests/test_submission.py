@@ -523,6 +523,18 @@ def test_another_set_of_experts_may_join_with_its_control(
     assert any("control" in line for line in lines(sent, board))
 
 
+@pytest.mark.parametrize("field", ["seed", "head_seed", "training"])
+def test_an_expert_was_trained_once(sent: Path, board: Path, field: str) -> None:
+    """By another seed its merges would be replicates of those on the board."""
+
+    def trained_otherwise(said: Said) -> None:
+        said["experts"][0][field] = "0" * 32 if field == "training" else 7
+
+    path = forged(of(sent), trained_otherwise)
+    (line,) = lines(sent, board)
+    names(line, path, "the training of the expert", "expected seed")
+
+
 def test_an_expert_is_of_one_task(sent: Path, tmp_path: Path, committed: dict[str, bytes]) -> None:
     """That of another task would need no record on this one; its own record says which it is of."""
     board = placed(committed, tmp_path / "control", [BASE, EXPERT])

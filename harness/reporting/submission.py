@@ -309,6 +309,9 @@ def _facts(record: Record, line: Line, column: str) -> Iterator[tuple[object, st
             yield conditions, f"the {what} drawn for {column}", xxhash.xxh3_64_hexdigest(text)
     for expert in record.experts:
         yield expert.digest, f"the task of the expert {expert.digest:.8}", expert.task
+        if expert.seed is not None:  # by its seeds and training it is of a set
+            trained = f"seed {expert.seed}, head seed {expert.head_seed}, {expert.training}"
+            yield expert.digest, f"the training of the expert {expert.digest:.8}", trained
     if line.role == "expert":
         yield line.digest, f"the task of the expert {line.digest:.8}", line.name
     if line.role in ("expert", "base"):
