@@ -356,7 +356,7 @@ SECOND_BASE = {"base": "b2", "base_weights": {"encoder": "2"}}
 @pytest.mark.parametrize(
     ("folders", "changed", "things"),
     [
-        ("x/a x/b y/c y/d", SECOND_BASE, ("y/d", "b2", "x/a", "base")),
+        ("x/a x/b y/a y/b", SECOND_BASE, ("y/b", "b2", "x/a", "base")),
         ("x/a x/b y/a y/d", {}, ("y/a", "x/a", "called a", "other names")),
     ],
     ids=["two bases", "one name and seed"],

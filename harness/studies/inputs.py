@@ -73,32 +73,34 @@ def check_models(steps: Sequence[Step], folder: Path) -> None:
 def _check_given(sets: Iterable[Sequence[Checkpoint]]) -> None:
     """Raise BadRecipe for given experts of one task whose records no board takes together: they
     were made from different bases, or have one name in two sets and differ by more than seeds."""
+    found = [
+        (expert, read_expert_json(expert.path) or ExpertJson(), [one.name for one in experts])
+        for experts in sets
+        for expert in experts
+    ]
     by_task: dict[str, list[Checkpoint]] = {}
-    by_name: dict[tuple[str, str], tuple[Checkpoint, ExpertJson]] = {}
-    for experts in sets:
-        names = [expert.name for expert in experts]
-        for expert in experts:
-            made = read_expert_json(expert.path) or ExpertJson()
-            for task in made.tasks:
-                by_task.setdefault(task, []).append(expert)
-                if (
-                    names.count(expert.name) > 1 or not made.digest
-                ):  # a longer name, or no known one
-                    continue
-                other, theirs = by_name.setdefault((task, expert.name), (expert, made))
-                alike = made.training == theirs.training and made.seed != theirs.seed
-                if made.digest != theirs.digest and not alike:
-                    raise BadRecipe(
-                        f"{expert.source} and {other.source} are both called {expert.name}, and "
-                        "are not the same training with two seeds; expected other names of folders"
-                    )
-    for experts in by_task.values():
-        if (pair := of_two_bases(experts)) is not None:
+    for expert, made, _ in found:
+        for task in made.tasks:
+            by_task.setdefault(task, []).append(expert)
+    for same_task in by_task.values():
+        if (pair := of_two_bases(same_task)) is not None:
             first, second = pair
             raise BadRecipe(
                 f"{second.model} was made from the base {second.base}, and {first.model}, of the "
                 f"same task, from {first.base}; expected one base: make a study for each"
             )
+    by_name: dict[tuple[str, str], tuple[Checkpoint, ExpertJson]] = {}
+    for expert, made, names in found:
+        if names.count(expert.name) > 1 or not made.digest:  # has a longer name, or no digest
+            continue
+        for task in made.tasks:
+            other, theirs = by_name.setdefault((task, expert.name), (expert, made))
+            alike = made.training == theirs.training and made.seed != theirs.seed
+            if made.digest != theirs.digest and not alike:
+                raise BadRecipe(
+                    f"{expert.source} and {other.source} are both called {expert.name}, and are "
+                    "not the same training with two seeds; expected other names of folders"
+                )
 
 
 def warn_of_downloads(steps: Sequence[Step], folder: Path, data_dir: str | None) -> None:
