@@ -103,6 +103,15 @@ def test_a_base_that_nobody_teaches_is_of_the_set_whose_heads_it_has() -> None:
     assert made(alone(owned=False)).scores.rows[0] == "base (base0)"
 
 
+def test_experts_of_a_boards_tasks_without_records_are_not_said_to_be_of_others() -> None:
+    def named(one: Source) -> Source:
+        return one.model_copy(update={"task": str(one.task).partition("@")[0]})
+
+    merges = [one for one in study(0) if one.role == "merged"]
+    records = [one.model_copy(update={"experts": tuple(map(named, one.experts))}) for one in merges]
+    assert about(made(records))["experts"] == "2, not scored"
+
+
 def test_sets_that_grow_are_replicates_by_how_many_experts_they_have() -> None:
     """The first merges have not all experts of a set, and are of it."""
     records = []

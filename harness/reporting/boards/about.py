@@ -58,7 +58,7 @@ def _low_experts(board: Board) -> dict[str, tuple[float, float]]:
 
 
 def _experts(board: Board) -> str:
-    """How many experts were merged, and whether they are of the board's tasks."""
+    """How many experts were merged, and whether they are scored on the board's tasks."""
     experts = {
         (line.task, line.set, line.digest)
         for line in board.lines
@@ -68,7 +68,9 @@ def _experts(board: Board) -> str:
     if not counts:
         merged = {(line.set, digest) for line in board.lines for _, digest in line.experts}
         most = max(Counter(number for number, _ in merged).values(), default=0)
-        return f"{most}, of other tasks" if most else ""
+        trained_on = {task for line in board.lines for task, *_ in line.trained}
+        others = trained_on and trained_on.isdisjoint(line.name for line in board.lines)
+        return f"{most}, {'of other tasks' if others else 'not scored'}" if most else ""
     count = span((counts[0], counts[-1]))
     return f"{'one' if count == '1' else count} of each task"
 
