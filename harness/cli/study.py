@@ -69,9 +69,8 @@ def _planned(
     earlier = [one for one, place in before if place == folder and one.study != design.study]
     check_boards(study_plan, folder, earlier)
     outcomes.check_same_requests(study_plan, earlier)
-    # refuses, before work starts, steps done with another request
-    outcomes.outcomes_of(study_plan, folder)
-    outcomes.check_made(study_plan, folder)
+    # refuses, before work starts, steps done with another request, and what was made again by hand
+    outcomes.check_made(study_plan, outcomes.outcomes_of(study_plan, folder), folder)
     return study_plan, folder
 
 

@@ -42,8 +42,8 @@ class Outcome:
     """The outcome of a step: `failed` with the reason, `begun` by a run that has not ended it.
 
     `records` are the paths of those that it wrote or found, from the study's folder; `code` is the
-    hash of the plug-ins' code, `inputs` are the hashes of the step's inputs at that time and, under
-    its own name, of what it made.
+    hash of the plug-ins' code, `inputs` are the hashes of the step's inputs at that time, `made` is
+    a hash of what the folder of an expert or a merge says of itself.
     """
 
     state: State
@@ -53,6 +53,7 @@ class Outcome:
     records: tuple[str, ...] = ()
     code: str | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
+    made: str | None = None
 
     def as_line(self, name: str) -> str:
         """The outcome as a line, for the step of this name."""
@@ -129,9 +130,8 @@ def _asks_no_less(step: Step, name: str, then: Mapping[str, Any], now: Mapping[s
 def write_outcome(step: Step, folder: Path, outcome: Outcome) -> None:
     """Write the outcome of a step, atomically."""
     data = {**vars(outcome), "request": dict(step.request), "records": list(outcome.records)}
-    made = _made(step, folder) if outcome.state == "done" else None
-    inputs = {**step.inputs, **({step.name: made} if made else {})}
-    data |= {"code": methods_code(step, folder), "inputs": inputs}
+    data |= {"code": methods_code(step, folder), "inputs": dict(step.inputs)}
+    data["made"] = _made(step, folder) if outcome.state == "done" else None
     write_json(_path(step, folder), data)
 
 
@@ -166,21 +166,8 @@ def _metrics_of(step: Step, folder: Path) -> list[str]:
 
 
 def _made(step: Step, folder: Path) -> str | None:
-    """A hash of what the folder of an expert or a merge says of itself; None without a folder."""
     marker = MARKERS.get(step.verb)
     return file_hash(folder / step.name / marker) if marker else None
-
-
-def check_made(plan: Plan, folder: Path) -> None:
-    """Raise BadRecipe for an expert or a merge that is not the one that its step made: what was
-    made of the former would be mixed with what is made of this one."""
-    for name, step in plan.steps.items():
-        outcome, now = outcome_of(step, folder), _made(step, folder)
-        if outcome.state == "done" and now and outcome.inputs.get(name, now) != now:
-            raise BadRecipe(
-                f"{MARKERS[step.verb]} has changed since {folder / name} was made; expected the "
-                "folder as the study made it: put it back, or choose another --out"
-            )
 
 
 def has_folder(step: Step, folder: Path) -> bool:
@@ -202,6 +189,18 @@ def outcomes_of(plan: Plan, folder: Path) -> dict[str, Outcome]:
                 outcome = Outcome("missing", step.request)
         found[name] = outcome
     return {name: found[name] for name in plan.steps}
+
+
+def check_made(plan: Plan, outcomes: Mapping[str, Outcome], folder: Path) -> None:
+    """Raise BadRecipe for an expert or a merge that is not the one that its step made: what was
+    made of the former would be mixed with what is made of this one."""
+    for name, step in plan.steps.items():
+        then = outcomes[name].made
+        if then is not None and _made(step, folder) not in (then, None):
+            raise BadRecipe(
+                f"{MARKERS[step.verb]} has changed since {folder / name} was made; expected the "
+                "folder as the study made it: put it back, or choose another --out"
+            )
 
 
 def is_done(step: Step, outcome: Outcome, folder: Path) -> bool:
