@@ -61,6 +61,11 @@ ExpertAnchor: TypeAlias = Literal["central", "first"] | Count
 """An `Anchor` that cannot be the base."""
 FREE: Any = int | float | bool | list[float] | str | None
 """The type of an option without an annotation; text is parsed as the first type that fits."""
+SCALARS = (int, float, bool, str, list, type(None))
+"""The types of values, which files keep as they are."""
+VALUES = (
+    "a number (harness.options has ranges), a Literal, text, true or false, a list of them, or None"
+)
 
 
 @dataclass(frozen=True)
@@ -116,10 +121,22 @@ def options(function: Callable[..., Any]) -> dict[str, Option]:
 @cache  # one merge asks for the options of a method ten times
 def _declared(function: Callable[..., Any]) -> dict[str, Option]:
     return {
-        parameter.name: Option(parameter.name, _annotation(parameter, function), parameter.default)
+        parameter.name: _option(parameter, function)
         for parameter in _parameters(function, inspect.Parameter.KEYWORD_ONLY)
         if parameter.default is not parameter.empty
     }
+
+
+def _option(parameter: inspect.Parameter, function: Callable[..., Any]) -> Option:
+    """The option of a parameter. Raises BadOption for a default that its type does not allow, or
+    that a record would give back as another value: an enum, a tuple, a number of NumPy."""
+    option = Option(parameter.name, _annotation(parameter, function), parameter.default)
+    what = f"the default of option '{option.name}' of {_called(function)}"
+    if type(option.default) not in SCALARS:
+        found = f"{option.default!r:.80}, a {type(option.default).__name__}"
+        raise BadOption(f"{what} is {found}; expected {VALUES}")
+    option.read(option.default, what)
+    return option
 
 
 def _parameters(function: Callable[..., Any], kind: Any) -> list[inspect.Parameter]:
@@ -139,12 +156,15 @@ def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> A
             kind = eval(kind, getattr(inspect.unwrap(function), "__globals__", {}))
         with_validators(kind)
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
-        name = getattr(function, "__qualname__", function)
         raise BadOption(
-            f"option '{parameter.name}' of {name} is declared wrongly: {error}; expected a number "
-            "(harness.options has ranges), a Literal, text, true or false, a list of them, or None"
+            f"option '{parameter.name}' of {_called(function)} is declared wrongly: {error}; "
+            f"expected {VALUES}"
         ) from error
     return kind
+
+
+def _called(function: Callable[..., Any]) -> object:
+    return getattr(function, "__qualname__", function)
 
 
 def misplaced(function: Callable[..., Any], given: Sequence[str]) -> str | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from annotated_types import Len
@@ -390,8 +392,8 @@ def test_what_a_protocol_checks_itself_is_checked_before_a_file_is_read(
 # What a plug-in may declare ----------------------------------------------------------------
 
 
-def declared(annotation: Any) -> Callable[..., Any]:
-    def method(experts: Any, base: Any, *, given: Any = None) -> Any:
+def declared(annotation: Any, default: Any) -> Callable[..., Any]:
+    def method(experts: Any, base: Any, *, given: Any = default) -> Any:
         return experts
 
     method.__annotations__["given"] = annotation
@@ -409,21 +411,23 @@ def declared(annotation: Any) -> Callable[..., Any]:
 )
 def test_a_plug_in_declares_as_it_likes(annotation: Any, text: str, value: Any) -> None:
     choice = Choice("mine", {"given": text})
-    assert resolve("merger", choice, declared(annotation)) == {"given": value}
+    assert resolve("merger", choice, declared(annotation, value)) == {"given": value}
 
 
 @pytest.mark.parametrize(
-    ("annotation", "text", "expected"),
+    ("annotation", "default", "text", "expected"),
     [
-        (Annotated[int, Field(ge=2)], "1", "is 1, expected a whole number of at least 2"),
-        (Annotated[int, Field(multiple_of=2)], "1", "expected a whole number multipleOf 2"),
-        (Annotated[list[float], Len(2)], "1", "expected numbers separated by ':', minItems 2"),
-        (Annotated[str, Field(pattern="^a")], "b", "is 'b', expected text pattern ^a"),
+        (Annotated[int, Field(ge=2)], 2, "1", "is 1, expected a whole number of at least 2"),
+        (Annotated[int, Field(multiple_of=2)], 2, "1", "expected a whole number multipleOf 2"),
+        (Annotated[list[float], Len(2)], [1, 2], "1", "separated by ':', minItems 2"),
+        (Annotated[str, Field(pattern="^a")], "a", "b", "is 'b', expected text pattern ^a"),
     ],
 )
-def test_a_limit_without_a_word_is_said_as_it_is(annotation: Any, text: str, expected: str) -> None:
+def test_a_limit_without_a_word_is_said_as_it_is(
+    annotation: Any, default: Any, text: str, expected: str
+) -> None:
     with pytest.raises(BadOption) as raised:
-        resolve("merger", Choice("mine", {"given": text}), declared(annotation))
+        resolve("merger", Choice("mine", {"given": text}), declared(annotation, default))
     assert expected in str(raised.value)
 
 
@@ -437,8 +441,33 @@ def test_a_limit_without_a_word_is_said_as_it_is(annotation: Any, text: str, exp
 )
 def test_what_no_option_can_be_is_named(annotation: Any, said: str) -> None:
     with pytest.raises(BadOption) as raised:
-        options(declared(annotation))
+        options(declared(annotation, None))
     names(str(raised.value), "given declared.<locals>.method", said)
+
+
+class Mode(Enum):
+    HARD = "hard"
+
+
+@pytest.mark.parametrize(
+    "default", [Mode.HARD, np.float32(0.5), (0.5, 0.5), torch.ones(2), math.nan, sum]
+)
+def test_a_default_that_a_file_gives_back_as_another_value_is_refused(default: Any) -> None:
+    """A method was called with the text 'hard' in place of its own `Mode.HARD`."""
+
+    def method(experts, base, *, given=default):  # type: ignore[no-untyped-def]
+        return experts
+
+    with mistake(BadOption, "the default of option 'given'", "method", repr(default)[:10]):
+        options(method)
+
+
+def test_a_default_of_another_type_than_declared_is_refused() -> None:
+    def method(experts: object, base: object, *, given: float = "soft") -> object:  # type: ignore[assignment]
+        return experts
+
+    with mistake(BadOption, "the default of option 'given' 'soft', expected a number"):
+        options(method)
 
 
 @pytest.mark.parametrize("called", REGISTRIES)
