@@ -149,6 +149,11 @@ class EvaluationProtocol(Entry):
                 f"{self.called} '{self.name}' has adapts={self.adapts!r}, expected "
                 f"{', '.join(known)}"
             )
+        if asked := needs(self.function):
+            raise HarnessError(
+                f"{self.called} '{self.name}' has '{asked[0]}' without a default, expected one: "
+                "only methods of merging have needs"
+            )
         if self.transductive and self.adapts == "labeled":
             raise HarnessError(
                 f"{self.called} '{self.name}' adapts to labels and may adapt to scored rows, whose "

@@ -899,6 +899,8 @@ PREDICTED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "too few": (lambda labels: [harness.Predictions(labels[:1])], "(1,) (2,)"),
     "no label": (lambda labels: [harness.Predictions(labels + 7)], "8 whole 1"),
     "a share": (lambda labels: [harness.Predictions(labels * 0 + 0.5)], "0.5 whole 1"),
+    "a fact in words": (lambda labels: [harness.Predictions(labels, facts={"a": "b"})], "a number"),
+    "no facts": (lambda labels: [harness.Predictions(labels, facts=None)], "None a number"),
 }
 
 
@@ -942,6 +944,12 @@ def test_a_changed_field_is_read_as_one_that_is_given() -> None:
     assert run == harness.Run(model="a", protocols=[harness.Choice("knn")], shots=(3,))
     with mistake(BadRecipe, "Run", "'draw'", "'draws'"):
         run.but(draw=3)
+
+
+def test_a_protocol_with_a_need_is_one_line() -> None:
+    """It failed after the forward pass."""
+    with mistake(HarnessError, "protocol 'needy'", "'gram' without a default, expected one"):
+        harness.protocol("needy")(lambda encoded, *, gram: [])
 
 
 def test_a_decorator_without_a_name_is_one_line() -> None:

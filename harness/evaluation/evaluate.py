@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
@@ -280,6 +280,10 @@ def _odd(item: object, task: Task, shape: tuple[int, ...]) -> str | None:
         return f"a list of {type(item).__name__}, expected one of harness.Predictions"
     if not isinstance(item.draw, Draw | None):
         return f"predictions of the draw {item.draw!r:.80}, expected one in encoded.draws"
+    facts: Any = item.facts
+    named = isinstance(facts, Mapping)
+    if not named or not all(isinstance(one, int | float | np.number) for one in facts.values()):
+        return f"predictions with the facts {facts!r:.80}, expected a number for each name"
     values: Any = item.values
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
         found = getattr(values, "dtype", type(values).__name__)
