@@ -22,7 +22,8 @@ from harness.checking import toys
 from harness.checking.battery import Battery, Finding, battery, ok
 from harness.checking.properties import PROPERTIES
 from harness.checking.properties.calls import LiveTensors
-from harness.checking.properties.property import StageName
+from harness.checking.properties.compare import alike
+from harness.checking.properties.property import Broken, StageName
 from harness.entries import BreaksWith, Merger, Premerge
 from harness.errors import BadOption, HarnessError, UnknownName
 from tests import faults
@@ -309,6 +310,33 @@ def test_a_reason_names_the_tensor_in_one_line(
     assert reason in finding.detail
     assert "\n" not in str(finding)
     assert str(finding).startswith(f"{checked:<7}  breaks ")
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda experts: None, "returned a NoneType, expected a mapping from names to tensors"),
+        (lambda experts: [experts[0]], "returned a list, expected a mapping"),
+        (lambda experts: dict.fromkeys(experts[0], 0.5), "is a float, expected a torch.Tensor"),
+        (lambda experts: {n: t.numpy() for n, t in experts[0].items()}, "' is a ndarray, expected"),
+    ],
+)
+def test_what_is_no_model_is_named(made: Any, reason: str) -> None:
+    found = battery("merger", Choice("m"), Merger("m", lambda experts, base: made(experts)))
+    assert reason in one(found, "shapes").detail
+
+
+@pytest.mark.parametrize("returned", [None, {}, ["layer"]])
+def test_what_is_no_list_of_experts_is_named(returned: Any) -> None:
+    found = battery("premerge", Choice("m"), Premerge("m", lambda experts, base: returned))
+    kind = type(returned).__name__
+    assert f"returned a {kind}, expected a list of experts" in one(found, "shapes").detail
+
+
+def test_an_infinity_in_both_is_no_difference() -> None:
+    have, want = (torch.tensor([torch.inf, last]) for last in (1.0, 2.0))
+    with mistake(Broken, "'x' at [1] is 1, expected 2"):
+        alike({"x": have}, {"x": want}, tolerance=1e-6)
 
 
 @pytest.mark.fault

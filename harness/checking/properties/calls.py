@@ -31,6 +31,10 @@ def shapes(method: CheckedMethod) -> None:
         raise Broken(f"the method returned {len(states)} models for {method.experts} experts")
     for place, state in enumerate(states):
         same_names(state, family.base)
+        for name in expected:
+            if not isinstance(state[name], torch.Tensor):
+                found = f"{method.which(place)}'{name}' is a {type(state[name]).__name__}"
+                raise Broken(f"{found}, expected a torch.Tensor")
         headers = weights.specs(state)
         for name, spec in expected.items():
             actual = weights.Spec(tuple(state[name].shape), state[name].dtype)

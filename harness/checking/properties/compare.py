@@ -49,7 +49,8 @@ def _unlike(
         return None
     if not tolerance and have.dtype != want.dtype:
         return f" is {dtype_name(have.dtype)}", dtype_name(want.dtype)
-    gap = (have.double() - want.double()).abs().nan_to_num(nan=torch.inf).flatten()
+    gap = (have.double() - want.double()).abs().nan_to_num(nan=torch.inf)
+    gap = gap.masked_fill(have == want, 0).flatten()  # infinity and infinity too
     place = int(gap.argmax())
     position = [int(i) for i in np.unravel_index(place, tuple(have.shape))]
     index = f" at {position}" if position else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -37,12 +37,21 @@ class CheckedMethod:
     reads_base: bool = True
 
     def __call__(self, family: ToyExperts) -> list[StateDict]:
-        """The merged model alone, or every expert after the pre-merging method."""
+        """The merged model alone, or every expert after the pre-merging method.
+
+        Raises Broken if the method returned something else.
+        """
         merged = [weights.mean(family.experts)] if self.stage == "postmerge" else []
         arguments = {**self.choice.options, **family.needs}
         base = family.base if self.reads_base else {}
         output = self.function(*merged, family.experts, base, **arguments)
-        return [output] if self.makes_one else list(output)
+        states = [output] if self.makes_one else output
+        expected = "a mapping from names to tensors" if self.makes_one else "a list of experts"
+        if not isinstance(states, list | tuple) or not all(
+            isinstance(state, Mapping) for state in states
+        ):
+            raise Broken(f"the method returned a {type(output).__name__}, expected {expected}")
+        return [*states]
 
     @property
     def makes_one(self) -> bool:
