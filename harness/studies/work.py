@@ -18,6 +18,8 @@ from harness.evaluation.run import Run
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.passes.statistics import statistic
+from harness.plugins import load_all
+from harness.registry import undone_by_errors
 from harness.studies.inputs import changed
 from harness.studies.outcomes import (
     Outcome,
@@ -45,6 +47,7 @@ def work(plan: Plan, chunk: int, folder: Path, *, where: Mapping[str, Any], say:
     atomically: a worker that is killed loses only its current step.
     """
     arguments = {name: where[name] for name in ("data_dir", "device", "merge_device")}
+    load_all(undone_by_errors)  # HARNESS_PLUGINS may name folders from here, not from the study's
     with _within(folder):  # paths of a plan are relative to it
         done = [_do_unless_done(plan, name, arguments, say) for name in plan.chunks[chunk].steps]
     return all(done)
