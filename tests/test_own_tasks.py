@@ -294,6 +294,17 @@ def test_a_name_is_given_to_what_there_is(tmp_path: Path) -> None:
         parse_task(described(tmp_path, "text: [body, verdict]\nlabel: verdict\nfiles: .", "third"))
 
 
+def test_hidden_labels_are_said_to_be_hidden(tmp_path: Path) -> None:
+    """Test files of public benchmarks come so."""
+    written(tmp_path, "train")
+    rows = [{"body": f"w{at}", "verdict": -1} for at in range(3)]
+    (tmp_path / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    said = "text: body\nlabel: verdict\nlabels: [bad, good]\nfiles: ."
+    task, _ = parse_task(described(tmp_path, said))
+    with mistake(BadData, "row 1 -1 bad, good hidden split"):
+        load_rows(task, "test")
+
+
 def test_labels_that_may_be_one_are_named_together(tmp_path: Path) -> None:
     rows = [{"body": f"w{at}", "verdict": ["a", "A", "b", "B"][at % 4]} for at in range(60)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))

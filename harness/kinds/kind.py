@@ -341,9 +341,11 @@ def class_indices(
 
 
 def _hint(task: Task, value: object) -> str:
-    """The advice of an error about a value that is no label: an index, or an entry in `renamed`."""
+    """The advice of an error about a value that is no label: another split, an index, or `renamed`."""
     if any(map(is_number, task.labels)):
         return ""
+    if name_of_value(value) == "-1":
+        return "; -1 stands for a label that is hidden: use a split with labels"
     if task.by_index:
         return f" or an index below {len(task.labels)}"
     name = name_of_value(value) or ""
