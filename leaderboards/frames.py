@@ -25,7 +25,7 @@ OTHER_BASES = {
     "glue": ("granite", "distilbert"),
     "emotions": ("granite", "distilbert"),
     "domains": ("granite", "distilbert"),
-    "seeds": ("granite",),
+    "seeds": ("granite", "distilbert"),
 }
 """Bases on which settings were repeated, with three sets of experts each: the board of topics on
 granite is `topics-granite`."""

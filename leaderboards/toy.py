@@ -82,7 +82,7 @@ LANES = (
         *("text-pretrained-1", "text-pretrained-2", "text-pretrained-3"),
         *("text-starts-1", "text-starts-2", "text-starts-3", "text-starts-4", "text-starts-5"),
         *("text-starts-6", "text-two-starts", "text-one-start", "text-two-pretrainings"),
-        "seeds-granite",
+        *("seeds-granite", "seeds-distilbert"),
     ),
 )
 """Studies that share no expert with the other lane, and take about as long."""
