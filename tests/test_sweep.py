@@ -194,6 +194,20 @@ def test_each_task_may_have_merges_of_its_own_experts(room: Room) -> None:
         sweep([*own, *read], View(option="ties.density"))
 
 
+def test_tasks_that_share_no_value_have_no_mean(room: Room) -> None:
+    read = [
+        one
+        for density, task in ((0.1, "pairs"), (0.2, "three"))
+        for one in read_both([room.folder(f"ties:density={density}")], View(tasks=(task,)))
+    ]
+    shown = sweep(read, View(option="ties.density"))
+    assert {name: [point.x for point in points] for name, points in shown.curves.items()} == {
+        "toy/pairs@test": [0.1],
+        "toy/three@test": [0.2],
+    }
+    assert draw(shown).axes
+
+
 def test_which_layers_are_aligned_is_in_the_order_of_layers(room: Room) -> None:
     asked = ("all", "first:1", "last:1")
     places = [room.folder(f"permutation:layers={one}", "average") for one in asked]

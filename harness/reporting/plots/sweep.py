@@ -48,6 +48,8 @@ FIRST = 3
 STAGES = ("premerge", "merger", "postmerge")
 OptionValue: TypeAlias = "float | str"
 LineAndRecord: TypeAlias = tuple[Line, Record]
+ByValue: TypeAlias = "dict[OptionValue, dict[int, LineAndRecord]]"
+"""The merges of one task, by value of the option and by set of experts."""
 MEAN, OVER = Mark(BLACK, "o", "-"), "mean of "
 """The look of the mean over tasks, and the beginning of its label."""
 MOST_TICKS, WIDEST = 12, 50
@@ -113,24 +115,17 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
     if len(values) < 2:
         do = "merge with another, and evaluate that"
         raise lacking("sweep", f"two or more values of {view.option}", values, do)
-    sets = set.intersection(
-        *({*by_set} for by_value in tasks.values() for by_set in by_value.values())
-    )
+    sets = set.intersection(*({*by_set} for task in tasks.values() for by_set in task.values()))
     if not sets:
         needed = f"sets of experts with all values of {view.option}"
         raise lacking("sweep", needed, (), "choose with --models")
-    groups = {task: [by_value] for task, by_value in tasks.items()}
+    groups = {task: [_of_sets(by_value, sets)] for task, by_value in tasks.items()}
     # losses of different kinds (nats, squared errors) have no mean
     if len(tasks) > 1 and not (view.loss and len({line.kind for line, _ in merges}) > 1):
-        groups[f"{OVER}{len(tasks)} tasks"] = [*tasks.values()]
-    curves = {
-        name: tuple(
-            _point(value, [by_value[value] for by_value in group], sets, loss=view.loss)
-            for value in values
-            if all(value in by_value for by_value in group)
-        )
-        for name, group in groups.items()
-    }
+        groups[f"{OVER}{len(tasks)} tasks"] = [by_value for (by_value,) in groups.values()]
+    curves = {name: _curve(group, values, loss=view.loss) for name, group in groups.items()}
+    # of tasks that share no value there is no mean
+    curves = {name: points for name, points in curves.items() if points}
     measure = LOSS if view.loss else f"score × 100 ({settings[0]})"
     x_label = f"number of {EXPERTS}" if view.option == EXPERTS else view.option
     method = re.sub(r":[^]+[]*", "", merges[0][0].method)  # without options
@@ -139,14 +134,9 @@ def sweep(read: Iterable[LineAndRecord], view: View) -> Sweep:
     return Sweep(title, x_label, measure, values, curves)
 
 
-def _by_task(
-    merges: Iterable[LineAndRecord], option: str
-) -> dict[str, dict[OptionValue, dict[int, LineAndRecord]]]:
-    """The merges by task, by value of the option, and by set of experts.
-
-    Raises MissingScores for two merges in one place.
-    """
-    tasks: dict[str, dict[OptionValue, dict[int, LineAndRecord]]] = {}
+def _by_task(merges: Iterable[LineAndRecord], option: str) -> dict[str, ByValue]:
+    """The merges of each task. Raises MissingScores for two merges in one place."""
+    tasks: dict[str, ByValue] = {}
     for line, record in merges:
         value = value_of(record, option)
         by_set = tasks.setdefault(line.task, {}).setdefault(value, {})
@@ -227,10 +217,8 @@ def check_differ_only_in(read: Sequence[LineAndRecord], option: str) -> None:
         field, distinct = places[0][0], [value for _, value in sorted(values_of[places[0]].items())]
         values = [_readable(value, names, distinct) for value in distinct]
         task_of = {f"{name} on {line.task}": line.task for line, _ in read for name in MADE_FROM}
-        options = (
-            bases.base_options(line for line, _ in read if line.task == task_of.get(field))
-            or "--models"
-        )
+        of_task = (line for line, _ in read if line.task == task_of.get(field))
+        options = bases.base_options(of_task) or "--models"
         raise MissingScores(
             f"sweep shows merges that differ in {option} alone, found {field} "
             f"{' and '.join(values[:FIRST])}; choose with {options}"
@@ -254,9 +242,8 @@ def _readable(value: Any, names: Mapping[str, str], values: Sequence[Any]) -> st
     if not isinstance(value, list):
         return names.get(str(value), str(value))
     shared = [digest for digest in names if all(digest in str(other) for other in values)]
-    texts = [
-        names.get(str(item), str(item)) for item in sorted(value, key=lambda item: item in shared)
-    ]
+    ordered = sorted(value, key=lambda item: item in shared)
+    texts = [names.get(str(item), str(item)) for item in ordered]
     more = [f"{len(texts) - FIRST} more"] if len(texts) > FIRST else []
     return f"[{', '.join([*texts[:FIRST], *more])}]"
 
@@ -275,19 +262,26 @@ def in_order(values: Iterable[OptionValue]) -> tuple[OptionValue, ...]:
 # Curves ------------------------------------------------------------------------------------
 
 
+def _of_sets(by_value: ByValue, sets: Collection[int]) -> ByValue:
+    return {value: {n: by_set[n] for n in sorted(sets)} for value, by_set in by_value.items()}
+
+
+def _curve(
+    tasks: Sequence[ByValue], values: Iterable[OptionValue], *, loss: bool
+) -> tuple[Point, ...]:
+    """The mean over some tasks and all of their sets of experts, at the values that all have."""
+    shared = [value for value in values if all(value in by_value for by_value in tasks)]
+    return tuple(_point(v, [by_value[v] for by_value in tasks], loss=loss) for v in shared)
+
+
 def _point(
-    value: OptionValue,
-    tasks: Sequence[Mapping[int, LineAndRecord]],
-    sets: Collection[int],
-    *,
-    loss: bool,
+    value: OptionValue, tasks: Sequence[Mapping[int, LineAndRecord]], *, loss: bool
 ) -> Point:
-    """The mean over some tasks and these sets of experts, at a value that all of them have."""
     estimates = [
-        over_sets({number: _estimate(*by_set[number], loss=loss) for number in sorted(sets)})
+        over_sets({number: _estimate(*one, loss=loss) for number, one in by_set.items()})
         for by_set in tasks
     ]
-    ends = [range_of(by_set[number][1].metrics) for by_set in tasks for number in sets]
+    ends = [range_of(record.metrics) for by_set in tasks for _, record in by_set.values()]
     bounds = min(low for low, _ in ends), max(high for _, high in ends)
     mean, scale = mean_of(estimates), 1.0 if loss else 100.0
     low, high = interval(mean, None if loss or max(map(abs, bounds)) > 1 else bounds)
