@@ -57,16 +57,7 @@ from harness.training.single import (
     training_device,
     watch,
 )
-from harness.types import (
-    AUTO,
-    HELD_OUT,
-    TRAINED_ON,
-    Checkpoint,
-    Length,
-    Rows,
-    Score,
-    Task,
-)
+from harness.types import AUTO, HELD_OUT, TRAINED_ON, Checkpoint, Length, Rows, Task
 from harness.values import one_or_more
 from harness.weights import digest, generators_kept, join_digests, tensor_digest, union
 
@@ -129,20 +120,20 @@ def finetune(
     for one in found_tasks:
         check_inputs(source, one)
     check_shared(found_tasks)
-    readout = _readout(preset, found_tasks)
-    out = Path(out)
+    readout, out = _readout(preset, found_tasks), Path(out)
     seeds = _seeds(seed, seed if head_seed is None else head_seed)
-    torch_device = training_device(placement(device, FULL_PRECISION, "finetune"))
+    where = training_device(placement(device, FULL_PRECISION, "finetune"))
     if bf16:
-        check_bf16(torch_device)
-    _check_apart(source, out)
+        check_bf16(where)
+    _check_base_stays(source, out)
     for one in found_tasks:
         if length != AUTO:
             check_readout(source, readout, length or one.finetune.max_length)
     check_output(out, EXPERT_LAYOUT, force=force)
+
     named_part = None if part is None else part_named(part, seed, limit)
     parts = [
-        _load_training(source, one, length, readout, data_dir, limit, named_part)
+        _training(source, *_rows(one, data_dir, limit, named_part), length, readout)
         for one in found_tasks
     ]
     whole_base, digests = _with_missing_layers(source, parts)
@@ -150,62 +141,54 @@ def finetune(
         **seeds,
         "bf16": bf16,
         **({"part": named_part.model_dump()} if named_part else {}),
-        **({"device": torch_device.type} if torch_device.type != "cpu" else {}),
+        **({"device": where.type} if where.type != "cpu" else {}),
     }
     request = {"base": str(base), **_request(source, digests, parts, fields)}
+
     style = _shown(progress)
     with (
         # locked: no two runs train in one place
         new_folder(out, EXPERT_LAYOUT, force=force) as folder,
         without_progress_bars(),
         # the caller's random generators and gradient mode are restored afterwards
-        generators_kept(torch_device),
+        generators_kept(where),
         torch.inference_mode(False),
         torch.enable_grad(),
         _full_disk_errors(out),
         resumable_folder(out, request, force=force) as workdir,
     ):
-        whole_base, parts = _with_questions(whole_base, parts)
-        make_trainer = (
-            single_task(whole_base, parts[0], seeds["head_seed"])
-            if len(parts) == 1
-            else multi_task(whole_base, parts, **seeds)
-        )
-        settings = arguments(parts, workdir, style, seed=seed, bf16=bf16, where=torch_device)
-        trainer = make_trainer(args=settings, callbacks=[watch(style)])
-        scores = _train(trainer, source, parts, workdir, style)
+        asking, parts = _with_questions(whole_base, parts)
+        settings = arguments(parts, workdir, style, seed=seed, bf16=bf16, where=where)
+        trainer = _trainer(asking, parts, seeds, settings, style)
+        _train(trainer, workdir)
+        scores = _scores(trainer, source, parts)
         _write_model(trainer.model, source, folder)
-        record = {
-            **request,
-            **task_fields(request["tasks"], out),
-            "digest": digest(open_weights(folder)),
-            "scores": {name: asdict(score) for name, score in scores.items()},
-        }
-        EXPERT_LAYOUT.write(folder, record)
+        told = {"digest": digest(open_weights(folder)), "scores": scores}
+        EXPERT_LAYOUT.write(folder, request | task_fields(request["tasks"], out) | told)
     return open_checkpoint(out)
 
 
-def _load_training(
-    source: Checkpoint,
-    task: Task,
-    length: Length | None,
-    readout: Readout,
-    data_dir: str | Path | None,
-    limit: int | None,
-    part: Part | None,
-) -> Training:
-    """Rows and settings of one task. `length` takes the place of the task's `max_length`."""
+def _rows(
+    task: Task, data_dir: str | Path | None, limit: int | None, part: Part | None
+) -> tuple[Rows, Rows]:
+    """The rows of a task to train on, and its held-out rows."""
     check_apart(task, data_dir)
     if part is None:
         train = load_rows(task, TRAINED_ON, folder=data_dir, limit=limit)
     else:
         train = part_of(load_rows(task, TRAINED_ON, folder=data_dir), part)
-    heldout = load_rows(task, HELD_OUT, folder=data_dir, limit=limit)
-    asked = length or task.finetune.max_length
-    tokens = resolved_length(asked, [source], (train, heldout), readout)
+    return train, load_rows(task, HELD_OUT, folder=data_dir, limit=limit)
+
+
+def _training(
+    source: Checkpoint, train: Rows, heldout: Rows, length: Length | None, readout: Readout
+) -> Training:
+    """The training on some rows. `length` takes the place of the task's `max_length`."""
+    settings = train.task.finetune
+    tokens = resolved_length(length or settings.max_length, [source], (train, heldout), readout)
     if readout == LAST_LINEAR:
         tell_of_cut([source], train, tokens)
-    return Training(train, heldout, replace(task.finetune, max_length=tokens), readout)
+    return Training(train, heldout, replace(settings, max_length=tokens), readout)
 
 
 def _under_label_words(source: Checkpoint, tasks: Sequence[Task], folder: str | Path) -> Checkpoint:
@@ -293,7 +276,7 @@ def _seeds(seed: int, head_seed: int) -> dict[str, int]:
     return seeds
 
 
-def _check_apart(source: Checkpoint, out: Path) -> None:
+def _check_base_stays(source: Checkpoint, out: Path) -> None:
     """Raise OutputExists where the base, or a file it links to, would be replaced or removed."""
     taken = (out.resolve(), workdir_of(out))
     for path in (source.path, *source.path.iterdir()):
@@ -380,14 +363,28 @@ def _write_model(model: Any, source: Checkpoint, folder: Path) -> None:
     copy_processor([source.processor], folder)
 
 
-def _train(
-    trainer: Any, source: Checkpoint, parts: Sequence[Training], workdir: Path, style: ProgressStyle
-) -> dict[str, Score]:
-    """Train, or resume training, to the last step; returns held-out scores by `task@split`."""
+def _trainer(
+    base: Checkpoint,
+    parts: Sequence[Training],
+    seeds: Mapping[str, int],
+    settings: Any,
+    style: ProgressStyle,
+) -> Any:
+    """The Trainer of an expert of one task, or of several."""
     from transformers import PrinterCallback
 
+    if len(parts) == 1:
+        make_trainer = single_task(base, parts[0], seeds["head_seed"])
+    else:
+        make_trainer = multi_task(base, parts, **seeds)
+    trainer = make_trainer(args=settings, callbacks=[watch(style)])
     if style == "nothing":
         trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _train(trainer: Any, workdir: Path) -> None:
+    """Train, or resume training, to the last step."""
     if last := last_checkpoint(workdir):
         check_names(last, trainer.model)
     # the Trainer prints its log to stdout, which is for results only
@@ -399,6 +396,10 @@ def _train(
     ):
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     check_weights(trainer.model, trainer.state)
+
+
+def _scores(trainer: Any, source: Checkpoint, parts: Sequence[Training]) -> dict[str, Any]:
+    """Held-out scores by `task@split`, as expert.json has them, of the tasks that can be scored."""
     heldout = trainer.eval_dataset
     rows = [*heldout.values()] if len(parts) > 1 else [heldout]
     scores = {}
@@ -406,7 +407,7 @@ def _train(
         if can_be_scored(part):
             score = scored(trainer, source, part, rows[number], number)
             warn_of_best_constant(part, score)
-            scores[f"{part.task}@{HELD_OUT}"] = score
+            scores[f"{part.task}@{HELD_OUT}"] = asdict(score)
     return scores
 
 

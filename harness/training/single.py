@@ -135,10 +135,8 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     planned: Any = classifier_on_meta(config, source.source, unit=kind.unit)
     set_seed(seed)
     what = f"{source.source} cannot be loaded"
-    with (
-        one_line_errors(what, "expected an encoder in float32"),
-        without_warnings(),
-    ):  # a new head is intended
+    # without warnings, as a new head is intended
+    with one_line_errors(what, "expected an encoder in float32"), without_warnings():
         # from tensors, since from_pretrained on the folder would read a head in it
         model = type(planned).from_pretrained(
             None, config=copy.deepcopy(planned.config), state_dict=state, dtype=torch.float32
