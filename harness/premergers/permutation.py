@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
@@ -68,24 +68,12 @@ def permutation(
     By hand: rows (1, 0) and (0, 1), and the anchor's (0, 2) and (3, 0). The products are
     ((0, 3), (2, 0)), so the rows change places.
     """
-    parts = {"ffn": ffn, "heads": heads, "residual": residual}
-    if not any(parts.values()):
-        raise BadOption("permutation would change nothing; expected ffn, heads or residual true")
-    if rotated and not heads:
-        raise BadOption("rotated only applies to heads; expected heads=true as well")
-    exclusive = {"rotated": rotated, "residual": residual, "cycle_consistent": cycle_consistent}
-    if len(names := [name for name, value in exclusive.items() if value]) > 1:
-        raise BadOption(
-            f"{names[0]} and {names[1]} are both true, and there is no objective for both at once; "
-            "expected one of them, or two permutations in turn, residual first"
-        )
-    if layers != "all" and not (ffn or heads):
-        raise BadOption(
-            f"layers is '{layers}', and residual permutes only the width, which all layers share; "
-            "expected ffn=true or heads=true as well, or leave layers out"
-        )
+    switches = {"ffn": ffn, "heads": heads, "rotated": rotated, "residual": residual}
+    switches |= {"cycle_consistent": cycle_consistent}
+    on = [name for name, value in switches.items() if value]
+    _check(on, layers)
     what = weights.alignment(experts, base, symmetry, anchor)
-    units = _units(symmetry, layers, parts)
+    units = _units(symmetry, layers, on)
     if residual:
         groups = tuple(group for unit in units for group in unit.groups)
         return weights.to_anchor(what, {groups: partial(_descent_orders, what, units)})
@@ -98,13 +86,30 @@ def permutation(
     return weights.to_anchor(what, {unit.groups: partial(pairwise, unit) for unit in units})
 
 
-def _units(
-    symmetry: weights.Symmetry, layers: str, parts: Mapping[str, bool]
-) -> list[weights.UnitGroup]:
+def _check(on: Collection[str], layers: str) -> None:
+    """Raise BadOption for switches that do not go together."""
+    if not {"ffn", "heads", "residual"}.intersection(on):
+        raise BadOption("permutation would change nothing; expected ffn, heads or residual true")
+    if "rotated" in on and "heads" not in on:
+        raise BadOption("rotated only applies to heads; expected heads=true as well")
+    exclusive = {"rotated", "residual", "cycle_consistent"}
+    if len(names := [name for name in on if name in exclusive]) > 1:
+        raise BadOption(
+            f"{names[0]} and {names[1]} are both true, and there is no objective for both at once; "
+            "expected one of them, or two permutations in turn, residual first"
+        )
+    if layers != "all" and not {"ffn", "heads"}.intersection(on):
+        raise BadOption(
+            f"layers is '{layers}', and residual permutes only the width, which all layers share; "
+            "expected ffn=true or heads=true as well, or leave layers out"
+        )
+
+
+def _units(symmetry: weights.Symmetry, layers: str, on: Collection[str]) -> list[weights.UnitGroup]:
     """The units to permute that the model has."""
-    groups = [group for group in RESIDUAL if group in symmetry.groups and parts["residual"]]
-    groups += symmetry.within(layers, "ffn") if parts["ffn"] else []
-    orders = symmetry.head_orders(layers) if parts["heads"] else {}
+    groups = [group for group in RESIDUAL if group in symmetry.groups and "residual" in on]
+    groups += symmetry.within(layers, "ffn") if "ffn" in on else []
+    orders = symmetry.head_orders(layers) if "heads" in on else {}
     heads = [weights.UnitGroup(name, alike, symmetry.heads) for name, alike in orders.items()]
     return [*(weights.UnitGroup(group, (group,)) for group in groups), *heads]
 

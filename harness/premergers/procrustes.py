@@ -75,6 +75,9 @@ def procrustes(
         condition = "variant=fixed_reference, whose second pass is the last"
         limits = {"max_iter": (max_iter, weights.Rules.max_iter), "tol": (tol, weights.Rules.tol)}
         weights.check_idle("procrustes", condition, "variant=algorithm1", **limits)
+    if orientation == "in":
+        condition, bias = "orientation=in, where a bias is not turned", (rotate_bias, False)
+        weights.check_idle("procrustes", condition, "orientation=out", rotate_bias=bias)
 
     def starts(name: str) -> tuple[int, ...]:
         """The places of the references; the place after the last expert is the base's."""
@@ -141,12 +144,8 @@ def _of_the_paper(name: str, axes: Sequence[str | None], symmetry: weights.Symme
     """
     if name in (*symmetry.words, *symmetry.head):
         return True
-    computed, read = (_kind(axis) for axis in axes)
+    computed, read = (weights.group_of(axis or "").partition(".")[0] for axis in axes)
     return computed in ("qk", "rope", "vo", "ffn") or read == "ffn"
-
-
-def _kind(axis: str | None) -> str:
-    return weights.group_of(axis or "").partition(".")[0]
 
 
 def _layer(axes: Sequence[str | None]) -> weights.Layer | None:
@@ -181,16 +180,12 @@ def _aligned(
     rotate_bias: bool = False,
     together: Mapping[str, tuple[str, ...]] | None = None,
 ) -> list[StateDict]:
-    """The experts, turned. Raises BadOption for `rotate_bias` without `out`.
+    """The experts, turned; with `rotate_bias`, which needs `out`, their biases as well.
 
     `starts` has the places of the references by the name of the matrix; the place after the last
     expert is the base's. With `out` matrices are analysed transposed. `together` has all names that
     are analysed with a name, itself included; a name that it lacks is analysed alone.
     """
-    if not out:
-        condition = "orientation=in, where a bias is not turned"
-        bias = (rotate_bias, False)
-        weights.check_idle("procrustes", condition, "orientation=out", rotate_bias=bias)
     report: dict[str, Any] = {}
     biases = {f"{name.removesuffix('.weight')}.bias": name for name in starts if rotate_bias}
 

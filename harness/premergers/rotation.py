@@ -75,8 +75,7 @@ def rotation(
     """
     if parts == "ffn":
         condition = "parts=ffn, where no head is turned"
-        switches = {"scaling": scaling, "proper": proper and not residual}
-        idle = {name: (value, False) for name, value in switches.items()}
+        idle = {"scaling": (scaling, False), "proper": (proper and not residual, False)}
         weights.check_idle("rotation", condition, "parts=both or parts=attention", **idle)
     if residual:
         experts, base, symmetry = _absorbed(experts, base, symmetry)
@@ -89,8 +88,7 @@ def rotation(
             return _stream(first, what.anchor, members, proper=proper)
         if group.startswith("ffn"):
             return weights.matched_units(first, what.anchor, members)
-        heads = symmetry.heads
-        return _turned(first, what.anchor, members, heads, scaling=scaling, proper=proper)
+        return _turned(first, what.anchor, members, symmetry.heads, scaling=scaling, proper=proper)
 
     def alone(group: str, index: int) -> Mapping[str, weights.UnitMap]:
         return {group: map_of(group, experts[index])}
