@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from math import fsum, inf
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -218,35 +219,43 @@ def ranked(
         merge = _merge(name, scores, floors, several_metrics, transductive=name in transductive)
         merges.append(replace(merge, hidden=p < 1 - LEVEL and merge.head > 0))
     merges.sort(key=lambda one: (-one.credit.point if one.credit else inf, -one.tuned))
-    inside = [merge for merge in merges if not merge.transductive]
-    scored = [rows[merge.name] for merge in inside]
-    by_credit = significant_pairs([scores.tuned for scores in scored], priors[0])
-    by_current = significant_pairs([scores.current for scores in scored], priors[1])
-    pairs = {} if several_metrics else by_credit.keys() & by_current.keys()
-    turned = [pair for pair in pairs if by_credit[pair] != by_current[pair]]
+    placed = [merge for merge in merges if not merge.transductive]
+    pairs = turned = 0
     if not several_metrics:
-        credit_places = _places([merge.tuned for merge in inside], by_credit)
-        current_places = _places([merge.current for merge in inside], by_current)
-        inside = [
-            replace(
-                merge,
-                place=credit_places[index],
-                current_place=current_places[index],
-                too_low=sum(by_credit[pair] == index for pair in turned),
-                too_high=sum(by_current[pair] == index for pair in turned),
-            )
-            for index, merge in enumerate(inside)
-        ]
-    by_name = {merge.name: merge for merge in inside}
+        placed, pairs, turned = _placed(placed, [rows[merge.name] for merge in placed], priors)
+    by_name = {merge.name: merge for merge in placed}
     return Credits(
         tuple(by_name.get(merge.name, merge) for merge in merges),
         setting,
         tuple(tasks),
         100 * fsum(known_floors) / len(known_floors) if len(known_floors) == len(floors) else None,
-        len(pairs),
-        len(turned),
+        pairs,
+        turned,
         several_metrics,
     )
+
+
+def _placed(
+    merges: Sequence[MergeCredit], scored: Sequence[Scored], priors: Sequence[Prior | None]
+) -> tuple[list[MergeCredit], int, int]:
+    """The merges with their places, the number of `Credits.pairs`, and that of those reversed."""
+    by_credit = significant_pairs([scores.tuned for scores in scored], priors[0])
+    by_current = significant_pairs([scores.current for scores in scored], priors[1])
+    pairs = by_credit.keys() & by_current.keys()
+    turned = [pair for pair in pairs if by_credit[pair] != by_current[pair]]
+    credit_places = _places([merge.tuned for merge in merges], by_credit)
+    current_places = _places([merge.current for merge in merges], by_current)
+    placed = [
+        replace(
+            merge,
+            place=credit_places[index],
+            current_place=current_places[index],
+            too_low=sum(by_credit[pair] == index for pair in turned),
+            too_high=sum(by_current[pair] == index for pair in turned),
+        )
+        for index, merge in enumerate(merges)
+    ]
+    return placed, len(pairs), len(turned)
 
 
 def _merge(
@@ -260,11 +269,8 @@ def _merge(
     whole = credit(*columns, floors)
     if several:
         defined = [i for i, ratio in enumerate(by_task) if ratio is not None]
-        whole = (
-            median_credit(*([column[i] for i in defined] for column in columns))
-            if defined
-            else None
-        )
+        chosen = ([column[i] for i in defined] for column in columns)
+        whole = median_credit(*chosen) if defined else None
 
     def mean(column: Sequence[Estimate]) -> float:
         return 100 * float(np.mean([estimate.point for estimate in column]))
@@ -307,9 +313,8 @@ def credits_of(board: Board) -> Credits | None:
     }
     if not scored:
         return None
-    best = sorted(scored, key=lambda row: -fsum(estimate.point for estimate in scored[row].tuned))[
-        :MOST_BOARD_ROWS
-    ]
+    by_score = sorted(scored, key=lambda row: -fsum(one.point for one in scored[row].tuned))
+    best = by_score[:MOST_BOARD_ROWS]
     tasks, whole = sorted(board.tasks), board.scores.columns[-1]
     lines = [board.tasks[task] for task in tasks]
     placed = ranked(
@@ -329,14 +334,12 @@ def _scored(
     board: Board, row: str, settings: Sequence[Setting], against: Mapping[str, Sequence[Line]]
 ) -> Scored | None:
     """The four scores of a merge; None unless all exist on every task, on the same resamples."""
-    cells = [
-        board.scores.cells.get((row, setting, task)) for setting in settings for task in board.tasks
-    ]
+    places = product(settings, board.tasks)
+    cells = [board.scores.cells.get((row, *place)) for place in places]
     if not all(cells):
         return None
-    compared = compared_lines(
-        [line for cell in cells if cell for line in cell.lines], against, settings[-1]
-    )
+    lines = [line for cell in cells if cell for line in cell.lines]
+    compared = compared_lines(lines, against, settings[-1])
     if compared is None or not enough_draws([*compared.adapted, *compared.base]):
         return None
     estimates = by_task(compared.base, compared.current, compared.adapted, compared.experts)
