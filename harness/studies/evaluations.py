@@ -36,8 +36,7 @@ def evaluations(
     """
     reading = study.evaluations[name]
     named = study.references_of(reading)
-    named_tasks = _tasks(reading, experts, data_dir)
-    tasks = [task for task in named_tasks if _has_head(study, reading, experts, task)]
+    tasks = [t for t in _tasks(reading, experts, data_dir) if _has_head(study, reading, experts, t)]
     if experts.has_unrecorded and not tasks:
         raise study.fault(
             f"the folders of {experts.name} do not each say one task; name the tasks to score: "
@@ -127,14 +126,9 @@ def warn_of_left_out(study: Study, sets: Sequence[ExpertSet], data_dir: str | No
         raise study.fault(f"{lines[0]}; expected tasks with the labels of an expert's task")
     for line in lines:
         warnings.warn(f"{line}: these are not scored", stacklevel=4)
-    readings = [
-        reading
-        for reading in study.evaluations.values()
-        if "best-single" in study.references_of(reading)
-    ]
-    if readings and not any(
-        _has_several(study, reading, group) for reading in readings for group in sets
-    ):
+    asking = [r for r in study.evaluations.values() if "best-single" in study.references_of(r)]
+    choices = [_has_several(study, reading, group) for reading in asking for group in sets]
+    if asking and not any(choices):
         message = "no task has several experts to choose from: best-single is left out"
         warnings.warn(message, stacklevel=4)
 

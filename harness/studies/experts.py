@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -79,21 +79,29 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
     if bool(experts.folders) == bool(experts.tasks):
         found = "both tasks and folders" if experts.tasks else "neither tasks nor folders"
         raise study.fault(f"experts has {found}; expected one of the two")
-    if experts.folders:
-        if study.sets != Sets():
-            raise study.fault(
-                "sets is for experts that the study trains, and experts has folders, each of which "
-                "is one set; leave sets out"
-            )
-        if len(study.base) > 1:
-            raise study.fault("experts in folders have one base; found several")
-        base = relative(study.base[0], folder) if study.base else ""
-        for name, places in experts.folders.items():
-            records = [recorded_tasks(Path(place)) for place in places if os.path.isdir(place)]
-            unrecorded, count = any(len(names) != 1 for names in records), len({*chain(*records)})
-            existing = tuple(Expert(relative(p, folder)) for p in places)
-            yield ExpertSet(name, base, existing, unrecorded, count)
-        return
+    yield from _given(study, folder) if experts.folders else _trained(study, folder, data_dir)
+
+
+def _given(study: Study, folder: Path) -> Iterator[ExpertSet]:
+    """The sets of experts that exist."""
+    if study.sets != Sets():
+        raise study.fault(
+            "sets is for experts that the study trains, and experts has folders, each of which "
+            "is one set; leave sets out"
+        )
+    if len(study.base) > 1:
+        raise study.fault("experts in folders have one base; found several")
+    base = relative(study.base[0], folder) if study.base else ""
+    for name, places in study.experts.folders.items():
+        records = [recorded_tasks(Path(place)) for place in places if os.path.isdir(place)]
+        unrecorded, count = any(len(names) != 1 for names in records), len({*chain(*records)})
+        existing = tuple(Expert(relative(p, folder)) for p in places)
+        yield ExpertSet(name, base, existing, unrecorded, count)
+
+
+def _trained(study: Study, folder: Path, data_dir: str | None) -> Iterator[ExpertSet]:
+    """The sets of experts that the study trains, of every base."""
+    experts = study.experts
     if not study.base:
         raise study.fault("names no base to fine-tune; expected one: --base")
     if study.sets.by == "partition" and not experts.partition:
@@ -107,12 +115,11 @@ def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[Expert
         base = relative(source, folder)
         home = f"{experts.called}/{leaf(base)}" if experts.called else leaf(base)
         groups: dict[str, list[Expert]] = {}
-        for seed in experts.seeds:
-            for task in tasks:
-                called = {"task": leaf(task), "partition": f"{leaf(task)}/seed-{seed}"}
-                key = called.get(study.sets.by, f"seed-{seed}")
-                for part in PARTS if experts.partition else ("",):
-                    groups.setdefault(key, []).append(_expert(study, base, home, task, seed, part))
+        for seed, task in product(experts.seeds, tasks):
+            called = {"task": leaf(task), "partition": f"{leaf(task)}/seed-{seed}"}
+            members = groups.setdefault(called.get(study.sets.by, f"seed-{seed}"), [])
+            for part in PARTS if experts.partition else ("",):
+                members.append(_expert(study, base, home, task, seed, part))
         place = f"{home}/{study.sets.called}" if study.sets.called else home
         for name, members in groups.items():
             yield from _chosen(study, ExpertSet(f"{place}/{name}", base, tuple(members)))

@@ -122,10 +122,8 @@ def _environments(jobs: int, where: Mapping[str, Any]) -> list[Environment]:
 
 def worker_command(path: Path, where: Mapping[str, Any]) -> list[str]:
     """The command line of a worker on the plan in a file, without its chunk."""
-    flags = [
-        (f"--{name.replace('_', '-')}", where.get(name))
-        for name in ("data_dir", "device", "merge_device")
-    ]
+    places = ("data_dir", "device", "merge_device")
+    flags = [(f"--{name.replace('_', '-')}", where.get(name)) for name in places]
     flags += [("--plugins", plugin) for plugin in where.get("plugins", ())]
     words = [word for flag, value in flags if value is not None for word in (flag, value)]
     return [sys.executable, "-m", "harness", "work", str(path.resolve()), *words]
