@@ -129,19 +129,8 @@ def plan(
     check_arithmetic(recipe.arithmetic)
     merger = MERGERS[recipe.merger.name]
     recipe = checked_recipe(recipe)
-    observed: dict[str, weights.Observed] = {}
-
-    def opened(source: str, base: str | None = None) -> Checkpoint:
-        checkpoint = open_checkpoint(source, allow_pickle=allow_pickle, base=base)
-        watched = observed[source] = weights.Observed(checkpoint.weights, source)
-        return replace(checkpoint, weights=watched)
-
-    experts = tuple(opened(source, recipe.base) for source in recipe.experts)
-    stored = base = opened(recipe.base) if recipe.base is not None else None
-    align.check_architecture([*experts, *([base] if base else [])])
-    check_family(recipe, experts[0].family)
-    if not recipe.other_base:
-        check_bases(experts, read=False)
+    experts, stored, observed = _opened(recipe, allow_pickle)
+    base = stored
     register_tasks((*recipe.tasks, *recipe.tune_on), experts)
     tasks = _tasks(recipe, experts)
     named, given_heads = tasks or [None] * len(experts), read_heads(recipe.heads_from, base)
@@ -177,6 +166,29 @@ def plan(
     return compose_merge(_with_stages(draft, builder))
 
 
+def _opened(
+    recipe: Recipe, allow_pickle: bool
+) -> tuple[tuple[Checkpoint, ...], Checkpoint | None, Mapping[str, weights.Observed]]:
+    """The experts, the base, and the weights of every source, which are hashed as they are read.
+
+    Raises a HarnessError for models that cannot be merged, by their headers and records.
+    """
+    observed: dict[str, weights.Observed] = {}
+
+    def opened(source: str, base: str | None = None) -> Checkpoint:
+        checkpoint = open_checkpoint(source, allow_pickle=allow_pickle, base=base)
+        watched = observed[source] = weights.Observed(checkpoint.weights, source)
+        return replace(checkpoint, weights=watched)
+
+    experts = tuple(opened(source, recipe.base) for source in recipe.experts)
+    base = opened(recipe.base) if recipe.base is not None else None
+    align.check_architecture([*experts, *([base] if base else [])])
+    check_family(recipe, experts[0].family)
+    if not recipe.other_base:
+        check_bases(experts, read=False)
+    return experts, base, observed
+
+
 def compose_merge(draft: MergePlan, **changed: Scalar) -> MergePlan:
     """The plan with its merge composed, with some of the merger's options changed.
 
@@ -188,12 +200,8 @@ def compose_merge(draft: MergePlan, **changed: Scalar) -> MergePlan:
     stage = replace(stage, options=chosen)
     before = (step.stage for step in draft.steps)
     draft = replace(draft, recipe=recipe, stages=(*before, stage, *draft.postmerge_stages))
-    return with_merged_state(
-        draft,
-        _checked_result(
-            draft.merger_inputs[0], stage.run(draft.merger_inputs, draft.base_state), stage
-        ),
-    )
+    merged = stage.run(draft.merger_inputs, draft.base_state)
+    return with_merged_state(draft, _checked_result(draft.merger_inputs[0], merged, stage))
 
 
 def with_merged_state(draft: MergePlan, merged: StateDict, spool: Spool | None = None) -> MergePlan:
@@ -207,9 +215,8 @@ def with_merged_state(draft: MergePlan, merged: StateDict, spool: Spool | None =
     for later in draft.postmerge_stages:
         if spool is not None and rereads(later.entry, later.options):
             (whole,) = spool.states([whole])
-        whole = _checked_result(
-            merged, later.run(whole, draft.merger_inputs, draft.base_state), later
-        )
+        changed = later.run(whole, draft.merger_inputs, draft.base_state)
+        whole = _checked_result(merged, changed, later)
         after.append(whole)
     if recipe.heads in ("average", "none"):
         whole = weights.union(whole, weights.mean(draft.head_states))
@@ -385,14 +392,13 @@ def _with_stages(draft: MergePlan, builder: StageBuilder) -> MergePlan:
         averaged = mean_over_annotators(experts, tops, weights.mean(tops))
     entered = experts_entering(experts, wholes)
     later = [builder.stage(*method, entered, averaged) for method in methods[before:]]
-    stages = (*(step.stage for step in steps), *later)
     return replace(
         draft,
         merger_inputs=bodies,
         base_state=origin,
         head_states=tops,
         steps=tuple(steps),
-        stages=stages,
+        stages=(*(step.stage for step in steps), *later),
     )
 
 

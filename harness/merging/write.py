@@ -107,13 +107,11 @@ def _write_weights(
 
 def _spelled(plan: MergePlan) -> Mapping[str, str]:
     """The names of tensors in the merge's files: those in the base's files, if a base is given."""
-    first, like = plan.experts[0], plan.stored_base or plan.experts[0]
+    family, like = plan.experts[0].family, plan.stored_base or plan.experts[0]
     if plan.recipe.heads == "none":
-        return {first.family.bare(n): first.family.bare(o) for n, o in like.stored_names.items()}
-    if like.stored_names and not any(name.startswith(first.family.prefix) for name in like.weights):
-        return {
-            first.family.prefix + n: first.family.prefix + o for n, o in like.stored_names.items()
-        }
+        return {family.bare(n): family.bare(o) for n, o in like.stored_names.items()}
+    if like.stored_names and not any(name.startswith(family.prefix) for name in like.weights):
+        return {family.prefix + n: family.prefix + o for n, o in like.stored_names.items()}
     return like.stored_names
 
 
@@ -143,9 +141,8 @@ def _write_heads(plan: MergePlan, folder: Path, hashes: dict[str, str]) -> dict[
         if plan.recipe.heads != "keep":
             continue
         head = weights.cast_like(top, expert.weights)
-        written, whole = write_file(
-            place / WEIGHTS_FILE, head, lambda _: None, f"the head of {task}"
-        )
+        file = place / WEIGHTS_FILE
+        written, whole = write_file(file, head, lambda _: None, f"the head of {task}")
         digests[task] = weights.join_digests(written)
         hashes[f"heads/{task}/{WEIGHTS_FILE}"] = whole
     return digests
@@ -177,11 +174,9 @@ def _record(
     """The content of merge.json."""
 
     def origin(checkpoint: Checkpoint) -> dict[str, str]:
-        fields = {
-            "source": checkpoint.source,
-            "digest": plan.source_weights[checkpoint.source].digest(),
-        }
-        if checkpoint.path.is_dir() and Path(checkpoint.source).exists():
+        source = checkpoint.source
+        fields = {"source": source, "digest": plan.source_weights[source].digest()}
+        if checkpoint.path.is_dir() and Path(source).exists():
             fields["relative"] = os.path.relpath(checkpoint.path, out)
         return fields
 
