@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -263,12 +264,9 @@ def cells_of(run: Run, model: OpenedModel, protocols: Sequence[ProtocolConfig]) 
         models = [*models_on(run, model, split.task, experts), *ceilings_on(run, model, split.task)]
         data = _with_length(run, split, models)
         with_experts.append((data, [expert for expert in experts if expert.pooling is None]))
-        for evaluated in models:
-            for protocol in protocols:
-                teachers = evaluated.teachers(experts) if protocol.needs_teacher else ()
-                cells.append(
-                    Cell(protocol.drawing(run), model, data, evaluated, teachers, protocol)
-                )
+        for evaluated, protocol in product(models, protocols):
+            teachers = evaluated.teachers(experts) if protocol.needs_teacher else ()
+            cells.append(Cell(protocol.drawing(run), model, data, evaluated, teachers, protocol))
     _check_embeddings(run, cells)
     _check_teachers(run, cells)
     choosing = _best_single_cells(run, model, with_experts) if run.best_single else ()

@@ -67,12 +67,8 @@ class OpenedModel:
 
         experts = []
         for expert, task in self._experts:
-            record = read_expert_json(expert.path) or ExpertJson()
-            facts = {
-                "seed": record.seed,
-                "head_seed": record.head_seed,
-                "training": record.training,
-            }
+            own = read_expert_json(expert.path) or ExpertJson()
+            facts = {"seed": own.seed, "head_seed": own.head_seed, "training": own.training}
             experts.append({**named(expert), "task": task or None, **facts})
         return {"base": self.base and named(self.base), "experts": experts}
 
@@ -232,9 +228,7 @@ def experts_on(run: Run, model: OpenedModel, task: Task) -> list[EvaluatedModel]
 
     Embedding models among the experts have no task, and are read on every task.
     """
-    experts: list[tuple[Role, Checkpoint]] = [
-        ("expert", expert) for expert in model.experts_of(task)
-    ]
+    experts: list[tuple[Role, Checkpoint]] = [("expert", one) for one in model.experts_of(task)]
     if run.singles:
         experts += [("single", expert) for expert in model.others_of(task)]
     experts += [("single", expert) for expert in model.experts if expert.pooling is not None]
@@ -272,18 +266,10 @@ def models_on(
     evaluated = evaluated_as(task, run, role, model.name, (merged,), head, method)
     yield replace(evaluated, shown=model.shown, recipe=model.recipe)
     if model.base is not None:
-        state, owners = model.base.weights, []
-        if evaluated.pooling is None:
-            heads = [expert.members[0] for expert in own] or model.others_of(task)
-            # so that row i of every head stands for the same label
-            alike = [ordered_as(expert, merged.labels) for expert in heads]
-            fresh = _missing_tensors(merged, model.base, alike)
-            owners = heads if fresh else []
-            tensors = weights.union(without_head(model.base), fresh, merged.weights)
-            state = weights.select(tensors, list(merged.weights))
-        control = replace(merged, weights=state, source=model.base.source)
+        heads = [expert.members[0] for expert in own] or model.others_of(task)
+        control, owners = _control(merged, model.base, heads)
         row = evaluated_as(task, run, "base", model.base.name, (control,), head)
-        yield replace(row, owners=tuple(owners), shown=rows_shown(model.base.path))
+        yield replace(row, owners=owners, shown=rows_shown(model.base.path))
     yield from experts
     with_heads = [expert for expert in experts if expert.pooling is None]
     groups = {"ensemble": own, "ensemble of all": with_heads if len(with_heads) > len(own) else []}
@@ -298,6 +284,20 @@ def models_on(
             row = evaluated_as(task, run, "reference", *arguments)
             shown = rows_shown(reference.checkpoint.path)
             yield replace(row, shown=shown, recipe=reference.recipe)
+
+
+def _control(
+    merged: Checkpoint, base: Checkpoint, experts: Sequence[Checkpoint]
+) -> tuple[Checkpoint, tuple[Checkpoint, ...]]:
+    """The base in place of a merge, under heads of experts; and the experts, if it has theirs."""
+    if merged.pooling is not None:
+        return replace(merged, weights=base.weights, source=base.source), ()
+    # so that row i of every head stands for the same label
+    alike = [ordered_as(expert, merged.labels) for expert in experts]
+    fresh = _missing_tensors(merged, base, alike)
+    tensors = weights.union(without_head(base), fresh, merged.weights)
+    state = weights.select(tensors, list(merged.weights))
+    return replace(merged, weights=state, source=base.source), tuple(experts) if fresh else ()
 
 
 def _missing_tensors(

@@ -112,11 +112,8 @@ def _tell_of_other_code(source: str, merged: MergeJson | None) -> None:
     gone = [name for name, method in found if method is None]
     gone += [name for method in methods for name in method.needs if name not in NEEDS]
     if gone:
-        if any(
-            not is_ours(entry.function)
-            for registry in STAGES.values()
-            for entry in registry.values()
-        ):
+        entries = (entry for registry in STAGES.values() for entry in registry.values())
+        if any(not is_ours(entry.function) for entry in entries):
             warnings.warn(
                 f"{source} was made with '{gone[0]}', which no plug-in that is loaded has: its "
                 "code may have changed since; load it with --plugins",
