@@ -341,7 +341,7 @@ def class_indices(
 
 
 def _hint(task: Task, value: object) -> str:
-    """The advice of an error about a value that is no label: another split, an index, or `renamed`."""
+    """The advice of an error about a value that is no label: a split, an index, or `renamed`."""
     if any(map(is_number, task.labels)):
         return ""
     if name_of_value(value) == "-1":
