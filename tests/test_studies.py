@@ -1051,16 +1051,17 @@ def test_a_worker_does_its_chunk_and_leaves_out_what_is_not_ready(room: Path) ->
         assert work(made, chunk, room / "out", where=WHERE, say=said.append)
 
 
-def test_a_worker_finds_plug_ins_of_a_variable_from_where_it_began(room: Path) -> None:
+def test_a_worker_finds_what_the_environment_names_from_where_it_began(room: Path) -> None:
     """It works in the study's folder, where `HARNESS_PLUGINS=mine` names nothing."""
     write_plan(plan(room), room / "out")
     (room / "mine").mkdir()
     (room / "mine/one.py").write_text(PROTOCOL.format(label=0))
     (written,) = (room / "out/plans").glob("two-*.json")
     worker = [sys.executable, "-m", "harness", "work", str(written), "--chunk", "0"]
-    env = {**os.environ, "HARNESS_PLUGINS": "mine"}
+    env = {**os.environ, "HARNESS_PLUGINS": "mine", "HARNESS_CACHE_DIR": "cached"}
     done = subprocess.run(worker, cwd=room, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert [*room.rglob("cached")] == [room / "cached"]
 
 
 def test_what_changed_since_it_was_planned_is_not_read(room: Path) -> None:

@@ -18,8 +18,6 @@ from harness.evaluation.run import Run
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe
 from harness.passes.statistics import statistic
-from harness.plugins import load_all
-from harness.registry import undone_by_errors
 from harness.studies.inputs import changed
 from harness.studies.outcomes import (
     Outcome,
@@ -34,6 +32,8 @@ from harness.studies.step import Step
 from harness.training.finetune import finetune
 from harness.unfinished import folder_lock, is_written
 
+PLACES = ("HARNESS_CACHE_DIR", "HARNESS_MERGEKIT", "HARNESS_PLUGINS")
+"""Variables of the environment that name files or folders."""
 PATIENCE = 1.0
 """Seconds between two checks of a folder that another run is writing."""
 Say = Callable[[str], None]
@@ -47,7 +47,6 @@ def work(plan: Plan, chunk: int, folder: Path, *, where: Mapping[str, Any], say:
     atomically: a worker that is killed loses only its current step.
     """
     arguments = {name: where[name] for name in ("data_dir", "device", "merge_device")}
-    load_all(undone_by_errors)  # HARNESS_PLUGINS may name folders from here, not from the study's
     with _within(folder):  # paths of a plan are relative to it
         done = [_do_unless_done(plan, name, arguments, say) for name in plan.chunks[chunk].steps]
     return all(done)
@@ -55,8 +54,11 @@ def work(plan: Plan, chunk: int, folder: Path, *, where: Mapping[str, Any], say:
 
 @contextmanager
 def _within(folder: Path) -> Iterator[None]:
-    """Make a folder the working directory during the block."""
+    """Make a folder the working directory during the block. What the environment names stays."""
     before = Path.cwd()
+    for name in filter(os.environ.get, PLACES):
+        paths = filter(None, os.environ[name].split(os.pathsep))
+        os.environ[name] = os.pathsep.join(map(os.path.abspath, map(os.path.expanduser, paths)))
     os.chdir(folder)
     try:
         yield
