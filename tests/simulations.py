@@ -477,10 +477,11 @@ def sets_alike(
     largest: float,
     better: int = 0,
     erratic: float = 0.0,
+    several: int = 1,
 ) -> list[Estimate]:
     """Models that are alike on sets of experts: some vary more from set to set than others."""
     spread = np.geomspace(least, largest, models)[:, None]
-    spread[-1] = erratic or spread[-1]
+    spread[-several:] = erratic or spread[-several:]
     rows = random.normal(0, 0.4, (models, 300))
     noise = spread * random.normal(size=(models, count)) + random.normal(0, 0.05, count)
     noise[:better] += 5
@@ -543,9 +544,10 @@ def over_sets_alike() -> Iterator[World]:
             partial(named_over_sets, moderate=False, better=better, **of),
             fails=largest > 0.05 or erratic > 0,
         )
-    for models, erratic in ((6, 0.3), (12, 0.15)):
+    for models, erratic, few in ((6, 0.3, "one"), (12, 0.15, "one"), (15, 1.0, "four")):
         of = {"models": models, "count": 3, "least": 0.05, "largest": 0.05, "erratic": erratic}
-        title = f"of {models} models on 3 sets of experts, sd 0.05, of one {erratic}"
+        of["several"] = 1 if few == "one" else 4
+        title = f"of {models} models on 3 sets of experts, sd 0.05, of {few} {erratic}"
         random_two, that_one = (
             partial(one_over_sets, at_random=one, **of) for one in (True, False)
         )

@@ -157,6 +157,19 @@ def test_what_all_models_say_of_sets_is_found_again() -> None:
     assert prior(np.ones((4, 3))) == Prior(0.0, 3.0)
 
 
+def test_merges_that_vary_much_do_not_hide_what_steady_ones_show() -> None:
+    """One of eleven steady merges is ahead by five of their deviations; four others vary twenty
+    times as much over sets, as a merge that fails on one of them does."""
+    random = np.random.default_rng(0)
+    spread = np.array([0.01] * 11 + [0.2] * 4)[:, None]
+    scores = spread * random.normal(size=(15, 6)) + random.normal(0, 0.05, 6)
+    scores[0] += 0.05
+    models = [of_sets(*each, error=1e-4) for each in scores.tolist()]
+    known = prior_of(models)
+    assert p_value(replace(minus(models[0], models[1]), prior=known)) < 0.05
+    assert p_value(replace(minus(models[0], models[-1]), prior=known)) > 0.05
+
+
 def test_a_family_over_three_sets_is_significant_together_and_not_alone() -> None:
     """Twelve merges on three sets, one of them better by five deviations of a difference."""
     random = np.random.default_rng(3)

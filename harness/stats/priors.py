@@ -35,9 +35,10 @@ def prior(scores: Array64) -> Prior:
     """The prior from scores [models, sets], less the mean of each model and of each set.
 
     The variances of models are taken to follow a scaled F distribution, whose two parameters are
-    fitted to the mean and the variance of their logarithms. Half of its degrees of freedom count,
-    and at most half of those of the residuals, as boards pick the extremes of many pairs. The
-    variance of a difference is twice that of a model.
+    fitted to the mean and the variance of their logarithms: a few models that vary much more than
+    the others say little of these. Half of its degrees of freedom count, and at most half of those
+    of the residuals, as boards pick the extremes of many pairs. The variance of a difference is
+    twice that of a model.
     """
     from scipy.special import digamma, polygamma
 
@@ -56,7 +57,7 @@ def prior(scores: Array64) -> Prior:
     degrees = 2 * _inverse_trigamma(spread)
     middle = float(logs.mean()) - digamma(per_model / 2) + math.log(per_model / 2)
     scale = math.exp(middle + digamma(degrees / 2) - math.log(degrees / 2))
-    return Prior(2 * max(scale, mean), min(degrees, most) / 2)
+    return Prior(2 * scale, min(degrees, most) / 2)
 
 
 _LEAST = 1e-4
