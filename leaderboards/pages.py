@@ -4,7 +4,9 @@
 
 Packs the records of every board in OUT/records, and writes into OUT what is committed beside this
 file and in docs: boards and the page over them, geometry.csv, tables of pages, and figures by the
-commands of docs/figures/README.md. Exits with 3 if some could not be made; all others are written.
+commands of docs/figures/README.md. Without OUT, makes the committed ones again from the committed
+packs, but for geometry.csv and the two figures that read models. Exits with 3 if some could not be
+made; all others are written.
 """
 
 from __future__ import annotations
@@ -33,6 +35,21 @@ SMALLEST = ("text-", "seeds", "domains", "emotions-")
 TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_review_full"
 
 
+def commands_of_packs() -> Iterator[str]:
+    """The commands that make what is committed from the committed packs, in order."""
+    packs = sorted((HERE / "records").glob("*.parquet"))
+    yield f"harness leaderboard {' '.join(map(str, packs))} --each --out {HERE}"
+    yield f"python {HERE}/tables.py"
+    for line in plots():
+        yield line.replace("leaderboards/", f"{HERE}/").replace("docs/", f"{ROOT}/docs/")
+
+
+def plots() -> list[str]:
+    """The commands of the figures that are drawn from records."""
+    figures = (ROOT / "docs/figures/README.md").read_text(encoding="utf-8")
+    return re.findall(r"(?m)^    (harness plot .*)", figures)
+
+
 def commands(out: Path) -> Iterator[str]:
     """The commands that make everything, in order."""
     packs = [f"{one}.parquet" for one in sorted((out / "records").iterdir()) if one.is_dir()]
@@ -47,8 +64,7 @@ def commands(out: Path) -> Iterator[str]:
         yield f"python {ROOT}/benchmarks/moved.py {expert} ner/conll2003 {out}/docs/moved"
     for merge in out.glob(AVERAGE):
         yield f"harness plot tsne --model {merge} {TSNE} --out {out}/docs/figures/tsne"
-    figures = (ROOT / "docs/figures/README.md").read_text(encoding="utf-8")
-    for line in re.findall(r"(?m)^    (harness plot .*)", figures):
+    for line in plots():
         yield line.replace("leaderboards/", f"{out}/").replace(
             "docs/figures/", f"{out}/docs/figures/"
         )
@@ -70,15 +86,17 @@ def do(command: str) -> int:
     return int(bool(status))
 
 
-def write(out: Path) -> int:
+def write(out: Path | None) -> int:
     """Make everything; the exit status."""
-    failed = [command for command in commands(out) if do(command)]
+    made = commands(out) if out else commands_of_packs()
+    failed = [command for command in made if do(command)]
     for command in failed:
         print(f"failed: {command}", file=sys.stderr)
     return 3 if failed else 0
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "records").is_dir():
+    folders = [*map(Path, sys.argv[1:])]
+    if len(folders) > 1 or not all((folder / "records").is_dir() for folder in folders):
         sys.exit("expected the folder that studies were run in, with records/ in it")
-    sys.exit(write(Path(sys.argv[1])))
+    sys.exit(write(folders[0] if folders else None))
