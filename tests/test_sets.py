@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import stdev
@@ -334,3 +335,55 @@ def test_a_difference_is_over_the_sets_that_both_have() -> None:
     assert average is not None
     assert ties.mean - average.mean != pytest.approx(10)
     assert difference_of_cells(ties, average).points == pytest.approx(10)
+
+
+def with_a_hole(keep: Callable[[Record], bool]) -> list[Record]:
+    """Three sets in which ties is 10, 20 and 30 points above the average; the third, which scores
+    5 points more, has only the records of ties that are kept."""
+    studies = [study(at, shift=0.05 * (at == 2), better=0.1 * (at + 1)) for at in range(3)]
+    records = [resampled(one) for records in studies for one in records]
+    return [one for one in records if one.model != "ties-2" or keep(one)]
+
+
+def test_the_mean_of_a_set_that_lacks_a_task_is_not_compared(tmp_path: Path) -> None:
+    """By hand: the two whole sets differ by 10 and 20 points, in the mean by 15."""
+    records = with_a_hole(lambda one: one.task == RTE)
+    board = made(records)
+    current, tuned = board.scores.settings
+    for setting in (current, tuned):
+        ties, average = (board.scores.row(row, setting)[-1] for row in ("ties", "average"))
+        assert ties is not None
+        assert average is not None
+        found = difference_of_cells(ties, average)
+        assert found.points == pytest.approx(15)
+        assert found.paired is not None
+        assert [*found.paired.by_set] == [0, 1]
+    compared = harness.compare(["ties", "average"], records=written(tmp_path / "r", records))
+    assert (compared.terms.sets, compared.terms.of_sets) == (2, 3)
+    assert isinstance(compared, harness.Comparison)
+    assert compared.difference == pytest.approx(0.15)
+
+
+def test_models_with_no_set_on_all_tasks_are_told_so(tmp_path: Path) -> None:
+    kept = {("ties-0", RTE), ("ties-1", MRPC)}
+    records = [
+        one for one in three(0, 0, 0) if one.method != "ties" or (one.model, one.task) in kept
+    ]
+    with pytest.raises(BrokenRecord, match=r"share no set of experts on all of .*choose --tasks"):
+        harness.compare(["ties", "average"], records=written(tmp_path, records))
+
+
+def test_a_share_is_of_the_sets_that_have_both_heads() -> None:
+    """By hand: of the two sets with a tuned head, ties scores 65 and recovers 11 points."""
+    board = made(with_a_hole(lambda one: one.protocol == "current"))
+    (share,) = (one for one in board.shares if one.row == "ties")
+    assert share.verdict.current == pytest.approx(65)
+    assert share.verdict.recovered == pytest.approx(11)
+    assert share.recovered.points == pytest.approx(11)
+
+
+def test_merges_of_other_sets_have_no_place_behind_one_another() -> None:
+    """Both were merged of two sets, and only the average of the third."""
+    credits = made(with_a_hole(lambda _: False)).credits
+    assert credits is not None
+    assert {one.place for one in credits.merges} == {(1, 2)}

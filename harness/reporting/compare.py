@@ -32,7 +32,9 @@ from harness.reporting.difference import (
     enough_draws,
     fewest_draws,
     mean_difference,
+    sets_of_all,
     significant_pairs,
+    task_sets,
 )
 from harness.reporting.grid import MEAN, reported
 from harness.reporting.lines import Line, shots_distance, tasks_by
@@ -182,10 +184,11 @@ def _shared(sides: Sides, shots: Shots | None) -> Sides:
     }
     check_columns(chain(*sides.values()))
     _check_presets(sides)
-    sets = _on_all(sides, lambda line: line.set)
+    sets = sets_of_all([task_sets(lines) for lines in sides.values()])
     if not sets and any(len({line.set for line in lines}) > 1 for lines in sides.values()):
         raise BrokenRecord(
-            f"{', '.join(sides)} share no set of experts; expected merges of the same experts"
+            f"{', '.join(sides)} share no set of experts on all of {', '.join(sorted(tasks))}; "
+            "expected merges of the same experts: choose --tasks where they do"
         )
     return {
         name: _one_each(name, [line for line in lines if not sets or line.set in sets])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -100,20 +100,36 @@ def difference_of(first: Sequence[Line], second: Sequence[Line]) -> Estimate | N
     return None if paired is None else mean_difference(*paired)
 
 
+def task_sets(lines: Sequence[Line]) -> frozenset[tuple[str, int]]:
+    """The tasks of some lines, each with the number of every set of experts that it has."""
+    return frozenset((line.task, line.set) for line in lines)
+
+
+def sets_of_all(several: Sequence[Collection[tuple[str, int]]]) -> set[int]:
+    """The sets of experts that all models have on all of their tasks, from the `task_sets` of each:
+    the mean over tasks of one set and of another are of different experts."""
+    tasks = {task for pairs in several for task, _ in pairs}
+    numbers = {number for pairs in several for _, number in pairs}
+    return {n for n in numbers if all((task, n) in pairs for pairs in several for task in tasks)}
+
+
 def significant_pairs(
-    models: Sequence[Sequence[Estimate]], prior: Prior | None = None
+    models: Sequence[Sequence[Estimate]], prior: Prior | None = None, sets: Sequence[object] = ()
 ) -> dict[tuple[int, int], int]:
     """The pairs of models whose means over these tasks differ significantly, each with its better
     model; Holm over all pairs.
 
-    Variances over sets of experts are shrunk towards `prior`.
+    Variances over sets of experts are shrunk towards `prior`. Models whose `sets` are given and
+    differ are not compared: they are means over other experts.
     """
     pairs = list(combinations(range(len(models)), 2))
     differences = [
         replace(mean_difference(models[first], models[second]), prior=prior)
         for first, second in pairs
     ]
-    adjusted = holm([p_value(difference) for difference in differences])
+    apart = [bool(sets) and sets[first] != sets[second] for first, second in pairs]
+    p = [1.0 if no else p_value(one) for no, one in zip(apart, differences, strict=True)]
+    adjusted = holm(p)
     return {
         pair: pair[difference.point <= 0]
         for pair, difference, p in zip(pairs, differences, adjusted, strict=True)

@@ -19,6 +19,8 @@ from harness.reporting.difference import (
     mean_difference,
     one_metric,
     same_resamples,
+    sets_of_all,
+    task_sets,
 )
 from harness.reporting.grid import reported, short_task
 from harness.reporting.lines import CURRENT, Line, Setting, grouped, headlines, in_order
@@ -160,11 +162,19 @@ def compared_lines(
 ) -> ComparedLines | None:
     """A merge beside the experts that it was made of, and the base under the merge's head.
 
-    If none of a task's experts, or bases, belongs to the merge, all of them are taken. None without
+    Of several sets of experts, those are taken whose merge has both scores on every task. If none
+    of a task's experts, or bases, belongs to the merge, all of them are taken. None without
     experts, where a task was not evaluated, and where records of a task keep different resamples.
     """
-    current = [line for line in merged if line.protocol == CURRENT]
-    compared = ComparedLines([], current, [line for line in merged if line.setting == setting], [])
+    sides = [
+        [line for line in merged if line.protocol == CURRENT],
+        [line for line in merged if line.setting == setting],
+    ]
+    if not (whole := sets_of_all([*map(task_sets, sides)])):
+        return None
+    merged = [line for line in merged if line.set in whole]
+    current, adapted = ([line for line in side if line.set in whole] for side in sides)
+    compared = ComparedLines([], current, adapted, [])
     tasks = grouped(merged, lambda line: line.task)
     for task, mine in tasks.items():
         made_of = {digest for line in mine for _, digest in line.experts}

@@ -24,10 +24,11 @@ from harness.reporting.difference import (
     mean_difference,
     one_metric,
     significant_pairs,
+    task_sets,
 )
 from harness.reporting.lines import Line, Setting
 from harness.reporting.sentences import rendered
-from harness.reporting.verdict import compared_lines, experts_and_bases
+from harness.reporting.verdict import ComparedLines, compared_lines, experts_and_bases
 from harness.stats.estimate import Estimate, Prior
 from harness.stats.intervals import LEVEL, Ratio, credit, median_credit
 from harness.stats.ranks import places
@@ -203,11 +204,13 @@ def ranked(
     constants: Sequence[float | None] = (),
     several_metrics: bool = False,
     priors: tuple[Prior | None, Prior | None] = (None, None),
+    sets: Mapping[str, object] | None = None,
 ) -> Credits:
     """The credits of merges, given by name.
 
     `constants` are the best constant predictions by task, as fractions; `priors` what variances
-    over sets of experts are shrunk towards, under the tuned head and under the experts' own.
+    over sets of experts are shrunk towards, under the tuned head and under the experts' own; merges
+    of different `sets` are not told apart.
     """
     floors = constants or [None] * len(tasks)
     known_floors = [floor for floor in floors if floor is not None]
@@ -222,7 +225,9 @@ def ranked(
     placed = [merge for merge in merges if not merge.transductive]
     pairs = turned = 0
     if not several_metrics:
-        placed, pairs, turned = _placed(placed, [rows[merge.name] for merge in placed], priors)
+        scored = [rows[merge.name] for merge in placed]
+        own_sets = [sets[merge.name] for merge in placed] if sets else []
+        placed, pairs, turned = _placed(placed, scored, priors, own_sets)
     by_name = {merge.name: merge for merge in placed}
     return Credits(
         tuple(by_name.get(merge.name, merge) for merge in merges),
@@ -236,11 +241,14 @@ def ranked(
 
 
 def _placed(
-    merges: Sequence[MergeCredit], scored: Sequence[Scored], priors: Sequence[Prior | None]
+    merges: Sequence[MergeCredit],
+    scored: Sequence[Scored],
+    priors: Sequence[Prior | None],
+    sets: Sequence[object],
 ) -> tuple[list[MergeCredit], int, int]:
     """The merges with their places, the number of `Credits.pairs`, and that of those reversed."""
-    by_credit = significant_pairs([scores.tuned for scores in scored], priors[0])
-    by_current = significant_pairs([scores.current for scores in scored], priors[1])
+    by_credit = significant_pairs([scores.tuned for scores in scored], priors[0], sets)
+    by_current = significant_pairs([scores.current for scores in scored], priors[1], sets)
     pairs = by_credit.keys() & by_current.keys()
     turned = [pair for pair in pairs if by_credit[pair] != by_current[pair]]
     credit_places = _places([merge.tuned for merge in merges], by_credit)
@@ -308,9 +316,8 @@ def credits_of(board: Board) -> Credits | None:
         return None
     against = experts_and_bases(board.lines)
     merges = board.scores.models("merged")
-    scored = {
-        row: scores for row in merges if (scores := _scored(board, row, heads, against)) is not None
-    }
+    compared = {row: _compared(board, row, heads, against) for row in merges}
+    scored = {row: scores for row in merges if (scores := _scored(compared[row])) is not None}
     if not scored:
         return None
     by_score = sorted(scored, key=lambda row: -fsum(one.point for one in scored[row].tuned))
@@ -325,22 +332,25 @@ def credits_of(board: Board) -> Credits | None:
         constants=constants_of(lines),
         several_metrics=not one_metric(lines),
         priors=(board.priors[heads[1], whole], board.priors[heads[0], whole]),
+        sets={row: task_sets(compared[row].current) for row in best},
     )
     unscored = tuple(row for row in merges if row not in scored)
     return replace(placed, others=len(scored) - len(best), unscored=unscored)
 
 
-def _scored(
+def _compared(
     board: Board, row: str, settings: Sequence[Setting], against: Mapping[str, Sequence[Line]]
-) -> Scored | None:
-    """The four scores of a merge; None unless all exist on every task, on the same resamples."""
+) -> ComparedLines:
+    """The lines of a merge under both heads; without any unless they are on every task."""
     places = product(settings, board.tasks)
     cells = [board.scores.cells.get((row, *place)) for place in places]
-    if not all(cells):
-        return None
-    lines = [line for cell in cells if cell for line in cell.lines]
-    compared = compared_lines(lines, against, settings[-1])
-    if compared is None or not enough_draws([*compared.adapted, *compared.base]):
+    lines = [line for cell in cells if cell for line in cell.lines] if all(cells) else []
+    return compared_lines(lines, against, settings[-1]) or ComparedLines([], [], [], [])
+
+
+def _scored(compared: ComparedLines) -> Scored | None:
+    """The four scores of a merge; None unless all exist on every task, on the same resamples."""
+    if not compared.current or not enough_draws([*compared.adapted, *compared.base]):
         return None
     estimates = by_task(compared.base, compared.current, compared.adapted, compared.experts)
     return None if estimates is None else Scored(*estimates)

@@ -12,7 +12,9 @@ from harness.reporting.difference import (
     by_task,
     difference_of,
     enough_draws,
+    sets_of_all,
     significant_pairs,
+    task_sets,
 )
 from harness.reporting.grid import Grid, GridCell, GridPlace
 from harness.reporting.lines import CURRENT, Line, Setting, grouped
@@ -66,7 +68,7 @@ def _behind(first: str, cells: Mapping[str, GridCell], prior: Prior | None) -> I
     """The rows of a column that score significantly less than the first."""
     rows = [*cells]
     estimates = by_task(*(cell.lines for cell in cells.values()))
-    sets = {frozenset(line.set for line in cell.lines) for cell in cells.values()}
+    sets = {task_sets(cell.lines) for cell in cells.values()}
     if (
         estimates is not None
         and len(sets) == 1
@@ -98,19 +100,19 @@ def with_holm(family: Mapping[K, Difference]) -> dict[K, Difference]:
 
 def _prior(cells: Iterable[GridCell]) -> Prior | None:
     """The prior of a column, estimated from the rows that share the most sets of experts."""
-    by_sets = grouped(cells, lambda cell: frozenset(line.set for line in cell.lines))
+    by_sets = grouped(cells, lambda cell: task_sets(cell.lines))
     estimates = [by_task(cell.lines) for cell in by_sets[max(by_sets, key=len)]] if by_sets else []
     return prior_of([mean_of(scores) for (scores,) in filter(None, estimates)])
 
 
 def difference_of_cells(one: GridCell, other: GridCell, prior: Prior | None = None) -> Difference:
-    """How far a cell is above another, tested on the sets of experts that both have.
+    """How far a cell is above another, tested on the sets of experts that both have on every task.
 
     A difference that cannot be tested counts as not significant.
     """
     points = one.mean - other.mean
-    sets = [{line.set for line in cell.lines} for cell in (one, other)]
-    shared = set.intersection(*sets)
+    sets = [task_sets(cell.lines) for cell in (one, other)]
+    shared = sets_of_all(sets)
     first, second = ([line for line in cell.lines if line.set in shared] for cell in (one, other))
     paired = difference_of(first, second)
     if paired is not None and sets[0] != sets[1]:
