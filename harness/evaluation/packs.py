@@ -65,8 +65,11 @@ def unpacked(path: Path) -> Iterator[File]:
         raise _broken(path, "its files are not in the order of their names")
     for part in _parts(file, path, ["name", "text", "numbers"]):
         for name, text, numbers in part:
-            if (content := _whole(text, numbers)) is None:
-                raise _broken(path, f"{name} has other resamples than its text has places for")
+            whole = text is not None and None not in (numbers or ())
+            if not whole or (content := _whole(text, numbers)) is None:
+                raise _broken(
+                    path, f"{name} has no text, or other resamples than its text has places for"
+                )
             yield name, content
 
 

@@ -358,7 +358,7 @@ def files_in(
 ) -> Iterator[tuple[Path, bytes | None]]:
     """The path of every record in the places, each once; of one in a pack, with its content.
 
-    Files that are no records, and folders without files, are added to `others`.
+    Files that are no records, and folders and packs without files, are added to `others`.
     """
     seen: set[str] = set()
     real = cache(os.path.realpath)
@@ -374,7 +374,11 @@ def files_in(
                 continue
             seen.add(resolved)
             if is_pack(path):
-                yield from ((path / inside, content) for inside, content in unpacked(path))
+                inside = None
+                for inside, content in unpacked(path):
+                    yield path / inside, content
+                if inside is None:
+                    others.append(path)
             elif _is_meant(path):
                 yield path, None
             else:
