@@ -774,6 +774,12 @@ def values(shown: drop.Drops, method: str) -> list[float]:
     return sorted(one.points for one in shown.methods[method])
 
 
+def test_of_many_merges_without_a_pair_a_few_are_named() -> None:
+    merges = [read(f"m{i}", f"m{i:02}", RTE, "current", i / 20) for i in range(20)]
+    with pytest.raises(MissingScores, match=r"no such pair among m00, .*, m09 and 10 others; "):
+        gains.picture(of(merges), ALL)
+
+
 def test_the_drop_by_hand() -> None:
     records = [
         read("x", "expert", RTE, "current", 0.8, digest="x"),
@@ -788,6 +794,8 @@ def test_the_drop_by_hand() -> None:
     # a pair is one value: (25 - 20) / 2, and 50 alone where the other expert has no positive score
     assert ([*shown.methods], shown.unit, shown.undefined) == (["ties"], "merge", 1)
     assert values(shown, "ties") == pytest.approx([2.5, 50])
+    with pytest.raises(MissingScores, match=r"found only experts of 0 or less under current; .*"):
+        drop.drops(of([records[2], of_experts("k", "ties", MRPC, 0.6, "z")]), ALL)
     # of two studies merges may share a name
     named = [
         one.model_copy(update={"model": "ties"}) if one.role == "merged" else one for one in records

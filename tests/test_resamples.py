@@ -261,7 +261,7 @@ def text(values: Sequence[int]) -> str:
         ("values", text([127] * 2000), "scores beyond"),
         ("by_draw", "", "2000 and 1 x 0"),
         ("by_draw", text([1, 2]), "cannot be read"),
-        ("count", 0, "resamples.0.count.*greater than 0"),
+        ("count", 1, "resamples.0.count.*greater than 1"),
         ("units", 601, "601 units"),
         ("units", 0, "resamples.0.units.*greater than 0"),
         ("step", 0.0, "resamples.0.step.*greater than 0"),
@@ -273,7 +273,7 @@ def text(values: Sequence[int]) -> str:
         ("shots", None, "resamples of the shots"),
         ("unit", 3, "unit"),
         ("unit", "chapter", "unit"),
-        ("more", 3, "more"),
+        ("more", 3, "'resamples.0.more' is unknown to this version; read it with the one that"),
     ],
 )
 def test_damaged_resamples_are_refused_in_one_line(

@@ -311,6 +311,8 @@ def _broken(error: ValidationError, path: Path) -> BrokenRecord:
     # for a union, pydantic adds the member to the location: constrained-int
     field = ".".join(str(part) for part in first["loc"] if str(part).replace("_", "a").isalnum())
     fault = f"field '{field}': {first['msg']}"
+    if first["type"] == "extra_forbidden":
+        fault = f"field '{field}' is unknown to this version; read it with the one that wrote it"
     if first["loc"] == (field,) and first["type"] == "missing":  # a JSON of another program
         return BrokenRecord(
             f"{path} is not a record of `harness evaluate`, nor a folder of records: {fault}"

@@ -76,7 +76,7 @@ class Resamples(Frozen):
     shots: Shots | None = None
     unit: Literal["row", "sentence", "document"]
     units: int = Field(gt=0)
-    count: int = Field(gt=0)
+    count: int = Field(gt=1)
     step: float = Field(gt=0)
     design: str
     values: str

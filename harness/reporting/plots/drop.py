@@ -76,6 +76,10 @@ def drops(lines: Sequence[Line], view: View) -> Drops:
         key: [pair for pair in group if _drop(pair) is not None] for key, group in pairs.items()
     }
     means = with_holm({key: _mean(group) for key, group in defined.items() if group})
+    if not means and pairs:
+        shown = "drops in percent of the scores of experts"
+        do = "harness plot protocols draws the scores themselves"
+        raise lacking("drop", shown, [f"only experts of 0 or less under {setting}"], do)
     if not means:
         raise lacking("drop", f"merges beside their experts under {setting}", (), MAKE)
     methods: dict[str, list[Difference]] = defaultdict(list)

@@ -19,7 +19,7 @@ from harness.reporting.plots.marks import (
     whisker,
 )
 from harness.reporting.plots.scores import View, lacking, lines_under, one_setting
-from harness.text import plain
+from harness.text import few, plain
 
 PALE_OPACITY = 0.35
 """The opacity of a bar that is not significant."""
@@ -36,8 +36,8 @@ def picture(lines: Sequence[Line], view: View) -> Figure:
     board = board_of(lines_under(lines, view, CURRENT))
     scores, partners = board.scores, board.counterparts
     if not partners:
-        same = f"only {', '.join(sorted(board.unchanged))}, with the same scores as without"
-        none = f"no such pair among {', '.join(scores.models('merged')) or 'no merges'}"
+        same = f"only {few(sorted(board.unchanged))}, with the same scores as without"
+        none = f"no such pair among {few(scores.models('merged')) or 'no merges'}"
         raise lacking(
             "gains",
             "merges with a pre-merging method beside the same merges without it",
