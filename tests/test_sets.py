@@ -364,6 +364,21 @@ def test_the_mean_of_a_set_that_lacks_a_task_is_not_compared(tmp_path: Path) -> 
     assert compared.difference == pytest.approx(0.15)
 
 
+def test_points_and_interval_are_of_the_same_sets() -> None:
+    """Nothing was merged of the third set on one task: by hand, the others differ by 15 points."""
+    records = with_a_hole(lambda one: one.task == RTE)
+    scores = made(
+        [one for one in records if one.task == RTE or not one.model.endswith("-2")]
+    ).scores
+    ties, average = (scores.row(row, scores.settings[0])[-1] for row in ("ties", "average"))
+    assert ties is not None
+    assert average is not None
+    found = difference_of_cells(ties, average)
+    assert found.points == pytest.approx(15)
+    assert found.within is not None
+    assert sum(found.within) / 2 == pytest.approx(15, abs=1e-4)
+
+
 def test_models_with_no_set_on_all_tasks_are_told_so(tmp_path: Path) -> None:
     kept = {("ties-0", RTE), ("ties-1", MRPC)}
     records = [

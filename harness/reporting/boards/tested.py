@@ -115,7 +115,7 @@ def difference_of_cells(one: GridCell, other: GridCell, prior: Prior | None = No
     shared = sets_of_all(sets)
     first, second = ([line for line in cell.lines if line.set in shared] for cell in (one, other))
     paired = difference_of(first, second)
-    if paired is not None and sets[0] != sets[1]:
+    if paired is not None and len([*first, *second]) < len([*one.lines, *other.lines]):
         points = 100 * paired.point
     if paired is None or not enough_draws([*first, *second]):
         return Difference(points, significant=False)
