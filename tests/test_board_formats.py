@@ -432,6 +432,28 @@ def test_stages_are_those_of_the_recipe(
     assert (line.premerge, line.merger, line.postmerge) == stages
 
 
+@pytest.mark.usefixtures("as_found")
+def test_defaults_are_those_of_the_method_that_is_defined_now() -> None:
+    """One process may read records, load a plug-in, and define its method again."""
+    theirs = RecordedRecipe(merger=RecordedStage(name="theirs", options={"far": 2}))
+
+    def merger_of() -> str:
+        one = record("merged", "m", RTE, "current", 0.5, method="theirs", recipe=theirs)
+        (line,) = lines_of([("", one)])
+        return line.merger
+
+    def first(experts: Any, base: Any, *, far: int = 2) -> Any:
+        """The base."""
+
+    def second(experts: Any, base: Any, *, far: int = 1) -> Any:
+        """The base."""
+
+    assert merger_of() == "theirs"  # nothing is known of it
+    for function, name in ((second, "theirs:far=2"), (first, "theirs"), (second, "theirs:far=2")):
+        harness.merger("theirs")(function)
+        assert merger_of() == name
+
+
 def test_a_gain_is_over_the_same_with_fewer_stages() -> None:
     """The nearest of them that is there, of the same merger and what follows it."""
     methods = ("ties", "c[ties]", "b+c[ties]", "a+b+c[ties]", "a[ties]+d", "ties+d", "a[average]")

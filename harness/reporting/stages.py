@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from harness.entries import Method
 from harness.evaluation.records import RecordedRecipe, RecordedStage
-from harness.methods import resolved_options
+from harness.methods import functions_run, resolved_options
 from harness.registry import STAGES
 from harness.types import Choice, Scalar
 
@@ -59,8 +60,12 @@ def _stage_name(
     return text + "".join(f" ({option} tuned)" for option in own * with_tuned)
 
 
-@cache
 def _usual(kind: str, name: str) -> Mapping[str, Scalar] | None:
     """The default options of a method; None for a plug-in that is not loaded."""
-    registry = STAGES[kind]
-    return resolved_options(registry[name], Choice(name)) if name in registry else None
+    method = STAGES[kind][name] if name in STAGES[kind] else None
+    return _defaults(method, *functions_run(method)) if method else None
+
+
+@cache  # by the functions: a plug-in may be loaded, and a method of a notebook defined, again
+def _defaults(method: Method, *_: Callable[..., Any]) -> Mapping[str, Scalar]:
+    return resolved_options(method, Choice(method.name))
