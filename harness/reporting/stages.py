@@ -62,8 +62,10 @@ def _stage_name(
 
 def _usual(kind: str, name: str) -> Mapping[str, Scalar] | None:
     """The default options of a method; None for a plug-in that is not loaded."""
-    method = STAGES[kind][name] if name in STAGES[kind] else None
-    return _defaults(method, *functions_run(method)) if method else None
+    if name not in STAGES[kind]:
+        return None
+    method = STAGES[kind][name]
+    return _defaults(method, *functions_run(method))
 
 
 @cache  # by the functions: a plug-in may be loaded, and a method of a notebook defined, again
