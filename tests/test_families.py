@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from harness import parse_choice
+from harness import load_plugins, parse_choice
 from harness.checkpoints import network
 from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.build import build_model, check_ready, encoder_of
@@ -343,6 +343,19 @@ def test_two_families_of_one_model_type_are_refused() -> None:
     add_family(FAMILY_OF_TYPE["bert"])  # as it is: nothing
     with mistake(BadOption, "bert", "other"):
         add_family(replace(FAMILY_OF_TYPE["bert"], name="other"))
+
+
+def test_a_family_may_be_edited_and_loaded_again(tmp_path: Path, as_found: None) -> None:
+    """As in a notebook; a function of the file is another one after each time, too."""
+    file = tmp_path / "ernie.py"
+    text = ERNIE.replace('name="ernie"', 'name="ernie", make=lambda config, unit: None')
+    try:
+        for pooler in ("ernie.pooler", "ernie.other"):
+            file.write_text(text.replace('pooler="ernie.pooler"', f'pooler="{pooler}"'))
+            load_plugins(tmp_path)
+            assert FAMILY_OF_TYPE["ernie"].pooler == pooler
+    finally:
+        FAMILY_OF_TYPE.pop("ernie", None)
 
 
 def test_every_family_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

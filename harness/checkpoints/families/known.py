@@ -30,11 +30,14 @@ FAMILY_OF_WHOLE: Mapping[str, Family] = {
 def add_family(family: Family) -> None:
     """Make an architecture known, as a plug-in does with a family of its own.
 
-    Raises BadOption for a model_type that another family has.
+    A plug-in that is loaded again replaces its family. Raises BadOption for a model_type that
+    another family has.
     """
     for name in family.model_types:
-        if FAMILY_OF_TYPE.setdefault(name, family) != family:
+        known = FAMILY_OF_TYPE.get(name, family)
+        if known != family and (known in FAMILIES or known.name != family.name):
             raise BadOption(
                 f"the model_type {name!r:.80} of the family {family.name} belongs to the family "
-                f"{FAMILY_OF_TYPE[name].name} already; expected a model_type of its own"
+                f"{known.name} already; expected a model_type of its own"
             )
+    FAMILY_OF_TYPE.update(dict.fromkeys(family.model_types, family))
