@@ -352,9 +352,12 @@ def nameless(path: Path) -> BinaryIO:
 # Places ------------------------------------------------------------------------------------
 
 
+CACHE_DIR = "HARNESS_CACHE_DIR"
+
+
 def cache_dir(what: str) -> Path:
     """The cache folder for one kind of entry, in HARNESS_CACHE_DIR or else in the user's cache."""
-    chosen = os.environ.get("HARNESS_CACHE_DIR")
+    chosen = os.environ.get(CACHE_DIR)
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return (Path(chosen) if chosen else Path(root) / "merging-harness") / what
 

@@ -11,6 +11,7 @@ made; all others are written.
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shlex
@@ -36,12 +37,11 @@ TSNE = "--rows 300 --tasks textcls/ag_news,textcls/dbpedia_14,textcls/yelp_revie
 
 
 def commands_of_packs() -> Iterator[str]:
-    """The commands that make what is committed from the committed packs, in order."""
-    packs = sorted((HERE / "records").glob("*.parquet"))
-    yield f"harness leaderboard {' '.join(map(str, packs))} --each --out {HERE}"
-    yield f"python {HERE}/tables.py"
-    for line in plots():
-        yield line.replace("leaderboards/", f"{HERE}/").replace("docs/", f"{ROOT}/docs/")
+    """The commands that make what is committed from the committed packs, in the repository."""
+    packs = sorted(path.relative_to(ROOT) for path in HERE.glob("records/*.parquet"))
+    yield f"harness leaderboard {' '.join(map(str, packs))} --each --out leaderboards"
+    yield "python leaderboards/tables.py"
+    yield from plots()
 
 
 def plots() -> list[str]:
@@ -88,6 +88,8 @@ def do(command: str) -> int:
 
 def write(out: Path | None) -> int:
     """Make everything; the exit status."""
+    if out is None:
+        os.chdir(ROOT)
     made = commands(out) if out else commands_of_packs()
     failed = [command for command in made if do(command)]
     for command in failed:

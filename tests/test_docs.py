@@ -267,10 +267,11 @@ def test_one_command_makes_all_that_is_committed_of_the_packs() -> None:
     if not pages.is_file():
         pytest.skip("boards are no part of the source distribution")
     said = " ".join(script(pages).commands_of_packs()).split()
-    assert {*map(str, pages.parent.glob("records/*.parquet"))} <= {*said}
-    figures = {str(path.with_suffix("")) for path in DOCS.glob("figures/*.svg")}
-    assert figures - {*said} == {str(DOCS / "figures/tsne")}, "of features, not of records"
-    assert str(pages.with_name("tables.py")) in said
+    packs = {f"leaderboards/records/{path.name}" for path in pages.parent.glob("records/*.parquet")}
+    assert packs <= {*said}
+    figures = {f"docs/figures/{path.stem}" for path in DOCS.glob("figures/*.svg")}
+    assert figures - {*said} == {"docs/figures/tsne"}, "of features, not of records"
+    assert "leaderboards/tables.py" in said
 
 
 def test_tables_and_claims_of_pages_are_those_of_the_boards(

@@ -11,11 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness import plugins
 from harness.errors import CannotWrite, CellsFailed, HarnessError, OutputExists
 from harness.evaluation.evaluate import evaluate
 from harness.evaluation.records import Record, written_path
 from harness.evaluation.run import Run
+from harness.files import CACHE_DIR
 from harness.merging.merge import merge
+from harness.merging.mergekit import methods as mergekit
 from harness.merging.recipes import Recipe
 from harness.passes.statistics import statistic
 from harness.studies.inputs import changed
@@ -32,7 +35,7 @@ from harness.studies.step import Step
 from harness.training.finetune import finetune
 from harness.unfinished import folder_lock, is_written
 
-PLACES = ("HARNESS_CACHE_DIR", "HARNESS_MERGEKIT", "HARNESS_PLUGINS")
+PLACES = (CACHE_DIR, mergekit.VARIABLE, plugins.FOLDERS)
 """Variables of the environment that name files or folders."""
 PATIENCE = 1.0
 """Seconds between two checks of a folder that another run is writing."""
