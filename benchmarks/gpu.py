@@ -1,6 +1,7 @@
 """Encoding and the arithmetic of merging on a GPU, compared with the processor.
 
 python benchmarks/gpu.py [--out gpu.json] [--repeats 2] [--small]
+python benchmarks/gpu.py --stacked [--repeats 9]    # four models in one pass, of MiniLM's size
 
 One process and one run of a few minutes, on random weights of the sizes of BERT-base and ViT-B/16.
 Prints tables, and all figures as JSON:
@@ -9,6 +10,8 @@ Prints tables, and all figures as JSON:
   already pixels, in each type and by batch size; `of the peak` is the share of the GPU's own matmul
   peak in that type that useful products reach;
 - *agreement*: how far features in each type are from float32 on the processor;
+- *stacked*: features of four models in turn, and of their stacked weights in one pass
+  (`torch.func.vmap`), by type and batch size;
 - *merging*: methods of the harness on the processor and on the device, with copies there and back:
   average, TIES, RegMean, TSV, polar factors, Procrustes, exact Fisher.
 
@@ -69,6 +72,7 @@ class Size(NamedTuple):
 
 BASE = Size(768, 12, 12, 30000, 12000, 4096, 224, (2**13, 2**15, 2**17), (32, 128, 512), 8192, 64)
 SMALL = Size(32, 2, 2, 50, 24, 6, 32, (128, 512), (2, 4), 128, 4)
+MINILM = SMALL._replace(width=384, layers=3, heads=12, words=30522, budgets=(512, 1024, 2048))
 
 
 def timed(job: Callable[[], Any], device: torch.device, repeats: int) -> float:
@@ -222,6 +226,44 @@ def images(size: Size, device: str, repeats: int, peaks: Mapping[str, float]) ->
             }  # fmt: skip
 
 
+def stacked(size: Size, device: str, repeats: int, types: Sequence[DType] = TYPES) -> Iterator[Any]:
+    """Seconds that four models take for a batch of rows of 128 tokens, in turn and in one pass."""
+    from torch.func import functional_call, stack_module_state, vmap
+    from transformers import BertConfig, BertModel
+
+    where = torch.device(device)
+    config = BertConfig(
+        vocab_size=size.words, hidden_size=size.width, num_hidden_layers=size.layers,
+        num_attention_heads=size.heads, intermediate_size=4 * size.width,
+    )  # fmt: skip
+    made = [BertModel(config, add_pooling_layer=False).eval() for _ in range(4)]
+    shape = copy.deepcopy(made[0]).to("meta")
+    for dtype in types:
+        models = [copy.deepcopy(one).to(where, getattr(torch, dtype)) for one in made]
+        states = stack_module_state(models)
+        for most in size.budgets:
+            ids = torch.randint(size.words, (max(1, most // 128), 128)).to(where)
+
+            def one_pass(*state: Any, ids: torch.Tensor = ids) -> torch.Tensor:
+                return functional_call(shape, state, (ids,)).last_hidden_state
+
+            def in_turn(models: Sequence[Any] = models, ids: torch.Tensor = ids) -> torch.Tensor:
+                return torch.stack([model(ids).last_hidden_state for model in models])
+
+            def together(
+                states: Any = states, one_pass: Callable[..., torch.Tensor] = one_pass
+            ) -> torch.Tensor:
+                return vmap(one_pass)(*states)
+
+            with torch.inference_mode(), full_float32():
+                apart = (in_turn() - together()).abs().max() / in_turn().abs().max()
+                turns, one = (timed(job, where, repeats) for job in (in_turn, together))
+            yield {
+                "dtype": dtype, "tokens": ids.numel(), "in turn, s": turns, "stacked, s": one,
+                "faster": turns / one, "far": float(apart),
+            }  # fmt: skip
+
+
 # Merging -----------------------------------------------------------------------------------
 
 
@@ -324,6 +366,7 @@ def measured(device: str, size: Size, repeats: int) -> dict[str, Any]:
     parts: Mapping[str, Iterator[Any]] = {
         "encoding": encoding(size, device, repeats, peaks),
         "images": images(size, device, repeats, peaks),
+        "stacked": stacked(size, device, repeats),
         "merging": merging(size, where, repeats),
     }
     for name, rows in parts.items():
@@ -331,7 +374,13 @@ def measured(device: str, size: Size, repeats: int) -> dict[str, Any]:
         for row in rows:
             found[name].append(row)
             print(f"{name}: {json.dumps(row)}", flush=True)
+    for name in parts:
+        print(f"\n{_table(found[name])}")
     return found
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    return str(tabulate(rows, headers="keys", tablefmt="github", floatfmt=".3g"))
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -339,14 +388,15 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--stacked", action="store_true")
     asked = parser.parse_args(given)
     there = torch.cuda.is_available()
+    device, types = ("cuda", TYPES) if there else ("cpu", TYPES[:1])
+    if asked.stacked:
+        return print(_table([*stacked(MINILM, device, asked.repeats, types)]))
     if not there:
         print("There is no GPU: small, and on the processor. These are no figures of a GPU.")
-    device = "cuda" if there else "cpu"
     found = measured(device, BASE if there and not asked.small else SMALL, asked.repeats)
-    for name in ("encoding", "images", "merging"):
-        print(f"\n{tabulate(found[name], headers='keys', tablefmt='github', floatfmt='.3g')}")
     told = json.dumps(found, indent=1)
     if asked.out:
         asked.out.write_text(f"{told}\n")

@@ -32,6 +32,8 @@ def test_the_script_runs_without_a_gpu(
         assert all(row["of the peak"] > 0 for row in found[part])
         assert all(row["far"] < bounds[row["dtype"]] for row in found[part])
         assert all(row["far"] > 1e-4 for row in found[part] if row["dtype"] != "float32")
+    assert {row["dtype"] for row in found["stacked"]} == {*bounds}
+    assert all(row["far"] < bounds[row["dtype"]] for row in found["stacked"])
     assert all(row["device, s"] > 0 for row in found["merging"])
     arithmetic = {row["arithmetic"] for row in found["merging"]}
     turned = {"polar factors", "Procrustes"}
