@@ -72,7 +72,17 @@ def _classified(classifier: Any, final: Any, inputs: ModelInputs) -> Outputs:
     finally:
         for handle in handles:
             handle.remove()
-    return Outputs(under.pop(), logits, encoder.pop(), inputs.get("attention_mask"))
+    read = under.pop()
+    if read.ndim > logits.ndim:  # a decoder's head reads every token, and its last output counts
+        padding = classifier.config.get_text_config().pad_token_id  # as transformers tells it
+        read = _at_last(read, inputs["input_ids"] != padding)
+    return Outputs(read, logits, encoder.pop(), inputs.get("attention_mask"))
+
+
+def _at_last(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The states [rows, width] at the last position of each row that is in the mask."""
+    last = (mask.long().cumsum(dim=1) * mask).argmax(dim=1)
+    return hidden[range(len(hidden)), last]
 
 
 def _wide(hidden: torch.Tensor) -> torch.Tensor:
@@ -97,6 +107,11 @@ def _mean_of_all(outputs: Outputs) -> torch.Tensor:
 def _first(outputs: Outputs) -> torch.Tensor:
     """The last hidden state of the first position ([CLS] if the tokenizer has it)."""
     return cast("torch.Tensor", outputs.encoder[0][:, 0])
+
+
+def _last(outputs: Outputs) -> torch.Tensor:
+    """The last hidden state of the last position in the mask."""
+    return _at_last(outputs.encoder[0], cast("torch.Tensor", outputs.mask))
 
 
 def _largest(outputs: Outputs) -> torch.Tensor:
@@ -216,6 +231,7 @@ POOLINGS: Mapping[str, Callable[[Outputs], torch.Tensor]] = {
     "cls": _first,
     "max": _largest,
     "mean_sqrt_len_tokens": _mean_by_root,
+    "lasttoken": _last,
 }
 """Poolings of the last hidden states, by their names in sentence-transformers."""
 POOLED = "pooled:"

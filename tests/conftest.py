@@ -126,6 +126,22 @@ NEWER: dict[str, dict[str, Any]] = {
 }
 """Further families. Tests that know the names of BERT, or train, go through those above alone: the
 laws of all are proved on `VARIANTS`."""
+DECODERS: dict[str, dict[str, Any]] = {
+    "llama": {**BERT_LIKE, "pad_token_id": 0},
+    "qwen3": {**BERT_LIKE, "pad_token_id": 0, "num_key_value_heads": 1, "head_dim": 8},
+    "gpt_neox": {**BERT_LIKE, "pad_token_id": 0},
+    "opt": {
+        "hidden_size": 16,
+        "word_embed_proj_dim": 16,
+        "ffn_dim": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "vocab_size": 45,
+        "max_position_embeddings": 40,
+        "pad_token_id": 0,
+    },
+}
+"""Decoders, which are known by rules."""
 HEADS = ("classifier.", "pre_classifier.")
 """What the names of these families' heads start with."""
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -255,7 +271,7 @@ def model(
 
     units = {"row": AutoModelForSequenceClassification, "word": AutoModelForTokenClassification}
     torch.manual_seed(seed)
-    settings = {**{**FAMILIES, **NEWER}.get(family, BERT_LIKE), **config}
+    settings = {**{**FAMILIES, **NEWER, **DECODERS}.get(family, BERT_LIKE), **config}
     if labels is None:
         made = AutoModel.from_config(AutoConfig.for_model(family, **settings))
     else:

@@ -35,11 +35,13 @@ from harness.passes.features import (
 )
 from harness.passes.placement import CPU
 from harness.readout import CLS, MEAN_MASKED
+from tests.conftest import DECODERS
 from tests.mistakes import mistake
 
 Minis = Callable[[str], dict[str, Path]]
 Loud = Callable[[str], Path]
-FAMILIES = ["bert", "roberta", "distilbert", "deberta-v2", "electra"]
+ENCODERS = ["bert", "roberta", "distilbert", "deberta-v2", "electra"]
+FAMILIES = [*ENCODERS, *DECODERS]
 MAX_LENGTH = 20
 
 SINGLE = Task(
@@ -91,7 +93,7 @@ def close(first: Any, second: Any) -> None:
     np.testing.assert_allclose(first, second, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ENCODERS)
 def test_padding_would_show_without_the_mask(loud: Loud, family: str) -> None:
     """What the comparisons below would miss in a model that hardly reads its words."""
     checkpoint = open_checkpoint(loud(family))

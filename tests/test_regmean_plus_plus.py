@@ -29,7 +29,7 @@ from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.reading import Readings
 from harness.passes.statistics import draw_rows
-from tests.conftest import FAMILIES, model
+from tests.conftest import DECODERS, FAMILIES, model
 from tests.mistakes import mistake
 from tests.test_fisher_regmean import reference_regmean
 from tests.toys import MOODS, TAGS, THREE, TOY, VALUE, known
@@ -40,8 +40,8 @@ Loud = Callable[..., Path]
 Minis = Callable[[str], dict[str, Path]]
 EXAMPLES = 10
 SHARE = 0.95
-NUMBER = re.compile(r"\.layer\.(\d+)\.")
-TOP = ("classifier.", "pre_classifier.", "pooler.", "bert.pooler.")
+NUMBER = re.compile(r"\.layers?\.(\d+)\.")
+TOP = ("classifier.", "pre_classifier.", "pooler.", "bert.pooler.", "score.")
 PLUS = harness.MERGERS["regmean_plus_plus"].function
 _toys = known(TOY, THREE, VALUE, MOODS, TAGS)
 
@@ -155,7 +155,7 @@ def apart(first: Arrays, second: Arrays) -> set[str]:
     return {name for name in second if np.abs(first[name] - second[name]).max() > 1e-3}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, *DECODERS])
 def test_merges_agree_with_a_loop_over_ordinary_models(
     family: str, loud: Loud, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from harness.checkpoints.alike import check_tokens
 from harness.checkpoints.families.symmetry import in_any_layer
-from harness.checkpoints.settings import check_settings
+from harness.checkpoints.settings import PADDING, check_settings
 from harness.errors import IncompatibleWeights
 from harness.types import Checkpoint
 from harness.weights import renamed, select, specs, union
@@ -49,7 +49,8 @@ def aligned_base(base: Checkpoint, expert: Checkpoint) -> Checkpoint:
     stored = {name: name if name in headers else family.bare(name) for name in expert.weights}
     names = {name: own for name, own in stored.items() if own in headers}
     _check_depth(base, expert, {family.bare(name) for name in headers.keys() - {*names.values()}})
-    return replace(base, weights=renamed(base.weights, names))
+    padding = {PADDING: expert.config.get(PADDING)} if family.decoder else {}
+    return replace(base, weights=renamed(base.weights, names), config={**base.config, **padding})
 
 
 def _check_depth(base: Checkpoint, expert: Checkpoint, rest: Collection[str]) -> None:

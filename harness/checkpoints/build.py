@@ -17,6 +17,7 @@ from harness.checkpoints.named import parameters_of, tensors_of, to_memory_names
 from harness.checkpoints.network import classifier_on_meta, new_classifier
 from harness.checkpoints.open import check_counts
 from harness.checkpoints.processor import check_image_processor
+from harness.checkpoints.settings import PADDING
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.labels import as_config
@@ -125,6 +126,7 @@ def _filled(
     with no_init_weights(), nullcontext() if here(device) else device:
         model: Any = new_classifier(config, what, unit)
     model.tie_weights()  # skipped with the initialisation
+    model.config.get_text_config().use_cache = False  # of a decoder: no token is read twice
     tensors = {name: state[name] for name in floating(state)}
     model.load_state_dict(to_memory_names(model, tensors), strict=False)
     built: torch.nn.Module = model.float().eval()
@@ -156,13 +158,22 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
         encoder_of(checkpoint)
         return
     model = _check_classifier(checkpoint.config, checkpoint.weights, checkpoint.source, unit)
-    if checkpoint.family.stacks and unit == "row":
-        tokens = specs(checkpoint.weights)[checkpoint.family.token_embeddings].shape[0]
-        for key in ("decoder_start_token_id", "pad_token_id"):
-            token = getattr(model.config, key, None)
-            if not isinstance(token, int) or not 0 <= token < tokens:
-                expected = f"the number of a token, below {tokens}, for the input of the decoder"
-                raise bad_value(checkpoint.path / "config.json", key, token, expected)
+    if unit == "row":
+        check_decoder(checkpoint, model)
+
+
+def check_decoder(checkpoint: Checkpoint, network: Any) -> None:
+    """Raise BrokenCheckpoint for a decoder whose configuration lacks a token that its classifier of
+    rows, `network`, needs: the one that pads, and of an encoder-decoder the one that begins."""
+    family, config = checkpoint.family, network.config
+    config = config if family.stacks else config.get_text_config()
+    keys = ["decoder_start_token_id"] if family.stacks else []
+    keys += [PADDING] if family.stacks or family.decoder else []
+    for key in keys:
+        token, tokens = getattr(config, key, None), network.get_input_embeddings().num_embeddings
+        if not isinstance(token, int) or not 0 <= token < tokens:
+            expected = f"the number of a token, below {tokens}, which the decoder needs"
+            raise bad_value(checkpoint.path / "config.json", key, token, expected)
 
 
 def unit_of(checkpoint: Checkpoint) -> Unit:

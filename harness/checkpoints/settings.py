@@ -22,6 +22,9 @@ IDLE = re.compile(
 )
 """Keys of a configuration that do not decide what a classifier of given weights computes: names,
 versions and types, the head's labels, training, generation, and further outputs."""
+PADDING = "pad_token_id"
+"""The key of the token that pads rows. A base that is a decoder may lack it, which decides nothing:
+no encoder reads padding, and its classifier gets that of the experts."""
 SIZES = re.compile(
     r".*vocab_size|.*(hidden|embedding|intermediate|projection)_(size|dim)|dim"
     r"|(num_(\w+_)?|n_)layers|is_encoder_decoder"
@@ -45,7 +48,8 @@ def check_settings(models: Sequence[Checkpoint]) -> None:
     for other in models[1:]:
         found = settings_of(other)
         for key in expected | found:
-            if found.get(key) != expected.get(key):
+            chosen = not (first.family.decoder and key == PADDING and found.get(key) is None)
+            if found.get(key) != expected.get(key) and chosen:
                 raise IncompatibleWeights(
                     f"{other.source} has {_shown(other, key, found.get(key))}, expected "
                     f"{_shown(first, key, expected.get(key))} as {first.source} has: models that "

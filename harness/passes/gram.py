@@ -104,9 +104,10 @@ def _shared(calls: Sequence[tuple[str, torch.Tensor]]) -> dict[str, str]:
 def token_rows(inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     """The inputs of a layer as rows, without those of padding.
 
-    An input without the shape of the batch has no padding: a pooled [batch, width], and DeBERTa's
-    relative positions, which its query and key layers read besides the tokens.
+    Some decoders lay the tokens of a batch end to end, [batch x tokens, width]. An input of any
+    other shape has no padding: a pooled [batch, width], and DeBERTa's relative positions, which its
+    query and key layers read besides the tokens.
     """
-    if mask is not None and inputs.dim() == 3 and inputs.shape[:2] == mask.shape:
-        return inputs[mask.bool()]
+    if mask is not None and inputs.shape[:-1] in (mask.shape, (mask.numel(),)):
+        return inputs[mask.reshape(inputs.shape[:-1]).bool()]
     return inputs.reshape(-1, inputs.shape[-1])

@@ -13,7 +13,13 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from harness.checkpoints.build import TEXT_HEAD, build_model, config_with_labels, encoder_of
+from harness.checkpoints.build import (
+    TEXT_HEAD,
+    build_model,
+    check_decoder,
+    config_with_labels,
+    encoder_of,
+)
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.network import classifier_on_meta, one_line_errors, without_warnings
 from harness.checkpoints.text_heads import text_head
@@ -133,6 +139,8 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
         state |= head.weights
         config[TEXT_HEAD] = head.config[TEXT_HEAD]
     planned: Any = classifier_on_meta(config, source.source, unit=kind.unit)
+    if kind.unit == "row":
+        check_decoder(source, planned)
     set_seed(seed)
     what = f"{source.source} cannot be loaded"
     # without warnings, as a new head is intended

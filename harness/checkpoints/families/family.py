@@ -75,6 +75,7 @@ class Family:
     experts may lack their pooler and their head. `make` builds a classifier for configurations for
     which transformers' Auto classes have none, and gives None for others. `stacks` are the names
     of the stacks of an encoder-decoder: layers are numbered in each, and all share one token table.
+    The classifier of rows of a `decoder` reads the last token of a row that is no padding.
     `parts` are the names that `axes` has for equal shares of the rows of one stored tensor.
     """
 
@@ -94,6 +95,7 @@ class Family:
     whole: str | None = None
     make: Callable[[Any, Unit], torch.nn.Module | None] | None = None
     stacks: tuple[str, ...] = ()
+    decoder: bool = False
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property

@@ -32,17 +32,17 @@ def family_of(config: Mapping[str, Any], what: str = "the model") -> Family:
     if (derived := generic(config, what)) is None:
         raise UnknownName(
             f"{what} has the architecture {model_type!r:.80}, expected one of "
-            f"{', '.join(FAMILY_OF_TYPE)}, or an encoder that transformers has a single classifier "
-            "for, of text or images, with a head called classifier or classification_head that has "
-            "one final linear layer, and with one prefix before all names of the encoder"
+            f"{', '.join(FAMILY_OF_TYPE)}, or an architecture that transformers has a single "
+            "classifier for, of text or images, with a head called classifier, classification_head "
+            "or score that has one final linear layer, and with one prefix before all other names"
         )
     return _BY_RULES.setdefault(model_type, derived)
 
 
 # Without a file of its own ------------------------------------------------------------------
 
-HEAD = re.compile(r"classifier|pre_classifier|classification_head")
-"""Names of the modules of heads in the reference repositories."""
+HEAD = re.compile(r"classifier|pre_classifier|classification_head|score")
+"""Names of the modules of heads in the reference repositories; `score` is that of decoders."""
 HIDDEN = re.compile(r".*\.dense|pre_classifier")
 """A linear layer of a head that is not its final one."""
 
@@ -56,6 +56,8 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
     Raises BrokenCheckpoint, naming `what`, for a configuration that no classifier can be made from,
     and UnknownName for an architecture that is no encoder that can be merged.
     """
+    from transformers.models.auto import modeling_auto as auto
+
     if (model := _on_meta(config, what, "row")) is None:
         return None
     kind = config["model_type"]
@@ -63,6 +65,7 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         raise UnknownName(f"{what} has the architecture {kind!r:.80}, {reason}")
     if (row := _top(model)) is None:
         return None
+    writes, fills = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     prefix, of_words = f"{model.base_model_prefix}.", _on_meta(config, what, "word")
     modules = [name for name, _ in model.named_modules()]
     family = Family(
@@ -74,6 +77,7 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         pooler=next((name for name in modules if name.rpartition(".")[2] == "pooler"), None),
         settings={**SETTINGS, **RELATIVE},
         inputs="image" if is_image_type(kind) else "text",
+        decoder=kind in writes and kind not in fills,
     )
     rest = [name for name, _ in model.named_parameters() if not family.is_head(name)]
     one_encoder = all(name.startswith(prefix) or family.is_pooler(name) for name in rest)
@@ -82,16 +86,20 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
 
 def _unfit(kind: str, model: Any) -> str | None:
     """Why an architecture cannot be merged, and what was expected; None if it can."""
-    from transformers.models.auto import modeling_auto as auto
+    from transformers.pytorch_utils import Conv1D
 
-    writes, fills = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    modules = [*model.modules()]
     if kind == "funnel":  # it takes the mean of two tokens, and the minimum of their masks
         return "which pools padding with tokens, so that features depend on the batch of a row"
-    if kind in writes and kind not in fills:
-        return "which generates text; expected an encoder"
     if type(model.config)().is_encoder_decoder:  # by default, whatever this configuration says
-        return "an encoder-decoder; expected an encoder, or t5 or mt5"
-    if any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules()):
+        return "an encoder-decoder; expected an encoder, a decoder, or t5 or mt5"
+    if any(name.endswith(".experts") for name, _ in model.named_modules()):
+        return "a mixture of experts, which a file and a classifier name differently"
+    if getattr(model.config, "vision_config", None) is not None:
+        return "which reads texts and images at once; expected a model of one of them"
+    if any(isinstance(module, Conv1D) for module in modules):
+        return "whose matrices are stored transposed; expected [outputs, inputs] as nn.Linear has"
+    if any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in modules):
         return "with batch normalisation, whose running statistics cannot be merged as weights are"
     return None
 
