@@ -147,6 +147,7 @@ def plain(folder: Path, texts: list[str], mode: str, normalized: bool) -> torch.
                 given.pop("token_type_ids", None)
             state = encoder(**given).last_hidden_state[0]
         by = {"cls": state[0], "max": state.max(dim=0).values, "mean": state.mean(dim=0)}
+        by["lasttoken"] = state[-1]
         by["mean_sqrt_len_tokens"] = state.sum(dim=0) / len(state) ** 0.5
         made.append(by[mode] / by[mode].norm() if normalized else by[mode])
     return torch.stack(made)
@@ -180,6 +181,16 @@ def test_what_a_folder_says_is_read_once(one: Path) -> None:
         _ = open_checkpoint(one).pooling
 
 
+def test_prompts_that_somebody_has_to_ask_for_are_left_alone(one: Path, tmp_path: Path) -> None:
+    """Those of a search engine, say: a row is read as `encode` reads it, and the merge has them."""
+    said = {"prompts": {"query": "query: ", "document": ""}, "default_prompt_name": None}
+    put(one / "config_sentence_transformers.json", said)
+    assert open_checkpoint(one).pooling is not None
+    merge(Recipe(experts=(str(one), str(one)), merger=Choice("average")), out=tmp_path / "out")
+    merged = tmp_path / "out" / "config_sentence_transformers.json"
+    assert json.loads(merged.read_text()) == said
+
+
 def test_newer_folders_leave_the_length_to_the_tokenizer(one: Path) -> None:
     put(one / "sentence_bert_config.json", {"transformer_task": "feature-extraction"})
     found = open_checkpoint(one).pooling
@@ -195,7 +206,7 @@ def test_embeddings_of_two_stacks_are_refused_before_they_are_merged(tmp_path: P
 
 def test_as_a_base_it_is_the_encoder_that_it_was(room: Path, one: Path) -> None:
     """Whatever its pooling: nobody reads that of a base."""
-    put(one / "1_Pooling" / "config.json", said("lasttoken", newer=True))
+    put(one / "1_Pooling" / "config.json", said("weightedmean", newer=True))
     assert encoder_digests(open_checkpoint(room / "base")) == encoder_digests(
         open_checkpoint(room / "plain")
     )
@@ -205,7 +216,7 @@ def test_as_a_base_it_is_the_encoder_that_it_was(room: Path, one: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "named"),
     [
-        ("1_Pooling/config.json", said("lasttoken", newer=True), "pooling lasttoken mean"),
+        ("1_Pooling/config.json", said("weightedmean", newer=True), "pooling weightedmean mean"),
         ("1_Pooling/config.json", said("weightedmean_tokens", newer=False), "weightedmean mean"),
         (
             "1_Pooling/config.json",
@@ -228,7 +239,12 @@ def test_as_a_base_it_is_the_encoder_that_it_was(room: Path, one: Path) -> None:
         ("sentence_bert_config.json", {"max_seq_length": True}, "length True positive"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case True"),
         ("sentence_bert_config.json", {"max_seq_length": 0}, "length 0 positive"),
-        ("config_sentence_transformers.json", {"prompts": {"query": "query: "}}, "prompts none"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"query": "query: "}, "default_prompt_name": "query"},
+            "prompts query none by default",
+        ),
+        ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "prompts query"),
         ("config_sentence_transformers.json", {"prompts": "query: "}, "prompts none"),
         ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim 8 none"),
         ("modules.json", 5, "list of modules"),
@@ -292,7 +308,7 @@ def test_links_out_of_the_folder_are_not_followed(name: str, one: Path, tmp_path
 
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("mode", POOLINGS)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "llama"])
 def test_embeddings_are_those_of_transformers_encoder(
     family: str, mode: str, normalized: bool, tmp_path: Path
 ) -> None:

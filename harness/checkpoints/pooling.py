@@ -74,12 +74,12 @@ def read_pooling(folder: Path, family: Family) -> Pooling | None:
             raise bad_value(
                 folder / name, "do_lower_case", True, "false: case is left to the tokenizer"
             )
-    prompts = contents.get(PROMPTS, {}).get("prompts") or {}
-    if any(prompts.values() if isinstance(prompts, dict) else [prompts]):
-        raise bad_value(
-            folder / PROMPTS, "prompts", prompts, "none: rows are read without a prompt"
-        )
-    if (size := contents.get(PROMPTS, {}).get("truncate_dim")) is not None:
+    options = contents.get(PROMPTS, {})
+    default, prompts = options.get("default_prompt_name"), options.get("prompts") or {}
+    if not isinstance(prompts, dict) or (default is not None and prompts.get(default) != ""):
+        unread = "none by default: rows are read without a prompt"
+        raise bad_value(folder / PROMPTS, "prompts", [default, prompts], unread)
+    if (size := options.get("truncate_dim")) is not None:
         raise bad_value(folder / PROMPTS, "truncate_dim", size, "none: embeddings are read whole")
     mode = _mode(contents.get(own[0], {}), folder / own[0])
     return Pooling(mode, len(places) > 1, _length(folder, contents), tuple(files))
