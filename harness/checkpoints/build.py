@@ -158,13 +158,14 @@ def check_ready(checkpoint: Checkpoint, *, unit: Unit = "row") -> None:
         encoder_of(checkpoint)
         return
     model = _check_classifier(checkpoint.config, checkpoint.weights, checkpoint.source, unit)
-    if unit == "row":
-        check_decoder(checkpoint, model)
+    check_decoder(checkpoint, model, unit)
 
 
-def check_decoder(checkpoint: Checkpoint, network: Any) -> None:
+def check_decoder(checkpoint: Checkpoint, network: Any, unit: Unit) -> None:
     """Raise BrokenCheckpoint for a decoder whose configuration lacks a token that its classifier of
     rows, `network`, needs: the one that pads, and of an encoder-decoder the one that begins."""
+    if unit == "word":
+        return
     family, config = checkpoint.family, network.config
     config = config if family.stacks else config.get_text_config()
     keys = ["decoder_start_token_id"] if family.stacks else []

@@ -139,8 +139,7 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
         state |= head.weights
         config[TEXT_HEAD] = head.config[TEXT_HEAD]
     planned: Any = classifier_on_meta(config, source.source, unit=kind.unit)
-    if kind.unit == "row":
-        check_decoder(source, planned)
+    check_decoder(source, planned, kind.unit)
     set_seed(seed)
     what = f"{source.source} cannot be loaded"
     # without warnings, as a new head is intended
