@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ _known = known(TOY)
 CONFIG, LENGTH = "config.json", 20
 TOKENIZER = Path(harness.__file__).parent / "checking/miniatures/base/tokenizer.json"
 BOTH = (Choice("current"), Choice("linear-probe"))
+LONG = {"first": "word1 " * 30, "second": "word2 " * 30, "label": 0}
 Minis = Callable[[str], dict[str, Path]]
 SIZES = {
     **BERT_LIKE,
@@ -119,6 +121,16 @@ def changed(folder: Path, **values: Any) -> Path:
     config = {key: value for key, value in config.items() if value is not None}
     (folder / CONFIG).write_text(json.dumps(config))
     return folder
+
+
+@pytest.mark.parametrize("name", ["opt", "gpt_neo"])
+def test_a_row_without_positions_is_told_before_it_is_run(name: str, tmp_path: Path) -> None:
+    folder = model(tmp_path / name, ["no", "yes"], family=name, **SIZES)
+    longest = replace(TOY, name="toy/long", generate=lambda split: [LONG, LONG])
+    rows = load_rows(longest, "test")
+    with mistake(BrokenCheckpoint, folder, "positions for 40", "a row has 50", "max-length 40"):
+        forward(open_checkpoint(folder), rows, max_length=50)
+    assert forward(open_checkpoint(folder), rows, max_length=40)[0].shape == (2, 16)
 
 
 # A padding token ---------------------------------------------------------------------------
