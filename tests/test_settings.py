@@ -248,14 +248,6 @@ def test_an_encoder_decoder_is_refused_by_name(
     )
 
 
-def test_a_decoder_is_refused_by_name(tmp_path: Path) -> None:
-    model(tmp_path / "a", ["no", "yes"])
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "dff": 24, "n_positions": 40}
-    config = {"model_type": "ctrl", **sizes, "vocab_size": 45}
-    (tmp_path / "a" / "config.json").write_text(json.dumps(config))
-    refused(["merge", str(tmp_path / "a"), str(tmp_path / "a"), "--out", "m"], UnknownName, "ctrl")
-
-
 def test_a_kept_head_is_of_the_same_function(tmp_path: Path) -> None:
     for name, labels in (("a", ["no", "yes"]), ("b", ["x", "y", "z"])):
         model(tmp_path / name, labels)
