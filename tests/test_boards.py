@@ -848,6 +848,25 @@ def test_the_command_writes_what_the_function_renders(
     assert {name: (out / name).read_text() for name in texts} == texts
 
 
+def test_a_merge_that_scores_as_the_best_constant_is_not_the_best() -> None:
+    """By hand: 0.05 and 0.55 have the mean 0.3, as two constants of 0.3, but for rounding."""
+    values = {"ties": (0.05, 0.55), "average": (0.05, 0.5)}
+    records = [
+        record("merged", method, task, "current", value, method=method)
+        for method, row in values.items()
+        for task, value in zip((RTE, MRPC), row, strict=True)
+    ]
+    constant = DrawScore(value=0.3, parts={"accuracy": 0.3})
+    board = board_of(lines([one.model_copy(update={"majority": constant}) for one in records]))
+    (setting,) = board.scores.settings
+    mean, best = (board.scores.cell(row, setting, "mean") for row in ("ties", CONSTANT))
+    assert mean is not None
+    assert best is not None
+    assert mean.mean > best.mean
+    assert mean.mean == pytest.approx(best.mean)
+    assert board.best[setting, "mean"] == frozenset()
+
+
 def test_boards_of_several_places_have_a_page_over_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

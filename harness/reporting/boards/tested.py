@@ -20,7 +20,7 @@ from harness.reporting.grid import Grid, GridCell, GridPlace
 from harness.reporting.lines import CURRENT, Line, Setting, grouped
 from harness.reporting.names import CONSTANT
 from harness.stats.estimate import Prior, mean_of
-from harness.stats.intervals import LEVEL
+from harness.stats.intervals import DIGITS, LEVEL
 from harness.stats.priors import prior_of
 from harness.stats.tests import holm, p_value
 
@@ -57,10 +57,10 @@ def best_of(scores: Grid, priors: Priors) -> dict[tuple[Setting, str], frozenset
     for place, cells in _merges_by_column(scores):
         if len(cells) > 1:
             constant = scores.cell(CONSTANT, *place)
-            low = -math.inf if constant is None else constant.mean
+            low = -math.inf if constant is None else round(constant.mean, DIGITS)
             first = max(cells, key=lambda row: cells[row].mean)
             same = cells.keys() - {*_behind(first, cells, priors[place])}
-            best[place] = frozenset(row for row in same if cells[row].mean > low)
+            best[place] = frozenset(row for row in same if round(cells[row].mean, DIGITS) > low)
     return best
 
 
