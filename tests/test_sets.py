@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -354,14 +355,56 @@ def test_the_mean_of_a_set_that_lacks_a_task_is_not_compared(tmp_path: Path) -> 
         ties, average = (board.scores.row(row, setting)[-1] for row in ("ties", "average"))
         assert ties is not None
         assert average is not None
-        found = difference_of_cells(ties, average)
-        assert found.points == pytest.approx(15)
-        assert found.paired is not None
-        assert [*found.paired.by_set] == [0, 1]
+        assert difference_of_cells(ties, average).points == pytest.approx(15)
     compared = harness.compare(["ties", "average"], records=written(tmp_path / "r", records))
     assert (compared.terms.sets, compared.terms.of_sets) == (2, 3)
     assert isinstance(compared, harness.Comparison)
     assert compared.difference == pytest.approx(0.15)
+
+
+def test_two_of_three_sets_are_no_test_over_sets() -> None:
+    """Nor one over units alone, beside tests over three sets: ties counts as not tested."""
+    board = made(with_a_hole(lambda _: False))
+    current = board.scores.settings[0]
+    assert board.best[current, "mean"] == {"ties", "average"}
+    assert board.gaps["ties", "mean"].significant is False
+    assert board.gaps["ties", "mean"].p is None
+    assert board.gaps["average", "mean"].p is not None
+    lost = {share.row: share.lost for share in board.shares}
+    assert lost["ties"].significant is False
+    assert lost["ties"].p is None
+    assert lost["average"].p is not None
+    assert board.credits is not None
+    assert {one.name: one.hidden for one in board.credits.merges} == {
+        "ties": False,
+        "average": True,
+    }
+
+
+def test_two_sets_are_tested_by_what_merges_of_three_say_of_sets(tmp_path: Path) -> None:
+    """Four merges are 20 points above the average or below it, by chance; ties is above it on both
+    sets that it was merged of, which a test over units alone would call significant."""
+    records = [one for one in with_a_hole(lambda _: False) if one.protocol == "current"]
+    averages = [one for one in records if one.method == "average"]
+    shifts = {"a": (1, -1, 0), "b": (-1, 0, 1), "c": (0, -1, 1), "d": (1, 1, -1)}
+    for (method, of_sets), one in product(shifts.items(), averages):
+        at = int(one.model[-1])
+        value = one.scores[0].value + of_sets[at] / 5
+        given = {"method": method, "digest": f"{method}{at}", "experts": one.experts}
+        made_of = record("merged", f"{method}-{at}", one.task, "current", value, **given)
+        records.append(resampled(made_of))
+    compared = harness.compare(["ties", "average"], records=written(tmp_path, records))
+    assert isinstance(compared, harness.Comparison)
+    assert (compared.terms.sets, compared.terms.of_sets) == (2, 3)
+    assert "over test units and sets of experts" in str(compared)
+    assert compared.p is not None
+    assert compared.p > 0.05
+    board = made(records)
+    current = board.scores.settings[0]
+    ties, average = (board.scores.row(row, current)[-1] for row in ("ties", "average"))
+    assert ties is not None
+    assert average is not None
+    assert difference_of_cells(ties, average, board.priors[current, "mean"]).p == compared.p
 
 
 def test_points_and_interval_are_of_the_same_sets() -> None:

@@ -42,7 +42,7 @@ from harness.reporting.mixed import check_columns
 from harness.reporting.names import marked
 from harness.reporting.sets import with_set_numbers
 from harness.stats.estimate import Estimate, Prior, minus
-from harness.stats.intervals import FARTHEST, interval
+from harness.stats.intervals import FARTHEST, fewest_sets, interval
 from harness.stats.ranks import (
     interval_over_tasks,
     leave_one_out,
@@ -106,13 +106,21 @@ def compare(
     sides = _shared(chosen, shots)
     scores, (lines, *_) = _scores(sides), sides.values()
     priors = _priors(all_lines, sides)
-    sets = [
+    shared, of_any = (
         max(len({line.set for line in group}) for group in by_model.values())
         for by_model in (sides, chosen)
-    ]
+    )
     seeds = sorted({seed for line in chain(*sides.values()) for _, seed, *_ in line.trained})
     task_names = tuple(sorted(tasks_by(lines)))
-    terms = Terms(label, lines[0].shots or None, task_names, sets[0], sets[1], tuple(seeds))
+    terms = Terms(
+        label,
+        lines[0].shots or None,
+        task_names,
+        sets=shared,
+        of_sets=of_any,
+        seeds=tuple(seeds),
+        over_sets=shared >= fewest_sets(priors.get(MEAN)),
+    )
     if len(sides) == 2:
         fraction = None if margin is None else margin / 100
         return _two(_called(sides), scores, priors, terms, fraction)

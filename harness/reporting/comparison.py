@@ -24,7 +24,8 @@ class Terms:
     """The terms of a comparison: the protocol with its options, the shots, the tasks.
 
     `sets` is the number of sets of experts behind every score, `of_sets` the largest number that
-    any model has, and `seeds` are the seeds of their experts.
+    any model has, and `seeds` are the seeds of their experts. `over_sets`: tests are over these
+    sets, too.
     """
 
     protocol: str
@@ -33,6 +34,7 @@ class Terms:
     sets: int = 1
     of_sets: int = 1
     seeds: tuple[int, ...] = ()
+    over_sets: bool = False
 
     @property
     def drawn(self) -> bool:

@@ -41,7 +41,8 @@ class MergeLoss:
     All in points (x100), averaged over the tasks. `experts` and `current` are under Current Eval.
     `adapted` is the merge and `control` the base under the setting: what the setting reaches
     without any merge. `within` is the 95 % interval of the loss over test units and draws, `p` the
-    p-value of the loss, `above_control` the interval of the merge minus the base under the setting.
+    p-value of the loss, on so many `sets` of experts; `above_control` is the interval of the merge
+    minus the base under the setting.
     `ratio` is (adapted - current) / loss. Ratios are None where they are undefined, or rest on too
     few draws; `credit` also where tasks have different metrics, whose mean has no scale.
     """
@@ -57,6 +58,7 @@ class MergeLoss:
     above_control: Ends | None = None
     credit: Ratio | None = None
     p: float = 0.0
+    sets: int = 1
 
     @property
     def loss(self) -> float:
@@ -211,6 +213,7 @@ def merge_loss(lines: ComparedLines, setting: Setting) -> MergeLoss:
         above_control=in_points(mean_difference(adapted, control[0])) if control else None,
         credit=credited,
         p=p_value(loss),
+        sets=len({line.set for line in lines.current}),
     )
 
 

@@ -35,11 +35,11 @@ def variances(estimate: Estimate) -> tuple[float, float, float]:
     The interaction of units and draws is in the variance of the resamples and in that of the draws;
     it is counted with the draws alone. The variance of a bootstrap of n units is (n - 1) / n of the
     unbiased one. Sets share the units and the draws; the interaction of units and sets is in both
-    parts, so intervals are a little too wide. With fewer than three sets the last part is 0: claims
-    are then about these very sets.
+    parts, so intervals are a little too wide. With fewer sets than a test over them needs the last
+    part is 0: claims are then about these very sets.
     """
     sets, of_sets = [*estimate.by_set.values()], 0.0
-    if len(sets) >= FEWEST_SETS:
+    if len(sets) >= fewest_sets(estimate.prior):
         of_sets = moderated(float(np.var(sets, ddof=1)), len(sets), estimate.prior)[0] / len(sets)
     if estimate.units < 2:
         return math.inf, 0.0, of_sets
@@ -49,6 +49,12 @@ def variances(estimate: Estimate) -> tuple[float, float, float]:
         return of_units, 0.0, of_sets
     in_both = _interaction(estimate) / draws
     return max(0.0, of_units - in_both), float(estimate.values.var(ddof=1)) / draws, of_sets
+
+
+def fewest_sets(prior: Prior | None) -> int:
+    """The fewest sets of experts whose variance counts: two where merges of more sets give a
+    `prior`, which then has most of the degrees of freedom."""
+    return FEWEST_SETS if prior is None else 2
 
 
 def moderated(variance: float, sets: int, prior: Prior | None) -> tuple[float, float]:

@@ -25,6 +25,7 @@ from harness.reporting.lines import CURRENT, Line, Setting, grouped, tasks_by
 from harness.reporting.names import AVERAGE_SINGLE, BEST_SINGLE, CONSTANT, MAX
 from harness.reporting.sets import with_set_numbers
 from harness.reporting.verdict import Verdict, experts_and_bases, verdicts_on
+from harness.stats.intervals import FEWEST_SETS
 from harness.types import HELD_OUT
 
 COMPUTED_ROW_NOTES = {
@@ -226,8 +227,14 @@ def shares_of(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
 
 def _shares(scores: Grid, tuned: Setting, verdicts: Mapping[str, Verdict]) -> list[HeadShare]:
     """The shares under one setting; `verdicts` are those of its rows."""
+    over_sets = max(verdict.sets for verdict in verdicts.values()) >= FEWEST_SETS
     lost = with_holm(
-        {row: Difference(verdict.loss, p=verdict.p) for row, verdict in verdicts.items()}
+        {
+            row: Difference(verdict.loss, significant=False)
+            if over_sets and verdict.sets < FEWEST_SETS
+            else Difference(verdict.loss, p=verdict.p)
+            for row, verdict in verdicts.items()
+        }
     )
     recovered, mean = gaps(scores, verdicts, scores.headlines[CURRENT], tuned), scores.columns[-1]
     return [

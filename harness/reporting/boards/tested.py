@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import TypeAlias, TypeVar
 
 from harness.reporting.difference import (
@@ -20,7 +21,7 @@ from harness.reporting.grid import Grid, GridCell, GridPlace
 from harness.reporting.lines import CURRENT, Line, Setting, grouped
 from harness.reporting.names import CONSTANT
 from harness.stats.estimate import Prior, mean_of
-from harness.stats.intervals import DIGITS, LEVEL
+from harness.stats.intervals import DIGITS, FEWEST_SETS, LEVEL, fewest_sets
 from harness.stats.priors import prior_of
 from harness.stats.tests import holm, p_value
 
@@ -105,22 +106,31 @@ def _prior(cells: Iterable[GridCell]) -> Prior | None:
     return prior_of([mean_of(scores) for (scores,) in filter(None, estimates)])
 
 
-def difference_of_cells(one: GridCell, other: GridCell, prior: Prior | None = None) -> Difference:
+def difference_of_cells(
+    one: GridCell, other: GridCell, prior: Prior | None = None, *, of_sets: int = 1
+) -> Difference:
     """How far a cell is above another, tested on the sets of experts that both have on every task.
 
-    A difference that cannot be tested counts as not significant.
+    A difference that cannot be tested counts as not significant. `of_sets` is the largest number of
+    sets in the column: where its tests are over sets, one on fewer sets than that takes is none.
     """
     points = one.mean - other.mean
-    sets = [task_sets(cell.lines) for cell in (one, other)]
-    shared = sets_of_all(sets)
+    shared = sets_of_all([task_sets(cell.lines) for cell in (one, other)])
     first, second = ([line for line in cell.lines if line.set in shared] for cell in (one, other))
     paired = difference_of(first, second)
     if paired is not None and len([*first, *second]) < len([*one.lines, *other.lines]):
         points = 100 * paired.point
-    if paired is None or not enough_draws([*first, *second]):
+    of_sets = max(of_sets, *map(_whole_sets, (one, other)))
+    few = of_sets >= FEWEST_SETS and len(shared) < fewest_sets(prior)
+    if paired is None or few or not enough_draws([*first, *second]):
         return Difference(points, significant=False)
     paired = replace(paired, prior=prior)
     return Difference(points, paired, p=p_value(paired))
+
+
+def _whole_sets(cell: GridCell) -> int:
+    """How many sets of experts a cell has on all of its tasks."""
+    return len(sets_of_all([task_sets(cell.lines)]))
 
 
 # Gains -------------------------------------------------------------------------------------
@@ -186,10 +196,16 @@ def _by_column(
     gains: dict[tuple[str, str], Difference] = {}
     for index, column in enumerate(scores.columns):
         prior = None if priors is None else priors[column]
-        family = {
-            (row, column): difference_of_cells(cell, other, prior)
+        both = {
+            (row, column): (cell, other)
             for row, (first, second) in cells.items()
             if (cell := first[index]) is not None and (other := second[index]) is not None
         }
-        gains |= with_holm(family)
+        of_sets = max(map(_whole_sets, chain(*both.values())), default=1)
+        gains |= with_holm(
+            {
+                place: difference_of_cells(*pair, prior, of_sets=of_sets)
+                for place, pair in both.items()
+            }
+        )
     return gains
