@@ -237,6 +237,12 @@ def intervals() -> Iterator[World]:
     for rows, share in ((50, 0.9), (100, 0.97), (277, 0.6), (1000, 0.99)):
         title = f"accuracy {share:.2f}, {rows} rows"
         yield score(title, partial(accuracy, rows=rows, share=share), share)
+    for share in (0.995, 0.9985):
+        made = partial(accuracy, rows=100, share=share)
+        yield score(f"accuracy {share:g}, 100 rows", made, share, band=(0.84, 0.93))
+    perfect = partial(rare, rows=200, share=0.05, found=0.95, odd=0.0)
+    title = "F1, 5 % of 200 rows positive, of which 95 % are found"
+    yield score(title, perfect, 2 * 0.95 / 1.95, band=(0.3, 0.93))
     for known, band in ((TWO, (0.93, 0.97)), (RARE, (0.8, 0.93))):
         yield score(
             f"macro-F1, rarest class {100 * known[0][-1]:.0f} of 100 rows",
@@ -324,18 +330,42 @@ def f1_alike(random: Random) -> Estimate:
     return minus(first, second)
 
 
+def rare(random: Random, rows: int, share: float, found: float, odd: float) -> Estimate:
+    """F1 of a class of such a share, of which so much is found, and so much of the rest as well."""
+    return read([f1_of(*_rare(random, rows, share, found, odd, 1), 1)], rows)
+
+
+def rare_alike(random: Random, rows: int, share: float) -> Estimate:
+    """Two models that find half of a rare class, each with mistakes of its own."""
+    true, *found = _rare(random, rows, share, 0.5, 0.02, 2)
+    first, second = (read([f1_of(true, each, 1)], rows) for each in found)
+    return minus(first, second)
+
+
+def _rare(
+    random: Random, rows: int, share: float, found: float, odd: float, models: int
+) -> list[Units]:
+    """The labels, one of them positive at least, and what each model says."""
+    true = (random.random(rows) < share).astype(np.int64)
+    true[0] |= not true.any()
+    chance = np.where(true == 1, found, odd)
+    return [true, *((random.random(rows) < chance).astype(np.int64) for _ in range(models))]
+
+
 def correlated_alike(random: Random, rows: int) -> Estimate:
     """Two models of the same Pearson, 0.9, each with mistakes of its own."""
     x = random.normal(size=rows)
     return minus(correlated(random, x, 0.9), correlated(random, x, 0.9))
 
 
-def level(title: str, made: Callable[[Random], Estimate], *, fails: bool) -> World:
+def level(
+    title: str, made: Callable[[Random], Estimate], *, fails: bool, high: float = LEVEL_OF_ONE
+) -> World:
     """How often a true difference of zero is found significant: 5 of 100 at most."""
     return World(
         title,
         0.0,
-        0.05,
+        high,
         lambda random: p_value(made(random)) < 0.05,
         lambda random: by_rows(made(random)),
         fails,
@@ -349,6 +379,9 @@ def tests() -> Iterator[World]:
         made = partial(two_alike, rows=rows, differing=differing)
         yield level(title, made, fails=differing < 5)
     yield level("F1, 150 rows, 30 % positive", f1_alike, fails=False)
+    for rows in (100, 200, 400):
+        title, made = f"F1, {rows} rows, 5 % positive", partial(rare_alike, rows=rows, share=0.05)
+        yield level(title, made, fails=False, high=EXCEEDED)
     for rows in (30, 100):
         title = f"Pearson 0.9, {rows} rows"
         yield level(title, partial(correlated_alike, rows=rows), fails=False)
@@ -478,12 +511,17 @@ def sets_alike(
     better: int = 0,
     erratic: float = 0.0,
     several: int = 1,
+    variants: int = 1,
 ) -> list[Estimate]:
-    """Models that are alike on sets of experts: some vary more from set to set than others."""
+    """Models that are alike on sets of experts: some vary more from set to set than others, or so
+    many `variants` of each score next to the same."""
     spread = np.geomspace(least, largest, models)[:, None]
     spread[-several:] = erratic or spread[-several:]
     rows = random.normal(0, 0.4, (models, 300))
     noise = spread * random.normal(size=(models, count)) + random.normal(0, 0.05, count)
+    if variants > 1:
+        rows, noise = (np.repeat(one[::variants], variants, axis=0) for one in (rows, noise))
+        noise = noise + random.normal(0, least / 100, noise.shape)
     noise[:better] += 5
     return [
         over_sets({at: means((of + one)[None]) for at, one in enumerate(each)})
@@ -516,6 +554,19 @@ def one_over_sets(random: Random, at_random: bool, **of: float) -> bool:
     made = sets_alike(random, **of)  # type: ignore[arg-type]
     first, second = random.choice(len(made), 2, replace=False) if at_random else (0, -1)
     return p_value(replace(minus(made[first], made[second]), prior=prior_of(made))) < LEVEL_OF_ONE
+
+
+def of_two_sets(random: Random, **of: float) -> bool:
+    """Whether a model that lacks the third set is said to differ from one of the others, which say
+    how much models vary."""
+    made = sets_alike(random, **of)  # type: ignore[arg-type]
+    one, other = (replace(each, by_set={n: each.by_set[n] for n in (0, 1)}) for each in made[:2])
+    values = [np.array([np.mean([*each.by_set.values()])]) for each in (one, other)]
+    first, second = (
+        replace(each, values=value, resamples=each.resamples + value - each.values)
+        for each, value in zip((one, other), values, strict=True)
+    )
+    return p_value(replace(minus(first, second), prior=prior_of(made[1:]))) < LEVEL_OF_ONE
 
 
 def behind_the_highest(random: Random, models: int, among: int) -> bool:
@@ -553,6 +604,17 @@ def over_sets_alike() -> Iterator[World]:
         )
         yield World(f"two drawn at random {title}", 0.0, LEVEL_OF_ONE, random_two)
         yield World(f"that one and another {title}", 0.0, EXCEEDED, that_one)
+    for models, variants, high in ((24, 3, LEVEL_OF_ONE), (24, 6, EXCEEDED), (15, 5, EXCEEDED)):
+        of = {"models": models, "count": 3, "least": 0.2, "largest": 0.2, "variants": variants}
+        title = f"two of {models} models on 3 sets of experts, sd 0.2, each merger in {variants}"
+        made = partial(one_over_sets, at_random=False, **of)
+        yield World(f"{title} variants", 0.0, high, made)
+    for models in (5, 12):
+        of = {"models": models, "count": 3, "least": 0.2, "largest": 0.2}
+        title = (
+            f"two of {models} models on 3 sets of experts, sd 0.2, on the two sets that both have"
+        )
+        yield World(title, 0.0, LEVEL_OF_ONE, partial(of_two_sets, **of))
     for models in (6, 20):
         yield World(
             f"any of {models} equal models is behind the highest",
