@@ -57,6 +57,11 @@ class ExpertSet:
         """The tasks of the experts, each once; none for given folders, which record theirs."""
         return tuple(dict.fromkeys(expert.task for expert in self.members if expert.task))
 
+    @property
+    def says_no_task(self) -> bool:
+        """Whether folders are given and none of those that exist records a task."""
+        return self.has_unrecorded and not self.recorded_tasks
+
 
 def slug(text: str) -> str:
     """A text as the name of a folder."""

@@ -303,7 +303,7 @@ def _default(name: str) -> Any:
 
 def _merge_step(study: Study, group: ExpertSet, merge: MergerAxis, data_dir: str | None) -> Step:
     """The step that makes a merge. Raises HarnessError for values that no recipe accepts."""
-    if merge.on and not group.tasks:
+    if merge.on and not group.tasks and not group.says_no_task:
         raise study.fault(
             f"on is {merge.on}, and experts in folders say their tasks themselves; values are "
             f"chosen on the {HELD_OUT} of these: leave on out"
@@ -324,6 +324,11 @@ def _merge_step(study: Study, group: ExpertSet, merge: MergerAxis, data_dir: str
     option, tried = grid(recipe)
     # `merge` is for all merges: fields that this one has no use for get their default
     recipe = recipe.but(**{name: _default(name) for name in unused_fields(recipe)})
+    if group.says_no_task and (tried or _needs_rows(recipe)):
+        raise study.fault(
+            f"{recipe.method} reads rows of the experts' tasks, and no folder of {group.name} says "
+            "its task; leave it out, or make this merge by harness merge --tasks"
+        )
     for name in recipe.tune_on:
         unreported_split(name)
     return Step(
@@ -359,6 +364,11 @@ def _rows(
     if len(counted) < len(scored):
         return None
     return float(candidates * sum(counted) + len(recipe.experts) * sum(examples))
+
+
+def _needs_rows(recipe: Recipe) -> bool:
+    """Whether a method of a recipe reads rows at all."""
+    return any(need.rows != "none" for entry, _ in methods_of(recipe) for need in needs_of(entry))
 
 
 def _reads(entry: Method) -> bool:
