@@ -582,8 +582,11 @@ def test_outputs_that_are_tied_to_no_table_must_be_there(made: Path, tmp_path: P
     state = {n: lacking.weights[n] for n in lacking.weights if n != "lm_head.weight"}
     lacking = replace(lacking, weights=state)
     if len(state) < len(open_checkpoint(made / "a").weights):
-        with mistake(BrokenCheckpoint, made / "a", "lm_head.weight", "adapter"):
+        with mistake(BrokenCheckpoint, made / "a", "adapter", "'lm_head.weight' as well"):
             under_words(lacking, said, TOY.labels)
+        tied = replace(lacking, weights={**state, "lm_head.weight": state["shared.weight"]})
+        found = under_words(tied, said, TOY.labels)
+        assert torch.equal(found.weights["lm_head.weight"], state["shared.weight"])
     else:
         assert under_words(lacking, said, TOY.labels).labels == TOY.labels
 

@@ -129,8 +129,9 @@ def under_words(
     if tied and not is_scaled(configuration(model.config, model.source)):
         raise BrokenCheckpoint(
             f"{model.source} has no tensor '{LM_HEAD}', and its config.json (tie_word_embeddings, "
-            "scale_decoder_outputs) does not tie the outputs to the token embeddings; expected a "
-            "whole T5ForConditionalGeneration, or an adapter with the task type SEQ_2_SEQ_LM"
+            "scale_decoder_outputs) is not that of T5 1.0, which needs none; expected a whole "
+            "T5ForConditionalGeneration, or an adapter with the task type SEQ_2_SEQ_LM; outputs "
+            f"that are the token embeddings are to be stored as '{LM_HEAD}' as well"
         )
     encoder = encoder_of(model)
     whole = union(encoder.weights, {} if tied else select(model.weights, [LM_HEAD]))
