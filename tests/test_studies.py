@@ -986,6 +986,15 @@ def test_what_a_full_disk_ended_is_done_by_the_next_run(
     assert main(command) == 0
 
 
+@pytest.mark.filterwarnings("default:the cache")
+def test_a_cache_that_cannot_be_written_stops_no_step(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (room / "file").write_text("")
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(room / "file/cache"))
+    assert {one.state for one in run(room, mergers="average").values()} == {"done"}
+
+
 def test_a_study_of_which_all_fails_says_why_and_has_no_board(
     room: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
