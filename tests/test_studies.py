@@ -995,6 +995,13 @@ def test_a_cache_that_cannot_be_written_stops_no_step(
     assert {one.state for one in run(room, mergers="average").values()} == {"done"}
 
 
+def test_logs_that_cannot_be_written_are_one_line(room: Path) -> None:
+    (room / "out").mkdir()
+    (room / "out/logs").write_text("mine")
+    command = ["study", "run", write(room), "--out", room / "out", "--jobs", "2"]
+    refused([*command, "--device", "cpu"], CannotWrite, "out/logs")
+
+
 def test_a_study_of_which_all_fails_says_why_and_has_no_board(
     room: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

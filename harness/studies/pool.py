@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness.files import as_cannot_write
 from harness.studies.outcomes import Outcome, outcome_of, outcomes_of
 from harness.studies.plan import Plan, seconds_of
 from harness.studies.work import Say, work
@@ -69,13 +70,16 @@ def run_plan(
             tell(number)
         return outcomes_of(plan, folder)
     command, free = worker_command(path, where), _environments(jobs, where)
-    (folder / LOGS).mkdir(exist_ok=True)
+    logs = folder / LOGS
+    with as_cannot_write(logs):
+        logs.mkdir(exist_ok=True)
     with _asked_to_end() as signals, _workers() as working:
         while (waiting or working) and not signals:
             for number in [n for n in waiting if _ready(plan, n, settled)][: len(free)]:
                 waiting.remove(number)
                 environment = free.pop()
-                with (folder / LOGS / f"{path.stem}-{number}.log").open("ab") as log:
+                file = logs / f"{path.stem}-{number}.log"
+                with as_cannot_write(file), file.open("ab") as log:
                     process = subprocess.Popen(
                         [*command, "--chunk", str(number)], stdout=log, stderr=log, env=environment
                     )

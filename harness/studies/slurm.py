@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import BadRecipe
-from harness.files import read_json, read_text, write_json
+from harness.files import as_cannot_write, read_json, read_text, write_json
 from harness.studies.plan import Plan
 from harness.studies.pool import LOGS, THREADS, worker_command
 
@@ -60,7 +60,8 @@ def submitted(
     stay submitted.
     """
     folder = path.resolve().parent.parent
-    (folder / LOGS).mkdir(exist_ok=True)
+    with as_cannot_write(folder / LOGS):
+        (folder / LOGS).mkdir(exist_ok=True)
     largest, jobs = _largest(), list[str]()
     # indices must stay below the largest: each is a chunk's number minus `first`
     for (_, first), numbers in groupby(
