@@ -1658,6 +1658,27 @@ def test_merges_of_other_code_are_made_again_where_that_is_asked(
         refused([*command, "--remake-changed"], OutputExists, "topic/own notes.txt")
 
 
+@pytest.mark.usefixtures("as_found")
+@pytest.mark.filterwarnings("default:.* was made before the code")
+def test_a_merge_whose_run_was_killed_is_of_the_code_that_made_it(
+    room: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Killed when the folder was whole, and before that was said; then the code is another."""
+    (room / "mine").mkdir()
+    command = ["study", "run", str(write(room, mergers="own", protocols="current"))]
+    command += ["--out", str(room / "out"), "--plugins", str(room / "mine")]
+    outcome = room / "out/outcomes/merged/base/topic/own.json"
+    for scale in (0.5, 0.4):
+        (room / "mine/one.py").write_text(MERGER.format(scale=scale))
+        capsys.readouterr()
+        with registries_kept():  # as a process of its own
+            assert main(command) == 0
+        if scale == 0.5:
+            outcome.write_text(outcome.read_text().replace('"done"', '"begun"'))
+            shutil.rmtree(room / "out/records")
+    assert "--remake-changed" in capsys.readouterr().out
+
+
 METRIC = """
 import harness
 

@@ -130,7 +130,7 @@ def _asks_no_less(step: Step, name: str, then: Mapping[str, Any], now: Mapping[s
 def write_outcome(step: Step, folder: Path, outcome: Outcome) -> None:
     """Write the outcome of a step, atomically."""
     data = {**vars(outcome), "request": dict(step.request), "records": list(outcome.records)}
-    data |= {"code": methods_code(step, folder), "inputs": dict(step.inputs)}
+    data |= {"code": outcome.code or methods_code(step, folder), "inputs": dict(step.inputs)}
     data["made"] = _made(step, folder) if outcome.state == "done" else None
     write_json(_path(step, folder), data)
 

@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,9 @@ def _do(step: Step, folder: Path, where: Mapping[str, Any]) -> Outcome:
         latest, whole = outcome_of(step, folder), has_folder(step, folder)
         if is_done(step, latest, folder):
             return latest
-        if latest.state != "begun":
-            write_outcome(step, folder, Outcome("begun", step.request))
-        elif whole:  # the run that began it was killed after the folder was whole
-            return Outcome("done", step.request)
+        if latest.state == "begun" and whole:  # that run was killed after the folder was whole
+            return replace(latest, state="done")
+        write_outcome(step, folder, Outcome("begun", step.request))
     start = time.perf_counter()
     try:
         records = _make_waiting(step, folder, where, whole)
