@@ -986,6 +986,22 @@ def test_what_a_full_disk_ended_is_done_by_the_next_run(
     assert main(command) == 0
 
 
+def test_what_a_full_disk_ended_may_be_asked_otherwise(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it was made: with less to train on, say, there is room."""
+
+    def full(*_: object, **__: object) -> None:
+        raise CannotWrite("there is no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.studies.work.finetune", full)
+        assert {one.state for one in run(room).values()} == {"missing"}
+    experts: Any = TWO["experts"]
+    asked = {"experts": {**experts, "finetune": {"epochs": 1, "limit": 30}}}
+    assert {one.state for one in run(room, **asked).values()} == {"done"}
+
+
 @pytest.mark.filterwarnings("default:the cache")
 def test_a_cache_that_cannot_be_written_stops_no_step(
     room: Path, monkeypatch: pytest.MonkeyPatch
@@ -1183,6 +1199,25 @@ def test_of_two_that_begin_a_step_at_once_one_waits(
     assert not theirs.exists()
 
 
+def test_what_another_run_is_making_with_other_settings_is_refused(room: Path) -> None:
+    """The worker of a run that was killed, say: its expert would be taken for what is asked now."""
+    made = plan(room)
+    step = made.steps["experts/base/topic-0"]
+    place = room / "out" / step.name
+    place.parent.mkdir(parents=True)
+    write_outcome(step, room / "out", Outcome("begun", step.request))
+    theirs, lock = unfinished.new(place, unfinished.make_folder)
+    experts: Any = TWO["experts"]
+    other = {"experts": {**experts, "finetune": {"epochs": 2, "limit": 40}}}
+    with mistake(BadRecipe, step.name, "is being made", "epochs", "1", "2", "--out"):
+        outcomes_of(plan(room, **other), room / "out")
+    os.close(lock)
+    command(room, **other)
+    made_with = json.loads((place / EXPERT_FILE).read_text())["hyperparameters"]
+    assert made_with["epochs"] == 2
+    assert not theirs.exists()
+
+
 @pytest.mark.parametrize("told", [True, False])
 def test_one_who_comes_late_leaves_what_the_other_one_made(
     room: Path, monkeypatch: pytest.MonkeyPatch, told: bool
@@ -1203,6 +1238,26 @@ def test_one_who_comes_late_leaves_what_the_other_one_made(
     monkeypatch.setattr("harness.studies.work.finetune", train)
     chunk = next(n for n, one in enumerate(made.chunks) if step.name in one.steps)
     assert work(made, chunk, room / "out", where=WHERE, say=str)
+
+
+def test_one_who_comes_late_takes_nothing_that_was_made_with_other_settings(
+    room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one had begun, and nothing showed yet that it was making a folder."""
+    made, experts = plan(room), dict[str, Any](TWO["experts"])
+    write_plan(made, room / "out")
+    asked = steps(room, experts={**experts, "finetune": {"epochs": 2, "limit": 40}})
+
+    def train(*_: Any, out: Path, **__: Any) -> None:
+        step = asked[str(out)]
+        harness.finetune(out=out, **step.request)
+        write_outcome(step, Path(), Outcome("done", step.request))
+        raise OutputExists(f"{out} exists")
+
+    monkeypatch.setattr("harness.studies.work.finetune", train)
+    with mistake(BadRecipe, "experts/base/topic-0", "epochs", "2", "1", "--out"):
+        work(made, 0, room / "out", where=WHERE, say=str)
+    assert outcome_of(asked["experts/base/topic-0"], room / "out").state == "done"
 
 
 def test_one_who_looks_before_the_other_one_ends_does_not_begin_again(

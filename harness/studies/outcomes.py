@@ -24,7 +24,7 @@ from harness.studies.inputs import task_of
 from harness.studies.plan import Plan, latest_in, read_plan
 from harness.studies.step import Step
 from harness.studies.steps import difference
-from harness.unfinished import folder_lock
+from harness.unfinished import folder_lock, is_written
 
 OUTCOMES = "outcomes"
 State = Literal["done", "failed", "begun", "missing"]
@@ -88,8 +88,8 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
         again = step.verb == "evaluate" and of_other_code(step, outcome, folder)
         return Outcome("missing", step.request) if again else outcome
     differing = [name for name in {**then, **now} if not _asks_no_less(step, name, then, now)]
-    more = not differing and not changed
-    if more or (outcome.state in ("failed", "begun") and not has_folder(step, folder)):
+    more, made = not differing and not changed, outcome.state == "done" or has_folder(step, folder)
+    if more or not (made or _is_being_made(step, folder)):
         return Outcome("missing", step.request)
     if changed:
         raise BadRecipe(
@@ -99,8 +99,9 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
     before, after = ({name: request.get(name) for name in differing} for request in (then, now))
     called = NAMED_BY.get(step.verb, "experts (experts.called)")
     raise BadRecipe(
-        f"{folder / step.name} was made with other settings: {difference(before, after)}; "
-        f"expected the same settings: choose another --out, or another name for the {called}"
+        f"{folder / step.name} {'was' if made else 'is being'} made with other settings: "
+        f"{difference(before, after)}; expected the same settings: choose another --out, or "
+        f"another name for the {called}"
     )
 
 
@@ -173,6 +174,12 @@ def _made(step: Step, folder: Path) -> str | None:
 def has_folder(step: Step, folder: Path) -> bool:
     """Whether the folder that a step makes is there, and whole."""
     return step.verb in MARKERS and (folder / step.name / MARKERS[step.verb]).is_file()
+
+
+def _is_being_made(step: Step, folder: Path) -> bool:
+    """Whether a run is making the folder of a step: a worker of a run that was killed, say."""
+    place = folder / step.name
+    return step.verb in MARKERS and place.parent.is_dir() and is_written(place)
 
 
 def outcomes_of(plan: Plan, folder: Path) -> dict[str, Outcome]:
