@@ -840,6 +840,21 @@ def test_what_is_read_of_an_adapter_or_a_pickle_is_another_input(room: Path, wei
     assert all(now != then for now, then in zip(known(), before, strict=True))
 
 
+def test_another_file_of_one_size_and_time_is_another_input(room: Path) -> None:
+    """In one process as well, which reads every file once."""
+
+    def known() -> list[Mapping[str, str]]:
+        steps = with_inputs([*plan(room).steps.values()], room / "out", None)
+        return [step.inputs for step in steps if step.verb == "finetune"]
+
+    before, weights = known(), room / "base/model.safetensors"
+    times, content = weights.stat(), bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert all(now != then for now, then in zip(known(), before, strict=True))
+
+
 def test_a_field_that_a_version_adds_to_tasks_changes_no_input(
     room: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

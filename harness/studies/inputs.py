@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from harness.checkpoints.bases import of_two_bases
+from harness.checkpoints.hashed import Identity, identity_of
 from harness.checkpoints.layout import MODEL_FILES, SHARD_INDEX, WEIGHTS_FILE, files_in
 from harness.checkpoints.open import local_folder, opened_config
 from harness.checkpoints.processor import check_inputs
@@ -241,14 +242,12 @@ def _hash(name: str, of_rows: bool, *, folder: Path, data_dir: str | None) -> st
 
 def _hash_of(paths: Iterable[Path]) -> str:
     """One hash of the contents of files in order, without their names."""
-    return digest_of(
-        [_of_file(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-    )
+    return digest_of([_of_file(path, identity_of(path)) for path in paths])
 
 
 @cache
-def _of_file(path: Path, _size: int, _time: int) -> str | None:
-    """The hash of a file, cached until its size or time changes."""
+def _of_file(path: Path, _: Identity | None) -> str | None:
+    """The hash of a file, cached until the file changes."""
     return file_hash(path)
 
 
