@@ -23,7 +23,7 @@ import harness
 from harness import TASKS, Recipe, Rows, merge
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
-from harness.errors import BrokenCheckpoint
+from harness.errors import BrokenCheckpoint, OutputExists
 from harness.passes.features import forward
 from tests.conftest import model
 from tests.mistakes import mistake, refused
@@ -157,6 +157,24 @@ def test_no_matrix_is_computed_before_it_is_asked_for(
     assert not products
     _ = checkpoint.weights[f"{UP}.weight"]
     assert products == [(24, 3, 3, 16)]
+
+
+def test_a_merge_never_takes_the_place_of_the_base_of_an_adapter(
+    base: Path, tmp_path: Path
+) -> None:
+    """Which may be a merge: without it the adapter is nothing."""
+    out = tmp_path / "merged"
+
+    def recipe(under: Path) -> Recipe:
+        places = (tmp_path / f"{number} of {under.name}" for number in (1, 2))
+        folders = (adapter(place, under, seed) for seed, place in enumerate(places))
+        return Recipe(experts=tuple(map(str, folders)), tasks=("glue/rte",))
+
+    merge(recipe(base), out=out)
+    before = (out / "merge.json").read_bytes()
+    with mistake(OutputExists, out, "would replace", out, tmp_path / "1 of merged", "--out"):
+        merge(recipe(out), out=out, force=True)
+    assert (out / "merge.json").read_bytes() == before
 
 
 def test_adapters_are_merged_and_read_like_models(

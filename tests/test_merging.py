@@ -660,10 +660,17 @@ def test_a_failed_merge_leaves_the_earlier_one_in_place(minis: Minis, tmp_path: 
     assert [path.name for path in out.parent.iterdir()] == ["merged"]
 
 
-def test_a_merge_never_takes_the_place_of_what_it_is_made_of(minis: Minis, tmp_path: Path) -> None:
+@pytest.mark.parametrize("linked", [False, True], ids=["itself", "its weights"])
+def test_a_merge_never_takes_the_place_of_what_it_is_made_of(
+    minis: Minis, tmp_path: Path, linked: bool
+) -> None:
     found, out = minis("bert"), tmp_path / "merged"
     merge(same_task(found), out=out)
-    before = content(out)
-    with mistake(OutputExists, out, out, "--out"):
-        merge(same_task({**found, "a": out}), out=out, force=True)
+    before, expert = content(out), out
+    if linked:
+        expert = Path(shutil.copytree(found["a"], tmp_path / "linked"))
+        (expert / "model.safetensors").unlink()
+        (expert / "model.safetensors").symlink_to(out / "model.safetensors")
+    with mistake(OutputExists, out, "would replace", out, expert, "--out"):
+        merge(same_task({**found, "a": expert}), out=out, force=True)
     assert content(out) == before

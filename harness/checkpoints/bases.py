@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +18,7 @@ from harness.checkpoints.layout import ADAPTER_FILE, is_adapter
 from harness.checkpoints.open import local_folder, open_checkpoint
 from harness.checkpoints.processor import processor_digest
 from harness.checkpoints.provenance import ExpertJson, first_record_in
-from harness.errors import BadRecipe, BrokenCheckpoint
+from harness.errors import BadRecipe, BrokenCheckpoint, OutputExists
 from harness.files import read_json
 from harness.hashes import digest_of
 from harness.types import Checkpoint
@@ -97,6 +99,24 @@ def _named(adapter: Checkpoint) -> Path | None:
     name = str(config.get("base_model_name_or_path"))
     folder = adapter.path / name
     return folder if folder.is_dir() else local_folder(name, config.get("revision"))
+
+
+def check_stay(models: Iterable[Checkpoint], out: Path, *others: Path) -> None:
+    """Raise OutputExists where a new folder `out` would replace a model, a file that it links to,
+    or the base that it names as an adapter. `others` are folders that go when `out` is made."""
+    taken = [Path(os.path.realpath(folder)) for folder in (out, *others)]
+    for model in models:
+        named = None
+        with suppress(BrokenCheckpoint):  # the adapter may have been opened on another base
+            named = _named(model) if is_adapter(model.path) else None
+        links = filter(Path.is_symlink, model.path.iterdir())
+        for path in filter(None, (model.path, named, *links)):
+            place = Path(os.path.realpath(path))
+            if any(place.is_relative_to(folder) for folder in taken):
+                raise OutputExists(
+                    f"{out} would replace {place}, which belongs to {model.source}: choose another "
+                    "--out"
+                )
 
 
 def is_base(base: Checkpoint, digests: Mapping[str, str]) -> bool:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from harness.checkpoints.bases import check_bases
+from harness.checkpoints.bases import check_bases, check_stay
 from harness.checkpoints.layout import MERGE_LAYOUT
 from harness.checkpoints.provenance import check_weights_unchanged
-from harness.errors import BadRecipe, OutputExists
+from harness.errors import BadRecipe
 from harness.folders import check_output
 from harness.merging.checked import short_method
 from harness.merging.initialisation import check_shared_initialisation
@@ -61,11 +60,7 @@ def merge(
             return plan(recipe, allow_pickle=allow_pickle, progress=workload.tell, spool=spool)
 
         draft = planned(loaded)
-        for model in draft.models:
-            if model.path.resolve().is_relative_to(os.path.realpath(out)):
-                raise OutputExists(
-                    f"{out} holds {model.source}, which the merge reads; expected another --out"
-                )
+        check_stay(draft.models, Path(out))
         tried = candidates(draft, planned)
         if len(draft.experts) == 1:
             alone = f"there is one expert, {draft.experts[0].source}, and nothing to merge it with"

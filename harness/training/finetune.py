@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 
 from harness import presets
-from harness.checkpoints.bases import encoder_digests, whole_base_digest
+from harness.checkpoints.bases import check_stay, encoder_digests, whole_base_digest
 from harness.checkpoints.build import TEXT_HEAD, initialised_layers, without_progress_bars
 from harness.checkpoints.layout import EXPERT_LAYOUT
 from harness.checkpoints.open import open_checkpoint, open_weights
@@ -27,7 +27,7 @@ from harness.data.groups import expanded
 from harness.data.parts import part_named, part_of
 from harness.data.rows import load_rows
 from harness.data.splits import parse_task
-from harness.errors import BadOption, BadRecipe, CannotWrite, OutputExists
+from harness.errors import BadOption, BadRecipe, CannotWrite
 from harness.files import as_cannot_write, write_json
 from harness.folders import check_output, new_folder
 from harness.hyperparameters import Hyperparameters, unfit
@@ -125,7 +125,7 @@ def finetune(
     where = training_device(placement(device, FULL_PRECISION, "finetune"))
     if bf16:
         check_bf16(where)
-    _check_base_stays(source, out)
+    check_stay([source], out, workdir_of(out))
     for one in found_tasks:
         if length != AUTO:
             check_readout(source, readout, length or one.finetune.max_length)
@@ -274,15 +274,6 @@ def _seeds(seed: int, head_seed: int) -> dict[str, int]:
         if type(value) is not int or not 0 <= value < SEEDS:
             raise BadOption(f"{name} is {value!r}, expected a whole number from 0 to {SEEDS - 1}")
     return seeds
-
-
-def _check_base_stays(source: Checkpoint, out: Path) -> None:
-    """Raise OutputExists where the base, or a file it links to, would be replaced or removed."""
-    taken = (out.resolve(), workdir_of(out))
-    for path in (source.path, *source.path.iterdir()):
-        place = path.resolve()
-        if any(folder == place or folder in place.parents for folder in taken):
-            raise OutputExists(f"{out} would replace {place} of the base: choose another --out")
 
 
 def _with_missing_layers(
