@@ -541,6 +541,20 @@ def test_an_expert_that_is_merged_with_itself_is_told(minis: Minis, tmp_path: Pa
         merge(Recipe(experts=experts), out=tmp_path / "merged", dry_run=True)
 
 
+def test_a_copy_of_an_expert_is_told(minis: Minis, tmp_path: Path) -> None:
+    """Once: what a link leads to is no copy."""
+    found = minis("bert")
+    copy, link = shutil.copytree(found["a"], tmp_path / "copy"), tmp_path / "link"
+    link.symlink_to(copy)
+    with pytest.warns(UserWarning, match=f"^{copy} is merged 2 times$") as told:
+        merge(Recipe(experts=tuple(map(str, (copy, found["b"], link)))), out=tmp_path / "linked")
+    assert len(told) == 1
+    experts = tuple(map(str, (found["a"], found["b"], copy)))
+    both = f"^{experts[0]}, .*/copy have the same weights: one model is merged 2 times$"
+    with pytest.warns(UserWarning, match=both):
+        merge(Recipe(experts=experts), out=tmp_path / "copied")
+
+
 def test_a_key_that_is_there_twice_is_refused(minis: Minis, tmp_path: Path) -> None:
     """YAML takes the last one without a word."""
     (tmp_path / "twice.yaml").write_text("merger: {name: ties, density: 0.1, density: 0.9}\n")

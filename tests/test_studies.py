@@ -1990,6 +1990,14 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
         {"experts": {"folders": {"a": ["base", "base"]}}, "sets": {"by": "pairs"}},
         BadRecipe, ("two", "sets", "folders"),
     ),
+    "an expert twice in a set": (
+        {
+            "experts": ["base", "base/../base"],
+            "sets": None,
+            "score_on": {"two": {"tasks": TASK}},
+        },
+        BadRecipe, ("merged/two/", "base", "twice", "once"),
+    ),
     "on without tune": (
         {"mergers": [{"merger": "ties", "on": "heldout10"}]}, BadRecipe, ("mergers", "on", "tune")
     ),

@@ -28,6 +28,7 @@ from harness.merging.tune import (
 )
 from harness.merging.write import TENSORS, write
 from harness.passes.workload import Workload
+from harness.text import few
 from harness.types import Progress
 
 
@@ -87,4 +88,19 @@ def merge(
         prepare(draft.providers)
         check_shared_initialisation(draft)
         draft = spool_rereads(draft, stack.enter_context(Spool(Path(out))))
-        return write(draft, Path(out), workload.tell, trials=trials, force=force)
+        written = write(draft, Path(out), workload.tell, trials=trials, force=force)
+        _warn_of_copies(written)
+        return written
+
+
+def _warn_of_copies(written: MergePlan) -> None:
+    """Warn of experts in several places whose weights are the same, by digests that are known when
+    the merge has been written: such experts count more than others."""
+    places: dict[str, dict[Path, str]] = {}
+    for expert in written.experts:
+        digest = written.source_weights[expert.source].digest()
+        places.setdefault(digest, {})[expert.path.resolve()] = expert.source
+    for copies in places.values():
+        if len(copies) > 1:
+            told = f"{few([*copies.values()])} have the same weights"
+            warnings.warn(f"{told}: one model is merged {len(copies)} times", stacklevel=3)

@@ -44,8 +44,8 @@ LAYERS = ("num_hidden_layers", "n_layers")
 
 
 def check_models(steps: Sequence[Step], folder: Path) -> None:
-    """Raise a HarnessError for a model that is missing or broken, and for tasks and methods that do
-    not fit it.
+    """Raise a HarnessError for a model that is missing or broken, for tasks and methods that do not
+    fit it, and for an expert that is named twice in one set.
 
     For a model that a step makes, its base is checked. Warns of models still to be fetched.
     """
@@ -60,6 +60,10 @@ def check_models(steps: Sequence[Step], folder: Path) -> None:
         return opened_config(place)
 
     for step in steps:
+        names = step.asked("experts") if step.verb == "merge" else []
+        if twice := [name for name in names if names.count(name) > 1]:
+            found = f"{step.name} has the expert {place_of(twice[0], folder)} twice"
+            raise BadRecipe(f"{found}; expected each expert of a set once")
         bases = [opened(source) for source in dict.fromkeys(_source_models(step, by_name))]
         for model in filter(None, bases):
             _check(step, model, folder)
