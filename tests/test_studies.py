@@ -1224,7 +1224,7 @@ def test_what_another_run_is_making_with_other_settings_is_refused(room: Path) -
     theirs, lock = unfinished.new(place, unfinished.make_folder)
     experts: Any = TWO["experts"]
     other = {"experts": {**experts, "finetune": {"epochs": 2, "limit": 40}}}
-    with mistake(BadRecipe, step.name, "is being made", "epochs", "1", "2", "--out"):
+    with mistake(BadRecipe, step.name, "is being made", "not ended", "epochs", "1", "2", "--out"):
         outcomes_of(plan(room, **other), room / "out")
     os.close(lock)
     command(room, **other)

@@ -98,10 +98,10 @@ def outcome_of(step: Step, folder: Path) -> Outcome:
         )
     before, after = ({name: request.get(name) for name in differing} for request in (then, now))
     called = NAMED_BY.get(step.verb, "experts (experts.called)")
+    verb = "was made" if made else "is being made by a run that has not ended,"
     raise BadRecipe(
-        f"{folder / step.name} {'was' if made else 'is being'} made with other settings: "
-        f"{difference(before, after)}; expected the same settings: choose another --out, or "
-        f"another name for the {called}"
+        f"{folder / step.name} {verb} with other settings: {difference(before, after)}; "
+        f"expected the same settings: choose another --out, or another name for the {called}"
     )
 
 
