@@ -26,6 +26,7 @@ import json
 import statistics
 import tempfile
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -255,7 +256,8 @@ def stacked(size: Size, device: str, repeats: int, types: Sequence[DType] = TYPE
             ) -> torch.Tensor:
                 return vmap(one_pass)(*states)
 
-            with torch.inference_mode(), full_float32():
+            with torch.inference_mode(), full_float32(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # on a processor attention is a loop over models
                 apart = (in_turn() - together()).abs().max() / in_turn().abs().max()
                 turns, one = (timed(job, where, repeats) for job in (in_turn, together))
             yield {
