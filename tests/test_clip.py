@@ -29,7 +29,7 @@ from harness.errors import (
     OutputExists,
 )
 from harness.passes.features import forward
-from harness.passes.placement import CPU
+from harness.passes.placement import CPU, Placement
 from harness.passes.prepared import prepare
 from tests.clips import PROJECTION, clip, expert
 from tests.conftest import registries_kept, resumes
@@ -188,6 +188,10 @@ def test_logits_are_those_of_clip_itself(made: Path, end: str, tmp_path: Path) -
     x, logits, _ = forward(checkpoint, rows, max_length=1, placement=CPU)
     np.testing.assert_allclose(np.linalg.norm(x, axis=1), 1, atol=1e-6)
     np.testing.assert_allclose(logits[:12], expected.numpy(), atol=1e-4)
+    half = Placement(device="cpu", dtype="bfloat16")
+    near = forward(checkpoint, rows, max_length=1, placement=half)[0]
+    np.testing.assert_allclose(np.linalg.norm(near, axis=1), 1, atol=1e-6)
+    assert 1e-5 < np.abs(near - x).max() < 2**-4
 
 
 def test_of_several_templates_the_mean_direction_counts(made: Path, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def _class() -> type[torch.nn.Module]:
 
         def forward(self, pixel_values: Any, labels: Any = None) -> Any:
             embeddings = super().forward(pixel_values=pixel_values).image_embeds
+            embeddings = embeddings.to(self.classifier.weight.dtype)  # a length of 1 in float32
             logits = self.classifier(torch.nn.functional.normalize(embeddings, dim=-1))
             loss = None if labels is None else torch.nn.functional.cross_entropy(logits, labels)
             return ImageClassifierOutput(loss=loss, logits=logits)
