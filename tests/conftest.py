@@ -126,6 +126,8 @@ NEWER: dict[str, dict[str, Any]] = {
 }
 """Further families. Tests that know the names of BERT, or train, go through those above alone: the
 laws of all are proved on `VARIANTS`."""
+ROBERTAS = dict.fromkeys(("xlm-roberta", "camembert"), FAMILIES["roberta"])
+"""Model types of RoBERTa's family, by transformers' classes of their own."""
 DECODERS: dict[str, dict[str, Any]] = {
     "llama": {**BERT_LIKE, "pad_token_id": 0},
     "qwen3": {**BERT_LIKE, "pad_token_id": 0, "num_key_value_heads": 1, "head_dim": 8},
@@ -271,7 +273,8 @@ def model(
 
     units = {"row": AutoModelForSequenceClassification, "word": AutoModelForTokenClassification}
     torch.manual_seed(seed)
-    settings = {**{**FAMILIES, **NEWER, **DECODERS}.get(family, BERT_LIKE), **config}
+    known = {**FAMILIES, **NEWER, **ROBERTAS, **DECODERS}
+    settings = {**known.get(family, BERT_LIKE), **config}
     if labels is None:
         made = AutoModel.from_config(AutoConfig.for_model(family, **settings))
     else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import struct
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -126,6 +128,15 @@ def encoded(pixels: npt.NDArray[Any], kind: str = "PNG", **options: Any) -> byte
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, kind, **options)
     return file.getvalue()
+
+
+def png(width: int, height: int, samples: list[int], *more: bytes) -> bytes:
+    """A PNG of 16-bit colours, which Pillow does not write, with `more` chunks before its data."""
+    rows = b"\0" + struct.pack(f">{len(samples)}H", *samples)
+    header = b"IHDR" + struct.pack(">2I5B", width, height, 16, 2, 0, 0, 0)
+    parts = [header, *more, b"IDAT" + zlib.compress(rows), b"IEND"]
+    chunks = (struct.pack(">I", len(p) - 4) + p + struct.pack(">I", zlib.crc32(p)) for p in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def parquet(path: Path, count: int, *, seed: int = 0) -> Path:

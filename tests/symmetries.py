@@ -21,13 +21,14 @@ from harness.checkpoints.families.symmetry import axes_of, joined_parts, split_p
 from harness.checkpoints.named import parameters_of, to_memory_names
 from harness.checkpoints.network import new_classifier
 from harness.weights import Axes, Symmetry, Turned
-from tests.conftest import BERT_LIKE, FAMILIES, NEWER
+from tests.conftest import BERT_LIKE, FAMILIES, NEWER, ROBERTAS
 
 #: a configuration of every model type of every family, and those that lead to further tensors
 VARIANTS: dict[str, dict[str, Any]] = {
-    **{name: {"model_type": name, **settings} for name, settings in {**FAMILIES, **NEWER}.items()},
-    "xlm-roberta": {"model_type": "xlm-roberta", **BERT_LIKE, "pad_token_id": 0},
-    "camembert": {"model_type": "camembert", **BERT_LIKE, "pad_token_id": 0},
+    **{
+        name: {"model_type": name, **settings}
+        for name, settings in {**FAMILIES, **NEWER, **ROBERTAS}.items()
+    },
     "electra, narrow": {"model_type": "electra", **BERT_LIKE, "embedding_size": 8},
     "deberta, apart": {
         "model_type": "deberta-v2",

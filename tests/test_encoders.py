@@ -1,4 +1,4 @@
-"""ALBERT, ModernBERT and MPNet from rows to scores: what transformers computes is read."""
+"""Families of text from rows to scores: what transformers computes is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.data.rows import load_rows
 from harness.passes.features import forward
 from harness.passes.placement import CPU
 from harness.passes.prepared import prepare
-from tests.conftest import FAST, NEWER, resumes
+from tests.conftest import FAMILIES, FAST, NEWER, ROBERTAS, resumes
 from tests.toys import TAGS, THREE, TOY, known
 
 Minis = Callable[[str], dict[str, Path]]
@@ -26,7 +26,7 @@ _tasks = known(TOY, THREE, TAGS)
 
 
 @pytest.mark.parametrize("unit", ["row", "word"])
-@every_family
+@pytest.mark.parametrize("family", [*FAMILIES, *NEWER, *ROBERTAS])
 def test_features_are_those_of_transformers(
     loud: Callable[[str], Path], taggers: Minis, family: str, unit: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from harness.checkpoints.align import check_architecture
 from harness.checkpoints.build import check_ready
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import open_image_processor, pixels
-from harness.data.images import StoredImage, decoded, opened
+from harness.data.images import FORMATS, StoredImage, decoded, opened
 from harness.data.rows import load_rows, take
 from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint, IncompatibleWeights
 from harness.inspecting.show import report, show
@@ -38,6 +39,7 @@ from tests.images import (
     folders,
     parquet,
     pictures,
+    png,
     vit,
 )
 from tests.mistakes import mistake, refused
@@ -313,15 +315,26 @@ def test_every_kind_of_image_becomes_rgb() -> None:
         "palette": (stored(palette), [10, 20, 30]),
         "palette, clear": (stored(palette, transparency=b"\0\1"), [10, 20, 30]),
         "alpha": (stored(PIL.new("RGBA", (3, 1), (1, 2, 3, 0))), [1, 2, 3]),
-        "cmyk": (stored(PIL.new("CMYK", (3, 1), (0, 255, 255, 0)), "TIFF"), [255, 0, 0]),
-        "animated": (
-            stored(
-                PIL.new("RGB", (3, 1), (255, 0, 0)),
-                "GIF",
-                save_all=True,
-                append_images=[PIL.new("RGB", (3, 1), (0, 0, 255))],
-            ),
-            [255, 0, 0],
+        **{
+            f"cmyk, {kind}": (stored(PIL.new("CMYK", (3, 1), (0, 255, 255, 0)), kind), [255, 0, 0])
+            for kind in ("TIFF", "JPEG")
+        },
+        **{
+            f"animated, {kind}": (
+                stored(
+                    PIL.new("RGB", (3, 1), (255, 0, 0)),
+                    kind,
+                    save_all=True,
+                    append_images=[PIL.new("RGB", (3, 1), (0, 0, 255))],
+                    **options,
+                ),
+                [255, 0, 0],
+            )
+            for kind, options in {"GIF": {}, "PNG": {}, "WEBP": {"lossless": True}}.items()
+        },
+        "16 bits, colours": (
+            StoredImage(png(3, 1, [2**8 * 100 + 255, 128, 2**16 - 1] * 3), "row 7 of x@test"),
+            [100, 0, 255],
         ),
     }
     for name, (one, first) in cases.items():
@@ -337,7 +350,7 @@ def test_an_image_is_turned_as_its_camera_says() -> None:
     assert decoded(stored(PIL.new("RGB", (5, 3)), "JPEG", exif=exif)).size == (3, 5)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
+@pytest.mark.parametrize("kind", FORMATS)
 def test_a_broken_image_is_one_line_with_its_row(kind: str) -> None:
     whole = stored(PIL.fromarray(pictures(1, side=64)[0][0]), kind)
     for data in (b"", b"no image", whole.data[:20], whole.data[: len(whole.data) // 2]):
@@ -361,6 +374,12 @@ def test_an_image_that_is_too_large_is_refused(
         opened(stored(PIL.new("L", (1000, round(share)))) if share > 2 else stored(
             PIL.new("L", (500, 3))
         ))  # fmt: skip
+
+
+def test_a_text_that_bursts_is_refused() -> None:
+    text = b"zTXta\0\0" + zlib.compress(bytes(2**24))
+    with mistake(BadData, "row 7 of x@test"):
+        opened(StoredImage(png(1, 1, [0, 0, 0], text), "row 7 of x@test"))
 
 
 # A model on images -----------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from tests.images import (
     encoded,
     folders,
     pictures,
+    png,
     respelled,
     vit,
 )
@@ -379,15 +380,19 @@ def test_readouts_of_text_are_refused_on_images(trained: Path, tmp_path: Path) -
     refused([*command, "knn:features=mean_padded"], BrokenCheckpoint, one, "images")
 
 
-@pytest.mark.parametrize("broken", ["ends", "is none"])
+@pytest.mark.parametrize("broken", ["ends", "is none", "is a bomb"])
 def test_a_broken_image_is_one_line_with_its_row(
     trained: Path, broken: str, tmp_path: Path
 ) -> None:
     folders(tmp_path / "data", "train", 30, seed=5)
     folders(tmp_path / "data", "test", 6, seed=6)
     whole = encoded(pictures(1, side=64)[0][0])
-    content = whole[: len(whole) // 2] if broken == "ends" else b"<html>not found</html>"
-    (tmp_path / "data" / "train" / "green" / "001.png").write_bytes(content)
+    content = {
+        "ends": whole[: len(whole) // 2],
+        "is none": b"<html>not found</html>",
+        "is a bomb": png(60_000, 60_000, [0]),
+    }
+    (tmp_path / "data" / "train" / "green" / "001.png").write_bytes(content[broken])
     task = tmp_path / "mine.yaml"
     task.write_text("image: picture\nfiles: data\n")
     out = tmp_path / "out"

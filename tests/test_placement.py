@@ -22,6 +22,7 @@ from harness import Recipe, Run, weights
 from harness.checkpoints.open import open_checkpoint
 from harness.cli import main
 from harness.data.rows import load_rows
+from harness.data.splits import parse_task
 from harness.errors import BadOption, BadRecipe, BrokenRecord, HarnessError, NotFinite
 from harness.files import cache_dir
 from harness.merging.merge import merge
@@ -34,14 +35,19 @@ from harness.passes.reading import Reading
 from harness.passes.statistic_file import read_statistic
 from harness.readout import CLS, LAST_LINEAR, MEAN_MASKED
 from harness.training.single import check_bf16
+from harness.types import Checkpoint, Rows
 from harness.values import validated
 from harness.weights import PROCESSOR, onednn
+from tests.conftest import NEWER
 from tests.device.methods import CASES, run
+from tests.images import colours, vit
 from tests.mistakes import mistake, names, refused
+from tests.t5 import t5
 from tests.toys import THREE, TOY, registered
 
 pytestmark = pytest.mark.usefixtures("toys_known")
 FAMILIES = ["bert", "roberta", "distilbert", "deberta-v2", "electra"]
+MODELS = [*FAMILIES, *NEWER, "vit", "t5"]
 HALF = Placement(device="cpu", dtype="bfloat16")
 LENGTH = 40
 BOUND = {"bfloat16": 2**-4, "float16": 2**-7}
@@ -49,12 +55,31 @@ BOUND = {"bfloat16": 2**-4, "float16": 2**-7}
 miniatures with large weights, sixteen roundings of 2**-8 and of 2**-11."""
 with_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 Loud = Callable[..., Path]
+Example = Callable[[str], tuple[Checkpoint, Rows]]
 
 
 @pytest.fixture
 def toys_known() -> Iterator[None]:
     with registered(TOY, THREE):
         yield
+
+
+@pytest.fixture
+def example(loud: Loud, tmp_path: Path, as_found: None) -> Example:
+    """A classifier of one of `MODELS`, and rows for it."""
+
+    def of(name: str) -> tuple[Checkpoint, Rows]:
+        if name == "vit":
+            pytest.importorskip("PIL.Image")
+            task, _ = parse_task(str(colours(tmp_path)))
+            return open_checkpoint(vit(tmp_path / "vit")), load_rows(task, "test")
+        if name == "t5":
+            folder = t5(tmp_path / "t5", ["no", "yes"], near=t5(tmp_path / "base"))
+        else:
+            folder = loud(name)
+        return open_checkpoint(folder), load_rows(TOY, "test")
+
+    return of
 
 
 def far(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
@@ -65,16 +90,16 @@ def far(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
 
 
 @pytest.mark.parametrize("dtype", BOUND)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_only_the_encoder_is_in_half_precision(family: str, dtype: Any, loud: Loud) -> None:
+@pytest.mark.parametrize("name", MODELS)
+def test_only_the_encoder_is_in_half_precision(name: str, dtype: Any, example: Example) -> None:
     """Outputs are those of the stored head, in float32, on the features."""
-    checkpoint, rows = open_checkpoint(loud(family)), load_rows(TOY, "test")
+    checkpoint, rows = example(name)
     x = forward(checkpoint, rows, max_length=LENGTH, placement=CPU)[0]
     half = Placement(device="cpu", dtype=dtype)
     near, outputs, _ = forward(checkpoint, rows, max_length=LENGTH, placement=half)
     assert near.dtype == outputs.dtype == np.float32
     assert 1e-5 < far(near, x) < BOUND[dtype]
-    head = final_head(checkpoint, range(2))
+    head = final_head(checkpoint, range(outputs.shape[1]))
     assert head is not None
     np.testing.assert_allclose(near @ head.weight.T + head.bias, outputs, rtol=0, atol=1e-5)
 
@@ -468,12 +493,12 @@ def test_a_type_without_kernels_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 # On a GPU ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", ["float32", *BOUND])
 @pytest.mark.gpu
 @with_gpu
-def test_a_gpu_agrees_with_the_processor(family: str, dtype: Any, loud: Loud) -> None:
-    checkpoint, rows = open_checkpoint(loud(family)), load_rows(TOY, "test")
+def test_a_gpu_agrees_with_the_processor(name: str, dtype: Any, example: Example) -> None:
+    checkpoint, rows = example(name)
     x, logits, _ = forward(checkpoint, rows, max_length=LENGTH, placement=CPU)
     there = Placement(device="cuda", dtype=dtype)
     near, outputs, _ = forward(checkpoint, rows, max_length=LENGTH, placement=there)

@@ -229,9 +229,12 @@ def test_a_release_that_says_scaling_by_tying_is_compared_by_what_it_does(minis:
 
 
 def by_hand(checkpoint: Checkpoint, ids: list[int]) -> torch.Tensor:
-    """What a classifier's last layer reads of one row, in float64: the stacks are run by us."""
+    """What a classifier's last layer reads of one row, in float64: the stacks of transformers' own
+    model are run by us."""
+    from transformers import AutoModelForSequenceClassification
+
     made: Any = exact_norms(
-        build_model(checkpoint.config, checkpoint.weights, checkpoint.source).double()
+        AutoModelForSequenceClassification.from_pretrained(checkpoint.path).double().eval()
     )
     row = torch.tensor([ids])
     told = made.transformer.encoder(input_ids=row).last_hidden_state
@@ -253,8 +256,13 @@ def test_features_are_what_the_decoder_says_at_the_end(minis: Path) -> None:
 
 
 def test_features_of_words_are_what_the_encoder_says(minis: Path) -> None:
+    """In float64, of transformers' own model."""
+    from transformers import AutoModelForTokenClassification
+
     checkpoint, rows = open_checkpoint(minis / "tag-a"), rows_of(TAGS)
-    made: Any = build_model(checkpoint.config, checkpoint.weights, "it", unit="word")
+    made: Any = exact_norms(
+        AutoModelForTokenClassification.from_pretrained(minis / "tag-a").double().eval()
+    )
     ready = prepare(checkpoint, rows, 64)
     assert ready.first is not None
     parts = []
@@ -262,8 +270,9 @@ def test_features_of_words_are_what_the_encoder_says(minis: Path) -> None:
         for ids, first in zip(ready.columns["input_ids"], ready.first, strict=True):
             told = made.transformer.encoder(input_ids=torch.tensor([ids])).last_hidden_state[0]
             parts.append(told[list(first)])
+    expected = torch.cat(parts).numpy()
     x, _, _ = forward(checkpoint, rows, max_length=64, batch_size=4)
-    np.testing.assert_allclose(x, torch.cat(parts).numpy(), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(x, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_a_row_that_is_cut_keeps_its_ends(minis: Path) -> None:
