@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from tests.symmetries import (
     permutation,
     tensors,
 )
+from tests.t5 import t5
 
 VARIANTS = ("vit",)
 every_variant = pytest.mark.parametrize("variant", VARIANTS)
@@ -254,17 +255,17 @@ def test_task_vectors_from_a_base_with_its_own_norms_are_called_out(
     assert "5 norms absorbed" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_a_model_with_norms_after_its_layers_is_refused(tmp_path: Path) -> None:
-    experts = tuple(
-        str(model(tmp_path / name, ["x", "y"], seed=place)) for place, name in enumerate("ab")
-    )
-    recipe = Recipe(
-        experts=experts,
-        premerge=(Choice("rotation", {"residual": True}),),
-        merger=Choice("average"),
-    )
-    with mistake(BadOption, "rotation:residual=True norms before layers vit bert"):
-        merge(recipe, out=tmp_path / "out")
+def test_a_model_whose_norms_do_not_all_come_before_layers_is_refused(tmp_path: Path) -> None:
+    made: dict[str, Callable[..., Path]] = {"bert": model, "t5": t5}
+    for name, make in made.items():
+        experts = tuple(str(make(tmp_path / name / str(n), ["x", "y"], seed=n)) for n in (1, 2))
+        recipe = Recipe(
+            experts=experts,
+            premerge=(Choice("rotation", {"residual": True}),),
+            merger=Choice("average"),
+        )
+        with mistake(BadOption, f"rotation:residual=True vit layer norms before layers {name}"):
+            merge(recipe, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
