@@ -122,6 +122,27 @@ def test_the_task_holds_together(name: str) -> None:
         assert task.revision is None
 
 
+#: the data sets that FusionBench loads: repository, subset and column of images
+VISION = {
+    "cifar10": ("uoft-cs/cifar10", None, "img"),
+    "dtd": ("tanganke/dtd", None, "image"),
+    "eurosat": ("tanganke/eurosat", None, "image"),
+    "gtsrb": ("tanganke/gtsrb", None, "image"),
+    "mnist": ("ylecun/mnist", None, "image"),
+    "resisc45": ("tanganke/resisc45", None, "image"),
+    "stanford_cars": ("tanganke/stanford_cars", None, "image"),
+    "sun397": ("tanganke/sun397", None, "image"),
+    "svhn": ("ufldl-stanford/svhn", "cropped_digits", "image"),
+}
+
+
+def test_images_are_those_of_fusion_bench() -> None:
+    found = {n.removeprefix("vision/"): t for n, t in harness.TASKS.items() if t.image and t.source}
+    assert {n: (t.source, t.subset, t.image) for n, t in found.items()} == VISION
+    for task in found.values():
+        assert (task.splits, task.reported, task.label) == ({"test": "test"}, "test", "label")
+
+
 def test_mnli_reports_the_matched_split() -> None:
     mnli = harness.TASKS["glue/mnli"]
     assert mnli.splits[mnli.reported] == "validation_matched"
