@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from harness.cli import main
 from tests.clips import clip, expert
 from tests.images import colours, vit
-from tests.t5 import t5
+from tests.t5 import FILE, t5
 from tests.toys import THREE, known
 
 pytest.importorskip("PIL.Image")
@@ -45,7 +48,24 @@ def of_t5(root: Path) -> str:
     return THREE.name
 
 
-MODELS: dict[str, Make] = {"vit": of_vit, "clip": of_clip, "t5": of_t5}
+def of_words(root: Path) -> str:
+    """T5s that make text, as they are published."""
+    base = t5(root / "base")
+    state = load_file(base / FILE)
+    for seed, name in enumerate("ab", start=1):
+        shutil.copytree(base, root / name)
+        torch.manual_seed(seed)
+        near = {name: tensor + torch.randn_like(tensor) / 20 for name, tensor in state.items()}
+        save_file(near, root / name / FILE, {"format": "pt"})
+    return THREE.name
+
+
+MODELS: dict[str, Make] = {"vit": of_vit, "clip": of_clip, "t5": of_t5, "words": of_words}
+HEADS = {
+    "clip": ["clip"],
+    "words": ["verbalizer", *(f"--word=word{place}" for place in (5, 6, 7))],
+}
+"""What `harness heads` makes for models without a head of their own."""
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -60,11 +80,12 @@ def test_every_command_works(
     monkeypatch.chdir(tmp_path)
     pair = ["a", "b", "--base", "base"]
     heads = []
-    if kind == "clip":
-        run("heads", "clip", "--base", "base", "--task", task, "--out", "heads/colours")
+    if kind in HEADS:
+        run("heads", *HEADS[kind], "--base", "base", "--task", task, "--out", "heads/own")
         heads = ["--heads-from", "heads"]
+    trained_under = heads if kind == "words" else []  # a CLIP is given its own texts
     run("finetune", "--base", "base", "--task", task, "--limit", "20", "--epochs", "1",
-        "--out", "tuned")  # fmt: skip
+        *trained_under, "--out", "tuned")  # fmt: skip
     merge = partial(run, "merge", *pair, *heads, "--tasks", task)
     merge("--merger", "average", "--out", "average")
     merge("--merger", "ties", "--premerge", "rotation", "--postmerge", "lines", "--out", "ties")
@@ -92,5 +113,4 @@ def test_every_command_works(
     run("export", "records", "--format", "model-index", "--out", "cards")
     assert [*Path("cards").rglob("README.md")]
     run("show", task, "--model", "average")
-    if kind != "clip":  # whose experts have no head of their own
-        run("barrier", "a", "b", "--tasks", task, "--points", "3", "--output-path", "line")
+    run("barrier", *pair, *heads, "--tasks", task, "--points", "3", "--output-path", "line")

@@ -18,7 +18,8 @@ def barrier(
         "An alignment to try first, NAME[:key=value,...]; repeat for several.", of="premerge"
     ),
     points: int = option("Number of merges along the line, both ends included.", 11),
-    base: str | None = option("The base, for alignments that need it."),
+    base: str | None = option("The base, for alignments and models that need it."),
+    heads_from: str | None = flags.HEADS_FROM,
     seed: int = option("Seed of methods that draw random numbers.", 0),
     limit: int | None = flags.ROWS,
     first: bool = flags.FIRST,
@@ -40,7 +41,7 @@ def barrier(
     from harness.reporting.barrier import table
     from harness.values import validated
 
-    names = ("experts", "base", "seed", "device", "data_dir")
+    names = ("experts", "base", "heads_from", "seed", "device", "data_dir")
     recipe = validated(Recipe, {name: arguments[name] for name in names}, "barrier")
     fields = {**fields_of(Run, arguments), "model": "", "experts": (), "base": None}
     request = validated(Run, fields, "barrier")

@@ -83,7 +83,8 @@ def barrier(
 def _between(recipe: Recipe, stages: tuple[Choice, ...], x: float) -> Recipe:
     """The recipe of the merge at `x`: 0 is the first model, 1 the second."""
     fields = {"merger": Choice("average", {"weights": [round(1 - x, 6), x]}), "premerge": stages}
-    return recipe.but(**fields, heads="merge", drift=False)
+    # given heads are those of the recipe's task, and the label words of a T5 are no head to merge
+    return recipe.but(**fields, heads="auto" if recipe.heads_from else "merge", drift=False)
 
 
 def _evaluated(recipe: Recipe, run: Run, name: str, progress: Progress | None) -> list[Record]:
