@@ -65,7 +65,9 @@ def commands(out: Path) -> Iterator[str]:
     for merge in out.glob(AVERAGE):
         yield f"harness plot tsne --model {merge} {TSNE} --out {out}/docs/figures/tsne"
     for line in plots():
-        yield line.replace("leaderboards/", f"{out}/").replace(
+        place = "pairs" if "/pairs/" in line else "records"  # no run makes those of pairs again
+        found = HERE if place == "pairs" else out
+        yield line.replace(f"leaderboards/{place}/", f"{found}/{place}/").replace(
             "docs/figures/", f"{out}/docs/figures/"
         )
 
