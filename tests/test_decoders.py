@@ -18,9 +18,12 @@ from harness import Choice, Recipe, Run, parse_choice
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.network import new_classifier
 from harness.checkpoints.open import open_checkpoint
-from harness.data.rows import load_rows
+from harness.data.rows import load_rows, take
 from harness.errors import BrokenCheckpoint, IncompatibleWeights, UnknownName
+from harness.needs.fisher import fisher_diagonals
 from harness.passes.features import forward
+from harness.passes.placement import AUTOMATIC
+from harness.passes.reading import reading_of
 from harness.readout import LAST_LINEAR
 from tests.conftest import BERT_LIKE, DECODERS, FAST, model
 from tests.mistakes import mistake
@@ -174,6 +177,61 @@ def of(*experts: Path, base: Path, merger: str = "ties", tasks: tuple[str, ...] 
     return Recipe(
         experts=tuple(map(str, experts)), base=str(base), merger=parse_choice(merger), tasks=tasks
     )
+
+
+@pytest.mark.parametrize("name", ["opt", "gemma"])
+def test_no_default_stands_for_a_token_that_the_file_lacks(name: str, tmp_path: Path) -> None:
+    """Rows are padded by the file, and a default of transformers' class may be another token."""
+    sizes = DECODERS.get(name, SIZES)
+    folder = model(tmp_path / name, ["no", "yes"], family=name, **sizes)
+    changed(folder, pad_token_id=None)
+    with mistake(BrokenCheckpoint, folder / CONFIG, "pad_token_id None", "write it there"):
+        harness.evaluate(Run(model=str(folder), tasks=(TOY.name,), output=str(tmp_path / "r")))
+
+
+@pytest.mark.parametrize("own", [{"pad_token": "[SEP]"}, {"padding_side": "left"}])
+def test_training_pads_as_an_evaluation_does(own: dict[str, str], tmp_path: Path) -> None:
+    """Whatever the tokenizer says: a row would be read at another place, or at other positions."""
+    states = []
+    for name, settings in (("usual", {}), ("own", own)):
+        base = model(tmp_path / name, family="gpt_neo", **SIZES)
+        file = base / "tokenizer_config.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+        expert = harness.finetune(base, TOY.name, out=tmp_path / f"{name}-expert", **FAST)
+        states.append(expert.weights)
+    for tensor in states[0]:
+        torch.testing.assert_close(states[0][tensor], states[1][tensor], rtol=0, atol=0)
+
+
+# Fisher ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "padding"), [("gemma", 0), ("biogpt", 0), ("bloom", 0), ("llama", 3)]
+)
+def test_fisher_is_that_of_the_outputs(name: str, padding: int, tmp_path: Path) -> None:
+    """Of models that scale their embeddings, that have a derivative of their own, and that skip
+    [SEP] at the end of a row as padding."""
+    folder = model(tmp_path / name, ["no", "yes"], family=name, **SIZES)
+    changed(folder, pad_token_id=padding)
+    checkpoint, rows = open_checkpoint(folder), take(load_rows(TOY, "test"), range(4))
+    found = fisher_diagonals(reading_of(checkpoint, rows, AUTOMATIC))
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    network = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    parameters = {n: p for n, p in network.named_parameters() if "embed" not in n}
+    expected = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
+    for texts in rows.texts:
+        given = tokenizer(*texts, return_tensors="pt")
+        given.pop("token_type_ids", None)
+        logs = network(**given).logits[0].log_softmax(0)
+        for log in logs:
+            grads = torch.autograd.grad(log, [*parameters.values()], retain_graph=True)
+            for name, grad in zip(parameters, grads, strict=True):
+                expected[name] += log.detach().exp() * grad.square() / len(rows)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-9)
 
 
 # The whole way -----------------------------------------------------------------------------

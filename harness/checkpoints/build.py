@@ -166,14 +166,17 @@ def check_decoder(checkpoint: Checkpoint, network: Any, unit: Unit) -> None:
     rows, `network`, needs: the one that pads, and of an encoder-decoder the one that begins."""
     if unit == "word":
         return
-    family, config = checkpoint.family, network.config
-    config = config if family.stacks else config.get_text_config()
+    family = checkpoint.family
+    # of a decoder the file itself: rows are padded by it, not by a default of transformers' class
+    config = network.config.to_dict() if family.stacks else checkpoint.config
     keys = ["decoder_start_token_id"] if family.stacks else []
     keys += [PADDING] if family.stacks or family.decoder else []
     for key in keys:
-        token, tokens = getattr(config, key, None), network.get_input_embeddings().num_embeddings
+        token, tokens = config.get(key), network.get_input_embeddings().num_embeddings
         if not isinstance(token, int) or not 0 <= token < tokens:
-            expected = f"the number of a token, below {tokens}, which the decoder needs"
+            expected = (
+                f"the number of a token, below {tokens}, which the decoder needs: write it there"
+            )
             raise bad_value(checkpoint.path / "config.json", key, token, expected)
 
 

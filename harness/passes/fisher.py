@@ -13,6 +13,7 @@ from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad
 
+from harness.checkpoints.families.known import FAMILY_OF_TYPE
 from harness.checkpoints.named import to_family_names
 from harness.kinds import Kind
 from harness.readout import ModelInputs
@@ -101,9 +102,11 @@ def _alike(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
 def _words(model: Any) -> str | None:
     """The name of the word embedding's parameter; None if it is frozen, or has no name.
 
-    None also for models of images, and for those with a decoder, which need the word ids as such.
+    None also for models of images, for those with a decoder, and for those known by rules alone:
+    these may need the word ids as such, to scale embeddings (Gemma) or to find a row's last token.
     """
-    if hasattr(model.base_model, "decoder") or model.main_input_name != "input_ids":
+    known = model.config.model_type in FAMILY_OF_TYPE
+    if not known or hasattr(model.base_model, "decoder") or model.main_input_name != "input_ids":
         return None
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, torch.nn.Embedding):
@@ -173,11 +176,16 @@ class _Network:
 
     def _alone(self, example: Example) -> _Part:
         (inputs,), ids = self._numbered([example[0]])
-        result: Any = vjp(partial(self._logits, inputs), {**self.parameters, **self._read(ids[0])})
-        logits, pull = result
+        read = {**self.parameters, **self._read(ids[0])}
+        tensors = {name: tensor.detach().requires_grad_() for name, tensor in read.items()}
+        with torch.enable_grad():  # not vjp, which refuses functions with a gradient of their own
+            logits = self._logits(inputs, tensors)
 
         def pull_one(row: torch.Tensor) -> Mapping[str, torch.Tensor]:
-            return {name: grad[None] for name, grad in pull(row[0])[0].items()}
+            grads = torch.autograd.grad(
+                logits, [*tensors.values()], row[0], retain_graph=True, materialize_grads=True
+            )
+            return {name: grad[None] for name, grad in zip(tensors, grads, strict=True)}
 
         return _Part([example[1]], logits.detach()[None], pull_one, self.words, ids)
 

@@ -22,6 +22,7 @@ from harness.checkpoints.build import (
 )
 from harness.checkpoints.families.family import Family
 from harness.checkpoints.network import classifier_on_meta, one_line_errors, without_warnings
+from harness.checkpoints.settings import PADDING
 from harness.checkpoints.text_heads import text_head
 from harness.checkpoints.tokenizer import open_tokenizer
 from harness.checkpoints.verbalizer import verbalizer_of
@@ -316,7 +317,11 @@ def loss_of(task: Task) -> Callable[..., Any] | None:
 
 
 def collator(source: Checkpoint, task: Task) -> Any:
-    """The collator that makes batches: it pads inputs, and labels of tokens with -100."""
+    """The collator that makes batches: it pads inputs, and labels of tokens with -100.
+
+    It pads as an evaluation does: at the end and, for a decoder, with its configuration's token, by
+    which its classifier finds the last token of a row. The tokenizer may name another, or none.
+    """
     from transformers import (
         DataCollatorForTokenClassification,
         DataCollatorWithPadding,
@@ -327,6 +332,10 @@ def collator(source: Checkpoint, task: Task) -> Any:
         return default_data_collator
     words = kind_of(task).split_into_words
     tokenizer = open_tokenizer(source.processor, words=words)
+    tokenizer.padding_side = "right"
+    padding = source.config.get(PADDING)
+    if source.family.decoder and padding is not None:
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
     return (DataCollatorForTokenClassification if words else DataCollatorWithPadding)(tokenizer)
 
 
