@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import harness
 from harness import Choice, Recipe, Run, parse_choice
@@ -135,6 +136,28 @@ def test_a_row_without_positions_is_told_before_it_is_run(name: str, tmp_path: P
     with mistake(BrokenCheckpoint, folder, "positions for 40", "a row has 50", "max-length 40"):
         forward(open_checkpoint(folder), rows, max_length=50)
     assert forward(open_checkpoint(folder), rows, max_length=40)[0].shape == (2, 16)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.uint8])
+def test_a_published_base_may_hold_its_causal_mask(kind: torch.dtype, tmp_path: Path) -> None:
+    """As files of GPT-NeoX, GPT-Neo and GPT-J do, and newer releases of transformers do not."""
+    base = model(tmp_path / "base", family="gpt_neox", **DECODERS["gpt_neox"])
+    file, attention = base / "model.safetensors", "layers.0.attention"
+    buffers = {
+        f"{attention}.bias": torch.ones(1, 1, 40, 40, dtype=kind),
+        f"{attention}.masked_bias": torch.tensor(-1e9),
+        f"{attention}.rotary_emb.inv_freq": torch.ones(1),
+    }
+    weights = load_file(file)
+    save_file(weights | buffers, file)
+    expert = harness.finetune(base, TOY.name, out=tmp_path / "expert", **FAST)
+    assert not any("rotary" in name or "mask" in name for name in expert.weights)
+    harness.finetune(base, TOY.name, out=tmp_path / "other", seed=1, **FAST)
+    harness.merge(of(tmp_path / "expert", tmp_path / "other", base=base), out=tmp_path / "merged")
+    assert {*open_checkpoint(tmp_path / "merged").weights} == {*expert.weights}
+    save_file(weights | {f"{attention}.dense.bias": torch.ones(16, dtype=torch.int8)}, file)
+    with mistake(BrokenCheckpoint, base, "int8", "no quantized weights"):
+        open_checkpoint(base)
 
 
 # A padding token ---------------------------------------------------------------------------

@@ -272,7 +272,8 @@ def check_counts(config: Mapping[str, Any], state: StateDict, where: str) -> Non
     """
     headers = specs(state)
     for name, spec in headers.items():
-        if name.endswith((".weight", ".bias")) and not spec.dtype.is_floating_point:
+        mask = name.endswith(".bias") and len(spec.shape) == 4  # causal, in older GPT-NeoX and -Neo
+        if name.endswith((".weight", ".bias")) and not (mask or spec.dtype.is_floating_point):
             kind = str(spec.dtype).removeprefix("torch.")
             raise BrokenCheckpoint(
                 f"'{name}' beside {where} is {kind}, expected floats: no quantized weights are read"
