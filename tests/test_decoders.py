@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,20 @@ def test_a_published_base_may_hold_its_causal_mask(kind: torch.dtype, tmp_path: 
     save_file(weights | {f"{attention}.dense.bias": torch.ones(16, dtype=torch.int8)}, file)
     with mistake(BrokenCheckpoint, base, "int8", "no quantized weights"):
         open_checkpoint(base)
+
+
+def test_a_layer_that_comes_after_the_layers_is_not_merged_on_no_inputs(tmp_path: Path) -> None:
+    """RegMean++ takes what is in no layer, nor in the head, for what comes before the layers."""
+    sizes = DECODERS["opt"] | {"word_embed_proj_dim": 8, "do_layer_norm_before": False}
+    base = model(tmp_path / "base", family="opt", **sizes)
+    experts = [
+        model(tmp_path / name, ["no", "yes"], family="opt", near=base, seed=seed, **sizes)
+        for seed, name in enumerate("ab", start=1)
+    ]
+    for merger, expected in (("regmean", nullcontext()), ("regmean_plus_plus", None)):
+        recipe = of(*experts, base=base, merger=f"{merger}:examples=8", tasks=(TOY.name,) * 2)
+        with expected or mistake(UnknownName, experts[0], "project_out", "after other layers"):
+            harness.merge(recipe, out=tmp_path / merger)
 
 
 # A padding token ---------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from harness.checkpoints.named import modules_of, parameters_of
 from harness.checkpoints.network import classifier_on_meta
 from harness.errors import UnknownName
 from harness.passes.features import forward_errors
-from harness.passes.gram import gram, linear_layers
+from harness.passes.gram import gram, linear_layers, recorded_inputs
 from harness.passes.prepared import Inputs, row_count
 from harness.passes.reading import Reading
 from harness.types import Checkpoint, StateDict, Steps
@@ -105,6 +105,7 @@ class TruncatedModel:
         self._batches = list(reading.inputs(batch_size))
         self._given: list[dict[StandIn, Any]] = [{} for _ in self._batches]
         self._kept: Any = None
+        self._in_use = self._layers_in_use()
         for layer in self._layers:
             _empty(layer)
         self._arrange()
@@ -113,6 +114,7 @@ class TruncatedModel:
         """The Gram matrices of the linear layers in the current block, as `gram` returns them.
 
         The block has the expert's own weights; the blocks before have those given to `pass_on`.
+        Raises UnknownName for a layer of the block that comes after layers of later blocks.
         """
         number_of = self._blocks.block_number
         layers = {n: m for n, m in self._linear.items() if number_of(f"{n}.weight") == self.block}
@@ -121,8 +123,27 @@ class TruncatedModel:
         own = self._reading.checkpoint.weights
         names = [name for name in self._parameters if number_of(name) == self.block]
         self._put({name: own[name] for name in names})
-        with forward_errors(self._reading.checkpoint.source):
-            return gram(self._run, layers, self._read(step))
+        source = self._reading.checkpoint.source
+        with forward_errors(source):
+            stored, shared = gram(self._run, layers, self._read(step))
+        for name in layers:
+            if name in self._in_use and f"{name}.weight" not in shared:
+                raise UnknownName(
+                    f"{source} runs '{name}' after other layers of its model, expected it before "
+                    "them all: its inputs cannot be those of a merged model"
+                )
+        return stored, shared
+
+    def _layers_in_use(self) -> set[str]:
+        """The linear layers that the whole model runs: some read other inputs than rows of text."""
+        with (
+            torch.inference_mode(),
+            forward_errors(self._reading.checkpoint.source),
+            recorded_inputs(self._linear) as calls,
+        ):
+            for batch in self._batches[:1]:
+                self._model(**batch)
+        return {name for name, _ in calls}
 
     def pass_on(self, tensors: StateDict) -> None:
         """Run this block with these weights, keep its outputs, and go on to the next block."""
