@@ -209,6 +209,8 @@ def test_a_base_may_lack_it(minis: Minis, tmp_path: Path) -> None:
     other = changed(Path(shutil.copytree(folders["b"], tmp_path / "other")), pad_token_id=1)
     with mistake(IncompatibleWeights, other, "pad_token_id 1", "expected pad_token_id 0"):
         harness.merge(of(folders["a"], other, base=bare), out=tmp_path / "mixed")
+    with mistake(IncompatibleWeights, changed(other, pad_token_id=None), "pad_token_id None"):
+        harness.merge(of(folders["a"], other, base=bare), out=tmp_path / "mixed")
 
 
 def of(*experts: Path, base: Path, merger: str = "ties", tasks: tuple[str, ...] = ()) -> Recipe:

@@ -120,6 +120,24 @@ def test_features_do_not_depend_on_the_batch(loud: Loud, family: str) -> None:
             close(one, other)
 
 
+@pytest.mark.parametrize("family", ["convbert", "fnet"])
+def test_rows_are_not_padded_for_a_model_that_may_read_padding(loud: Loud, family: str) -> None:
+    """As these do; each row of a batch is as long as the others."""
+    checkpoint, rows = open_checkpoint(loud(family)), toy()
+    model = build_model(checkpoint.config, checkpoint.weights, checkpoint.source)
+    ids = torch.tensor([[2, 10, 11, 3, 0, 0, 0, 0]])
+    with torch.no_grad():
+        short = model(input_ids=ids[:, :4]).logits
+        mask = {} if family == "fnet" else {"attention_mask": (ids > 0).long()}
+        assert (model(input_ids=ids, **mask).logits - short).abs().max() > 1e-3
+    x, logits = run(checkpoint, rows)
+    for batch_size in (1, 3):
+        for one, other in zip(run(checkpoint, rows, batch_size), (x, logits), strict=True):
+            close(one, other)
+    alone = [run(checkpoint, picked(rows, [place]))[0][0] for place in range(len(rows))]
+    close(np.stack(alone), x)
+
+
 @pytest.mark.parametrize("task", [SINGLE, PAIR], ids=str)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_features_do_not_depend_on_order_or_padding(loud: Loud, family: str, task: Task) -> None:

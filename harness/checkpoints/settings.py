@@ -48,8 +48,8 @@ def check_settings(models: Sequence[Checkpoint]) -> None:
     for other in models[1:]:
         found = settings_of(other)
         for key in expected | found:
-            chosen = not (first.family.decoder and key == PADDING and found.get(key) is None)
-            if found.get(key) != expected.get(key) and chosen:
+            bare = first.family.decoder and key == PADDING and other.labels is None
+            if found.get(key) != expected.get(key) and not (bare and found.get(key) is None):
                 raise IncompatibleWeights(
                     f"{other.source} has {_shown(other, key, found.get(key))}, expected "
                     f"{_shown(first, key, expected.get(key))} as {first.source} has: models that "

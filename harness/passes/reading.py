@@ -81,9 +81,9 @@ class Reading:
 
     def _batches(self, size: int, *, as_drawn: bool) -> Iterator[tuple[list[int], Inputs]]:
         """The numbers of `size` rows each, with their inputs."""
-        order = [*range(len(self.rows))] if as_drawn else self.prepared.by_cost()
-        for start in range(0, len(order), size):
-            picked = order[start : start + size]
+        order = [*range(len(self.rows))]
+        drawn = (order[start : start + size] for start in range(0, len(order), size))
+        for picked in drawn if as_drawn else self.prepared.batches(1, size):
             yield picked, self.prepared.batch(picked, self.placement)
             if self.progress:
                 self.progress(len(picked))
