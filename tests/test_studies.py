@@ -2151,7 +2151,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], type[HarnessError], tuple[str, ...]]] 
     ),
     "a method of other families": (
         {"premerge": ["rotation:residual=true"]},
-        BadOption, ("rotation:residual=True", "norms", "vit", "bert"),
+        BadOption, ("rotation:residual=True", "vit", "norms", "bert"),
     ),
     "a field of merges that none has a use for": (
         {"merge": {"tune_limit": 3}}, BadRecipe, ("two", "merge", "tune_limit"),
