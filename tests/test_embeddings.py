@@ -245,6 +245,7 @@ def test_as_a_base_it_is_the_encoder_that_it_was(room: Path, one: Path) -> None:
             "prompts query none by default",
         ),
         ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "prompts query"),
+        ("config_sentence_transformers.json", {"default_prompt_name": ["a"]}, "prompts a none"),
         ("config_sentence_transformers.json", {"prompts": "query: "}, "prompts none"),
         ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim 8 none"),
         ("modules.json", 5, "list of modules"),

@@ -76,7 +76,7 @@ def read_pooling(folder: Path, family: Family) -> Pooling | None:
             )
     options = contents.get(PROMPTS, {})
     default, prompts = options.get("default_prompt_name"), options.get("prompts") or {}
-    if not isinstance(prompts, dict) or (default is not None and prompts.get(default) != ""):
+    if not isinstance(prompts, dict) or not (default is None or prompts.get(str(default)) == ""):
         unread = "none by default: rows are read without a prompt"
         raise bad_value(folder / PROMPTS, "prompts", [default, prompts], unread)
     if (size := options.get("truncate_dim")) is not None:
