@@ -23,6 +23,7 @@ from harness.checkpoints.families.t5 import ANSWERS, DECODER, OUTPUTS, TIED, is_
 from harness.checkpoints.layout import bad_value
 from harness.checkpoints.network import configuration
 from harness.checkpoints.processor import check_inputs, processor_digest
+from harness.checkpoints.settings import PADDING
 from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
 from harness.errors import BadData, BadOption, BadRecipe, BrokenCheckpoint
 from harness.hashes import digest_of
@@ -139,7 +140,7 @@ def under_words(
     prefix, answers = _tokens(
         model, description, HOLDS if LABEL in description[TEMPLATE] else labels, count
     )
-    start = model.config.get("decoder_start_token_id") or model.config.get("pad_token_id") or 0
+    start = model.config.get("decoder_start_token_id") or model.config.get(PADDING) or 0
     config = config_with_labels(encoder.config, labels)
     config |= {key: model.config[key] for key in ("architectures",) if key in model.config}
     config[TEXT_HEAD] = {**description, DECODER: [start, *prefix], ANSWERS: answers, TIED: tied}

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from harness.checkpoints.families.family import GENERIC
 from harness.checkpoints.families.t5 import DECODER
 from harness.checkpoints.processor import check_inputs, open_image_processor, pixels
+from harness.checkpoints.settings import PADDING
 from harness.checkpoints.tokenizer import shared_tokenizer, token_ids, word_ids
 from harness.checkpoints.verbalizer import prompted, verbalizer_of
 from harness.data.images import StoredImage, decoded, opened
@@ -118,7 +119,7 @@ def prepare(
         )
     if checkpoint.family.stacks and not words and texts is rows.texts:
         _check_ends(checkpoint, rows, encoded.columns["input_ids"])
-    padding = int(checkpoint.config.get("pad_token_id") or 0)
+    padding = int(checkpoint.config.get(PADDING) or 0)
     decoder_tokens = len(verbalizer_of(checkpoint).get(DECODER, ()))
     make = partial(_padded, encoded, padding, decoder_tokens)
     # of an architecture known by rules alone nobody has seen that it leaves padding out: ConvBERT's

@@ -57,6 +57,12 @@ def fewest_sets(prior: Prior | None) -> int:
     return FEWEST_SETS if prior is None else 2
 
 
+def too_few_sets(sets: int, of_sets: int, prior: Prior | None = None) -> bool:
+    """Whether a difference on so many sets of experts is not tested beside others that are on up to
+    `of_sets`: they are tested over sets, and it would be over test units alone."""
+    return of_sets >= FEWEST_SETS and sets < fewest_sets(prior)
+
+
 def moderated(variance: float, sets: int, prior: Prior | None) -> tuple[float, float]:
     """The variance of a difference over sets, shrunk towards the `prior`, and its degrees of
     freedom. It is never made smaller: else a model that varies more than others would gain."""

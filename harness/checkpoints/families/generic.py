@@ -54,7 +54,7 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
     pooler is below the encoder's prefix. The family has no table of axes.
 
     Raises BrokenCheckpoint, naming `what`, for a configuration that no classifier can be made from,
-    and UnknownName for an architecture that is no encoder that can be merged.
+    and UnknownName for an architecture that cannot be merged.
     """
     from transformers.models.auto import modeling_auto as auto
 
@@ -88,18 +88,19 @@ def _unfit(kind: str, model: Any) -> str | None:
     """Why an architecture cannot be merged, and what was expected; None if it can."""
     from transformers.pytorch_utils import Conv1D
 
-    modules = [*model.modules()]
+    modules = dict(model.named_modules())
     if kind == "funnel":  # it takes the mean of two tokens, and the minimum of their masks
         return "which pools padding with tokens, so that features depend on the batch of a row"
     if type(model.config)().is_encoder_decoder:  # by default, whatever this configuration says
         return "an encoder-decoder; expected an encoder, a decoder, or t5 or mt5"
-    if any(name.endswith(".experts") for name, _ in model.named_modules()):
+    if any(name.endswith(".experts") for name in modules):
         return "a mixture of experts, which a file and a classifier name differently"
     if getattr(model.config, "vision_config", None) is not None:
         return "which reads texts and images at once; expected a model of one of them"
-    if any(isinstance(module, Conv1D) for module in modules):
+    if any(isinstance(module, Conv1D) for module in modules.values()):
         return "whose matrices are stored transposed; expected [outputs, inputs] as nn.Linear has"
-    if any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in modules):
+    norm = torch.nn.modules.batchnorm._BatchNorm
+    if any(isinstance(module, norm) for module in modules.values()):
         return "with batch normalisation, whose running statistics cannot be merged as weights are"
     return None
 

@@ -25,7 +25,7 @@ from harness.reporting.lines import CURRENT, Line, Setting, grouped, tasks_by
 from harness.reporting.names import AVERAGE_SINGLE, BEST_SINGLE, CONSTANT, MAX
 from harness.reporting.sets import with_set_numbers
 from harness.reporting.verdict import Verdict, experts_and_bases, verdicts_on
-from harness.stats.intervals import FEWEST_SETS
+from harness.stats.intervals import too_few_sets
 from harness.types import HELD_OUT
 
 COMPUTED_ROW_NOTES = {
@@ -227,11 +227,11 @@ def shares_of(scores: Grid, lines: Sequence[Line]) -> tuple[HeadShare, ...]:
 
 def _shares(scores: Grid, tuned: Setting, verdicts: Mapping[str, Verdict]) -> list[HeadShare]:
     """The shares under one setting; `verdicts` are those of its rows."""
-    over_sets = max(verdict.sets for verdict in verdicts.values()) >= FEWEST_SETS
+    of_sets = max(verdict.sets for verdict in verdicts.values())
     lost = with_holm(
         {
             row: Difference(verdict.loss, significant=False)
-            if over_sets and verdict.sets < FEWEST_SETS
+            if too_few_sets(verdict.sets, of_sets)
             else Difference(verdict.loss, p=verdict.p)
             for row, verdict in verdicts.items()
         }

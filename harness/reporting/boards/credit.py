@@ -30,7 +30,7 @@ from harness.reporting.lines import Line, Setting
 from harness.reporting.sentences import rendered
 from harness.reporting.verdict import ComparedLines, compared_lines, experts_and_bases
 from harness.stats.estimate import Estimate, Prior
-from harness.stats.intervals import FEWEST_SETS, LEVEL, Ratio, credit, median_credit
+from harness.stats.intervals import LEVEL, Ratio, credit, median_credit, too_few_sets
 from harness.stats.ranks import places
 from harness.stats.tests import holm, p_value
 from harness.text import few, plain, points
@@ -215,8 +215,8 @@ def ranked(
     floors = constants or [None] * len(tasks)
     known_floors = [floor for floor in floors if floor is not None]
     gaps = [mean_difference(scores.tuned, scores.current) for scores in rows.values()]
-    over_sets = max(len(gap.by_set) for gap in gaps) >= FEWEST_SETS
-    too_few = [over_sets and len(gap.by_set) < FEWEST_SETS for gap in gaps]
+    of_sets = max(len(gap.by_set) for gap in gaps)
+    too_few = [too_few_sets(len(gap.by_set), of_sets) for gap in gaps]
     higher = holm([1.0 if few else p_value(gap) for few, gap in zip(too_few, gaps, strict=True)])
     merges = []
     for (name, scores), p in zip(rows.items(), higher, strict=True):

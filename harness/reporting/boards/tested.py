@@ -21,7 +21,7 @@ from harness.reporting.grid import Grid, GridCell, GridPlace
 from harness.reporting.lines import CURRENT, Line, Setting, grouped
 from harness.reporting.names import CONSTANT
 from harness.stats.estimate import Prior, mean_of
-from harness.stats.intervals import DIGITS, FEWEST_SETS, LEVEL, fewest_sets
+from harness.stats.intervals import DIGITS, LEVEL, too_few_sets
 from harness.stats.priors import prior_of
 from harness.stats.tests import holm, p_value
 
@@ -121,7 +121,7 @@ def difference_of_cells(
     if paired is not None and len([*first, *second]) < len([*one.lines, *other.lines]):
         points = 100 * paired.point
     of_sets = max(of_sets, *map(_whole_sets, (one, other)))
-    few = of_sets >= FEWEST_SETS and len(shared) < fewest_sets(prior)
+    few = too_few_sets(len(shared), of_sets, prior)
     if paired is None or few or not enough_draws([*first, *second]):
         return Difference(points, significant=False)
     paired = replace(paired, prior=prior)
