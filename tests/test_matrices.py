@@ -7,13 +7,19 @@ import torch
 
 from harness.checkpoints.network import classifier_on_meta
 from harness.weights import is_matrix
+from tests.conftest import BERT_LIKE, DECODERS
 from tests.symmetries import VARIANTS
 
+CONFIGS = VARIANTS | {
+    name: {"model_type": name, **DECODERS.get(name, BERT_LIKE)}
+    for name in (*DECODERS, *("bloom", "ctrl", "gptj", "mpt", "openai-gpt"))
+}
 
-@pytest.mark.parametrize("name", VARIANTS)
+
+@pytest.mark.parametrize("name", CONFIGS)
 def test_no_table_of_embeddings_is_a_matrix_of_a_layer(name: str) -> None:
     tables, layers = set[str](), set[str]()
-    for called, module in classifier_on_meta(VARIANTS[name], name).named_modules():
+    for called, module in classifier_on_meta(CONFIGS[name], name).named_modules():
         if isinstance(module, torch.nn.Embedding):
             tables.add(f"{called}.weight")
         if isinstance(module, torch.nn.Linear):

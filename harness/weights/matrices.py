@@ -18,8 +18,10 @@ Matrices: TypeAlias = Literal["all", "linear"]
 """Which tensors count as matrices: all with two axes, or those except embedding tables."""
 Others: TypeAlias = Literal["mean", "zero"]
 """The merged task vector of all other tensors: the mean, or zero."""
-EMBEDDING = re.compile(r"embed|\bshared\.weight$|relative_attention_bias")
-"""Finds the names of embedding tables, in all known architectures."""
+EMBEDDING = re.compile(
+    r"embed|\b(shared|wte|wpe)\.weight$|relative_attention_bias|^transformer\.w\.weight$"
+)
+"""Finds the names of embedding tables, in all known architectures (`w` is that of CTRL)."""
 PROJECTION = re.compile(
     r"embeddings_project\b|embedding_hidden_mapping_in|\bembed_proj\b"
     r"|\bembedding_transformation\b|\bembeddings\.projection\.weight$|\bentity_embedding_dense\b"
