@@ -142,8 +142,16 @@ DECODERS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 40,
         "pad_token_id": 0,
     },
+    "gpt2": {
+        **dict.fromkeys(("n_layer", "n_head"), 2),
+        "n_embd": 16,
+        "n_inner": 24,
+        "n_positions": 40,
+        "vocab_size": 45,
+        **{f"{token}_token_id": place for token, place in TOKENS.items()},
+    },
 }
-"""Decoders, which are known by rules."""
+"""Decoders: all but GPT-2 are known by rules."""
 HEADS = ("classifier.", "pre_classifier.")
 """What the names of these families' heads start with."""
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]

@@ -21,7 +21,7 @@ from harness.checkpoints.families.symmetry import axes_of, joined_parts, split_p
 from harness.checkpoints.named import parameters_of, to_memory_names
 from harness.checkpoints.network import new_classifier
 from harness.weights import Axes, Symmetry, Turned
-from tests.conftest import BERT_LIKE, FAMILIES, NEWER, ROBERTAS
+from tests.conftest import BERT_LIKE, DECODERS, FAMILIES, NEWER, ROBERTAS
 
 #: a configuration of every model type of every family, and those that lead to further tensors
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -81,6 +81,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         }
         for name, tied in (("t5, words", False), ("t5, tied words", True))
     },
+    "gpt2": {"model_type": "gpt2", **DECODERS["gpt2"]},
     "vit": {
         "model_type": "vit",
         **{key: BERT_LIKE[key] for key in BERT_LIKE.keys() - {"vocab_size"}},

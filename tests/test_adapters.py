@@ -406,7 +406,7 @@ def table(tensors: dict[str, torch.Tensor]) -> None:
 REFUSED: dict[str, tuple[dict[str, Any], Change | None, str]] = {
     "another method": ({"peft_type": "IA3"}, None, "peft_type IA3 merge_and_unload"),
     "no method": ({"peft_type": None}, None, "peft_type None"),
-    "turned": ({"fan_in_fan_out": True}, None, "fan_in_fan_out True"),
+    "turned": ({"fan_in_fan_out": "yes"}, None, "fan_in_fan_out 'yes'"),
     "ranks": ({"rank_pattern": {"query": 2}}, None, "rank_pattern"),
     "alphas": ({"alpha_pattern": {"query": 2}}, None, "alpha_pattern"),
     "DoRA": ({"use_dora": True}, None, "use_dora True"),

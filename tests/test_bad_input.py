@@ -297,8 +297,8 @@ MISTAKES: dict[type, dict[str, Case]] = {
             lambda p: p.evaluate(p.config("a", model_type="toaster")),
         ),
         "an architecture without a family": told(
-            "copies/b gpt2 stored transposed",
-            lambda p: p.merge(p["a"], p.config("b", model_type="gpt2")),
+            "copies/b qwen2_moe mixture of experts",
+            lambda p: p.merge(p["a"], p.config("b", model_type="qwen2_moe")),
         ),
         "rotary positions": told(
             "symmetries roformer", lambda p: p.merge(p["rotary"], p["rotary"], premerge="rotation")

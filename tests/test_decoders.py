@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.pytorch_utils import Conv1D
 
 import harness
 from harness import Choice, Recipe, Run, parse_choice
@@ -27,12 +28,13 @@ from harness.passes.features import forward
 from harness.passes.placement import AUTOMATIC
 from harness.passes.reading import reading_of
 from harness.readout import LAST_LINEAR
+from harness.weights import digest, is_matrix
 from tests.conftest import BERT_LIKE, DECODERS, FAST, model
 from tests.mistakes import mistake
 from tests.toys import TOY, known
 
 _known = known(TOY)
-CONFIG, LENGTH = "config.json", 20
+CONFIG, WEIGHTS, LENGTH = "config.json", "model.safetensors", 20
 TOKENIZER = Path(harness.__file__).parent / "checking/miniatures/base/tokenizer.json"
 BOTH = (Choice("current"), Choice("linear-probe"))
 LONG = {"first": "word1 " * 30, "second": "word2 " * 30, "label": 0}
@@ -48,7 +50,10 @@ SIZES = {
     "attention_types": [[["global"], 2]],
     "rotary_dim": 4,
 }
-OTHERS = ("bloom", "ctrl", "gemma", "gemma2", "gpt_neo", "gptj", "mistral", "mpt", "phi", "qwen2")
+OTHERS = (
+    *("bloom", "ctrl", "gemma", "gemma2", "gpt_neo", "gptj", "mistral", "mpt", "openai-gpt"),
+    *("phi", "qwen2"),
+)
 
 
 @pytest.mark.parametrize("name", [*DECODERS, *OTHERS])
@@ -56,7 +61,7 @@ def test_it_is_read_at_the_last_token_of_a_row(name: str) -> None:
     """That its head reads there, in a batch and alone: in float64, as transformers' outputs say."""
     config = {"model_type": name, **DECODERS.get(name, SIZES), "num_labels": 3}
     family = family_of(config)
-    assert (family.name, family.decoder) == ("generic", True)
+    assert (family.name, family.decoder) == ("gpt2" if name == "gpt2" else "generic", True)
     torch.manual_seed(0)
     made: Any = new_classifier(config, name).eval().double()
     head = made.get_submodule(family.row.final)
@@ -84,8 +89,7 @@ def test_it_is_read_at_the_last_token_of_a_row(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("gpt2", "stored transposed"),
-        ("openai-gpt", "stored transposed"),
+        ("imagegpt", "images as tokens"),
         ("mixtral", "mixture of experts"),
         ("qwen2_moe", "mixture of experts"),
         ("gemma3", "texts and images"),
@@ -247,7 +251,7 @@ def test_training_pads_as_an_evaluation_does(own: dict[str, str], tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("name", "padding"), [("gemma", 0), ("biogpt", 0), ("bloom", 0), ("llama", 3)]
+    ("name", "padding"), [("gemma", 0), ("biogpt", 0), ("bloom", 0), ("llama", 3), ("gpt2", 0)]
 )
 def test_fisher_is_that_of_the_outputs(name: str, padding: int, tmp_path: Path) -> None:
     """Of models that scale their embeddings, that have a derivative of their own, and that skip
@@ -260,7 +264,7 @@ def test_fisher_is_that_of_the_outputs(name: str, padding: int, tmp_path: Path) 
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     network = AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    parameters = {n: p for n, p in network.named_parameters() if "embed" not in n}
+    parameters = {n: p for n, p in network.named_parameters() if is_matrix(n, (2, 2), "linear")}
     expected = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     for texts in rows.texts:
         given = tokenizer(*texts, return_tensors="pt")
@@ -271,16 +275,144 @@ def test_fisher_is_that_of_the_outputs(name: str, padding: int, tmp_path: Path) 
             for name, grad in zip(parameters, grads, strict=True):
                 expected[name] += log.detach().exp() * grad.square() / len(rows)
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-9)
+        layer = network.get_submodule(name.rpartition(".")[0])
+        own = tensor.T if isinstance(layer, Conv1D) and tensor.ndim == 2 else tensor
+        torch.testing.assert_close(found[name], own, rtol=1e-4, atol=1e-9)
+
+
+# Matrices that a file has transposed ----------------------------------------------------------
+
+
+def small(folder: Path, seed: int = 0, near: Path | None = None, name: str = "gpt2") -> Path:
+    sizes = DECODERS.get(name, SIZES)
+    return model(folder, ["no", "yes"], seed=seed, family=name, near=near, **sizes)
+
+
+def two(tmp_path: Path, name: str = "gpt2") -> tuple[Path, Path, Path]:
+    """A base and two experts."""
+    base = model(tmp_path / "base", family=name, **DECODERS.get(name, SIZES))
+    return base, *(small(tmp_path / str(seed), seed, base, name) for seed in (1, 2))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "openai-gpt"])
+def test_they_are_merged_and_written_as_they_were(name: str, tmp_path: Path) -> None:
+    base, *experts = two(tmp_path, name)
+    harness.merge(of(*experts, base=base, merger="average"), out=tmp_path / "merged")
+    files = [load_file(one / WEIGHTS) for one in (*experts, tmp_path / "merged")]
+    assert {n: t.shape for n, t in files[0].items()} == {n: t.shape for n, t in files[2].items()}
+    for tensor, (one, other) in {n: (files[0][n], files[1][n]) for n in files[0]}.items():
+        torch.testing.assert_close(files[2][tensor], (one + other) / 2, rtol=0, atol=1e-7)
+    layer = next(n for n in files[0] if n.endswith("h.0.mlp.c_fc.weight"))
+    opened = open_checkpoint(experts[0])
+    torch.testing.assert_close(opened.weights[layer], files[0][layer].T, rtol=0, atol=0)
+    # the digest in the record is that of the weights as they are opened, so that these are taken
+    harness.merge(
+        of(tmp_path / "merged", experts[0], base=base, merger="average"), out=tmp_path / "again"
+    )
+
+
+def test_a_model_has_one_digest_in_any_form_of_file(tmp_path: Path) -> None:
+    first = small(tmp_path / "a")
+    other = Path(shutil.copytree(first, tmp_path / "b"))
+    torch.save(load_file(first / WEIGHTS), other / "pytorch_model.bin")
+    (other / WEIGHTS).unlink()
+    digests = [
+        digest(open_checkpoint(one, allow_pickle=True).weights) for one in (first, other, first)
+    ]
+    assert len({*digests}) == 1
+
+
+def test_regmean_reads_them_the_right_way_round(tmp_path: Path) -> None:
+    """Against the formula of the paper with inputs from transformers' own Conv1D, in float64."""
+    base, *experts = two(tmp_path)
+    rows = load_rows(TOY, "train90")
+    options = f"regmean:examples={len(rows)},off_diagonal=1.0"
+    recipe = of(*experts, base=base, merger=options, tasks=(TOY.name,) * 2)
+    harness.merge(recipe, out=tmp_path / "merged")
+    merged = load_file(tmp_path / "merged" / WEIGHTS)
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    name = "transformer.h.0.mlp.c_proj"  # [24, 16] in the file
+    grams, matrices = [], []
+    for expert in experts:
+        tokenizer = AutoTokenizer.from_pretrained(expert)
+        network = AutoModelForSequenceClassification.from_pretrained(expert).eval().double()
+        seen: list[torch.Tensor] = []
+        layer = network.get_submodule(name)
+        layer.register_forward_pre_hook(lambda _, args, seen=seen: seen.append(args[0][0]))
+        with torch.no_grad():
+            for texts in rows.texts:
+                network(**tokenizer(*texts, return_tensors="pt"))
+        inputs = torch.cat(seen)
+        grams.append(inputs.T @ inputs / len(inputs))
+        matrices.append(layer.weight.detach())
+    total = sum(gram @ matrix for gram, matrix in zip(grams, matrices, strict=True))
+    expected = torch.linalg.solve(sum(grams), total)
+    found = merged[f"{name}.weight"].double()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert (found - sum(matrices) / 2).abs().max() > 1e-3
+
+
+def test_an_adapter_of_them_adds_its_product_turned(tmp_path: Path) -> None:
+    """As peft does, which notes the layout as `fan_in_fan_out`."""
+    base, folder = small(tmp_path / "base"), tmp_path / "adapter"
+    folder.mkdir()
+    stored = load_file(base / WEIGHTS)
+    name = "transformer.h.{}.attn.c_attn"
+    tensors = {"base_model.model.score.weight": torch.ones(2, 16)}
+    for layer in (0, 1):
+        place = f"base_model.model.{name.format(layer)}"
+        tensors[f"{place}.lora_A.weight"] = torch.randn(3, 16)
+        tensors[f"{place}.lora_B.weight"] = torch.randn(48, 3)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "task_type": "SEQ_CLS", "r": 3, "lora_alpha": 6}
+    config |= {"target_modules": ["c_attn"], "modules_to_save": ["score"], "fan_in_fan_out": True}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    opened = open_checkpoint(folder, base=base)
+    for layer in (0, 1):
+        place = f"base_model.model.{name.format(layer)}"
+        first, second = (tensors[f"{place}.lora_{one}.weight"].double() for one in "AB")
+        expected = stored[f"{name.format(layer)}.weight"].double() + 2 * (second @ first).T
+        found = opened.weights[f"{name.format(layer)}.weight"]
+        torch.testing.assert_close(found, expected.T, rtol=0, atol=1e-12)
+
+
+def test_a_published_gpt2_is_a_base(tmp_path: Path) -> None:
+    """Without a prefix, with causal masks of floats, or with the head of a language model."""
+    base, *experts = two(tmp_path)
+    weights = load_file(base / WEIGHTS)
+    assert not any(name.startswith("transformer.") for name in weights)
+    masks = {f"h.{n}.attn.bias": torch.ones(1, 1, 40, 40).tril() for n in (0, 1)}
+    save_file(weights | masks, base / WEIGHTS)
+    whole = Path(shutil.copytree(base, tmp_path / "whole"))
+    written = {f"transformer.{name}": tensor for name, tensor in weights.items()}
+    save_file(written | {"lm_head.weight": weights["wte.weight"].clone()}, whole / WEIGHTS)
+    merged = []
+    for number, one in enumerate((base, whole)):
+        harness.merge(of(*experts, base=one, merger="ties"), out=tmp_path / f"m{number}")
+        merged.append(load_file(tmp_path / f"m{number}" / WEIGHTS))
+    assert merged[0].keys() == load_file(experts[0] / WEIGHTS).keys()
+    for name, tensor in merged[0].items():
+        torch.testing.assert_close(tensor, merged[1][name], rtol=0, atol=0)
+    trained = [
+        harness.finetune(one, TOY.name, out=tmp_path / f"t-{one.name}", **FAST)
+        for one in (base, whole)
+    ]
+    for name, tensor in trained[0].weights.items():
+        torch.testing.assert_close(tensor, trained[1].weights[name], rtol=0, atol=0)
 
 
 # The whole way -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["embedded/topic", "embedded/names"])
-def test_experts_are_trained_merged_and_scored(task: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("qwen3", "embedded/topic"), ("qwen3", "embedded/names"), ("gpt2", "embedded/topic")],
+)
+def test_experts_are_trained_merged_and_scored(name: str, task: str, tmp_path: Path) -> None:
     sizes = {"vocab_size": 108, "hidden_size": 32, "intermediate_size": 64}
-    base = model(tmp_path / "base", family="qwen3", **sizes)
+    sizes = {"vocab_size": 108, "n_embd": 32, "n_inner": 64} if name == "gpt2" else sizes
+    base = model(tmp_path / "base", family=name, **sizes)
     shutil.copyfile(TOKENIZER, base / "tokenizer.json")
     experts = [tmp_path / f"expert-{seed}" for seed in (1, 2)]
     for seed, expert in enumerate(experts):

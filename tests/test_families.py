@@ -427,7 +427,6 @@ BY_RULES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "deberta": (BERT_LIKE, {"pooler", "classifier"}),
 }
 NOT_BY_RULES: dict[str, dict[str, Any]] = {
-    "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 45},
     "funnel": {"d_model": 16, "n_head": 2, "d_head": 8, "d_inner": 24, "block_sizes": [1]},
     "xlnet": {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 24, "vocab_size": 45},
 }

@@ -20,7 +20,8 @@ import harness
 from harness import weights
 from harness.checkpoints.build import build_model
 from harness.checkpoints.families.family import Unit
-from harness.checkpoints.open import open_checkpoint, open_weights
+from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.weight_files import open_weights
 from harness.errors import BadOption, UnknownName
 from harness.weights import Symmetry, alignment, assignment, matched_units, objective, universe
 from harness.weights.matching import gainful, surely_unmoved

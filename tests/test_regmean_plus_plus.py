@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForTokenClassification,
     AutoTokenizer,
 )
+from transformers.pytorch_utils import Conv1D
 
 import harness
 from harness import Recipe, StateDict, merge
@@ -40,7 +41,7 @@ Loud = Callable[..., Path]
 Minis = Callable[[str], dict[str, Path]]
 EXAMPLES = 10
 SHARE = 0.95
-NUMBER = re.compile(r"\.layers?\.(\d+)\.")
+NUMBER = re.compile(r"\.(?:layers?|h)\.(\d+)\.")
 TOP = ("classifier.", "pre_classifier.", "pooler.", "bert.pooler.", "score.")
 PLUS = harness.MERGERS["regmean_plus_plus"].function
 _toys = known(TOY, THREE, VALUE, MOODS, TAGS)
@@ -57,7 +58,14 @@ def depth(name: str) -> int:
 
 def classifier(folder: Path, task: harness.Task) -> Any:
     made = AutoModelForTokenClassification if task is TAGS else AutoModelForSequenceClassification
-    return made.from_pretrained(folder).double().eval()
+    network = made.from_pretrained(folder).double().eval()
+    for parent in [*network.modules()]:
+        for name, module in parent.named_children():
+            if isinstance(module, Conv1D):  # GPT-2: the same layer, with its matrix transposed
+                layer = torch.nn.Linear(module.nx, module.nf, dtype=torch.float64)
+                layer.load_state_dict({"weight": module.weight.T, "bias": module.bias})
+                setattr(parent, name, layer)
+    return network
 
 
 def inputs_of(folder: Path, task: harness.Task) -> Iterator[dict[str, torch.Tensor]]:

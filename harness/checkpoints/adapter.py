@@ -33,15 +33,10 @@ from harness.checkpoints.layout import (
 )
 from harness.checkpoints.named import parameters_of
 from harness.checkpoints.network import classifier_on_meta
-from harness.checkpoints.open import (
-    check_counts,
-    labels_of_head,
-    open_checkpoint,
-    open_file,
-    two_names_error,
-)
+from harness.checkpoints.open import check_counts, labels_of_head, open_checkpoint
 from harness.checkpoints.pooling import read_pooling
 from harness.checkpoints.provenance import recorded_tasks
+from harness.checkpoints.weight_files import open_file, two_names_error
 from harness.errors import BrokenCheckpoint
 from harness.files import read_json
 from harness.types import Checkpoint, StateDict
@@ -66,6 +61,8 @@ of their values; each may be null."""
 PLAIN: Mapping[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
+    # set by peft itself, where a file has the matrices transposed
+    "fan_in_fan_out": (True, False, None),
     "init_lora_weights": (True, False, "gaussian", None),
 }
 """Values under which an adapter is just W + s B A: others change the base, the ranks or the

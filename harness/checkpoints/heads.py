@@ -9,10 +9,11 @@ from harness import weights
 from harness.checkpoints.align import aligned_base, new_in_experts
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.layout import WEIGHTS_FILE, read_config
-from harness.checkpoints.open import check_counts, labels_of, open_weights
+from harness.checkpoints.open import check_counts, labels_of
 from harness.checkpoints.provenance import MERGE_FILE, MergeJson, changed_error, read_expert_json
 from harness.checkpoints.settings import check_settings
 from harness.checkpoints.verbalizer import under_words, verbalizer_of
+from harness.checkpoints.weight_files import open_weights
 from harness.errors import BrokenCheckpoint
 from harness.types import Checkpoint, StateDict
 

@@ -26,6 +26,25 @@ def new_classifier(config: Mapping[str, Any], what: str, unit: Unit = "row") -> 
         return _made(config, unit)
 
 
+class Conv1DAsLinear(torch.nn.Linear):
+    """A Conv1D of transformers as a linear layer: with its matrix as [outputs, inputs]."""
+
+
+def _turn(network: torch.nn.Module) -> torch.nn.Module:
+    """The network with a `Conv1DAsLinear` in place of each Conv1D, with the same values."""
+    from transformers.pytorch_utils import Conv1D
+
+    for parent in [*network.modules()]:
+        for name, module in parent.named_children():
+            if isinstance(module, Conv1D):
+                with torch.device("meta"):
+                    layer = Conv1DAsLinear(module.nx, module.nf)
+                layer.weight = torch.nn.Parameter(module.weight.detach().T.contiguous())
+                layer.bias = module.bias
+                setattr(parent, name, layer)
+    return network
+
+
 def _made(config: Mapping[str, Any], unit: Unit) -> torch.nn.Module:
     import transformers
 
@@ -40,7 +59,7 @@ def _made(config: Mapping[str, Any], unit: Unit) -> torch.nn.Module:
         rows = transformers.AutoModelForImageClassification
     classes = {"row": rows, "word": transformers.AutoModelForTokenClassification}
     model: torch.nn.Module = classes[unit].from_config(_read(config))
-    return model
+    return _turn(model)
 
 
 def is_image_type(model_type: str) -> bool:

@@ -24,11 +24,12 @@ from harness.checkpoints.build import HEAD_KEYS, TEXT_HEAD, check_tensors, confi
 from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.layout import IMAGE_FILES, WEIGHTS_FILE, bad_value, files_in, read_config
 from harness.checkpoints.network import text_tower, using_transformers
-from harness.checkpoints.open import check_counts, labels_of, open_checkpoint, open_weights
+from harness.checkpoints.open import check_counts, labels_of, open_checkpoint
 from harness.checkpoints.processor import processor_digest
 from harness.checkpoints.provenance import changed_error
 from harness.checkpoints.tokenizer import open_tokenizer, using_tokenizer
 from harness.checkpoints.verbalizer import check_classes, under_words, verbalizer_of, word_head
+from harness.checkpoints.weight_files import open_weights
 from harness.errors import BadOption, BadRecipe, BrokenCheckpoint, MissingHead
 from harness.files import read_json
 from harness.folders import FILES, Layout, check_output, new_folder

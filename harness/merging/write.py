@@ -65,7 +65,7 @@ def write(
             bare = plan.experts[0].family.bare
             merged = weights.renamed(merged, {bare(name): name for name in merged})
         hashes: dict[str, str] = {}
-        digest = _write_weights(merged, folder, progress, hashes, _spelled(plan))
+        digest = _write_weights(merged, folder, progress, hashes, plan)
         digests: dict[str, Any] = {"digest": digest}
         first = plan.experts[0]
         copy_processor([model.processor for model in plan.models], folder)
@@ -85,10 +85,10 @@ def _write_weights(
     folder: Path,
     progress: Progress,
     hashes: dict[str, str],
-    spelled: Mapping[str, str],
+    plan: MergePlan,
 ) -> str:
     """Write the weights; returns their digest, and adds the hash of every file to `hashes`."""
-    split = shards(state)
+    split, spelled, family = shards(state), _spelled(plan), plan.experts[0].family
 
     def step(done: int) -> None:
         progress(TENSORS, done, len(state))
@@ -96,7 +96,10 @@ def _write_weights(
     digests: dict[str, str] = {}
     for file, names in split.filename_to_tensors.items():
         part = weights.select(state, names)
-        written, hashes[file] = write_file(folder / file, part, step, spelled=spelled)
+        turned = [*filter(family.is_turned, names)]
+        written, hashes[file] = write_file(
+            folder / file, part, step, spelled=spelled, turned=turned
+        )
         digests |= written
     if split.is_sharded:
         placed = {spelled.get(name, name): file for name, file in split.tensor_to_filename.items()}

@@ -21,8 +21,8 @@ from safetensors import safe_open
 
 from harness import weights
 from harness.caches import make_room
-from harness.checkpoints.open import open_file
 from harness.checkpoints.stream import write_file
+from harness.checkpoints.weight_files import open_file
 from harness.errors import BrokenCheckpoint, CannotWrite
 from harness.files import parse_json, replacing
 from harness.hashes import digest_of, join_digests

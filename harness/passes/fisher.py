@@ -102,11 +102,13 @@ def _alike(examples: Iterator[Example], size: int) -> Iterator[list[Example]]:
 def _words(model: Any) -> str | None:
     """The name of the word embedding's parameter; None if it is frozen, or has no name.
 
-    None also for models of images, for those with a decoder, and for those known by rules alone:
-    these may need the word ids as such, to scale embeddings (Gemma) or to find a row's last token.
+    None also for models of images, for decoders, and for those known by rules alone: these may need
+    the word ids as such, to scale embeddings (Gemma) or to find a row's last token.
     """
-    known = model.config.model_type in FAMILY_OF_TYPE
-    if not known or hasattr(model.base_model, "decoder") or model.main_input_name != "input_ids":
+    family = FAMILY_OF_TYPE.get(model.config.model_type)
+    if family is None or family.decoder or family.inputs == "image":
+        return None
+    if hasattr(model.base_model, "decoder"):
         return None
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, torch.nn.Embedding):

@@ -227,7 +227,7 @@ def use_onednn(model: torch.nn.Module, placement: Placement) -> None:
 
     if onednn.IS_AVAILABLE and placement.where.type == "cpu" and placement.dtype == FULL_PRECISION:
         for one in model.modules():
-            if type(one) is torch.nn.Linear:
+            if isinstance(one, torch.nn.Linear) and type(one).forward is torch.nn.Linear.forward:
                 one.forward = partial(_by_onednn, one)  # type: ignore[method-assign]  # of this layer
 
 

@@ -16,7 +16,7 @@ from harness import presets
 from harness.checkpoints.bases import check_stay, encoder_digests, whole_base_digest
 from harness.checkpoints.build import TEXT_HEAD, initialised_layers, without_progress_bars
 from harness.checkpoints.layout import EXPERT_LAYOUT
-from harness.checkpoints.open import open_checkpoint, open_weights
+from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.processor import check_inputs, copy_processor
 from harness.checkpoints.provenance import Part, rows_shown
 from harness.checkpoints.recorded_tasks import register_tasks, task_fields
@@ -163,7 +163,7 @@ def finetune(
         _train(trainer, workdir)
         scores = _scores(trainer, source, parts)
         _write_model(trainer.model, source, folder)
-        told = {"digest": digest(open_weights(folder)), "scores": scores}
+        told = {"digest": digest(open_checkpoint(folder).weights), "scores": scores}
         EXPERT_LAYOUT.write(folder, request | task_fields(request["tasks"], out) | told)
     return open_checkpoint(out)
 

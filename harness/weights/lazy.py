@@ -209,6 +209,24 @@ def joined(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
     return Lazy(result, compute, report_of(state))
 
 
+def turned(state: StateDict, which: Callable[[str], bool]) -> StateDict:
+    """The state with the matrices whose names `which` selects transposed, in their place."""
+    headers = specs(state)
+    own = {name for name in filter(which, headers) if len(headers[name].shape) == 2}
+    if not own:
+        return state
+    return Lazy(
+        {
+            n: Spec(spec.shape[::-1], spec.dtype) if n in own else spec
+            for n, spec in headers.items()
+        },
+        lambda name: state[name].T.contiguous() if name in own else state[name],
+        report_of(state),
+        # known digests are of matrices as they lie in the file
+        lambda names: known_digests(state, {c: n for c, n in names.items() if n not in own}),
+    )
+
+
 def on(device: torch.device, state: StateDict) -> StateDict:
     """The state with its tensors on a device, each moved there when it is asked for."""
     return stored(state, lambda name: state[name].to(device))

@@ -30,6 +30,7 @@ from harness.merging.providers import prepare
 from harness.merging.spool import Spool
 from harness.registry import NEEDS
 from harness.types import StateDict
+from harness.weights import turned
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
 WIDE = {**SIZES, "intermediate_size": 12}
@@ -74,6 +75,8 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         **dict.fromkeys(("eos_token_id", "sep_token_id"), 3),
     },
     "mpnet": BERT,
+    # GPT-2's configuration takes the usual names for its own
+    "gpt2": {**SIZES, **WORDS, "n_inner": 12, "pad_token_id": 0},
 }
 CONFIGS = {name: {"model_type": name, **one} for name, one in CONFIGS.items()}
 """A configuration for every family, and a second one where that gives further tensors."""
@@ -153,8 +156,9 @@ class Miniature:
         """The folders of base and experts, deleted when the miniature is garbage collected."""
         folder = tempfile.TemporaryDirectory(prefix="harness-check-")
         weakref.finalize(self, folder.cleanup)
-        root = Path(folder.name)
-        return written(root, self.base, self.experts, self.config)
+        is_turned = FAMILY_OF_TYPE[self.config["model_type"]].is_turned
+        base, *experts = (turned(state, is_turned) for state in (self.base, *self.experts))
+        return written(Path(folder.name), base, experts, self.config)
 
 
 @cache

@@ -17,7 +17,8 @@ from harness.checking.properties.compare import alike, all_alike, copied, dtype_
 from harness.checking.properties.property import Broken, CheckedMethod, checks
 from harness.checking.toys import Tensors, ToyExperts
 from harness.checkpoints.build import build_model
-from harness.checkpoints.open import open_checkpoint, open_weights
+from harness.checkpoints.open import open_checkpoint
+from harness.checkpoints.weight_files import open_weights
 from harness.errors import BrokenCheckpoint, HarnessError
 from harness.merging.merge import merge
 from harness.merging.recipes import Recipe

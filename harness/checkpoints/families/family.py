@@ -77,6 +77,7 @@ class Family:
     of the stacks of an encoder-decoder: layers are numbered in each, and all share one token table.
     The classifier of rows of a `decoder` reads the last token of a row that is no padding.
     `parts` are the names that `axes` has for equal shares of the rows of one stored tensor.
+    `turned` are the last names of modules whose matrices a file has as [inputs, outputs].
     """
 
     name: str
@@ -97,6 +98,7 @@ class Family:
     stacks: tuple[str, ...] = ()
     decoder: bool = False
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    turned: tuple[str, ...] = ()
 
     @property
     def recorded(self) -> dict[str, str]:
@@ -130,6 +132,11 @@ class Family:
         for pattern, replacement in self.aliases:
             name = re.sub(pattern, replacement, name)
         return name
+
+    def is_turned(self, name: str) -> bool:
+        """Whether a file has the transpose of the tensor of this name."""
+        module, _, kind = name.rpartition(".")
+        return kind == "weight" and module.rpartition(".")[2] in self.turned
 
     def bare(self, name: str) -> str:
         """The name without the prefix, as a lone encoder may have it in its file."""

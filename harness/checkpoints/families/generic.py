@@ -11,7 +11,7 @@ import torch
 from harness.checkpoints.families.deberta import RELATIVE
 from harness.checkpoints.families.family import GENERIC, SETTINGS, Family, Top, Unit
 from harness.checkpoints.families.known import FAMILY_OF_TYPE
-from harness.checkpoints.network import classifier_on_meta, is_image_type
+from harness.checkpoints.network import Conv1DAsLinear, classifier_on_meta, is_image_type
 from harness.errors import BrokenCheckpoint, UnknownName
 
 _BY_RULES: dict[str, Family] = {}
@@ -67,7 +67,7 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         return None
     writes, fills = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     prefix, of_words = f"{model.base_model_prefix}.", _on_meta(config, what, "word")
-    modules = [name for name, _ in model.named_modules()]
+    modules = dict(model.named_modules())
     family = Family(
         name=GENERIC,
         model_types=(kind,),
@@ -78,6 +78,9 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         settings={**SETTINGS, **RELATIVE},
         inputs="image" if is_image_type(kind) else "text",
         decoder=kind in writes and kind not in fills,
+        turned=tuple(
+            {n.rpartition(".")[2]: None for n, m in modules.items() if type(m) is Conv1DAsLinear}
+        ),
     )
     rest = [name for name, _ in model.named_parameters() if not family.is_head(name)]
     one_encoder = all(name.startswith(prefix) or family.is_pooler(name) for name in rest)
@@ -86,8 +89,6 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
 
 def _unfit(kind: str, model: Any) -> str | None:
     """Why an architecture cannot be merged, and what was expected; None if it can."""
-    from transformers.pytorch_utils import Conv1D
-
     modules = dict(model.named_modules())
     if kind == "funnel":  # it takes the mean of two tokens, and the minimum of their masks
         return "which pools padding with tokens, so that features depend on the batch of a row"
@@ -97,8 +98,8 @@ def _unfit(kind: str, model: Any) -> str | None:
         return "a mixture of experts, which a file and a classifier name differently"
     if getattr(model.config, "vision_config", None) is not None:
         return "which reads texts and images at once; expected a model of one of them"
-    if any(isinstance(module, Conv1D) for module in modules.values()):
-        return "whose matrices are stored transposed; expected [outputs, inputs] as nn.Linear has"
+    if is_image_type(kind) and model.main_input_name != "pixel_values":
+        return "which reads images as tokens; expected a model of pixels"
     norm = torch.nn.modules.batchnorm._BatchNorm
     if any(isinstance(module, norm) for module in modules.values()):
         return "with batch normalisation, whose running statistics cannot be merged as weights are"

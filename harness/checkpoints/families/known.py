@@ -11,6 +11,7 @@ from harness.checkpoints.families.deberta import DEBERTA
 from harness.checkpoints.families.distilbert import DISTILBERT
 from harness.checkpoints.families.electra import ELECTRA
 from harness.checkpoints.families.family import Family
+from harness.checkpoints.families.gpt2 import GPT2
 from harness.checkpoints.families.modernbert import MODERNBERT
 from harness.checkpoints.families.mpnet import MPNET
 from harness.checkpoints.families.roberta import ROBERTA
@@ -18,7 +19,10 @@ from harness.checkpoints.families.t5 import T5
 from harness.checkpoints.families.vit import VIT
 from harness.errors import BadOption
 
-FAMILIES = (BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT, ALBERT, CLIP, MODERNBERT, MPNET, T5)
+FAMILIES = (
+    *(BERT, ROBERTA, DISTILBERT, DEBERTA, ELECTRA, VIT, ALBERT, CLIP, MODERNBERT, MPNET, T5),
+    GPT2,
+)
 FAMILY_OF_TYPE: dict[str, Family] = {name: one for one in FAMILIES for name in one.model_types}
 """All families by model_type, those of plug-ins too."""
 FAMILY_OF_WHOLE: Mapping[str, Family] = {

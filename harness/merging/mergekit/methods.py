@@ -17,7 +17,7 @@ import yaml
 from safetensors.torch import save_file
 
 from harness.checkpoints.mergekit import BASELESS, ENDPOINTS
-from harness.checkpoints.open import open_weights
+from harness.checkpoints.weight_files import open_weights
 from harness.entries import Merger
 from harness.errors import BadOption, BadRecipe
 from harness.types import StateDict
