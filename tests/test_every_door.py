@@ -1,4 +1,4 @@
-"""Every command on models of images and on models of two stacks, through the command line alone."""
+"""Every command on models of images, of two stacks, and a decoder, by the command line alone."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from harness.cli import main
 from tests.clips import clip, expert
+from tests.conftest import DECODERS, model
 from tests.images import colours, vit
 from tests.t5 import FILE, t5
 from tests.toys import THREE, known
@@ -60,7 +61,22 @@ def of_words(root: Path) -> str:
     return THREE.name
 
 
-MODELS: dict[str, Make] = {"vit": of_vit, "clip": of_clip, "t5": of_t5, "words": of_words}
+def of_gpt2(root: Path) -> str:
+    """Models whose matrices are transposed in a file."""
+    sizes = DECODERS["gpt2"]
+    base = model(root / "base", family="gpt2", **sizes)
+    for seed, name in enumerate("ab", start=1):
+        model(root / name, [*THREE.labels], seed=seed, near=base, family="gpt2", **sizes)
+    return THREE.name
+
+
+MODELS: dict[str, Make] = {
+    "vit": of_vit,
+    "clip": of_clip,
+    "t5": of_t5,
+    "words": of_words,
+    "gpt2": of_gpt2,
+}
 HEADS = {
     "clip": ["clip"],
     "words": ["verbalizer", *(f"--word=word{place}" for place in (5, 6, 7))],
@@ -94,12 +110,12 @@ def test_every_command_works(
         run("statistics", "a", "--base", "base", *heads, "--task", task, "--need",
             f"{need}:examples=4", "--out", out)  # fmt: skip
         assert Path(out).is_file()
-    assert "query" in run("inspect", *pair)
-    for model in ("average", "ties"):
-        said = run("evaluate", "--model", model, "--protocols", "current,knn,ft-classifier",
+    assert "embeddings" in run("inspect", *pair)
+    for name in ("average", "ties"):
+        said = run("evaluate", "--model", name, "--protocols", "current,knn,ft-classifier",
                    "--shots", "2", "--draws", "3", "--dtype", "bfloat16",
                    "--output-path", "records")  # fmt: skip
-        assert model in said
+        assert name in said
         assert "base" in said
     assert "average" in run("compare", "average", "ties", "--records", "records")
     run("leaderboard", "records", "--out", "board")
