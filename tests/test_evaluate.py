@@ -465,6 +465,12 @@ def test_an_expert_with_its_labels_in_another_order_is_read_by_name(
 # Nothing twice --------------------------------------------------------------------------------
 
 
+def test_a_task_named_twice_is_one_task(room: Room, evaluate: Evaluate) -> None:
+    once = evaluate.records(room.same, "--tasks", "glue/rte")
+    twice = evaluate.records(room.same, "--tasks", f"glue/rte,{PAIR}")
+    assert once == twice
+
+
 @pytest.mark.parametrize("merged", ["same", "across"])
 def test_a_second_run_does_no_forward_pass(
     merged: str, room: Room, evaluate: Evaluate, no_forward: Callable[[], None]

@@ -139,7 +139,9 @@ def _splits(run: Run, checkpoint: Checkpoint, merged: MergeJson | None) -> list[
     names = expanded(run.tasks, run.data_dir) or checkpoint.tasks
     if not names:
         raise BadRecipe(f"{run.model} does not say its tasks; name them with --tasks")
-    splits = [parse_task(name) for name in names]
+    splits = [
+        *{(task.name, split): (task, split) for task, split in map(parse_task, names)}.values()
+    ]
     tuned_on = {name: merged.seen.get(name, "") for name in merged.scored_on} if merged else {}
     for task, split in splits:
         digest = partial(texts_digest, task, split, run.data_dir)
