@@ -11,18 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from harness import Checkpoint
+import harness
+from harness import Checkpoint, Choice, Recipe, Run, parse_choice
 from harness.checkpoints.alike import check_tokens
 from harness.checkpoints.families.bert import BERT
 from harness.checkpoints.families.roberta import ROBERTA
 from harness.checkpoints.layout import TOKENIZER_FILES
 from harness.cli import main
-from harness.errors import IncompatibleWeights
+from harness.errors import BrokenCheckpoint, IncompatibleWeights
 from tests.conftest import WORDS
 from tests.mistakes import mistake, refused
+from tests.toys import TOY, known
 
 Minis = Callable[[str], dict[str, Path]]
+_known = known(TOY)
 Values = dict[str, Any]
 FILE, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
@@ -278,3 +283,36 @@ def test_the_files_of_a_published_model_are_one_tokenizer(tmp_path: Path) -> Non
             shutil.copy(source / file, tmp_path / name)
         found.append(Checkpoint(name, tmp_path / name, {"model_type": "bert"}, BERT, {}, None))
     check_tokens(found)
+
+
+def test_an_expert_without_a_tokenizer_is_read_with_that_of_the_base(
+    minis: Minis, tmp_path: Path
+) -> None:
+    """As experts are often published."""
+    folders = minis("bert")
+    bare = [Path(shutil.copytree(folders[name], tmp_path / name)) for name in "ab"]
+    for file in (FILE, SETTINGS):
+        for expert in bare:
+            (expert / file).unlink()
+    found = []
+    for number, experts in enumerate(([folders["a"], folders["b"]], bare)):
+        out = tmp_path / f"m{number}"
+        merger, tasks = "regmean:examples=8", (TOY.name,) * 2
+        recipe = Recipe(
+            experts=tuple(map(str, experts)),
+            base=str(folders["base"]),
+            merger=parse_choice(merger),
+            tasks=tasks,
+        )
+        harness.merge(recipe, out=out)
+        run = Run(
+            model=str(out), output=str(tmp_path / f"r{number}"), protocols=(Choice("current"),)
+        )
+        scores = {(one.role, one.task): one.scores[0].value for one in harness.evaluate(run)}
+        found.append((scores, load_file(out / "model.safetensors")))
+    assert found[0][0] == found[1][0]
+    for name, tensor in found[0][1].items():
+        torch.testing.assert_close(found[1][1][name], tensor, rtol=0, atol=0)
+    with mistake(BrokenCheckpoint, bare[0], "no tokenizer"):
+        run = Run(model=str(bare[0]), tasks=(TOY.name,), output=str(tmp_path / "r"))
+        harness.evaluate(run)

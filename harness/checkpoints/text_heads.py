@@ -22,7 +22,14 @@ from harness import weights
 from harness.checkpoints.bases import encoder_digests, is_base
 from harness.checkpoints.build import HEAD_KEYS, TEXT_HEAD, check_tensors, config_with_labels
 from harness.checkpoints.families.generic import family_of
-from harness.checkpoints.layout import IMAGE_FILES, WEIGHTS_FILE, bad_value, files_in, read_config
+from harness.checkpoints.layout import (
+    IMAGE_FILES,
+    VOCABULARY_FILES,
+    WEIGHTS_FILE,
+    bad_value,
+    files_in,
+    read_config,
+)
 from harness.checkpoints.network import text_tower, using_transformers
 from harness.checkpoints.open import check_counts, labels_of, open_checkpoint
 from harness.checkpoints.processor import processor_digest
@@ -208,17 +215,20 @@ def read_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, 
 def with_missing_parts(
     model: Checkpoint, base: Checkpoint | None, task: str | None, heads: Mapping[str, Checkpoint]
 ) -> Checkpoint:
-    """A model with the parts that its folder lacks: of a CLIP the projection and image processor of
-    the base, and the head of the task; of a T5 a head of words. Other models are unchanged.
+    """A model with what its folder lacks: the tokenizer or image processor of the base; for a CLIP
+    also the projection of the base, and the head of the task; for a T5 a head of words.
 
     Raises BrokenCheckpoint for a CLIP without a projection, and MissingHead for one without a head.
     """
     family, head = model.family, heads.get(task or "")
+    needed = IMAGE_FILES if family.inputs == "image" else VOCABULARY_FILES
+    if base is not None and not files_in(model.processor, needed):
+        model = replace(model, processor_folder=base.processor)
     if head is not None and head.family == family and (words := verbalizer_of(head)):
         return model if model.labels is not None else under_words(model, words, head.labels or ())
     if family.whole is None:
         return model
-    parts, folder = [model.weights], model.processor_folder
+    parts = [model.weights]
     projection = f"{family.pooler}.weight"
     if projection not in model.weights:
         if base is None or projection not in base.weights:
@@ -227,8 +237,6 @@ def with_missing_parts(
                 "expected the whole CLIP that it was fine-tuned from, with --base"
             )
         parts.append(weights.select(base.weights, [projection]))
-    if base is not None and not files_in(model.processor, IMAGE_FILES):
-        folder = base.processor
     config, labels = dict(model.config), model.labels
     if labels is None:
         if head is None:
@@ -241,4 +249,4 @@ def with_missing_parts(
         labels = head.labels
     whole = weights.union(*parts)
     config["projection_dim"] = weights.specs(whole)[projection].shape[0]
-    return replace(model, config=config, weights=whole, labels=labels, processor_folder=folder)
+    return replace(model, config=config, weights=whole, labels=labels)
