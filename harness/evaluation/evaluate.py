@@ -29,7 +29,7 @@ from harness.errors import (
 )
 from harness.evaluation.bootstrap import intervals, kept_loss, kept_resamples
 from harness.evaluation.cells import Cell, cells_of
-from harness.evaluation.evaluated import check_singles, warn_of_heads
+from harness.evaluation.evaluated import warn_of_heads
 from harness.evaluation.predictions import (
     Predicted,
     mismatch_with_record,
@@ -68,8 +68,8 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
     check_placement(run.placement)
     protocols = protocols_of(run)
     model = resolve_model(run)
-    if run.singles:
-        check_singles(model, [parse_task(name)[0] for name in model.tasks])
+    if run.singles and not any(model.others_of(parse_task(name)[0]) for name in model.tasks):
+        raise BadRecipe("no expert of another task has the same labels; leave out --singles")
     cells = cells_of(run, model, protocols)
     check_below(Path(run.output), [cell.path for cell in cells])
     # the path of a record has its identity: this hashes all weights, and finds NaN and infinity

@@ -23,7 +23,7 @@ from harness.checkpoints.provenance import (
 from harness.checkpoints.verbalizer import verbalizer_of
 from harness.data.claims import called_in
 from harness.data.splits import parse_task
-from harness.errors import BadRecipe, MissingHead
+from harness.errors import MissingHead
 from harness.evaluation.records import RecordedRecipe, Role
 from harness.evaluation.run import Run
 from harness.hashes import joined
@@ -338,9 +338,3 @@ def warn_of_heads(model: OpenedModel, readout: Readout) -> None:
             f"--preset ft-classifier, or train it {'without' if usual else 'with'} the preset",
             stacklevel=3,
         )
-
-
-def check_singles(model: OpenedModel, tasks: Sequence[Task]) -> None:
-    """Raise BadRecipe if no expert has the labels of another expert's task."""
-    if not any(model.others_of(task) for task in tasks):
-        raise BadRecipe("no expert of another task has the same labels; leave out --singles")
