@@ -46,20 +46,15 @@ def rendered(model: str, lines: Sequence[Line]) -> str:
 
 
 def _metrics(task: str, lines: Sequence[Line]) -> dict[str, Any]:
-    """The metrics of a task; for a single metric also its standard error, where known."""
+    """The metrics of a task; for a single metric also its standard error over test units and draws,
+    where known."""
     metrics: dict[str, Any] = {"name": task, "alias": task, "sample_len": lines[0].rows}
     for line in lines:
-        scores, error = parts(line), _error(line)
+        scores, error = parts(line), math.sqrt(sum(variances(line.estimate)))
         metrics |= {f"{metric},{_filter(line)}": value for metric, value in scores.items()}
-        if error is not None and len(scores) == 1:
+        if len(scores) == 1 and math.isfinite(error):
             metrics[f"{next(iter(scores))}_stderr,{_filter(line)}"] = error
     return metrics
-
-
-def _error(line: Line) -> float | None:
-    """The standard error over test units and draws, where it is known."""
-    error = math.sqrt(sum(variances(line.estimate)))
-    return error if math.isfinite(error) else None
 
 
 def _filter(line: Line) -> str:
