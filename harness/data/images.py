@@ -113,7 +113,9 @@ def _file(root: Path, name: str, where: str) -> bytes:
     path = root / name
     try:
         if "\0" in name or not path.resolve().is_relative_to(root.resolve()):
-            is_link = "\0" not in name and _lies_in(path, root)
+            # below it if links are not followed
+            is_below = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))
+            is_link = is_below and "\0" not in name
             leads = ", where a link leads out of the folder" if is_link else ""
             raise BadData(
                 f"{where} names the image {name!r:.80}{leads}; expected a file below {root}"
@@ -124,11 +126,6 @@ def _file(root: Path, name: str, where: str) -> bytes:
             f"{where} names the image {name!r:.80}, which cannot be read: "
             f"{getattr(error, 'strerror', None) or 'it is a link to itself'}"
         ) from error
-
-
-def _lies_in(path: Path, root: Path) -> bool:
-    """Whether a path is below a folder if links are not followed."""
-    return Path(os.path.abspath(path)).is_relative_to(os.path.abspath(root))
 
 
 def opened(stored: StoredImage) -> Any:
