@@ -80,11 +80,6 @@ def _spread_stages(value: object) -> list[object]:
     return _bounded(list(chain) for methods in stages for chain in product(*methods))
 
 
-def _mapping_of(key: str) -> BeforeValidator:
-    """A validator by which a value that is no mapping becomes the value of this key."""
-    return BeforeValidator(lambda value: value if isinstance(value, Mapping) else {key: value})
-
-
 def _name(value: str) -> str:
     if not re.fullmatch(r"\w[\w.-]*", value):
         raise ValueError(f"{value!r} is no name of letters, digits, '.', '_' and '-'")
@@ -126,6 +121,8 @@ def _of_training(flags: Flags) -> Flags:
     return flags
 
 
+OR_TASKS = BeforeValidator(lambda value: value if isinstance(value, Mapping) else {"tasks": value})
+"""A validator by which a value that is no mapping becomes the value of `tasks`."""
 Name = Annotated[str, AfterValidator(_name)]
 Names = Annotated[tuple[str, ...], BeforeValidator(as_list)]
 Seeds = Annotated[tuple[Annotated[Whole, Field(ge=0, lt=2**32)], ...], BeforeValidator(as_list)]
@@ -269,7 +266,7 @@ class Study(Frozen):
     study: Name
     paper: Name | None = None
     base: Names = ()
-    experts: Annotated[Experts, _mapping_of("tasks")]
+    experts: Annotated[Experts, OR_TASKS]
     sets: Sets = Sets()
     mergers: Mergers | None = None
     premerge: Axis = ((),)
@@ -280,7 +277,7 @@ class Study(Frozen):
     protocols: Names = ()
     evaluate: OfRuns = Field(default_factory=dict)
     references: Names = ()
-    score_on: Mapping[Name, Annotated[ScoreOn, _mapping_of("tasks")]] = Field(default_factory=dict)
+    score_on: Mapping[Name, Annotated[ScoreOn, OR_TASKS]] = Field(default_factory=dict)
     figures: tuple[Figure, ...] = ()
     limit: PositiveWhole | None = None
     keep_merges: bool = True
