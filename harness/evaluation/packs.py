@@ -96,12 +96,8 @@ def write_pack(path: Path, files: Iterable[File]) -> int:
             )
     schema, names = _schema().with_metadata({ABOUT: PACK}), sorted(by_name, key=PurePosixPath)
     options: dict[str, Any] = {"compression": "zstd", "compression_level": 19}
-    options |= {
-        "data_page_size": MAX_FILE_BYTES,
-        "write_statistics": False,
-        "use_dictionary": False,
-    }
-    options |= {"write_page_checksum": True}
+    options |= {"data_page_size": MAX_FILE_BYTES, "write_page_checksum": True}
+    options |= {"write_statistics": False, "use_dictionary": False}
     writing = pyarrow.parquet.ParquetWriter
     # each page is compressed by itself: in large pages, what records share is stored once
     with replacing(path) as out, writing(out, schema, **options) as writer:
