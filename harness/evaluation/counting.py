@@ -24,9 +24,6 @@ from harness.types import Array64, Task, Units
 if TYPE_CHECKING:
     from harness.evaluation.predictions import DrawKey, Predicted
 
-Formula: TypeAlias = Callable[[Array64], Array64]
-"""Values of a metric [...] from sums over rows [..., k]."""
-
 
 @dataclass(frozen=True)
 class PredictedRows:
@@ -38,8 +35,8 @@ class PredictedRows:
     units: Units
 
 
-Sums: TypeAlias = "tuple[Array64, Formula]"
-"""A table [rows, k], and the formula of the sums over its rows."""
+Sums: TypeAlias = "tuple[Array64, Callable[[Array64], Array64]]"
+"""A table [rows, k], and the formula of a metric [...] from sums over its rows [..., k]."""
 Counted: TypeAlias = Callable[[Array64], Array64]
 """How often each row counts [resamples, rows] -> the values of a metric [resamples]."""
 
