@@ -139,8 +139,13 @@ def _option(parameter: inspect.Parameter, function: Callable[..., Any]) -> Optio
     return option
 
 
+_signature = cache(inspect.signature)
+
+
 def _parameters(function: Callable[..., Any], kind: Any) -> list[inspect.Parameter]:
-    return [one for one in inspect.signature(function).parameters.values() if one.kind is kind]
+    # a board asks for the needs of a method at every record
+    read = _signature if isinstance(function, FunctionType) else inspect.signature
+    return [one for one in read(function).parameters.values() if one.kind is kind]
 
 
 def _annotation(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
