@@ -87,27 +87,34 @@ def median_of(several: Sequence[Estimate]) -> Estimate:
 def _aggregate(estimates: Sequence[Estimate], statistic: Callable[..., Array64]) -> Estimate:
     if len(estimates) == 1:
         return estimates[0]
-    draws, resamples, by_draw = map(np.stack, _common_arrays(estimates))
-    for estimate, row in zip(estimates, draws, strict=True):
-        if 1 < draws.shape[1] < len(estimate.values):
-            row += estimate.point - row.mean()
     variances = np.array([one.resamples.var() for one in estimates])
     units = np.array([one.units for one in estimates])
     total = variances.sum()
     effective = total**2 / (variances**2 / units).sum() if total else len(units) * units.min()
     numbers, sets = _sets(estimates)
     by_set = dict(zip(numbers, statistic(sets, axis=0).tolist(), strict=True))
-    draws, resamples, by_draw = (statistic(array, axis=0) for array in (draws, resamples, by_draw))
-    return Estimate(draws, resamples, by_draw, round(float(effective)), by_set)
+    return Estimate(*_statistic(estimates, statistic), round(float(effective)), by_set)
+
+
+def _statistic(
+    estimates: Sequence[Estimate], statistic: Callable[..., Array64]
+) -> tuple[Array64, Array64, Array64]:
+    """The statistic over the estimates of each draw, each resample and each draw alone."""
+    draws, resamples, by_draw = map(np.stack, _common_arrays(estimates))
+    for estimate, row in zip(estimates, draws, strict=True):
+        if 1 < draws.shape[1] < len(estimate.values):
+            row += estimate.point - row.mean()
+    return statistic(draws, axis=0), statistic(resamples, axis=0), statistic(by_draw, axis=0)
 
 
 def over_sets(each: Mapping[int, Estimate]) -> Estimate:
     """The mean over sets of experts, given by number, that were scored on the same test units."""
     estimates = [*each.values()]
-    by_set = {number: estimate.point for number, estimate in each.items()} if len(each) > 1 else {}
-    return replace(
-        mean_of(estimates), units=min(estimate.units for estimate in estimates), by_set=by_set
-    )
+    if len(estimates) == 1:
+        return replace(estimates[0], by_set={}) if estimates[0].by_set else estimates[0]
+    by_set = {number: estimate.point for number, estimate in each.items()}
+    arrays = _statistic(estimates, np.mean)
+    return Estimate(*arrays, min(estimate.units for estimate in estimates), by_set)
 
 
 def _sets(estimates: Sequence[Estimate]) -> tuple[list[int], Array64]:
