@@ -187,21 +187,20 @@ def _fault(value: object, most: int | None) -> str | None:
     for _ in range(DEEPEST):
         below: list[object] = []
         for entry in level:
-            if entry is None or isinstance(entry, bool | float):
-                continue
-            if isinstance(entry, dict):
+            if isinstance(entry, str):
+                if not entry.isascii() and not is_text(entry):
+                    return f"has the text {entry[:40]!r}, which is not valid Unicode"
+            elif isinstance(entry, dict):
                 if wrong_keys := [key for key in entry if not isinstance(key, str)]:
                     return f"has the key {wrong_keys[0]!r}, which is no text"
                 below += entry.keys()
                 below += entry.values()
             elif isinstance(entry, list):
                 below += entry
-            elif isinstance(entry, str):
-                if not entry.isascii() and not is_text(entry):
-                    return f"has the text {entry[:40]!r}, which is not valid Unicode"
-            elif isinstance(entry, int) and entry.bit_length() > MAX_INT_BITS:
-                return f"has a whole number of {entry.bit_length()} bits"
-            elif not isinstance(entry, int):
+            elif isinstance(entry, int):
+                if entry.bit_length() > MAX_INT_BITS:
+                    return f"has a whole number of {entry.bit_length()} bits"
+            elif not (entry is None or isinstance(entry, float)):
                 return f"has a {type(entry).__name__}, which is no text, number, list or object"
             if most is not None and seen + len(below) > most:
                 return f"has more than {most} entries"
