@@ -193,8 +193,8 @@ def spreads_of(frame: pandas.DataFrame, points: float) -> list[SetSpread]:
         table = values.unstack("method").dropna(axis="columns")
         if len(table) < 2 or table.shape[1] < 2:
             continue
-        pairs = combinations(table.columns, 2)
-        deviations = [float((table[a] - table[b]).std(ddof=1)) for a, b in pairs]
+        pairs = combinations(table.to_numpy().T, 2)
+        deviations = [float((a - b).std(ddof=1)) for a, b in pairs]
         deviation = median(deviations) / (1 - 1 / (4 * (len(table) - 1)))
         base, protocol, shots = key[0], key[1], float(key[3])
         taken = counted(ALL if isinf(shots) else int(shots), "shot")
