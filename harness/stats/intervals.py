@@ -127,9 +127,9 @@ def _carriers(resamples: Array64) -> int:
 @cache
 def student(tail: float, degrees: float) -> float:
     """The number that Student's t exceeds with probability `tail`; boards need it very often."""
-    from scipy.stats import t
+    from scipy.special import stdtrit  # scipy.stats takes a second to import
 
-    return float(t.isf(tail, degrees))
+    return -float(stdtrit(degrees, tail))
 
 
 def half_width(
