@@ -73,7 +73,9 @@ def planned(variant: str, unit: Unit) -> Any:
 
 def test_a_classifier_without_weights_is_built_once_for_each_configuration_and_unit() -> None:
     made = classifier_on_meta(config("bert"), "here")
-    assert classifier_on_meta(dict(config("bert")), "there") is made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "without_warnings", None)  # is not asked for anew
+        assert classifier_on_meta(dict(config("bert")), "there") is made
     assert {str(one.device) for one in made.parameters()} == {"meta"}
     for other in (
         classifier_on_meta(config("bert"), "here", unit="word"),

@@ -112,9 +112,14 @@ def _read(config: Mapping[str, Any]) -> Any:
 @contextmanager
 def using_transformers(what: str) -> Iterator[None]:
     """Turns any error of transformers in the block into a BrokenCheckpoint; it logs nothing."""
+    with _made_from_config(what), without_warnings():
+        yield
+
+
+@contextmanager
+def _made_from_config(what: str) -> Iterator[None]:
     try:
-        with without_warnings():
-            yield
+        yield
     except Exception as error:
         reason = " ".join(str(error).split()).partition(". ")[0]
         if isinstance(error, ZeroDivisionError):
@@ -149,7 +154,7 @@ def classifier_on_meta(
 
     It is cached and shared by all callers: never change it. Raises as `new_classifier` does.
     """
-    with using_transformers(what):
+    with _made_from_config(what):
         return _on_meta(json.dumps(config, default=repr), unit)
 
 
@@ -157,7 +162,8 @@ def classifier_on_meta(
 def _on_meta(config: str, unit: Unit) -> torch.nn.Module:
     """`classifier_on_meta` of a configuration as JSON. Cached because each expert is checked
     against its own several times, and building one takes longer than reading a header."""
-    with torch.device("meta"):
+    # not around the cache: to set a level of logging goes through all loggers there are
+    with torch.device("meta"), without_warnings():
         return _made(parse_json(config, "a configuration", "JSON"), unit)
 
 
