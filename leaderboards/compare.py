@@ -45,8 +45,11 @@ def values(path: Path) -> Mapping[tuple[Any, ...], list[float]]:
 
     Empty if there is no file.
     """
-    read = grouped(lines(path) if path.is_file() else (), itemgetter(*KEYS))
-    return {key: [float(line["value"]) for line in of] for key, of in read.items()}
+    if not path.is_file():
+        return {}
+    frame = pandas.read_parquet(path, columns=[*KEYS, "value"])
+    read = grouped(frame.itertuples(index=False, name=None), itemgetter(slice(-1)))
+    return {key: [float(line[-1]) for line in of] for key, of in read.items()}
 
 
 def others() -> Iterator[Path]:
