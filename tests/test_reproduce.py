@@ -63,17 +63,12 @@ def steps(file: Path, bases: Path) -> list[Step]:
 
 @pytest.mark.usefixtures("as_found")
 @pytest.mark.parametrize("file", STUDIES, ids=lambda path: path.stem)
-def test_the_plan_of_a_committed_study_is_read_back(
+def test_a_study_is_planned_and_makes_the_rows_of_its_committed_boards(
     file: Path, bases: Path, tmp_path: Path
 ) -> None:
-    read_back(file.stem, steps(file, bases), tmp_path)
-
-
-@pytest.mark.usefixtures("as_found")
-@pytest.mark.parametrize("file", STUDIES, ids=lambda path: path.stem)
-def test_a_study_makes_the_rows_of_its_committed_boards(file: Path, bases: Path) -> None:
-    """Every merge on every task, of every board that it has."""
+    """Every merge on every task, of every board that it has; and its plan is read back."""
     made = steps(file, bases)
+    read_back(file.stem, made, tmp_path)
     scored: dict[str, set[tuple[str, str]]] = {}
     for step in made:
         if step.verb == "evaluate":
