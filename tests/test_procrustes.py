@@ -6,7 +6,7 @@ import json
 import shutil
 import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise, permutations
 from pathlib import Path
 from typing import Any
@@ -458,22 +458,31 @@ def same_experts(found: Sequence[StateDict], order: Sequence[int], again: Sequen
             torch.testing.assert_close(state[name], found[place][name], rtol=0, atol=2e-6)
 
 
+@cache
+def in_order(order: tuple[int, ...], expert: int | None = None, **options: Any) -> list[StateDict]:
+    """Three experts in an order, turned to one of them or as options say."""
+    base, *experts = (toys.model(seed, toys.NETWORK) for seed in range(4))
+    states = [experts[place] for place in order]
+    if expert is None:
+        return [dict(state) for state in run(states, base, **options)]
+    moved = with_references(states, base, dict.fromkeys(PAPER, order.index(expert)))
+    return [dict(state) for state in moved]
+
+
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 def test_the_order_of_experts_matters_through_the_reference_alone(order: tuple[int, ...]) -> None:
-    base, *experts = (toys.model(seed, toys.NETWORK) for seed in range(4))
-    shuffled = [experts[place] for place in order]
-    for reference in range(3):
-        found = with_references(experts, base, dict.fromkeys(PAPER, reference))
-        again = with_references(shuffled, base, dict.fromkeys(PAPER, order.index(reference)))
-        same_experts(found, order, again)
-    based = [run(states, base, reference="base") for states in (experts, shuffled)]
-    same_experts(based[0], order, based[1])
+    def check(*expert: int, **options: Any) -> None:
+        first, again = (in_order(one, *expert, **options) for one in (ORDERS[0], order))
+        same_experts(first, order, again)
+
+    for expert in range(3):
+        check(expert)
+    check(reference="base")
     if {order[0], order[-1]} == {0, 2}:  # the mean of both, whichever is the first
-        ends = [run(states, base, reference="both_ends") for states in (experts, shuffled)]
-        same_experts(ends[0], order, ends[1])
+        check(reference="both_ends")
     if order[0]:  # by default another expert is the first
         with pytest.raises(AssertionError):
-            same_experts(run(experts, base), order, run(shuffled, base))
+            check()
 
 
 def test_references_that_are_given_repeat_a_draw() -> None:
