@@ -92,13 +92,20 @@ class Finding:
 
 
 def campaign(
-    shelf: Path, kills: int, *, seed: int, only: Sequence[str] = (), rounds: int = 1
-) -> Iterator[Finding]:
-    """Findings of so many kills, over all cases in turn, and of so many rounds of runs at once."""
+    shelf: Path, kills: int, *, seed: int, only: Sequence[str] = (), rounds: int = 1,
+    known: dict[str, Reference] | None = None,
+) -> Iterator[Finding]:  # fmt: skip
+    """Findings of so many kills, over all cases in turn, and of so many rounds of runs at once.
+
+    References are taken from `known`, and added to it where they are missing.
+    """
+    known = {} if known is None else known
     names = only or [name for name in CASES if name not in SLOW]
     with tempfile.TemporaryDirectory(dir=shelf.parent) as place:
         root = Path(place)
-        known = {name: reference(CASES[name], shelf, root) for name in names}
+        for name in names:
+            if name not in known:
+                known[name] = reference(CASES[name], shelf, root)
         for number in range(kills):
             name, folder = names[number % len(names)], root / str(number)
             random = Random(f"{seed}/{name}/{number}")

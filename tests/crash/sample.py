@@ -22,8 +22,11 @@ def main() -> int:
     jobs = os.cpu_count() or 1
     with campaign.prepared() as shelf:
         spoilt = fuzz.report(campaign.campaign(shelf, range(MUTANTS), seed=0, jobs=jobs))
-        studies = kills.campaign(shelf, OF_STUDIES, seed=0, only=("study run",), rounds=0)
-        killed = crash.report(chain(kills.campaign(shelf, KILLS, seed=0), studies))
+        shared: dict[str, kills.Reference] = {}
+        every = kills.campaign(shelf, KILLS, seed=0, known=shared)
+        study = ("study run",)
+        studies = kills.campaign(shelf, OF_STUDIES, seed=0, only=study, rounds=0, known=shared)
+        killed = crash.report(chain(every, studies))
     return spoilt or killed
 
 
