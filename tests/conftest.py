@@ -24,6 +24,8 @@ from harness.plugins import import_all
 # A miniature takes several times as long on threads that wait for one another; torch reads this
 # when it is imported. Tests of what threads do take the fixture `two_threads`.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# of two threads, one spins while another process has its core; torch reads this, too
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # transformers asks, too
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
