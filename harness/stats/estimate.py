@@ -45,7 +45,19 @@ class Estimate:
     @cached_property
     def point(self) -> float:
         """The mean over the draws."""
-        return float(self.values.mean())
+        return average(self.values)
+
+
+def average(values: Array64) -> float:
+    """The mean, to the bit that of NumPy, which takes four times as long for a few numbers: a board
+    has a hundred thousand of them."""
+    return float(np.add.reduce(values) / len(values))
+
+
+def variance(values: Array64, *, unbiased: bool = True) -> float:
+    """The variance, to the bit that of NumPy, which takes twice as long. See `average`."""
+    away = values - np.add.reduce(values) / len(values)
+    return float(np.add.reduce(away * away) / (len(values) - unbiased))
 
 
 def elementwise(
@@ -87,7 +99,7 @@ def median_of(several: Sequence[Estimate]) -> Estimate:
 def _aggregate(estimates: Sequence[Estimate], statistic: Callable[..., Array64]) -> Estimate:
     if len(estimates) == 1:
         return estimates[0]
-    variances = np.array([one.resamples.var() for one in estimates])
+    variances = np.array([variance(one.resamples, unbiased=False) for one in estimates])
     units = np.array([one.units for one in estimates])
     total = variances.sum()
     effective = total**2 / (variances**2 / units).sum() if total else len(units) * units.min()
@@ -103,7 +115,7 @@ def _statistic(
     draws, resamples, by_draw = map(np.stack, _common_arrays(estimates))
     for estimate, row in zip(estimates, draws, strict=True):
         if 1 < draws.shape[1] < len(estimate.values):
-            row += estimate.point - row.mean()
+            row += estimate.point - average(row)
     return statistic(draws, axis=0), statistic(resamples, axis=0), statistic(by_draw, axis=0)
 
 

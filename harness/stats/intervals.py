@@ -15,7 +15,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from harness.stats.estimate import Estimate, Prior, elementwise, mean_of, median_of, minus
+from harness.stats.estimate import (
+    Estimate,
+    Prior,
+    average,
+    elementwise,
+    mean_of,
+    median_of,
+    minus,
+    variance,
+)
 from harness.types import Array64
 
 Ends: TypeAlias = tuple[float, float]
@@ -40,15 +49,15 @@ def variances(estimate: Estimate) -> tuple[float, float, float]:
     """
     sets, of_sets = [*estimate.by_set.values()], 0.0
     if len(sets) >= fewest_sets(estimate.prior):
-        of_sets = moderated(float(np.var(sets, ddof=1)), len(sets), estimate.prior)[0] / len(sets)
+        of_sets = moderated(variance(np.array(sets)), len(sets), estimate.prior)[0] / len(sets)
     if estimate.units < 2:
         return math.inf, 0.0, of_sets
-    of_units = float(estimate.resamples.var(ddof=1)) * estimate.units / (estimate.units - 1)
+    of_units = variance(estimate.resamples) * estimate.units / (estimate.units - 1)
     draws = len(estimate.values)
     if draws < 2:
         return of_units, 0.0, of_sets
     in_both = _interaction(estimate) / draws
-    return max(0.0, of_units - in_both), float(estimate.values.var(ddof=1)) / draws, of_sets
+    return max(0.0, of_units - in_both), variance(estimate.values) / draws, of_sets
 
 
 def fewest_sets(prior: Prior | None) -> int:
@@ -99,7 +108,7 @@ def degrees(estimate: Estimate, *, difference: bool) -> tuple[int, int, float]:
     """
     units = estimate.units
     if difference:
-        whole = float(estimate.resamples.var(ddof=1)) + estimate.point**2 / units
+        whole = variance(estimate.resamples) + estimate.point**2 / units
         least = (
             round(units * abs(estimate.point))
             if estimate.counted
@@ -116,11 +125,11 @@ def _carriers(resamples: Array64) -> int:
     The variance of units whose mean has an excess kurtosis k on resamples has 2 / k degrees of
     freedom. The standard error of k is added to k: 2,400 normal resamples give no more than 20.
     """
-    squares = np.square(resamples - resamples.mean())
-    variance = float(squares.mean())
-    if not variance:
+    squares = np.square(resamples - average(resamples))
+    whole = average(squares)
+    if not whole:
         return 0
-    excess = float(np.square(squares).mean()) / variance**2 - 3
+    excess = average(np.square(squares)) / whole**2 - 3
     return round(2 / (max(excess, 0.0) + math.sqrt(24 / len(resamples))))
 
 
