@@ -10,7 +10,15 @@ import numpy as np
 import pytest
 from scipy.stats import norm, permutation_test, t
 
-from harness.stats.estimate import Estimate, Prior, mean_of, minus, over_sets
+from harness.stats.estimate import (
+    Estimate,
+    Prior,
+    average,
+    mean_of,
+    minus,
+    over_sets,
+    variance,
+)
 from harness.stats.intervals import (
     credit,
     degrees,
@@ -18,6 +26,7 @@ from harness.stats.intervals import (
     interval,
     moderated,
     ratio,
+    student,
     variances,
 )
 from harness.stats.priors import prior, prior_of
@@ -95,7 +104,20 @@ def test_a_mean_over_tasks_of_unlike_draws_is_that_of_their_means() -> None:
     assert low < 0.25 < high
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 9, 64, 129, 2000])
+def test_means_and_variances_are_those_of_numpy_to_the_bit(count: int) -> None:
+    for values in np.random.default_rng(count).normal(0.7, 0.1, (20, count)):
+        assert average(values) == values.mean()
+        assert variance(values, unbiased=False) == values.var()
+        assert count == 1 or variance(values) == values.var(ddof=1)
+
+
 # Intervals ---------------------------------------------------------------------------------
+
+
+def test_students_t_is_that_of_scipy_to_the_bit() -> None:
+    for tail, freedom in product((1e-6, 0.005, 0.025, 0.05, 0.2), (1, 1.5, 2, 29, 1820.3)):
+        assert student(tail, freedom) == t.isf(tail, freedom)
 
 
 def test_what_units_do_to_single_draws_is_counted_once() -> None:
