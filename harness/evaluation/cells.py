@@ -338,7 +338,7 @@ def _best_single_cells(
 def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
     """Raise MissingTeacher if a protocol that the run names needs a teacher and has none.
 
-    Warn of cells without a teacher, which are left out; not beside embedding models alone.
+    Warn of cells without a teacher, which are left out, if only some tasks or models lack one.
     """
     taught = [cell for cell in cells if cell.protocol.needs_teacher]
     untaught = list(dict.fromkeys(cell.data.task.name for cell in taught if not cell.teachers))
@@ -349,12 +349,9 @@ def _check_teachers(run: Run, cells: Sequence[Cell]) -> None:
             "--experts"
         )
     with_teacher = {cell.data.task.name for cell in taught if cell.teachers}
-    without = [name for name in untaught if name not in with_teacher]
-    embeds = any(cell.evaluated.pooling is not None for cell in cells if cell.applicable)
-    if without and (with_teacher or not embeds):
-        there = "there " * bool(with_teacher)
+    if with_teacher and (without := [name for name in untaught if name not in with_teacher]):
         warnings.warn(
-            f"no expert of {', '.join(without)} is known, so nothing is evaluated {there}under "
+            f"no expert of {', '.join(without)} is known, so nothing is evaluated there under "
             f"{', '.join(teaching)}; name one with --experts",
             stacklevel=3,
         )

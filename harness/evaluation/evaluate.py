@@ -41,7 +41,7 @@ from harness.evaluation.records import IMAGE_LIBRARY, DrawScore, Record, read_re
 from harness.evaluation.resamples import LOSS, Resamples, estimates_of
 from harness.evaluation.resolve import resolve_model
 from harness.evaluation.run import Run
-from harness.evaluation.task_split import TaskSplit, protocols_of
+from harness.evaluation.task_split import ProtocolConfig, TaskSplit, protocols_of
 from harness.files import check_below, check_place, version
 from harness.functions import is_ours
 from harness.kinds import kind_of
@@ -106,6 +106,7 @@ def evaluate(run: Run, *, progress: Progress | None = None) -> list[Record]:
         if record is not None:
             records.append(record)
     _warn_of_few_rows(records)
+    _warn_of_no_expert(cells, protocols)
     _warn_of_lost(lost)
     if failures:
         reasons = [f"{few(cells)}: {reason}" for reason, cells in failures.items()]
@@ -126,6 +127,21 @@ def _warn_of_few_rows(records: Sequence[Record]) -> None:
         warnings.warn(
             f"{protocol} was fitted to fewer rows than features have dimensions, as on {task} to "
             f"{share:.2f} rows per dimension, so part of the map may be chance; give more --shots",
+            stacklevel=3,
+        )
+
+
+def _warn_of_no_expert(cells: Sequence[Cell], protocols: Sequence[ProtocolConfig]) -> None:
+    """Warn of protocols on by default that are left out because no expert is known."""
+    teaching = [protocol.name for protocol in protocols if protocol.needs_teacher]
+    alone = all(
+        cell.evaluated.pooling is None and not cell.protocol.needs_teacher for cell in cells
+    )
+    if teaching and alone:
+        tasks = ", ".join(dict.fromkeys(cell.data.task.name for cell in cells))
+        warnings.warn(
+            f"no expert of {tasks} is known, so nothing is evaluated under {', '.join(teaching)}; "
+            "name one with --experts",
             stacklevel=3,
         )
 
