@@ -149,7 +149,7 @@ def test_what_moves_units_is_refused_by_name(room: Path, tmp_path: Path) -> None
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "resnet": ({"depths": [1], "hidden_sizes": [8], "embedding_size": 8}, "batch"),
     "mobilenet_v2": ({"depth_multiplier": 0.2}, "batch"),
-    "imagegpt": ({"n_embd": 16, "n_layer": 1, "n_head": 2}, "transposed"),
+    "imagegpt": ({"n_embd": 16, "n_layer": 1, "n_head": 2}, "tokens"),
     "poolformer": ({}, "expected"),
     "deit": ({}, "expected"),
 }
