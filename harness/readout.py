@@ -193,7 +193,7 @@ def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length:
     return _too_short(classifier, max_length)
 
 
-POSITIONS = ("position_embeddings", "embed_positions", "wpe")
+POSITIONS = ("position_embeddings", "embed_positions", "positions_embed", "wpe")
 """What transformers' models call their tables of positions."""
 
 
