@@ -133,7 +133,7 @@ def changed(folder: Path, **values: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["opt", "gpt_neo"])
+@pytest.mark.parametrize("name", ["opt", "gpt_neo", "gpt2", "openai-gpt"])
 def test_a_row_without_positions_is_told_before_it_is_run(name: str, tmp_path: Path) -> None:
     folder = model(tmp_path / name, ["no", "yes"], family=name, **SIZES)
     longest = replace(TOY, name="toy/long", generate=lambda split: [LONG, LONG])
@@ -320,6 +320,16 @@ def test_a_model_has_one_digest_in_any_form_of_file(tmp_path: Path) -> None:
         digest(open_checkpoint(one, allow_pickle=True).weights) for one in (first, other, first)
     ]
     assert len({*digests}) == 1
+
+
+def test_a_file_with_them_as_linear_layers_have_them_is_told(tmp_path: Path) -> None:
+    """The shapes are those in the file. The square ones cannot be told, but others beside them."""
+    folder = small(tmp_path / "a")
+    name = "transformer.h.1.attn.c_attn.weight"
+    weights = load_file(folder / WEIGHTS)
+    save_file(weights | {name: weights[name].T.contiguous()}, folder / WEIGHTS)
+    with mistake(BrokenCheckpoint, name, folder, "(48, 16)", "(16, 48)", "[inputs, outputs]"):
+        open_checkpoint(folder)
 
 
 def test_regmean_reads_them_the_right_way_round(tmp_path: Path) -> None:

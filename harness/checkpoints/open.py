@@ -91,6 +91,7 @@ def open_checkpoint(
     names = _family_names(path, family, config, weights)
     spelled = {name: stored for name, stored in names.items() if name != stored}
     state = weights if [*names] == [*weights] else renamed(weights, names)
+    _check_turned(path, family, weights)
     state = turned(state, family.is_turned)
     labels = labels_of_head(config, family, specs(state), file)
     checkpoint = Checkpoint(
@@ -144,6 +145,19 @@ def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
             raise BrokenCheckpoint(
                 f"{path} has '{next(iter(weights))}', and all other names begin with '{wrapper}', "
                 "too; expected the names of transformers: save the model inside the wrapper"
+            )
+
+
+def _check_turned(path: Path, family: Family, weights: StateDict) -> None:
+    """Raise BrokenCheckpoint for a matrix that is not transposed as in other files of the family,
+    by the length of its bias: a square one shows only beside a base."""
+    headers = specs(weights)
+    for name in filter(family.is_turned, headers):
+        shape, bias = headers[name].shape, headers.get(f"{name.removesuffix('weight')}bias")
+        if bias is not None and shape != shape[::-1] and shape[:-1] == bias.shape:
+            raise BrokenCheckpoint(
+                f"'{name}' of {path} is {shape}, expected {shape[::-1]}: [inputs, outputs], as "
+                "transformers writes it"
             )
 
 
