@@ -310,6 +310,9 @@ def test_an_expert_without_a_tokenizer_is_read_with_that_of_the_base(
         )
         scores = {(one.role, one.task): one.scores[0].value for one in harness.evaluate(run)}
         found.append((scores, load_file(out / "model.safetensors")))
+        references = (str(experts[1]),)
+        run = run.but(model=str(experts[0]), base=recipe.base, tasks=tasks, references=references)
+        found[-1][0].update({one.role: one.scores[0].value for one in harness.evaluate(run)})
     assert found[0][0] == found[1][0]
     for name, tensor in found[0][1].items():
         torch.testing.assert_close(found[1][1][name], tensor, rtol=0, atol=0)

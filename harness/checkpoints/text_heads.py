@@ -212,6 +212,14 @@ def read_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, 
     return by_task
 
 
+def with_processor(model: Checkpoint, base: Checkpoint | None) -> Checkpoint:
+    """A model with the tokenizer or image processor of the base, if its folder lacks one."""
+    needed = IMAGE_FILES if model.family.inputs == "image" else VOCABULARY_FILES
+    if base is None or files_in(model.processor, needed):
+        return model
+    return replace(model, processor_folder=base.processor)
+
+
 def with_missing_parts(
     model: Checkpoint, base: Checkpoint | None, task: str | None, heads: Mapping[str, Checkpoint]
 ) -> Checkpoint:
@@ -221,9 +229,7 @@ def with_missing_parts(
     Raises BrokenCheckpoint for a CLIP without a projection, and MissingHead for one without a head.
     """
     family, head = model.family, heads.get(task or "")
-    needed = IMAGE_FILES if family.inputs == "image" else VOCABULARY_FILES
-    if base is not None and not files_in(model.processor, needed):
-        model = replace(model, processor_folder=base.processor)
+    model = with_processor(model, base)
     if head is not None and head.family == family and (words := verbalizer_of(head)):
         return model if model.labels is not None else under_words(model, words, head.labels or ())
     if family.whole is None:

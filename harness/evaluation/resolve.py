@@ -26,7 +26,7 @@ from harness.checkpoints.provenance import (
     rows_shown,
 )
 from harness.checkpoints.recorded_tasks import register_tasks
-from harness.checkpoints.text_heads import read_heads, with_missing_parts
+from harness.checkpoints.text_heads import read_heads, with_missing_parts, with_processor
 from harness.checkpoints.verbalizer import verbalizer_of
 from harness.code import code_of_plugins
 from harness.data.apart import among, texts_digest
@@ -50,8 +50,9 @@ def resolve_model(run: Run) -> OpenedModel:
     """
     sources = Sources(run.experts, run.base, run.other_base, run.allow_pickle)
     made_of = open_ingredients(run.model, sources)
-    checkpoint, experts, base, merged = made_of.model, made_of.experts, made_of.base, made_of.merged
-    references = [sources.open(source) for source in run.references]
+    experts, base, merged = made_of.experts, made_of.base, made_of.merged
+    checkpoint = with_processor(made_of.model, base)
+    references = [with_processor(sources.open(source), base) for source in run.references]
     for opened in (*made_of.unverified, *references):
         check_weights_unchanged(opened)
     _tell_of_edited([checkpoint, *experts, *references])
