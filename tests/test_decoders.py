@@ -31,9 +31,9 @@ from harness.readout import LAST_LINEAR
 from harness.weights import digest, is_matrix
 from tests.conftest import BERT_LIKE, DECODERS, FAST, model
 from tests.mistakes import mistake
-from tests.toys import TOY, known
+from tests.toys import TAGS, TOY, known
 
-_known = known(TOY)
+_known = known(TOY, TAGS)
 CONFIG, WEIGHTS, LENGTH = "config.json", "model.safetensors", 20
 TOKENIZER = Path(harness.__file__).parent / "checking/miniatures/base/tokenizer.json"
 BOTH = (Choice("current"), Choice("linear-probe"))
@@ -330,6 +330,15 @@ def test_a_file_with_them_as_linear_layers_have_them_is_told(tmp_path: Path) -> 
     save_file(weights | {name: weights[name].T.contiguous()}, folder / WEIGHTS)
     with mistake(BrokenCheckpoint, name, folder, "(48, 16)", "(16, 48)", "[inputs, outputs]"):
         open_checkpoint(folder)
+
+
+def test_a_tagger_of_them_is_scored_when_it_is_trained(tmp_path: Path) -> None:
+    base = model(tmp_path / "base", family="gpt2", **DECODERS["gpt2"])
+    expert = harness.finetune(base, TAGS.name, out=tmp_path / "expert", **FAST, limit=80)
+    (recorded,) = json.loads((expert.path / "expert.json").read_text())["scores"].values()
+    run = Run(model=str(expert.path), output=str(tmp_path / "r"), protocols=BOTH[:1])
+    (record,) = harness.evaluate(run.but(tasks=(f"{TAGS.name}@heldout10",), limit=80))
+    assert record.scores[0].value == recorded["value"] > 0
 
 
 def test_regmean_reads_them_the_right_way_round(tmp_path: Path) -> None:
