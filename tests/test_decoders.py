@@ -22,7 +22,7 @@ from harness.checkpoints.families.generic import family_of
 from harness.checkpoints.network import new_classifier
 from harness.checkpoints.open import open_checkpoint
 from harness.data.rows import load_rows, take
-from harness.errors import BrokenCheckpoint, IncompatibleWeights, UnknownName
+from harness.errors import BadOption, BrokenCheckpoint, IncompatibleWeights, UnknownName
 from harness.needs.fisher import fisher_diagonals
 from harness.passes.features import forward
 from harness.passes.placement import AUTOMATIC
@@ -370,6 +370,15 @@ def test_regmean_reads_them_the_right_way_round(tmp_path: Path) -> None:
     found = merged[f"{name}.weight"].double()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert (found - sum(matrices) / 2).abs().max() > 1e-3
+
+
+def test_why_its_stream_is_not_rotated(tmp_path: Path) -> None:
+    """Its norms come before layers, as a ViT's do, but nothing absorbs the bias of the last."""
+    base, *experts = two(tmp_path)
+    recipe = of(*experts, base=base, merger="average")
+    recipe = recipe.but(premerge=(parse_choice("rotation:residual=true"),))
+    with mistake(BadOption, "rotation residual", "absorbed gpt2"):
+        harness.merge(recipe, out=tmp_path / "merged")
 
 
 def test_an_adapter_of_them_adds_its_product_turned(tmp_path: Path) -> None:

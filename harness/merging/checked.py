@@ -35,8 +35,8 @@ def check_family(recipe: Recipe, family: Family) -> None:
         if reads_norms(entry, choice.options) and not family.readers:
             suitable = ", ".join(one.name for one in FAMILIES if one.readers)
             raise BadOption(
-                f"{_without_defaults(entry, choice)} works only on {suitable}, whose layer norms "
-                f"all come before layers, found {family.name}; expected such models, or other "
+                f"{_without_defaults(entry, choice)} works only on {suitable}, whose norms are all "
+                f"absorbed by what reads them, found {family.name}; expected such models, or other "
                 "options"
             )
 
