@@ -127,6 +127,16 @@ def _mean_by_root(outputs: Outputs) -> torch.Tensor:
     return mean * mask.sum(dim=1, keepdim=True).to(mean.dtype).sqrt()
 
 
+def _weighted_mean(outputs: Outputs) -> torch.Tensor:
+    """The mean of the last hidden states over the positions in the mask, by weights 1, 2, 3, ...
+
+    SGPT, arXiv:2202.08904.
+    """
+    hidden, mask = _wide(outputs.encoder[0]), cast("torch.Tensor", outputs.mask)
+    weights = (mask * mask.cumsum(dim=1)).unsqueeze(-1).to(hidden.dtype)
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+
+
 def _no_encoder(classifier: Any, *_: object) -> str | None:
     """The fault of a model that is not an encoder under a head."""
     if classifier.config.is_encoder_decoder or classifier.base_model is classifier:
@@ -240,6 +250,7 @@ POOLINGS: Mapping[str, Callable[[Outputs], torch.Tensor]] = {
     "max": _largest,
     "mean_sqrt_len_tokens": _mean_by_root,
     "lasttoken": _last,
+    "weightedmean": _weighted_mean,
 }
 """Poolings of the last hidden states, by their names in sentence-transformers."""
 POOLED = "pooled:"

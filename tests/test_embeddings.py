@@ -73,7 +73,8 @@ def said(mode: str, *, newer: bool) -> dict[str, Any]:
     if newer:
         return {"embedding_dimension": 16, "pooling_mode": mode, "include_prompt": True}
     tokens = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
-    names = [*tokens.values(), "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"]
+    tokens["weightedmean"] = "weightedmean_tokens"
+    names = [*tokens.values(), "mean_sqrt_len_tokens", "lasttoken", "made_up"]
     own = tokens.get(mode, mode)
     return {"word_embedding_dimension": 16, **{f"pooling_mode_{n}": n == own for n in names}}
 
@@ -148,6 +149,8 @@ def plain(folder: Path, texts: list[str], mode: str, normalized: bool) -> torch.
             state = encoder(**given).last_hidden_state[0]
         by = {"cls": state[0], "max": state.max(dim=0).values, "mean": state.mean(dim=0)}
         by["lasttoken"] = state[-1]
+        places = torch.arange(1, len(state) + 1, dtype=torch.float64)
+        by["weightedmean"] = places @ state / places.sum()
         by["mean_sqrt_len_tokens"] = state.sum(dim=0) / len(state) ** 0.5
         made.append(by[mode] / by[mode].norm() if normalized else by[mode])
     return torch.stack(made)
@@ -206,7 +209,7 @@ def test_embeddings_of_two_stacks_are_refused_before_they_are_merged(tmp_path: P
 
 def test_as_a_base_it_is_the_encoder_that_it_was(room: Path, one: Path) -> None:
     """Whatever its pooling: nobody reads that of a base."""
-    put(one / "1_Pooling" / "config.json", said("weightedmean", newer=True))
+    put(one / "1_Pooling" / "config.json", said("made_up", newer=True))
     assert encoder_digests(open_checkpoint(room / "base")) == encoder_digests(
         open_checkpoint(room / "plain")
     )
@@ -216,8 +219,8 @@ def test_as_a_base_it_is_the_encoder_that_it_was(room: Path, one: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "named"),
     [
-        ("1_Pooling/config.json", said("weightedmean", newer=True), "pooling weightedmean mean"),
-        ("1_Pooling/config.json", said("weightedmean_tokens", newer=False), "weightedmean mean"),
+        ("1_Pooling/config.json", said("made_up", newer=True), "pooling made_up mean"),
+        ("1_Pooling/config.json", said("made_up", newer=False), "made_up mean"),
         (
             "1_Pooling/config.json",
             {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
