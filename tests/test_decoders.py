@@ -377,7 +377,7 @@ def test_why_its_stream_is_not_rotated(tmp_path: Path) -> None:
     base, *experts = two(tmp_path)
     recipe = of(*experts, base=base, merger="average")
     recipe = recipe.but(premerge=(parse_choice("rotation:residual=true"),))
-    with mistake(BadOption, "rotation residual", "absorbed gpt2"):
+    with mistake(BadOption, "rotation residual", "absorb gpt2"):
         harness.merge(recipe, out=tmp_path / "merged")
 
 

@@ -264,7 +264,7 @@ def test_a_model_whose_norms_do_not_all_come_before_layers_is_refused(tmp_path: 
             premerge=(Choice("rotation", {"residual": True}),),
             merger=Choice("average"),
         )
-        with mistake(BadOption, f"rotation:residual=True vit layer norms before layers {name}"):
+        with mistake(BadOption, f"rotation:residual=True vit norms before layers absorb {name}"):
             merge(recipe, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -35,9 +35,9 @@ def check_family(recipe: Recipe, family: Family) -> None:
         if reads_norms(entry, choice.options) and not family.readers:
             suitable = ", ".join(one.name for one in FAMILIES if one.readers)
             raise BadOption(
-                f"{_without_defaults(entry, choice)} works only on {suitable}, whose norms are all "
-                f"absorbed by what reads them, found {family.name}; expected such models, or other "
-                "options"
+                f"{_without_defaults(entry, choice)} works only on {suitable}, whose norms all "
+                f"come before layers that can absorb them, found {family.name}; expected such "
+                "models, or other options"
             )
 
 
