@@ -30,7 +30,7 @@ class Conv1DAsLinear(torch.nn.Linear):
     """A Conv1D of transformers as a linear layer: with its matrix as [outputs, inputs]."""
 
 
-def _turn(network: torch.nn.Module) -> torch.nn.Module:
+def _with_linear_layers(network: torch.nn.Module) -> torch.nn.Module:
     """The network with a `Conv1DAsLinear` in place of each Conv1D, with the same values."""
     from transformers.pytorch_utils import Conv1D
 
@@ -59,7 +59,7 @@ def _made(config: Mapping[str, Any], unit: Unit) -> torch.nn.Module:
         rows = transformers.AutoModelForImageClassification
     classes = {"row": rows, "word": transformers.AutoModelForTokenClassification}
     model: torch.nn.Module = classes[unit].from_config(_read(config))
-    return _turn(model)
+    return _with_linear_layers(model)
 
 
 def is_image_type(model_type: str) -> bool:

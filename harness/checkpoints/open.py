@@ -41,7 +41,7 @@ from harness.errors import BrokenCheckpoint
 from harness.files import is_text
 from harness.text import counted, few
 from harness.types import Checkpoint, StateDict
-from harness.weights import Spec, renamed, select, specs, turned
+from harness.weights import Spec, renamed, select, specs, transposed
 
 PART = "CLIPVisionModelWithProjection"
 """transformers' class for the image encoder of a whole CLIP."""
@@ -91,8 +91,8 @@ def open_checkpoint(
     names = _family_names(path, family, config, weights)
     spelled = {name: stored for name, stored in names.items() if name != stored}
     state = weights if [*names] == [*weights] else renamed(weights, names)
-    _check_turned(path, family, weights)
-    state = turned(state, family.is_turned)
+    _check_transposed(path, family, weights)
+    state = transposed(state, family.is_transposed)
     labels = labels_of_head(config, family, specs(state), file)
     checkpoint = Checkpoint(
         source=str(source),
@@ -148,11 +148,11 @@ def _check_unwrapped(path: Path, family: Family, weights: StateDict) -> None:
             )
 
 
-def _check_turned(path: Path, family: Family, weights: StateDict) -> None:
+def _check_transposed(path: Path, family: Family, weights: StateDict) -> None:
     """Raise BrokenCheckpoint for a matrix that is not transposed as in other files of the family,
     by the length of its bias: a square one shows only beside a base."""
     headers = specs(weights)
-    for name in filter(family.is_turned, headers):
+    for name in filter(family.is_transposed, headers):
         shape, bias = headers[name].shape, headers.get(f"{name.removesuffix('weight')}bias")
         if bias is not None and shape != shape[::-1] and shape[:-1] == bias.shape:
             raise BrokenCheckpoint(

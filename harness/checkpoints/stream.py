@@ -32,15 +32,15 @@ def write_file(
     what: str = "the merge",
     metadata: Mapping[str, str] = FORMAT,
     spelled: Mapping[str, str] = MappingProxyType({}),
-    turned: Collection[str] = (),
+    transposed: Collection[str] = (),
 ) -> tuple[dict[str, str], str]:
     """Write every tensor of a state to a new file, which is hashed meanwhile.
 
     Returns the digests of tensors by name, and the hash of the file's bytes (`files.file_hash`).
 
     `step` is called with 1 for each tensor that was computed. `spelled` has the names in the file
-    of tensors that have another name in the state; the matrices `turned` are transposed there, but
-    not in their digests. Raises NotFinite, naming `what`, for NaN and
+    of tensors that have another name in the state. The matrices in `transposed` are so in the file,
+    but not in their digests. Raises NotFinite, naming `what`, for NaN and
     infinite entries, which could not be read back; IncompatibleWeights for a tensor of a type that
     is not read, or that is not what the state's specs say; and OSError where the disk is full.
     """
@@ -61,9 +61,9 @@ def write_file(
 
         def put(name: str, tensor: torch.Tensor) -> None:
             digests[name] = weights.finite_digest(name, tensor, what, NotFinite)
-            add(weights.flat_bytes(tensor.T.contiguous() if name in turned else tensor))
+            add(weights.flat_bytes(tensor.T.contiguous() if name in transposed else tensor))
 
-        laid_out = {n: weights.Spec(specs[n].shape[::-1], specs[n].dtype) for n in turned}
+        laid_out = {n: weights.Spec(specs[n].shape[::-1], specs[n].dtype) for n in transposed}
         header = _header({stored[n]: laid_out.get(n, specs[n]) for n in names}, metadata)
         pending = pool.submit(add, header)
         for name in names:

@@ -96,9 +96,9 @@ def _write_weights(
     digests: dict[str, str] = {}
     for file, names in split.filename_to_tensors.items():
         part = weights.select(state, names)
-        turned = [*filter(family.is_turned, names)]
+        transposed = [*filter(family.is_transposed, names)]
         written, hashes[file] = write_file(
-            folder / file, part, step, spelled=spelled, turned=turned
+            folder / file, part, step, spelled=spelled, transposed=transposed
         )
         digests |= written
     if split.is_sharded:

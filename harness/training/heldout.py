@@ -15,7 +15,7 @@ from harness.passes.placement import Placement
 from harness.text import points
 from harness.training.single import Training, predictions
 from harness.types import HELD_OUT, Checkpoint, Score
-from harness.weights import turned
+from harness.weights import transposed
 
 
 def warn_of_best_constant(part: Training, made: Score) -> None:
@@ -53,7 +53,7 @@ def scored(trainer: Any, source: Checkpoint, part: Training, rows: Any, number: 
         return score(task, predictions(task, outputs), outputs.label_ids)
     # the Trainer lacks words that were cut off: a forward pass of ours
     model = list(getattr(trainer.model, "classifiers", [trainer.model]))[number]
-    weights = turned(tensors_of(model), source.family.is_turned)  # transformers' own class
+    weights = transposed(tensors_of(model), source.family.is_transposed)  # transformers' own class
     trained = replace(source, config=model.config.to_dict(), weights=weights)
     placement = Placement(device=str(trainer.args.device))
     length = part.settings.max_length

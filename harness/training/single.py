@@ -35,7 +35,7 @@ from harness.passes.placement import Placement, warn_if_slow
 from harness.passes.prepared import Prepared, prepare, row_labels
 from harness.readout import LAST_LINEAR, Readout
 from harness.types import AUTO, Array64, Checkpoint, Rows, Task
-from harness.weights import turned
+from harness.weights import transposed
 
 CHECK_EVERY = 100
 """Training steps between two checks that all weights are finite."""
@@ -136,7 +136,7 @@ def with_new_head(source: Checkpoint, task: Task, seed: int) -> Any:
     config = config_with_labels(encoder.config, task.labels or ("value",))
     config["problem_type"] = kind.problem_type
     # transformers' own class, whose matrices are as in a file
-    state = dict(turned(encoder.weights, source.family.is_turned))
+    state = dict(transposed(encoder.weights, source.family.is_transposed))
     fixed = source.family.whole is not None
     if fixed:
         head = text_head(source, task)

@@ -69,7 +69,7 @@ from harness.weights.lazy import size as size
 from harness.weights.lazy import specs as specs
 from harness.weights.lazy import split as split
 from harness.weights.lazy import stored as stored
-from harness.weights.lazy import turned as turned
+from harness.weights.lazy import transposed as transposed
 from harness.weights.lazy import union as union
 from harness.weights.matching import Overlap as Overlap
 from harness.weights.matching import UnitGroup as UnitGroup

@@ -209,7 +209,7 @@ def joined(state: StateDict, parts: Mapping[str, Sequence[str]]) -> StateDict:
     return Lazy(result, compute, report_of(state))
 
 
-def turned(state: StateDict, which: Callable[[str], bool]) -> StateDict:
+def transposed(state: StateDict, which: Callable[[str], bool]) -> StateDict:
     """The state with the matrices whose names `which` selects transposed, in their place."""
     headers = specs(state)
     own = {name for name in filter(which, headers) if len(headers[name].shape) == 2}

@@ -30,7 +30,7 @@ from harness.merging.providers import prepare
 from harness.merging.spool import Spool
 from harness.registry import NEEDS
 from harness.types import StateDict
-from harness.weights import turned
+from harness.weights import transposed
 
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
 WIDE = {**SIZES, "intermediate_size": 12}
@@ -156,8 +156,8 @@ class Miniature:
         """The folders of base and experts, deleted when the miniature is garbage collected."""
         folder = tempfile.TemporaryDirectory(prefix="harness-check-")
         weakref.finalize(self, folder.cleanup)
-        is_turned = FAMILY_OF_TYPE[self.config["model_type"]].is_turned
-        base, *experts = (turned(state, is_turned) for state in (self.base, *self.experts))
+        is_transposed = FAMILY_OF_TYPE[self.config["model_type"]].is_transposed
+        base, *experts = (transposed(state, is_transposed) for state in (self.base, *self.experts))
         return written(Path(folder.name), base, experts, self.config)
 
 

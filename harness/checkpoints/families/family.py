@@ -77,7 +77,7 @@ class Family:
     of the stacks of an encoder-decoder: layers are numbered in each, and all share one token table.
     The classifier of rows of a `decoder` reads the last token of a row that is no padding.
     `parts` are the names that `axes` has for equal shares of the rows of one stored tensor.
-    `turned` are the last names of modules whose matrices a file has as [inputs, outputs].
+    `transposed` are the last names of modules whose matrices a file has as [inputs, outputs].
     """
 
     name: str
@@ -98,7 +98,7 @@ class Family:
     stacks: tuple[str, ...] = ()
     decoder: bool = False
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    turned: tuple[str, ...] = ()
+    transposed: tuple[str, ...] = ()
 
     @property
     def recorded(self) -> dict[str, str]:
@@ -133,10 +133,10 @@ class Family:
             name = re.sub(pattern, replacement, name)
         return name
 
-    def is_turned(self, name: str) -> bool:
+    def is_transposed(self, name: str) -> bool:
         """Whether a file has the transpose of the tensor of this name."""
         module, _, kind = name.rpartition(".")
-        return kind == "weight" and module.rpartition(".")[2] in self.turned
+        return kind == "weight" and module.rpartition(".")[2] in self.transposed
 
     def bare(self, name: str) -> str:
         """The name without the prefix, as a lone encoder may have it in its file."""

@@ -78,7 +78,7 @@ def generic(config: Mapping[str, Any], what: str) -> Family | None:
         settings={**SETTINGS, **RELATIVE},
         inputs="image" if is_image_type(kind) else "text",
         decoder=kind in writes and kind not in fills,
-        turned=tuple(
+        transposed=tuple(
             {n.rpartition(".")[2]: None for n, m in modules.items() if type(m) is Conv1DAsLinear}
         ),
     )

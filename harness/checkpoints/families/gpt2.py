@@ -34,5 +34,5 @@ GPT2 = family.Family(
         f"{QKV}.{kind}": tuple(f"{QKV}.{part}.{kind}" for part in PARTS)
         for kind in ("weight", "bias")
     },
-    turned=("c_attn", "c_proj", "c_fc"),
+    transposed=("c_attn", "c_proj", "c_fc"),
 )
